@@ -1,0 +1,32 @@
+#include "penstock/base/error.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace penstock {
+
+std::string_view name_of(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument: return "InvalidArgument";
+    case Code::kOutOfMemory: return "OutOfMemory";
+    case Code::kDataLoss: return "DataLoss";
+    case Code::kNotFound: return "NotFound";
+    case Code::kClosed: return "Closed";
+    case Code::kTimeout: return "Timeout";
+    case Code::kWorkerLost: return "WorkerLost";
+    case Code::kSystem: return "System";
+    case Code::kInternal: return "Internal";
+  }
+  return "Unknown";
+}
+
+Error::Error(Code code, std::string operation, std::string text)
+    : std::runtime_error(operation + ": " + text), code_(code), operation_(std::move(operation)) {}
+
+Error Error::from_errno(int error_number, std::string operation, std::string text) {
+  Code code = error_number == ENOMEM ? Code::kOutOfMemory : Code::kSystem;
+  return Error(code, std::move(operation), text + ": " + std::strerror(error_number));
+}
+
+}  // namespace penstock
