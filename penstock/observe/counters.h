@@ -1,0 +1,165 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace penstock {
+
+// One number that one part counts up and any other may read at any time, from another process too.
+// It is eight bytes without a pointer, and all zero bytes are a valid zero: a counter may be found
+// in freshly mapped shared memory. Relaxed throughout: a counter never orders anything else.
+class Counter {
+ public:
+  // Any number of writers.
+  void add(uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
+  // Only where a single thread writes this counter: a plain load and store, no locked instruction.
+  void add_single_writer(uint64_t n = 1) {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  void set(uint64_t n) { value_.store(n, std::memory_order_relaxed); }
+  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// Why bytes had to be copied on their way to the consumer.
+enum class CopyReason : uint32_t {
+  kNotOwned,    // a view of something that lives on: a persistent array, a reused buffer
+  kReferenced,  // still referenced in the worker
+  kForeign,     // not from the arena: allocated by another library
+  kSparse,      // a view that covers less than half of its block
+  kSmall,       // so small that it travels inside the message
+  kPickled,     // not an array
+  kRow,         // a sample's row written into its batch: the one write that is due
+  kNoRoom,      // the arena was full: the slow way
+  kCount,
+};
+inline constexpr size_t kCopyReasons = static_cast<size_t>(CopyReason::kCount);
+
+// "not owned", "referenced", ... : the key in stats() and in the report.
+std::string_view name_of(CopyReason reason);
+
+// A field's name and where it is: the one list that copying, stats() and the report walk through.
+template <class Fields, class Value>
+struct CounterField {
+  std::string_view name;
+  Value Fields::*member;
+};
+
+// What one worker did. Written by that worker alone, except `deaths`, which its supervisor writes
+// (so a worker may use add_single_writer on all others). A replaced worker counts on in the same
+// place. Times are nanoseconds.
+template <class Value>
+struct alignas(64) WorkerFields {
+  Value tickets;         // tickets fulfilled (also those that ended with an error)
+  Value samples;         // samples in them, where the worker knows it
+  Value bytes;           // payload bytes handed over
+  Value busy_ns;         // in user code or in the plan's own operations
+  Value hand_over_ns;    // after user code: copying what must be copied, writing the message
+  Value wait_ticket_ns;  // nothing to do: the queue is full or the source is not ready
+  Value wait_slot_ns;    // a ticket in hand, but no memory to put its result into
+  Value copies_avoided;  // arrays of which only the address travelled
+  Value bytes_avoided;
+  Value errors;       // exceptions out of user code
+  Value deaths;       // times that this worker had to be replaced
+  Value page_faults;  // minor and major, of the worker's own process or thread
+  Value copies[kCopyReasons];
+  Value bytes_copied[kCopyReasons];
+
+  // Every field but the two arrays.
+  static constexpr auto fields() {
+    using Field = CounterField<WorkerFields, Value>;
+    return std::array{
+        Field{"tickets", &WorkerFields::tickets},
+        Field{"samples", &WorkerFields::samples},
+        Field{"bytes", &WorkerFields::bytes},
+        Field{"busy_ns", &WorkerFields::busy_ns},
+        Field{"hand_over_ns", &WorkerFields::hand_over_ns},
+        Field{"wait_ticket_ns", &WorkerFields::wait_ticket_ns},
+        Field{"wait_slot_ns", &WorkerFields::wait_slot_ns},
+        Field{"copies_avoided", &WorkerFields::copies_avoided},
+        Field{"bytes_avoided", &WorkerFields::bytes_avoided},
+        Field{"errors", &WorkerFields::errors},
+        Field{"deaths", &WorkerFields::deaths},
+        Field{"page_faults", &WorkerFields::page_faults},
+    };
+  }
+};
+using WorkerCounters = WorkerFields<Counter>;  // lives in shared memory
+using WorkerFigures = WorkerFields<uint64_t>;  // a reading of it
+
+// What the consumer saw. Written by the consumer's thread, save for restarts, retried and timeouts,
+// which a supervising thread may write too (use add). Times are nanoseconds of the monotonic clock.
+template <class Value>
+struct alignas(64) ConsumerFields {
+  Value delivered;  // batches given to the user
+  Value samples;    // samples in them, where known
+  Value bytes;
+  Value wait_ns;   // the user asked and had to wait
+  Value busy_ns;   // between two requests: the training step
+  Value first_ns;  // when the first batch was asked for (a point in time; 0: not yet)
+  Value last_ns;   // when the last batch was given out (a point in time)
+  Value epochs;    // epochs finished
+  Value skipped;   // samples or items lost under on_error="skip"
+  Value replaced;  // samples filled with another under on_error="replace"
+  Value restarts;  // workers replaced
+  Value retried;   // tickets tried again after an exception
+  Value reissued;  // tickets given to another worker after a death
+  Value timeouts;  // tickets that took longer than allowed
+  Value errors;    // exceptions that reached the user
+
+  static constexpr auto fields() {
+    using Field = CounterField<ConsumerFields, Value>;
+    return std::array{
+        Field{"delivered", &ConsumerFields::delivered},
+        Field{"samples", &ConsumerFields::samples},
+        Field{"bytes", &ConsumerFields::bytes},
+        Field{"wait_ns", &ConsumerFields::wait_ns},
+        Field{"busy_ns", &ConsumerFields::busy_ns},
+        Field{"first_ns", &ConsumerFields::first_ns},
+        Field{"last_ns", &ConsumerFields::last_ns},
+        Field{"epochs", &ConsumerFields::epochs},
+        Field{"skipped", &ConsumerFields::skipped},
+        Field{"replaced", &ConsumerFields::replaced},
+        Field{"restarts", &ConsumerFields::restarts},
+        Field{"retried", &ConsumerFields::retried},
+        Field{"reissued", &ConsumerFields::reissued},
+        Field{"timeouts", &ConsumerFields::timeouts},
+        Field{"errors", &ConsumerFields::errors},
+    };
+  }
+};
+using ConsumerCounters = ConsumerFields<Counter>;
+using ConsumerFigures = ConsumerFields<uint64_t>;
+
+// A reading of living counters: each figure is exact, the set of them is not of one instant.
+// Any thread.
+WorkerFigures figures_of(const WorkerCounters& counters);
+ConsumerFigures figures_of(const ConsumerCounters& counters);
+
+// Figure by figure.
+WorkerFigures& operator+=(WorkerFigures& sum, const WorkerFigures& more);
+
+// The three lines a worker writes per array. A worker's own thread only.
+inline void count_copy(WorkerCounters& counters, CopyReason reason, uint64_t bytes) {
+  counters.copies[static_cast<size_t>(reason)].add_single_writer();
+  counters.bytes_copied[static_cast<size_t>(reason)].add_single_writer(bytes);
+}
+inline void count_avoided_copy(WorkerCounters& counters, uint64_t bytes) {
+  counters.copies_avoided.add_single_writer();
+  counters.bytes_avoided.add_single_writer(bytes);
+}
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(Counter) == 8);
+static_assert(std::is_standard_layout_v<WorkerCounters> &&
+              std::is_trivially_destructible_v<WorkerCounters>);
+static_assert(std::is_standard_layout_v<ConsumerCounters> &&
+              std::is_trivially_destructible_v<ConsumerCounters>);
+
+}  // namespace penstock

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/observe/counters.h"
+#include "penstock/observe/depth.h"
+#include "penstock/observe/trace.h"
+
+namespace penstock {
+
+struct LostItem {
+  uint64_t epoch = 0;
+  uint64_t index = 0;
+  std::string reason;  // untrusted text: may be anything that user code raised
+};
+
+struct WorkerSnapshot {
+  std::string name;  // "worker 0"
+  std::string kind;  // "inline", "thread", "process"
+  int64_t pid = 0;   // process id, or thread id; 0: unknown
+  WorkerFigures figures{};
+  std::vector<TraceEvent> trace;
+};
+
+// A copy of everything that is known about a feed at one moment: plain values, no pointers into it.
+// Reports, analysis and stats() are made from this and nothing else.
+struct Snapshot {
+  // What was run.
+  std::string title;            // "MySequence"
+  std::string mode = "inline";  // "inline", "threads", "processes"
+  uint64_t batch_size = 0;      // samples; 0: an item is a whole batch
+  uint64_t queue_size = 0;      // batches
+  uint64_t max_bytes = 0;
+  uint64_t cores = 0;                                      // that this process may use; 0: unknown
+  std::vector<std::pair<std::string, std::string>> facts;  // further rows: "start method", ...
+
+  uint64_t taken_ns = 0;  // the monotonic clock when this was taken
+  ConsumerFigures consumer{};
+  std::vector<TraceEvent> consumer_trace;
+  std::vector<WorkerSnapshot> workers;
+  std::vector<DepthSample> depth;
+  std::vector<LostItem> losses;
+  uint64_t losses_left_out = 0;  // beyond those listed
+};
+
+}  // namespace penstock
