@@ -1,0 +1,63 @@
+#pragma once
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+namespace penstock {
+
+// Types of elements, all of whole bytes and in the machine's byte order. The values are stable:
+// they travel between processes and into files.
+enum class DType : uint8_t {
+  kBool = 0,
+  kInt8 = 1,
+  kInt16 = 2,
+  kInt32 = 3,
+  kInt64 = 4,
+  kUint8 = 5,
+  kUint16 = 6,
+  kUint32 = 7,
+  kUint64 = 8,
+  kFloat16 = 9,
+  kBfloat16 = 10,
+  kFloat32 = 11,
+  kFloat64 = 12,
+  kComplex64 = 13,
+  kComplex128 = 14,
+};
+inline constexpr size_t kDTypeCount = 15;
+
+// Bytes of one element.
+size_t size_of(DType dtype);
+// NumPy's name: "bool", "int8", ..., "float16", "bfloat16", ..., "complex128".
+std::string_view name_of(DType dtype);
+// nullopt for a name of no DType.
+std::optional<DType> dtype_from_name(std::string_view name);
+// False for a value out of the enumeration, as may come from another process or a file.
+bool is_valid(DType dtype);
+
+// The DType of a C++ type. float16 and bfloat16 have none.
+template <typename T>
+constexpr DType dtype_of() {
+  using U = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<U, bool>) {
+    return DType::kBool;
+  } else if constexpr (std::is_same_v<U, float>) {
+    return DType::kFloat32;
+  } else if constexpr (std::is_same_v<U, double>) {
+    return DType::kFloat64;
+  } else if constexpr (std::is_same_v<U, std::complex<float>>) {
+    return DType::kComplex64;
+  } else if constexpr (std::is_same_v<U, std::complex<double>>) {
+    return DType::kComplex128;
+  } else {
+    static_assert(std::is_integral_v<U> && sizeof(U) <= 8, "no DType for this type");
+    constexpr int log2 = sizeof(U) == 1 ? 0 : sizeof(U) == 2 ? 1 : sizeof(U) == 4 ? 2 : 3;
+    return static_cast<DType>((std::is_signed_v<U> ? 1 : 5) + log2);
+  }
+}
+
+}  // namespace penstock
