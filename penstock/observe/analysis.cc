@@ -1,0 +1,311 @@
+#include "penstock/observe/analysis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace penstock {
+namespace {
+
+constexpr double kLittle = 0.05;  // a share of time that nobody should care about
+constexpr double kMuch = 0.5;
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f %%", share > 0 && share < 0.01 ? 1 : 0, share * 100);
+  return text;
+}
+
+std::string millis(double ms) {
+  char text[32];
+  if (ms >= 1000) {
+    std::snprintf(text, sizeof text, "%.2f s", ms / 1000);
+  } else if (ms >= 0.1) {
+    std::snprintf(text, sizeof text, "%.*f ms", ms < 10 ? 2 : 1, ms);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f us", ms * 1000);
+  }
+  return text;
+}
+
+std::string plural(uint64_t n, const std::string& word) {
+  return std::to_string(n) + " " + word + (n == 1 ? "" : "s");
+}
+
+// How many batches the workers made, in units of delivered batches: a batch may be made by several
+// tickets, and some were made and not yet delivered.
+double batches_made(const Snapshot& snapshot, const WorkerFigures& total) {
+  const auto delivered = static_cast<double>(snapshot.consumer.delivered);
+  if (total.samples > 0 && snapshot.consumer.samples > 0) {
+    return delivered * static_cast<double>(total.samples) /
+           static_cast<double>(snapshot.consumer.samples);
+  }
+  return snapshot.batch_size == 0 && total.tickets > 0 ? static_cast<double>(total.tickets)
+                                                       : delivered;
+}
+
+Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
+  if (snapshot.consumer.delivered == 0 ||
+      snapshot.consumer.wait_ns + snapshot.consumer.busy_ns == 0) {
+    return Bottleneck::kUnknown;
+  }
+  const double idle = a.wait_ticket_share + a.wait_slot_share;
+  if (a.wait_share < kLittle) {
+    return idle > 0.25 ? Bottleneck::kConsumer : Bottleneck::kBalanced;
+  }
+  if (a.busy_share + a.hand_over_share + idle == 0) {
+    return Bottleneck::kUnknown;
+  }
+  // The consumer waits, so the workers are what is slow: unless they wait as well.
+  if (a.wait_slot_share > kMuch) {
+    return Bottleneck::kMemory;
+  }
+  if (idle > kMuch) {
+    return Bottleneck::kSource;
+  }
+  return a.hand_over_share > a.busy_share ? Bottleneck::kHandOver : Bottleneck::kUser;
+}
+
+std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
+  const uint64_t workers = snapshot.workers.size();
+  const std::string waited = "The model waited " + percent(a.wait_share) + " of the time";
+  switch (a.bottleneck) {
+    case Bottleneck::kUnknown:
+      return "Too little was run to say what takes the time.";
+    case Bottleneck::kBalanced:
+      return waited + ", and the workers are busy: making batches and using them keep pace.";
+    case Bottleneck::kConsumer:
+      return waited + ": the training step is the bottleneck, and " +
+             (workers == 1 ? std::string("the worker is") : "the workers are") + " idle " +
+             percent(a.wait_ticket_share + a.wait_slot_share) + " of it.";
+    case Bottleneck::kUser:
+      if (snapshot.mode == "inline") {
+        return waited + ": it makes each batch itself, " + millis(a.work_ms) + " at a time.";
+      }
+      return waited + ": user code takes " +
+             millis(a.work_ms * ratio(a.busy_share, a.busy_share + a.hand_over_share)) +
+             " per batch over " + plural(workers, "worker") + ".";
+    case Bottleneck::kHandOver:
+      return waited + ": copying batches out of the workers takes " + percent(a.hand_over_share) +
+             " of their time, more than making them.";
+    case Bottleneck::kMemory:
+      return waited + " while the workers waited for room " + percent(a.wait_slot_share) +
+             " of theirs: the memory bound is what holds them back.";
+    case Bottleneck::kSource:
+      return waited + " while the workers had nothing to do " + percent(a.wait_ticket_share) +
+             " of theirs: the source hands out work too slowly, or the run was too short.";
+  }
+  return {};
+}
+
+void recommend_for_user_code(const Snapshot& snapshot, Analysis& a) {
+  const uint64_t workers = snapshot.workers.size();
+  const uint64_t enough = a.workers_enough;
+  auto& out = a.recommendations;
+  if (snapshot.mode == "inline") {
+    out.push_back("Use workers: " +
+                  (enough > 0 ? plural(enough, "worker") + " would keep up with the training step."
+                              : "the batches are then made while the model trains."));
+    return;
+  }
+  if (enough == 0) {
+    out.push_back(
+        "The consumer does next to nothing between batches, so it will always wait: this is the "
+        "rate at which batches can be made.");
+  } else if (enough > workers) {
+    const std::string use =
+        "Use " + plural(enough, "worker") + " instead of " + std::to_string(workers);
+    if (snapshot.cores != 0 && enough > snapshot.cores) {
+      out.push_back(use + " on a machine with more cores (this one has " +
+                    std::to_string(snapshot.cores) + "), or make __getitem__ cheaper.");
+    } else {
+      out.push_back(use + ", or make __getitem__ cheaper.");
+    }
+  } else {
+    out.push_back(
+        "There are enough workers for the average batch, but batches vary: a larger "
+        "max_queue_size evens them out.");
+  }
+  if (snapshot.mode == "threads") {
+    out.push_back(
+        "Threads share Python's interpreter lock: if the time goes to Python rather than to NumPy "
+        "or files, use_multiprocessing=True makes batches in parallel.");
+  }
+}
+
+const char* remedy_of(CopyReason reason) {
+  switch (reason) {
+    case CopyReason::kNotOwned:
+      return "the dataset returned views of an array that lives on: return a fresh array to avoid "
+             "it";
+    case CopyReason::kReferenced:
+      return "the dataset keeps a reference to what it returned: drop it to avoid the copy";
+    case CopyReason::kForeign:
+      return "the arrays were allocated by another library: return NumPy's own arrays to avoid it";
+    case CopyReason::kSparse:
+      return "the dataset returned small pieces of large arrays: return copies of the pieces, or "
+             "whole arrays";
+    case CopyReason::kPickled:
+      return "the dataset returned objects that are not arrays, which are pickled: return arrays";
+    case CopyReason::kNoRoom:
+      return "the arena was full: raise max_bytes, or lower max_queue_size";
+    case CopyReason::kSmall:
+    case CopyReason::kRow:
+    case CopyReason::kCount:
+      break;  // as it should be
+  }
+  return nullptr;
+}
+
+void recommend_for_copies(Analysis& a) {
+  uint64_t bytes = a.total.bytes_avoided;
+  uint64_t arrays = a.total.copies_avoided;
+  for (size_t i = 0; i < kCopyReasons; ++i) {
+    bytes += a.total.bytes_copied[i];
+    arrays += a.total.copies[i];
+  }
+  for (size_t i = 0; i < kCopyReasons; ++i) {
+    const char* remedy = remedy_of(static_cast<CopyReason>(i));
+    const double of_bytes =
+        ratio(static_cast<double>(a.total.bytes_copied[i]), static_cast<double>(bytes));
+    if (remedy == nullptr || of_bytes < kLittle) {
+      continue;
+    }
+    const double of_arrays =
+        ratio(static_cast<double>(a.total.copies[i]), static_cast<double>(arrays));
+    a.recommendations.push_back("Copies: " + percent(of_arrays) + " of the arrays (" +
+                                percent(of_bytes) + " of the bytes) were copied because " + remedy +
+                                ".");
+  }
+}
+
+void recommend(const Snapshot& snapshot, Analysis& a) {
+  const uint64_t workers = snapshot.workers.size();
+  auto& out = a.recommendations;
+  switch (a.bottleneck) {
+    case Bottleneck::kConsumer:
+      if (a.workers_enough > 0 && a.workers_enough < workers) {
+        out.push_back(plural(a.workers_enough, "worker") + " would do instead of " +
+                      std::to_string(workers) +
+                      "; the cores that this frees may be of use to the training step.");
+      }
+      break;
+    case Bottleneck::kUser:
+      recommend_for_user_code(snapshot, a);
+      break;
+    case Bottleneck::kMemory:
+      out.push_back(
+          "Raise max_bytes or lower batch_size; batches that the training code holds on to also "
+          "take up room.");
+      break;
+    case Bottleneck::kSource:
+      out.push_back(
+          "A stream is pulled by one worker at a time: give the source a length and __getitem__ "
+          "if it can have them. With few or uneven batches, a larger max_queue_size helps.");
+      break;
+    case Bottleneck::kHandOver:
+    case Bottleneck::kBalanced:
+    case Bottleneck::kUnknown:
+      break;
+  }
+  recommend_for_copies(a);
+  const ConsumerFigures& c = snapshot.consumer;
+  if (c.restarts > 0) {
+    out.push_back(plural(c.restarts, "worker") + (c.restarts == 1 ? " was" : " were") +
+                  " replaced after dying: look for a memory limit or a crash in a library that the "
+                  "dataset uses. No batch was lost by it.");
+  }
+  if (c.timeouts > 0) {
+    out.push_back(plural(c.timeouts, "ticket") +
+                  " took longer than the timeout: look for what the dataset waits for.");
+  }
+  if (c.skipped + c.replaced > 0) {
+    out.push_back(plural(c.skipped, "sample") + " skipped and " + std::to_string(c.replaced) +
+                  " replaced after errors: see the losses.");
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Bottleneck bottleneck) {
+  switch (bottleneck) {
+    case Bottleneck::kBalanced:
+      return "balanced";
+    case Bottleneck::kConsumer:
+      return "training step";
+    case Bottleneck::kUser:
+      return "user code";
+    case Bottleneck::kHandOver:
+      return "hand-over";
+    case Bottleneck::kMemory:
+      return "memory";
+    case Bottleneck::kSource:
+      return "source";
+    case Bottleneck::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+Analysis analyse(const Snapshot& snapshot) {
+  Analysis a;
+  for (const WorkerSnapshot& worker : snapshot.workers) {
+    a.total += worker.figures;
+  }
+  const ConsumerFigures& c = snapshot.consumer;
+  const WorkerFigures& w = a.total;
+
+  if (c.last_ns > c.first_ns && c.first_ns != 0) {
+    a.seconds = static_cast<double>(c.last_ns - c.first_ns) / 1e9;
+  }
+  a.batches_per_second = ratio(static_cast<double>(c.delivered), a.seconds);
+  a.samples_per_second = ratio(static_cast<double>(c.samples), a.seconds);
+  a.bytes_per_second = ratio(static_cast<double>(c.bytes), a.seconds);
+
+  const auto consumer_ns = static_cast<double>(c.wait_ns + c.busy_ns);
+  const auto worker_ns =
+      static_cast<double>(w.busy_ns + w.hand_over_ns + w.wait_ticket_ns + w.wait_slot_ns);
+  const double made = batches_made(snapshot, w);
+  const auto stage = [](std::string name, uint64_t ns, double of_ns, double batches) {
+    const auto total = static_cast<double>(ns);
+    return StageTime{std::move(name), ns, ratio(total, of_ns), ratio(total / 1e6, batches)};
+  };
+  const auto delivered = static_cast<double>(c.delivered);
+  a.consumer_stages = {stage("waiting for a batch", c.wait_ns, consumer_ns, delivered),
+                       stage("training step", c.busy_ns, consumer_ns, delivered)};
+  a.worker_stages = {stage("user code", w.busy_ns, worker_ns, made),
+                     stage("hand-over", w.hand_over_ns, worker_ns, made),
+                     stage("waiting for a ticket", w.wait_ticket_ns, worker_ns, made),
+                     stage("waiting for room", w.wait_slot_ns, worker_ns, made)};
+  a.wait_share = a.consumer_stages[0].share;
+  a.step_ms = a.consumer_stages[1].per_batch_ms;
+  a.busy_share = a.worker_stages[0].share;
+  a.hand_over_share = a.worker_stages[1].share;
+  a.wait_ticket_share = a.worker_stages[2].share;
+  a.wait_slot_share = a.worker_stages[3].share;
+  a.work_ms = a.worker_stages[0].per_batch_ms + a.worker_stages[1].per_batch_ms;
+
+  // Rows and small arrays never could travel by address.
+  uint64_t copied = 0;
+  for (size_t i = 0; i < kCopyReasons; ++i) {
+    const auto reason = static_cast<CopyReason>(i);
+    copied += reason == CopyReason::kRow || reason == CopyReason::kSmall ? 0 : w.copies[i];
+  }
+  a.avoided_share =
+      ratio(static_cast<double>(w.copies_avoided), static_cast<double>(w.copies_avoided + copied));
+
+  // A consumer that takes less than a thousandth of the work has no pace to keep up with.
+  if (a.work_ms > 0 && a.step_ms > a.work_ms / 1000) {
+    a.workers_enough =
+        std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(a.work_ms / a.step_ms)));
+  }
+
+  a.bottleneck = find_bottleneck(snapshot, a);
+  a.verdict = verdict_of(snapshot, a);
+  recommend(snapshot, a);
+  return a;
+}
+
+}  // namespace penstock

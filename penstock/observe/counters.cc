@@ -1,0 +1,70 @@
+#include "penstock/observe/counters.h"
+
+namespace penstock {
+namespace {
+
+// Both instantiations of a Fields template list the same fields in the same order.
+template <template <class> class Fields>
+void copy_fields(const Fields<Counter>& from, Fields<uint64_t>& to) {
+  constexpr auto source = Fields<Counter>::fields();
+  constexpr auto target = Fields<uint64_t>::fields();
+  static_assert(source.size() == target.size());
+  for (size_t i = 0; i < source.size(); ++i) {
+    to.*target[i].member = (from.*source[i].member).get();
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(CopyReason reason) {
+  switch (reason) {
+    case CopyReason::kNotOwned:
+      return "not_owned";
+    case CopyReason::kReferenced:
+      return "referenced";
+    case CopyReason::kForeign:
+      return "foreign";
+    case CopyReason::kSparse:
+      return "sparse";
+    case CopyReason::kSmall:
+      return "small";
+    case CopyReason::kPickled:
+      return "pickled";
+    case CopyReason::kRow:
+      return "row";
+    case CopyReason::kNoRoom:
+      return "no_room";
+    case CopyReason::kCount:
+      break;
+  }
+  return "unknown";
+}
+
+WorkerFigures figures_of(const WorkerCounters& counters) {
+  WorkerFigures figures{};
+  copy_fields<WorkerFields>(counters, figures);
+  for (size_t i = 0; i < kCopyReasons; ++i) {
+    figures.copies[i] = counters.copies[i].get();
+    figures.bytes_copied[i] = counters.bytes_copied[i].get();
+  }
+  return figures;
+}
+
+ConsumerFigures figures_of(const ConsumerCounters& counters) {
+  ConsumerFigures figures{};
+  copy_fields<ConsumerFields>(counters, figures);
+  return figures;
+}
+
+WorkerFigures& operator+=(WorkerFigures& sum, const WorkerFigures& more) {
+  for (const auto& field : WorkerFigures::fields()) {
+    sum.*field.member += more.*field.member;
+  }
+  for (size_t i = 0; i < kCopyReasons; ++i) {
+    sum.copies[i] += more.copies[i];
+    sum.bytes_copied[i] += more.bytes_copied[i];
+  }
+  return sum;
+}
+
+}  // namespace penstock

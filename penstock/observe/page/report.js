@@ -1,0 +1,193 @@
+// Reads the data in #data and fills the head of the page and its tables; timeline.js draws the rest with
+// what this hands out. Text from outside only ever becomes textContent.
+const Page = (function () {
+  'use strict';
+
+  const data = JSON.parse(document.getElementById('data').textContent);
+  const $ = (id) => document.getElementById(id);
+
+  // ---- text ---------------------------------------------------------------------------------
+  function number(value) {
+    return Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, '\u202f');
+  }
+  function rate(value) {
+    return value >= 100 ? number(value) : value.toPrecision(3).replace(/\.?0+$/, '') || '0';
+  }
+  function percent(share) {
+    const value = share * 100;
+    return (value > 0 && value < 9.95 ? value.toFixed(1) : Math.round(value)) + '\u202f%';
+  }
+  function duration(us) {
+    const units = us >= 60e6 ? [60e6, 'min'] : us >= 1e6 ? [1e6, 's'] : us >= 1e3 ? [1e3, 'ms'] : [1, '\u00b5s'];
+    const value = us / units[0];
+    return (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)) + '\u202f' + units[1];
+  }
+  function bytes(value) {
+    const units = ['B', 'KB', 'MB', 'GB', 'TB'];
+    let unit = 0;
+    while (value >= 1000 && unit < units.length - 1) {
+      value /= 1000;
+      unit += 1;
+    }
+    return (unit === 0 || value >= 100 ? value.toFixed(0) : value.toFixed(1)) + '\u202f' + units[unit];
+  }
+
+  // ---- elements -----------------------------------------------------------------------------
+  function element(tag, className, text) {
+    const made = document.createElement(tag);
+    if (className) made.className = className;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+  function header(columns) {
+    const head = element('thead');
+    const row = element('tr');
+    columns.forEach((column) => {
+      const cell = element('th', column.number ? 'number' : '', column.name);
+      cell.scope = 'col';
+      row.append(cell);
+    });
+    head.append(row);
+    return head;
+  }
+  function table(id, columns, rows, empty) {
+    const target = $(id);
+    if (rows.length === 0) {
+      target.replaceWith(element('p', 'empty', empty));
+      return;
+    }
+    const body = element('tbody');
+    rows.forEach((values) => {
+      const row = element('tr');
+      values.forEach((value, i) => {
+        const cell = element(i === 0 ? 'th' : 'td', columns[i].number ? 'number' : 'text', value);
+        if (i === 0) cell.scope = 'row';
+        row.append(cell);
+      });
+      body.append(row);
+    });
+    target.append(header(columns), body);
+  }
+
+  // ---- the head of the page -----------------------------------------------------------------
+  const a = data.analysis;
+  const consumer = data.consumer;
+
+  function fill_head() {
+    const workers = data.workers.length;
+    const how = data.mode === 'inline' ? 'in line' : workers + ' ' + (workers === 1 ? data.mode.replace(/(e)?s$/, '$1') : data.mode);
+    $('subject').textContent = [data.title, how, duration(a.seconds * 1e6)].filter(Boolean).join(' \u00b7 ');
+    document.title = (data.title ? data.title + ' \u2013 ' : '') + 'penstock report';
+    $('verdict').textContent = a.verdict;
+    a.recommendations.forEach((text) => $('advice').append(element('li', '', text)));
+
+    const lost = consumer.skipped + consumer.replaced;
+    const rows = [
+      ['Batches', number(consumer.delivered), rate(a.batches_per_second) + ' a second'],
+      consumer.samples > 0
+        ? ['Samples a second', rate(a.samples_per_second), number(consumer.samples) + ' samples']
+        : ['Bytes a second', bytes(a.bytes_per_second), bytes(consumer.bytes) + ' in all'],
+      ['Model waited', percent(a.wait_share), duration(consumer.wait_ns / 1e3) + ' of its time'],
+      ['Workers at work', percent(a.busy_share), duration(data.total.busy_ns / 1e3) + ' in user code'],
+      ['Copies avoided', percent(a.avoided_share), bytes(data.total.bytes_avoided) + ' not copied'],
+      ['Workers replaced', number(consumer.restarts), lost ? number(lost) + ' samples lost' : 'nothing lost'],
+    ];
+    rows.forEach(([name, value, note]) => {
+      const box = element('div');
+      const figure = element('dd', '', value);
+      figure.append(element('small', '', note));
+      box.append(element('dt', '', name), figure);
+      $('figures').append(box);
+    });
+  }
+
+  // ---- tables -------------------------------------------------------------------------------
+  function fill_stages() {
+    const columns = [{name: 'stage'}, {name: 'share'}, {name: '', number: true}, {name: 'per batch', number: true}, {name: 'total', number: true}];
+    $('stages').append(header(columns));
+    const groups = [
+      ['The model', a.consumer_stages, ['--wait', '--step']],
+      [data.workers.length === 1 ? 'The worker' : 'The workers, together', a.worker_stages, ['--user', '--hand', '--ticket', '--slot']],
+    ];
+    groups.forEach(([name, stages, colours]) => {
+      const body = element('tbody', 'group');
+      const title = element('tr');
+      const cell = element('th', '', name);
+      cell.colSpan = columns.length;
+      title.append(cell);
+      body.append(title);
+      stages.forEach((stage, i) => {
+        const row = element('tr');
+        const label = element('th', '', stage.name);
+        label.scope = 'row';
+        const bar = element('td', 'bar');
+        const track = element('div', 'bar-track');
+        const filled = element('div', 'bar-fill');
+        filled.style.width = (stage.share * 100).toFixed(2) + '%';
+        filled.style.background = 'var(' + colours[i] + ')';
+        track.append(filled);
+        bar.append(track);
+        row.append(label, bar, element('td', 'number', percent(stage.share)),
+          element('td', 'number', duration(stage.per_batch_ms * 1e3)), element('td', 'number', duration(stage.seconds * 1e6)));
+        body.append(row);
+      });
+      $('stages').append(body);
+    });
+  }
+
+  const REASONS = {
+    not_owned: 'view of an array that lives on',
+    referenced: 'still referenced in the worker',
+    foreign: 'from another library',
+    sparse: 'small part of a large array',
+    small: 'small, travels in the message',
+    pickled: 'not an array: pickled',
+    row: 'row of a batch (the one write due)',
+    no_room: 'arena full',
+  };
+
+  function fill_tables() {
+    fill_stages();
+    const total = data.total;
+    const copies = data.copies.map((row) => [REASONS[row.reason] || row.reason, number(row.copies), bytes(row.bytes)]);
+    if (total.copies_avoided > 0) {
+      copies.unshift(['none: handed over as it is', number(total.copies_avoided), bytes(total.bytes_avoided)]);
+    }
+    table('copies', [{name: 'why'}, {name: 'arrays', number: true}, {name: 'bytes', number: true}], copies, 'No arrays were handed over.');
+
+    const us = (ns) => duration(ns / 1e3);
+    table('workers',
+      ['worker', 'id', 'tickets', 'samples', 'user code', 'hand-over', 'wait: ticket', 'wait: room', 'bytes', 'page faults', 'errors', 'replaced']
+        .map((name, i) => ({name: name, number: i > 0})),
+      data.workers.map((worker) => {
+        const f = worker.figures;
+        return [worker.name, worker.pid ? worker.kind + ' ' + worker.pid : worker.kind, number(f.tickets), number(f.samples), us(f.busy_ns),
+          us(f.hand_over_ns), us(f.wait_ticket_ns), us(f.wait_slot_ns), bytes(f.bytes), number(f.page_faults), number(f.errors), number(f.deaths)];
+      }), 'No workers.');
+
+    if (data.losses.length > 0) {
+      $('losses-card').hidden = false;
+      table('losses', [{name: 'epoch', number: true}, {name: 'index', number: true}, {name: 'reason'}],
+        data.losses.map((loss) => [number(loss.epoch), number(loss.index), loss.reason]), '');
+      if (data.losses_left_out > 0) {
+        $('losses-more').textContent = 'and ' + number(data.losses_left_out) + ' more';
+      }
+    }
+
+    const facts = [
+      ['Mode', data.mode], ['Batch size', data.batch_size ? number(data.batch_size) : 'an item is a batch'],
+      ['Queue', number(data.queue_size) + ' batches' + (data.max_bytes ? ', ' + bytes(data.max_bytes) : '')],
+      ['Cores', data.cores ? number(data.cores) : 'unknown'], ['Epochs finished', number(consumer.epochs)],
+      ['Retried', number(consumer.retried)], ['Given to another worker', number(consumer.reissued)], ['Timeouts', number(consumer.timeouts)],
+    ].concat(data.facts);
+    facts.forEach(([name, value]) => {
+      const box = element('div');
+      box.append(element('dt', '', name), element('dd', '', value));
+      $('facts').append(box);
+    });
+  }
+
+  fill_head();
+  fill_tables();
+  return {data, element, number, duration};
+})();

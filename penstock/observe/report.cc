@@ -1,0 +1,201 @@
+#include "penstock/observe/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "penstock/observe/analysis.h"
+#include "penstock/observe/page.h"
+
+namespace penstock {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A browser draws this many events at once without a pause, and the page stays under some 5 MB.
+constexpr size_t kMostEvents = 120'000;
+constexpr size_t kMostLosses = 1'000;
+
+// Microseconds since the page's zero, to a tenth.
+double micros(uint64_t ns, uint64_t zero_ns) {
+  const auto since = static_cast<double>(static_cast<int64_t>(ns - zero_ns));
+  return std::round(since / 100) / 10;
+}
+
+uint64_t first_moment(const Snapshot& snapshot) {
+  uint64_t zero = UINT64_MAX;
+  const auto look_at = [&](const std::vector<TraceEvent>& trace) {
+    for (const TraceEvent& event : trace) {
+      zero = std::min(zero, event.begin_ns);
+    }
+  };
+  look_at(snapshot.consumer_trace);
+  for (const WorkerSnapshot& worker : snapshot.workers) {
+    look_at(worker.trace);
+  }
+  if (snapshot.consumer.first_ns != 0) {
+    zero = std::min(zero, snapshot.consumer.first_ns);
+  }
+  return zero == UINT64_MAX ? 0 : zero;
+}
+
+// [[kind, begin, span, active, epoch, step, count, granule], ...], times in microseconds.
+Json events_json(const std::vector<TraceEvent>& trace, uint64_t zero_ns, size_t most) {
+  Json events = Json::array();
+  for (size_t i = trace.size() > most ? trace.size() - most : 0; i < trace.size(); ++i) {
+    const TraceEvent& event = trace[i];
+    events.push_back(
+        Json::array({static_cast<uint32_t>(event.kind), micros(event.begin_ns, zero_ns),
+                     micros(event.span_ns, 0), micros(event.active_ns, 0), event.epoch, event.step,
+                     event.count, event.granule}));
+  }
+  return events;
+}
+
+template <class Figures>
+Json figures_json(const Figures& figures) {
+  Json out;
+  for (const auto& field : Figures::fields()) {
+    out[std::string(field.name)] = figures.*field.member;
+  }
+  return out;
+}
+
+Json copies_json(const WorkerFigures& figures) {
+  Json rows = Json::array();
+  for (size_t i = 0; i < kCopyReasons; ++i) {
+    if (figures.copies[i] != 0) {
+      rows.push_back({{"reason", name_of(static_cast<CopyReason>(i))},
+                      {"copies", figures.copies[i]},
+                      {"bytes", figures.bytes_copied[i]}});
+    }
+  }
+  return rows;
+}
+
+Json stages_json(const std::vector<StageTime>& stages) {
+  Json rows = Json::array();
+  for (const StageTime& stage : stages) {
+    rows.push_back({{"name", stage.name},
+                    {"seconds", static_cast<double>(stage.total_ns) / 1e9},
+                    {"share", stage.share},
+                    {"per_batch_ms", stage.per_batch_ms}});
+  }
+  return rows;
+}
+
+Json analysis_json(const Analysis& a) {
+  return {{"bottleneck", name_of(a.bottleneck)},
+          {"verdict", a.verdict},
+          {"recommendations", a.recommendations},
+          {"seconds", a.seconds},
+          {"batches_per_second", a.batches_per_second},
+          {"samples_per_second", a.samples_per_second},
+          {"bytes_per_second", a.bytes_per_second},
+          {"wait_share", a.wait_share},
+          {"busy_share", a.busy_share},
+          {"avoided_share", a.avoided_share},
+          {"work_ms", a.work_ms},
+          {"step_ms", a.step_ms},
+          {"workers_enough", a.workers_enough},
+          {"consumer_stages", stages_json(a.consumer_stages)},
+          {"worker_stages", stages_json(a.worker_stages)}};
+}
+
+Json page_data(const Snapshot& snapshot) {
+  const Analysis analysis = analyse(snapshot);
+  const uint64_t zero = first_moment(snapshot);
+  const size_t most = kMostEvents / (snapshot.workers.size() + 1);
+
+  Json data = {{"title", snapshot.title},           {"mode", snapshot.mode},
+               {"batch_size", snapshot.batch_size}, {"queue_size", snapshot.queue_size},
+               {"max_bytes", snapshot.max_bytes},   {"cores", snapshot.cores}};
+  data["facts"] = Json::array();
+  for (const auto& [name, value] : snapshot.facts) {
+    data["facts"].push_back(Json::array({name, value}));
+  }
+  data["kinds"] = Json::array();
+  for (size_t i = 0; i < kTraceKinds; ++i) {
+    data["kinds"].push_back(name_of(static_cast<TraceKind>(i)));
+  }
+  data["analysis"] = analysis_json(analysis);
+  data["consumer"] = figures_json(snapshot.consumer);
+  data["total"] = figures_json(analysis.total);
+  data["copies"] = copies_json(analysis.total);
+  data["consumer_events"] = events_json(snapshot.consumer_trace, zero, most);
+  data["workers"] = Json::array();
+  for (const WorkerSnapshot& worker : snapshot.workers) {
+    data["workers"].push_back({{"name", worker.name},
+                               {"kind", worker.kind},
+                               {"pid", worker.pid},
+                               {"figures", figures_json(worker.figures)},
+                               {"events", events_json(worker.trace, zero, most)}});
+  }
+  data["depth"] = Json::array();
+  for (const DepthSample& sample : snapshot.depth) {
+    data["depth"].push_back(Json::array({micros(sample.at_ns, zero), sample.depth}));
+  }
+  data["losses"] = Json::array();
+  const size_t listed = std::min(snapshot.losses.size(), kMostLosses);
+  for (size_t i = 0; i < listed; ++i) {
+    const LostItem& loss = snapshot.losses[i];
+    data["losses"].push_back(
+        {{"epoch", loss.epoch}, {"index", loss.index}, {"reason", loss.reason}});
+  }
+  data["losses_left_out"] = snapshot.losses_left_out + snapshot.losses.size() - listed;
+  return data;
+}
+
+// JSON that may stand inside a <script> element: the only way out of one is a '<'. Everything
+// outside ASCII is escaped too, so the page does not depend on how it is decoded.
+std::string script_safe(const Json& data) {
+  const std::string text = data.dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string out;
+  out.reserve(text.size() + 64);
+  for (const char c : text) {
+    switch (c) {  // in JSON these occur in strings only
+      case '<':
+        out += "\\u003c";
+        break;
+      case '>':
+        out += "\\u003e";
+        break;
+      case '&':
+        out += "\\u0026";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string report_html(const Snapshot& snapshot) {
+  const std::string data = script_safe(page_data(snapshot));
+  const std::string_view html = page::report_html();
+  // One pass over the template, so that nothing in what is filled in is taken for a placeholder.
+  const std::pair<std::string_view, std::string_view> parts[] = {
+      {"{{style}}", page::report_css()},
+      {"{{data}}", data},
+      {"{{script}}", page::report_js()},
+      {"{{timeline}}", page::timeline_js()}};
+  std::string out;
+  out.reserve(data.size() + 65'536);
+  size_t at = 0;
+  for (const auto& [placeholder, text] : parts) {
+    const size_t found = html.find(placeholder, at);
+    if (found == std::string_view::npos) {
+      break;
+    }
+    out.append(html.substr(at, found - at)).append(text);
+    at = found + placeholder.size();
+  }
+  out.append(html.substr(at));
+  return out;
+}
+
+}  // namespace penstock
