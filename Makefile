@@ -81,5 +81,9 @@ format: $(STAMPS)/lint-group
 wheel: $(STAMPS)/build $(STAMPS)/wheel-group
 	tools/wheel.sh
 
+docs: $(STAMPS)/engine $(STAMPS)/docs-group
+	$(PY) tools/check_docs.py
+	$(BIN)/pdoc --docformat numpy --output-directory build/docs penstock
+
 clean:
 	rm -rf build dist demo-data report.html

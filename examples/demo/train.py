@@ -1,0 +1,167 @@
+"""Train a small network on images three times: fed in line, by threads, by processes.
+
+    make demo        or        .venv/bin/python examples/demo/train.py --epochs 12
+
+The data set (sequence.py) and the network stay the same; what changes is the one line that builds the
+feed. Ends with a table, and writes report.html about the last run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from digits import SIDE, list_images, write_digits
+from sequence import DigitSequence
+
+BATCH_SIZE = 32
+TARGET_ACCURACY = 0.97
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Run:
+    """What one way of feeding cost, epoch by epoch (seconds)."""
+
+    name: str
+    steps: int
+    total: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+    accuracy: float = 0.0
+
+    # The first epoch also compiles the network and starts the workers; the table leaves it out.
+    @property
+    def ms_per_step(self) -> float:
+        return 1e3 * sum(self.total[1:]) / (self.steps * len(self.total[1:]))
+
+    @property
+    def wait_share(self) -> float:
+        return sum(self.waited[1:]) / sum(self.total[1:])
+
+
+def build_model(seed):
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 1)),
+            layers.Conv2D(8, 5, strides=2, padding="same", activation="relu"),
+            layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
+            layers.Conv2D(32, 3, strides=2, padding="same", activation="relu"),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(2e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train_epoch(model, feed, run, title):
+    """One epoch over `feed`, with a clock on both sides of every step."""
+    from tqdm import tqdm
+
+    waited = 0.0
+    images = 0
+    # Figures of this epoch, not of the ones before.
+    model.reset_metrics()
+    started = time.perf_counter()
+    # Redrawn in a terminal; in a log file only the end of each epoch is worth a line.
+    often = 0.1 if sys.stdout.isatty() else 3600
+    with tqdm(
+        total=len(feed), desc=title, unit="step", ncols=110, file=sys.stdout, mininterval=often
+    ) as bar:
+        before = started
+        for x, y in feed:
+            waited += time.perf_counter() - before
+            loss, accuracy = model.train_on_batch(x, y)
+            images += len(x)
+            before = time.perf_counter()
+            elapsed = before - started
+            bar.set_postfix_str(
+                f"{images / elapsed:5.0f} images/s, waited {waited / elapsed:4.0%}, "
+                f"loss {float(loss):.3f}, accuracy {float(accuracy):.3f}",
+                refresh=False,
+            )
+            bar.update()
+    run.total.append(time.perf_counter() - started)
+    run.waited.append(waited)
+
+
+def train(name, workers, use_multiprocessing, options):
+    import penstock
+
+    files, labels = list_images(options.data / "train")
+    test_files, test_labels = list_images(options.data / "test")
+    model = build_model(options.seed)
+    sequence = DigitSequence(files, labels, BATCH_SIZE, SIDE, augment=True)
+    run = Run(name, len(sequence))
+
+    # The one line.
+    with penstock.Loader(
+        sequence, workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=10
+    ) as feed:
+        for epoch in range(options.epochs):
+            train_epoch(model, feed, run, f"{name:9} {epoch + 1:2}/{options.epochs}")
+        expected = options.epochs * len(sequence)
+        delivered = feed.stats()["delivered"]
+        if delivered != expected:
+            raise SystemExit(f"{delivered} batches delivered, not {expected}")
+        feed.report(str(options.report))
+
+    test = DigitSequence(test_files, test_labels, BATCH_SIZE, SIDE)
+    # A Keras method takes a feed as it takes the sequence itself.
+    _, run.accuracy = model.evaluate(penstock.keras.feed(test, workers=workers), verbose=0)
+    print(f"{name}: test accuracy {run.accuracy:.2%}\n", flush=True)
+    return run
+
+
+def print_table(runs):
+    print(f"{'fed':12}{'ms per step':>12}{'waited':>9}{'speed-up':>10}{'accuracy':>10}")
+    for run in runs:
+        speed_up = runs[0].ms_per_step / run.ms_per_step
+        print(
+            f"{run.name:12}{run.ms_per_step:12.1f}{run.wait_share:9.0%}"
+            f"{speed_up:10.2f}{run.accuracy:10.2%}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--workers", type=int, default=max(2, len(os.sched_getaffinity(0))))
+    parser.add_argument("--data", type=Path, default=ROOT / "demo-data")
+    parser.add_argument("--report", type=Path, default=ROOT / "report.html")
+    options = parser.parse_args()
+    if options.epochs < 2:
+        parser.error("--epochs: at least 2, the first is left out of the table")
+
+    # Keras reads it when it is imported.
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    write_digits(options.data)
+    runs = [
+        train("in line", 0, False, options),
+        train("threads", options.workers, False, options),
+        train("processes", options.workers, True, options),
+    ]
+    print(f"{options.workers} workers, batches of {BATCH_SIZE}, epochs 2 to {options.epochs}:\n")
+    print_table(runs)
+    print(f"\nWhat each worker did in the last run, and what was the bottleneck: {options.report}")
+    failed = [run.name for run in runs if run.accuracy < TARGET_ACCURACY]
+    if failed:
+        print(f"test accuracy is under {TARGET_ACCURACY:.0%}: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

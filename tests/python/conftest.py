@@ -1,0 +1,29 @@
+"""What every test is held to: it leaves no process, no shared memory and no thread behind."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import pytest
+from leftovers import remains
+
+# Dying workers are reaped and joined by threads of the engine: give those a moment.
+GRACE_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test after which there are processes, memfds or threads that were not there before."""
+    before = remains()
+    yield
+    deadline = time.monotonic() + GRACE_S
+    left = remains() - before
+    if left:
+        gc.collect()
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = remains() - before
+    if left:
+        pytest.fail("left behind:\n  " + "\n  ".join(sorted(left)), pytrace=False)
