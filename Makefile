@@ -8,7 +8,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-slow bench lint format wheel docs clean cpp-release cpp-asan cpp-tsan
+CPP := cpp-release cpp-debug cpp-asan cpp-tsan
+.PHONY: build demo test test-slow bench lint format wheel docs clean $(CPP)
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -55,7 +56,7 @@ $(STAMPS)/gtest: $(STAMPS)/venv
 demo: $(STAMPS)/engine $(STAMPS)/demo-group
 	$(PY) examples/demo/train.py
 
-cpp-%: $(STAMPS)/build $(STAMPS)/gtest
+$(CPP): cpp-%: $(STAMPS)/build $(STAMPS)/gtest
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
 	ctest --preset $*

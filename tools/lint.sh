@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 failed=0
-run() { echo "+ ${*:0:5}" | cut -c1-100; "$@" || failed=1; }
+run() { echo "+ ${*:1:4}" | cut -c1-100; "$@" || failed=1; }
 
 run ruff check .
 run ruff format --check .

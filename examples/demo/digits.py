@@ -15,8 +15,8 @@ TEST_SHARE = 0.2
 def write_digits(folder: Path) -> None:
     """Write ``folder/{train,test}/<digit>/<number>.png``, unless they are there already.
 
-    The 1797 images (8x8, 17 grey levels, of 43 people) come with scikit-learn's wheel. They are written
-    at 64x64. The split is fixed: a permutation with its own seed.
+    The 1797 images (8x8, 17 grey levels, of 43 people) come with scikit-learn's wheel. They are
+    written at 64x64. The split is fixed: a permutation with its own seed.
     """
     done = folder / "done"
     if done.exists():
@@ -36,4 +36,5 @@ def write_digits(folder: Path) -> None:
 def list_images(folder: Path) -> tuple[list[str], np.ndarray]:
     """Paths of all images under class folders, in a fixed order, and the class of each (int32)."""
     files = sorted(folder.glob("*/*.png"))
-    return [str(file) for file in files], np.array([int(file.parent.name) for file in files], "int32")
+    labels = np.array([int(file.parent.name) for file in files], dtype="int32")
+    return [str(file) for file in files], labels

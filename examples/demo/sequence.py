@@ -11,8 +11,8 @@ from PIL import Image
 class DigitSequence:
     """Batches of images read from files, each freshly rotated, shifted and zoomed.
 
-    It has the methods of a ``keras.utils.PyDataset`` (once called ``Sequence``) and could as well be
-    derived from it; then every worker process would have to import Keras first.
+    It has the methods of a ``keras.utils.PyDataset`` (once called ``Sequence``) and could as well
+    be derived from it; then every worker process would have to import Keras first.
     """
 
     def __init__(self, files, labels, batch_size, side=64, augment=False):

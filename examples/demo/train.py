@@ -2,8 +2,8 @@
 
     make demo        or        .venv/bin/python examples/demo/train.py --epochs 12
 
-The data set (sequence.py) and the network stay the same; what changes is the one line that builds the
-feed. Ends with a table, and writes report.html about the last run.
+The data set (sequence.py) and the network stay the same; what changes is the one line that builds
+the feed. Ends with a table, and writes report.html about the last run.
 """
 
 from __future__ import annotations

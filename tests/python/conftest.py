@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from leftovers import remains
 
 # Dying workers are reaped and joined by threads of the engine: give those a moment.
