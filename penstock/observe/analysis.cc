@@ -135,6 +135,7 @@ void recommend_for_user_code(const Snapshot& snapshot, Analysis& a) {
   }
 }
 
+// Null for copies that are as they should be: rows and small arrays never could travel by address.
 const char* remedy_of(CopyReason reason) {
   switch (reason) {
     case CopyReason::kNotOwned:
@@ -154,7 +155,7 @@ const char* remedy_of(CopyReason reason) {
     case CopyReason::kSmall:
     case CopyReason::kRow:
     case CopyReason::kCount:
-      break;  // as it should be
+      break;
   }
   return nullptr;
 }
@@ -163,8 +164,10 @@ void recommend_for_copies(Analysis& a) {
   uint64_t bytes = a.total.bytes_avoided;
   uint64_t arrays = a.total.copies_avoided;
   for (size_t i = 0; i < kCopyReasons; ++i) {
-    bytes += a.total.bytes_copied[i];
-    arrays += a.total.copies[i];
+    if (remedy_of(static_cast<CopyReason>(i)) != nullptr) {
+      bytes += a.total.bytes_copied[i];
+      arrays += a.total.copies[i];
+    }
   }
   for (size_t i = 0; i < kCopyReasons; ++i) {
     const char* remedy = remedy_of(static_cast<CopyReason>(i));
@@ -176,8 +179,8 @@ void recommend_for_copies(Analysis& a) {
     const double of_arrays =
         ratio(static_cast<double>(a.total.copies[i]), static_cast<double>(arrays));
     a.recommendations.push_back("Copies: " + percent(of_arrays) + " of the arrays (" +
-                                percent(of_bytes) + " of the bytes) were copied because " + remedy +
-                                ".");
+                                percent(of_bytes) + " of their bytes) were copied because " +
+                                remedy + ".");
   }
 }
 
@@ -201,6 +204,12 @@ void recommend(const Snapshot& snapshot, Analysis& a) {
           "take up room.");
       break;
     case Bottleneck::kSource:
+      if (snapshot.batch_size == 0 && snapshot.queue_size < workers) {
+        out.push_back("max_queue_size is " + std::to_string(snapshot.queue_size) +
+                      ", less than the " + plural(workers, "worker") +
+                      ", so some always have nothing to do: make it twice their number.");
+        break;
+      }
       out.push_back(
           "A stream is pulled by one worker at a time: give the source a length and __getitem__ "
           "if it can have them. With few or uneven batches, a larger max_queue_size helps.");
@@ -222,8 +231,9 @@ void recommend(const Snapshot& snapshot, Analysis& a) {
                   " took longer than the timeout: look for what the dataset waits for.");
   }
   if (c.skipped + c.replaced > 0) {
-    out.push_back(plural(c.skipped, "sample") + " skipped and " + std::to_string(c.replaced) +
-                  " replaced after errors: see the losses.");
+    out.push_back("Errors cost " + plural(c.skipped + c.replaced, "sample") + " (" +
+                  std::to_string(c.skipped) + " skipped, " + std::to_string(c.replaced) +
+                  " replaced): see the losses.");
   }
 }
 
@@ -287,11 +297,9 @@ Analysis analyse(const Snapshot& snapshot) {
   a.wait_slot_share = a.worker_stages[3].share;
   a.work_ms = a.worker_stages[0].per_batch_ms + a.worker_stages[1].per_batch_ms;
 
-  // Rows and small arrays never could travel by address.
   uint64_t copied = 0;
   for (size_t i = 0; i < kCopyReasons; ++i) {
-    const auto reason = static_cast<CopyReason>(i);
-    copied += reason == CopyReason::kRow || reason == CopyReason::kSmall ? 0 : w.copies[i];
+    copied += remedy_of(static_cast<CopyReason>(i)) != nullptr ? w.copies[i] : 0;
   }
   a.avoided_share =
       ratio(static_cast<double>(w.copies_avoided), static_cast<double>(w.copies_avoided + copied));

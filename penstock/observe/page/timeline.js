@@ -76,6 +76,12 @@
     });
   }
 
+  // The ring of a lane holds its latest events only.
+  function note_what_is_gone() {
+    const late = lanes.some((lane) => lane.events.length > 3000 && lane.events[0][1] - full[0] > (full[1] - full[0]) / 50);
+    $('gone').hidden = !late;
+  }
+
   function colours() {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(name).trim();
@@ -108,7 +114,7 @@
       for (let x = Math.max(0, Math.floor(x0)); x <= last; x += 1) {
         shares[x * 7 + kind] += (Math.min(x1, x + 1) - Math.max(x0, x)) * weight;
       }
-      if (x1 - x0 > 5 && (kind === 1 || kind === 6)) edges.push([x0, x1, event]);
+      if (x1 - x0 > 8 && (kind === 1 || kind === 6)) edges.push([x0, x1, event]);
     });
     for (let kind = 1; kind < 7; kind += 1) {
       context.fillStyle = colour.kinds[kind];
@@ -179,13 +185,14 @@
     const bottom = height - GAP / 2;
     const most = Math.max(data.queue_size, 1, ...data.depth.map((sample) => sample[1]));
     const x_of = (t) => (t - view[0]) / (view[1] - view[0]) * width;
-    const y_of = (depth) => bottom - depth / most * (DEPTH - 8);
+    const y_of = (depth) => bottom - depth / most * (DEPTH - 17);
     context.fillStyle = colour.lane;
     context.fillRect(0, bottom - DEPTH, width, DEPTH);
     context.fillStyle = colour.depth;
     data.depth.forEach((sample, i) => {
-      const from = Math.max(0, x_of(sample[0]));
-      const to = Math.min(width, i + 1 < data.depth.length ? x_of(data.depth[i + 1][0]) : from + 1);
+      // Whole pixels, or the seams between samples would show.
+      const from = Math.max(0, Math.round(x_of(sample[0])));
+      const to = Math.min(width, i + 1 < data.depth.length ? Math.round(x_of(data.depth[i + 1][0])) : from + 1);
       if (to > from) context.fillRect(from, y_of(sample[1]), to - from, bottom - y_of(sample[1]));
     });
     if (data.queue_size) {
@@ -193,7 +200,7 @@
       context.fillRect(0, Math.round(y_of(data.queue_size)), width, 1);
       context.font = '11px system-ui, sans-serif';
       context.textBaseline = 'top';
-      context.fillText('max_queue_size ' + data.queue_size, 6, Math.round(y_of(data.queue_size)) + 4);
+      context.fillText('max_queue_size ' + data.queue_size, 6, Math.round(y_of(data.queue_size)) - 13);
     }
   }
 
@@ -345,6 +352,7 @@
 
   find_extent();
   fill_lanes();
+  note_what_is_gone();
   draw();
   listen();
   document.documentElement.dataset.ready = 'yes';

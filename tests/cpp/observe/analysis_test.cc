@@ -1,0 +1,161 @@
+#include "penstock/observe/analysis.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "sample_snapshot.h"
+
+namespace penstock {
+namespace {
+
+bool says(const Analysis& analysis, const std::string& text) {
+  return std::any_of(analysis.recommendations.begin(), analysis.recommendations.end(),
+                     [&](const std::string& line) { return line.find(text) != std::string::npos; });
+}
+
+TEST(Analysis, nothing_run_gives_no_verdict_and_no_division_by_zero) {
+  const Analysis a = analyse(Snapshot{});
+  EXPECT_EQ(a.bottleneck, Bottleneck::kUnknown);
+  EXPECT_EQ(a.batches_per_second, 0);
+  EXPECT_EQ(a.wait_share, 0);
+  EXPECT_EQ(a.workers_enough, 0U);
+  EXPECT_TRUE(a.recommendations.empty());
+}
+
+TEST(Analysis, a_slow_dataset_is_user_code_and_says_how_many_workers_would_keep_up) {
+  const Snapshot snapshot = sample_snapshot(2, 12.1, 4);
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kUser);
+  EXPECT_NEAR(a.wait_share, 1 - 4 / 6.05, 0.001);
+  EXPECT_NEAR(a.work_ms, 12.12, 0.001);
+  EXPECT_NEAR(a.step_ms, 4, 0.001);
+  EXPECT_EQ(a.workers_enough, 4U);
+  EXPECT_NE(a.verdict.find("34 %"), std::string::npos) << a.verdict;
+  EXPECT_NE(a.verdict.find("12.1 ms per batch over 2 workers"), std::string::npos) << a.verdict;
+  EXPECT_TRUE(says(a, "Use 4 workers instead of 2, or make __getitem__ cheaper"));
+}
+
+TEST(Analysis, more_workers_than_cores_asks_for_a_machine_with_more) {
+  Snapshot snapshot = sample_snapshot(2, 12.1, 4);
+  snapshot.cores = 2;
+  EXPECT_TRUE(says(analyse(snapshot), "on a machine with more cores (this one has 2)"));
+}
+
+TEST(Analysis, a_slow_training_step_is_the_consumer_and_fewer_workers_would_do) {
+  const Analysis a = analyse(sample_snapshot(4, 5, 50));
+  EXPECT_EQ(a.bottleneck, Bottleneck::kConsumer);
+  EXPECT_EQ(a.workers_enough, 1U);
+  EXPECT_GT(a.wait_ticket_share, 0.9);
+  EXPECT_NE(a.verdict.find("the training step is the bottleneck"), std::string::npos) << a.verdict;
+  EXPECT_TRUE(says(a, "1 worker would do instead of 4"));
+}
+
+TEST(Analysis, both_sides_busy_is_balanced) {
+  const Analysis a = analyse(sample_snapshot(2, 10, 5.05));
+  EXPECT_EQ(a.bottleneck, Bottleneck::kBalanced);
+}
+
+TEST(Analysis, time_in_copies_is_the_hand_over) {
+  Snapshot snapshot = sample_snapshot(2, 12, 1);
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    std::swap(worker.figures.busy_ns, worker.figures.hand_over_ns);
+  }
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kHandOver);
+}
+
+TEST(Analysis, workers_without_room_while_the_model_waits_is_memory) {
+  Snapshot snapshot = sample_snapshot(2, 12, 1);
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.wait_slot_ns = 3 * worker.figures.busy_ns;
+  }
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kMemory);
+  EXPECT_TRUE(says(a, "Raise max_bytes"));
+}
+
+TEST(Analysis, idle_workers_while_the_model_waits_is_the_source) {
+  Snapshot snapshot = sample_snapshot(2, 12, 1);
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.wait_ticket_ns = 3 * worker.figures.busy_ns;
+  }
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
+  snapshot.queue_size = 1;
+  EXPECT_TRUE(says(analyse(snapshot), "max_queue_size is 1, less than the 2 workers"));
+}
+
+TEST(Analysis, in_line_work_recommends_workers) {
+  Snapshot snapshot = sample_snapshot(1, 12, 12);
+  snapshot.mode = "inline";
+  snapshot.consumer.wait_ns = snapshot.workers[0].figures.busy_ns;
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kUser);
+  EXPECT_TRUE(says(a, "would keep up with the training step"));
+}
+
+TEST(Analysis, a_consumer_that_does_nothing_has_no_number_of_workers) {
+  const Analysis a = analyse(sample_snapshot(2, 12, 0));
+  EXPECT_EQ(a.workers_enough, 0U);
+  EXPECT_TRUE(says(a, "the rate at which batches can be made"));
+}
+
+TEST(Analysis, several_tickets_per_batch_count_as_one_batch) {
+  Snapshot snapshot = sample_snapshot(2, 12, 4);
+  snapshot.batch_size = 64;
+  const double work_ms = analyse(snapshot).work_ms;
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.tickets *= 8;  // the same samples in the same time
+  }
+  EXPECT_DOUBLE_EQ(analyse(snapshot).work_ms, work_ms);
+}
+
+TEST(Analysis, copies_are_named_with_their_cause_and_remedy) {
+  Snapshot snapshot = sample_snapshot(2, 12, 4);
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    WorkerFigures& w = worker.figures;
+    w.copies[static_cast<size_t>(CopyReason::kNotOwned)] = w.copies_avoided;
+    w.bytes_copied[static_cast<size_t>(CopyReason::kNotOwned)] = w.bytes_avoided;
+    w.copies_avoided = w.bytes_avoided = 0;
+  }
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.avoided_share, 0);
+  EXPECT_TRUE(says(a, "Copies: 100 % of the arrays"));
+  EXPECT_TRUE(says(a, "return a fresh array to avoid it"));
+}
+
+TEST(Analysis, the_due_write_of_a_row_is_no_reproach) {
+  Snapshot snapshot = sample_snapshot(2, 12, 4);
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.copies[static_cast<size_t>(CopyReason::kRow)] = 1'000'000;
+    worker.figures.bytes_copied[static_cast<size_t>(CopyReason::kRow)] = UINT64_C(1) << 40;
+  }
+  const Analysis a = analyse(snapshot);
+  EXPECT_FALSE(says(a, "Copies"));
+  EXPECT_EQ(a.avoided_share, 1);
+}
+
+TEST(Analysis, deaths_and_losses_are_said) {
+  Snapshot snapshot = sample_snapshot(2, 12, 4);
+  EXPECT_FALSE(says(analyse(snapshot), "replaced"));
+  snapshot.consumer.restarts = 3;
+  snapshot.consumer.skipped = 2;
+  snapshot.consumer.timeouts = 1;
+  const Analysis a = analyse(snapshot);
+  EXPECT_TRUE(says(a, "3 workers were replaced after dying"));
+  EXPECT_TRUE(says(a, "Errors cost 2 samples (2 skipped, 0 replaced)"));
+  EXPECT_TRUE(says(a, "1 ticket took longer than the timeout"));
+}
+
+TEST(Analysis, shares_of_each_side_add_up_to_one) {
+  const Analysis a = analyse(sample_snapshot(3, 7, 2));
+  double workers = 0;
+  for (const StageTime& stage : a.worker_stages) {
+    workers += stage.share;
+  }
+  EXPECT_NEAR(workers, 1, 1e-9);
+  EXPECT_NEAR(a.consumer_stages[0].share + a.consumer_stages[1].share, 1, 1e-9);
+}
+
+}  // namespace
+}  // namespace penstock
