@@ -30,7 +30,7 @@ build: $(STAMPS)/engine
 
 $(STAMPS)/venv: tools/setup_system.sh tools/find_python.sh
 	tools/setup_system.sh build
-	test -x $(PY) || "$$(tools/find_python.sh)" -m venv $(VENV)
+	$(PY) -m pip --version >/dev/null 2>&1 || "$$(tools/find_python.sh)" -m venv $(VENV)
 	$(PY) -m pip install -q --upgrade 'pip>=25.1'
 	mkdir -p $(STAMPS) && touch $@
 
@@ -49,23 +49,24 @@ $(STAMPS)/%-group: pyproject.toml $(STAMPS)/venv
 	$(PY) -m pip install -q --group $*
 	touch $@
 
-$(STAMPS)/gtest: $(STAMPS)/venv
-	tools/setup_system.sh test
-	touch $@
+# Before the venv, so that what is missing for building and testing is asked for in one go.
+$(STAMPS)/system-test: tools/setup_system.sh
+	tools/setup_system.sh build test
+	mkdir -p $(STAMPS) && touch $@
 
 demo: $(STAMPS)/engine $(STAMPS)/demo-group
 	$(PY) examples/demo/train.py
 
-$(CPP): cpp-%: $(STAMPS)/build $(STAMPS)/gtest
+$(CPP): cpp-%: $(STAMPS)/system-test $(STAMPS)/build
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
 	ctest --preset $*
 
-test: $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
+test: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-release
 	$(PY) -m pytest -m "not slow"
 
-test-slow: $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
+test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-asan
 	$(MAKE) --no-print-directory cpp-tsan
 	$(PY) -m pytest -m slow

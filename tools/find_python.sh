@@ -4,8 +4,10 @@
 set -u
 for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 python3.14}; do
   # Run it, do not only look for it: a version manager's shim may be there and refuse.
-  if "$candidate" -c 'import sys; print(sys.executable); sys.exit(sys.version_info < (3, 10))' 2>/dev/null
-  then
+  found=$("$candidate" -c 'import sys; print(sys.executable if sys.version_info >= (3, 10) else "")' \
+    2>/dev/null) || continue
+  if [ -n "$found" ]; then
+    echo "$found"
     exit 0
   fi
-done | tail -n 1
+done
