@@ -30,9 +30,9 @@ enum class DType : uint8_t {
 };
 inline constexpr size_t kDTypeCount = 15;
 
-// Bytes of one element.
+// Bytes of one element; 0 if the value is no DType.
 size_t size_of(DType dtype);
-// NumPy's name: "bool", "int8", ..., "float16", "bfloat16", ..., "complex128".
+// NumPy's name: "bool", "int8", ..., "float16", "bfloat16", ..., "complex128"; else "invalid".
 std::string_view name_of(DType dtype);
 // nullopt for a name of no DType.
 std::optional<DType> dtype_from_name(std::string_view name);

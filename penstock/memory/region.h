@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/base/os.h"
+#include "penstock/memory/fork_aware.h"
 #include "penstock/memory/ref.h"
 
 namespace penstock {
@@ -24,9 +25,8 @@ struct BlockHeader;
 // A forked child keeps a private copy of all its parent's regions: what it writes is seen by no
 // one else, and its leases return nothing. To share with its parent it opens fd() anew.
 //
-// Threads: every member may be called from any thread, but commit(), which belongs to the
-// allocator, from one at a time.
-class Region {
+// Threads: any, but for extend().
+class Region final : private ForkAware {
   struct Token {};  // only create() and open() can construct
 
  public:
@@ -62,14 +62,13 @@ class Region {
     return static_cast<uint64_t>(static_cast<const std::byte*>(p) - base_);
   }
 
-  // Allocator's side. Makes [0, up_to) usable: the file grows and the new pages are faulted in.
-  // False, with nothing changed, where there is no room: past reserve(), a limit on file size, no
-  // memory, or less headroom than would be left to the rest of the machine.
-  bool commit(size_t up_to) noexcept;
-  // The same in two parts: the size, which costs nothing ...
+  // Allocator's side. Makes the region at least this long, which costs nothing: the new pages come
+  // with back(), or at the first touch. False, with nothing changed, past reserve() or a limit on
+  // file size. Not from two threads at a time.
   bool extend(size_t up_to) noexcept;
-  // ... and the pages of a stretch that lies within it. Several threads may back at a time. On
-  // failure the stretch's pages are given back. Both offset and bytes: whole pages.
+  // Faults in the pages of a stretch within committed(); contents do not change. False where there
+  // is no memory, or less headroom than the rest of the machine is to keep; some of the pages may
+  // be there then: give_back() those that hold nothing. Whole pages.
   bool back(size_t offset, size_t bytes) noexcept;
   // Gives a stretch's pages back to the system; they read as zero in every process until backed.
   void give_back(size_t offset, size_t bytes) noexcept;
@@ -97,19 +96,19 @@ class Region {
 
   // True in a child forked after the region was mapped: this is a private copy.
   bool inherited() const noexcept { return inherited_.load(std::memory_order_relaxed); }
-  // Makes it so. The fork handler's business; may only be called while no other thread runs.
-  void make_private_copy() noexcept;
 
  private:
+  void after_fork_in_child() noexcept override;
   RegionHeader* header() const noexcept;
-  bool headroom_for(size_t bytes) const noexcept;
+  bool headroom_for(size_t bytes) noexcept;
 
   Kind kind_;
   os::Fd fd_;
   std::byte* base_;
   size_t reserve_;
   std::atomic<bool> inherited_{false};
-  std::vector<std::atomic<uint64_t>> seen_;  // one bit per kFirstBlock bytes: see prefault
+  std::atomic<size_t> headroom_credit_{0};   // bytes that may be backed before looking again
+  std::vector<std::atomic<uint64_t>> seen_;  // one bit per kFirstBlock bytes; empty: all seen
 };
 
 }  // namespace penstock

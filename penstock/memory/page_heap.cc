@@ -1,0 +1,185 @@
+#include "penstock/memory/page_heap.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr uint32_t kAheadStep = 256;  // units: populate_ahead looks around every 16 MiB
+
+size_t units_of(size_t bytes) { return bytes / PageHeap::kUnit; }
+
+}  // namespace
+
+PageHeap::PageHeap(std::shared_ptr<Region> region, size_t retain_bytes, size_t max_bytes)
+    : region_(std::move(region)),
+      retain_units_(units_of(retain_bytes)),
+      max_units_(units_of(max_bytes)) {}
+
+// Adds units to the end, without pages.
+bool PageHeap::extend(uint32_t count) {
+  size_t end = size_t{spans_.end()} + count;
+  if (end > region_->reserve() / kUnit) return false;
+  backing_.resize(static_cast<uint32_t>(end));
+  if (!region_->extend(end * kUnit)) return false;
+  spans_.extend(count);
+  return true;
+}
+
+uint32_t PageHeap::trim(uint32_t count) noexcept {
+  uint32_t trimmed = 0;
+  spans_.visit_free([&](Backing::Stretch span) {
+    uint32_t end = span.first + span.count;
+    for (uint32_t at = span.first; at < end && trimmed < count;) {
+      Backing::Stretch pages = backing_.next(at, end, true);
+      if (pages.count == 0) break;
+      region_->give_back(pages.first * kUnit, pages.count * kUnit);
+      backing_.clear(pages.first, pages.count);
+      trimmed += pages.count;
+      at = pages.first + pages.count;
+    }
+    return trimmed < count;
+  });
+  if (trimmed > 0) ++trims_;
+  return trimmed;
+}
+
+// Whether `count` more units may have pages, once free ones elsewhere gave theirs up.
+bool PageHeap::make_room(uint32_t count) noexcept {
+  size_t held = size_t{backing_.total()} + pending_;
+  if (held + count <= max_units_) return true;
+  size_t excess = held + count - max_units_;
+  if (excess > free_backed()) return false;
+  trim(static_cast<uint32_t>(excess));
+  return size_t{backing_.total()} + pending_ + count <= max_units_;
+}
+
+void PageHeap::note_backed(uint32_t first, uint32_t count) {
+  faulted_ += backing_.missing(first, count);
+  backing_.set(first, count);
+  peak_backed_ = std::max(peak_backed_, backing_.total());
+}
+
+// Pages for units that the caller has taken; what lacks pages is counted in pending_ already.
+bool PageHeap::fault_in(Lock& lock, uint32_t first, uint32_t count) {
+  uint32_t end = first + count;
+  for (uint32_t at = first; at < end;) {
+    Backing::Stretch bare = backing_.next(at, end, false);
+    if (bare.count == 0) break;
+    lock.unlock();
+    bool backed = region_->back(bare.first * kUnit, bare.count * kUnit);
+    if (!backed) region_->give_back(bare.first * kUnit, bare.count * kUnit);
+    lock.lock();
+    if (!backed) {
+      pending_ -= backing_.missing(first, count);
+      return false;
+    }
+    pending_ -= bare.count;
+    note_backed(bare.first, bare.count);
+    at = bare.first + bare.count;
+  }
+  return true;
+}
+
+std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
+  for (bool again = false;; again = true) {
+    std::optional<uint32_t> start = spans_.take(count, backing_);
+    if (!start) {
+      if (!extend(count - spans_.tail())) return std::nullopt;
+      start = spans_.take(count, backing_);
+      if (!start) return std::nullopt;
+    }
+    uint32_t missing = backing_.missing(*start, count);
+    if (missing == 0) return start;
+    pending_ += missing;
+    bool room = make_room(0);
+    if (room && fault_in(lock, *start, count)) return start;
+    if (!room) pending_ -= missing;
+    give(*start);
+    // The machine is full: what is free here, in pieces too small for this, may be what is missing.
+    if (!room || again || trim(UINT32_MAX) == 0) return std::nullopt;
+  }
+}
+
+void PageHeap::keep_to_retained() noexcept {
+  uint32_t free_units = free_backed();
+  if (free_units > retain_units_) trim(static_cast<uint32_t>(free_units - retain_units_));
+}
+
+void PageHeap::give(uint32_t start) noexcept {
+  spans_.give(start);
+  keep_to_retained();
+}
+
+bool PageHeap::grow(Lock& lock, uint32_t start, uint32_t count) {
+  uint32_t before = spans_.length(start);
+  if (!spans_.grow(start, count)) {
+    uint32_t more = count - before;
+    if (start + before + spans_.tail() != spans_.end()) return false;
+    if (!extend(more - spans_.tail()) || !spans_.grow(start, count)) return false;
+  }
+  uint32_t first = start + before;
+  uint32_t missing = backing_.missing(first, count - before);
+  if (missing == 0) return true;
+  pending_ += missing;
+  bool room = make_room(0);
+  if (room && fault_in(lock, first, count - before)) return true;
+  if (!room) pending_ -= missing;
+  try {
+    spans_.shrink(start, before);
+  } catch (...) {  // not a hundred bytes left: the units stay taken, and counted as on their way
+    pending_ += backing_.missing(first, count - before);
+  }
+  return false;
+}
+
+void PageHeap::shrink(uint32_t start, uint32_t count) {
+  spans_.shrink(start, count);
+  keep_to_retained();
+}
+
+uint32_t PageHeap::populate_ahead(Lock& lock, uint32_t count) {
+  uint32_t done = 0;
+  while (done < count) {
+    uint32_t step = std::min(kAheadStep, count - done);
+    Backing::Stretch bare{0, 0};
+    spans_.visit_free([&](Backing::Stretch span) {
+      Backing::Stretch found = backing_.next(span.first, span.first + span.count, false);
+      if (found.count > 0) bare = found;  // the lowest of all, which best fit would take next
+      return true;
+    });
+    if (bare.count == 0) {
+      if (!extend(step)) break;
+      continue;
+    }
+    bare.count = std::min(bare.count, step);
+    size_t held = size_t{backing_.total()} + pending_;
+    if (held + bare.count > max_units_ || free_backed() + bare.count > retain_units_) break;
+    // These units stay free meanwhile: whoever takes them faults the same pages in, to which the
+    // system sees to. Only a trim in between leaves us not knowing what is there.
+    uint64_t trims = trims_;
+    lock.unlock();
+    bool backed = region_->back(bare.first * kUnit, bare.count * kUnit);
+    lock.lock();
+    if (backed && trims == trims_) {
+      uint32_t fresh = backing_.missing(bare.first, bare.count);
+      if (spans_.is_free(bare.first, bare.count)) {
+        note_backed(bare.first, bare.count);
+        done += fresh;
+      } else {
+        done += bare.count;  // taken meanwhile; its taker keeps the count
+      }
+    } else {
+      for (uint32_t unit = bare.first; unit < bare.first + bare.count; ++unit) {
+        if (!backing_.has(unit) && spans_.is_free(unit, 1)) {
+          region_->give_back(unit * kUnit, kUnit);
+        }
+      }
+      break;
+    }
+  }
+  return done;
+}
+
+}  // namespace penstock

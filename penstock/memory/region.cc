@@ -1,0 +1,251 @@
+#include "penstock/memory/region.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/region_layout.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kUnit = Region::kFirstBlock;
+constexpr size_t kLargestReserve = size_t{64} << 30;
+constexpr size_t kSmallestReserve = size_t{64} << 20;
+// What growth leaves to the rest of the machine, so that it is us who are refused and not somebody
+// else who is killed.
+constexpr size_t kMargin = size_t{32} << 20;
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+std::shared_ptr<Region> Region::create(Kind kind, size_t reserve) {
+  bool shared = kind == Kind::kShared;
+  os::Fd fd;
+  if (shared) {
+    fd = os::memory_file("penstock");
+    os::resize_file(fd.get(), kUnit);
+    os::forbid_shrinking(fd.get());
+  }
+  size_t bytes = reserve == 0 ? kLargestReserve : std::max(round_up(reserve, kUnit), 2 * kUnit);
+  size_t least = reserve == 0 ? kSmallestReserve : bytes;
+  void* base = os::reserve_mapping(fd.get(), bytes, shared);
+  while (base == nullptr && bytes / 2 >= least) {
+    bytes /= 2;
+    base = os::reserve_mapping(fd.get(), bytes, shared);
+  }
+  if (base == nullptr) {
+    throw Error::from_errno(
+        errno, "Region::create",
+        "cannot reserve " + std::to_string(bytes) + " bytes of address space (see ulimit -v)");
+  }
+  std::shared_ptr<Region> region;
+  try {
+    region = std::make_shared<Region>(Token{}, kind, std::move(fd), static_cast<std::byte*>(base),
+                                      bytes, true);
+  } catch (...) {
+    os::unmap(base, bytes);
+    throw;
+  }
+  if (int error_number = os::populate_write(base, os::page_size(), region->fd(), 0)) {
+    throw Error(Code::kOutOfMemory, "Region::create",
+                "no memory for the first page: " + std::to_string(error_number));
+  }
+  auto* header = new (base) RegionHeader{};
+  header->version = RegionHeader::kVersion;
+  header->kind = static_cast<uint32_t>(kind);
+  header->reserve = bytes;
+  header->committed.store(kUnit, std::memory_order_relaxed);
+  header->magic = RegionHeader::kMagic;
+  return region;
+}
+
+std::shared_ptr<Region> Region::open(int fd) {
+  auto refuse = [](const char* why) { return Error(Code::kInvalidArgument, "Region::open", why); };
+  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!own) throw Error::from_errno(errno, "Region::open", "cannot duplicate the descriptor");
+  struct stat file {};
+  if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Region::open", "fstat");
+  size_t file_bytes = file.st_size < 0 ? 0 : static_cast<size_t>(file.st_size);
+  if (!S_ISREG(file.st_mode) || file_bytes < kUnit) throw refuse("this descriptor is no region");
+
+  void* probe = os::reserve_mapping(own.get(), os::page_size(), true);
+  if (probe == nullptr) throw Error::from_errno(errno, "Region::open", "cannot map the header");
+  const auto* header = static_cast<const RegionHeader*>(probe);
+  uint64_t magic = header->magic;
+  uint32_t version = header->version;
+  uint32_t kind = header->kind;
+  uint64_t reserve = header->reserve;
+  uint64_t committed = header->committed.load(std::memory_order_acquire);
+  os::unmap(probe, os::page_size());
+  if (magic != RegionHeader::kMagic) throw refuse("this descriptor is no region");
+  if (version != RegionHeader::kVersion) throw refuse("a region of another version of penstock");
+  if (kind != static_cast<uint32_t>(Kind::kShared) || reserve % kUnit != 0 ||
+      committed > file_bytes || committed < kUnit || reserve < committed) {
+    throw refuse("a region with a damaged header");
+  }
+
+  size_t bytes = reserve;
+  void* base = os::reserve_mapping(own.get(), bytes, true);
+  while (base == nullptr && bytes > committed) {
+    bytes = std::max(round_up(bytes / 2, kUnit), static_cast<size_t>(committed));
+    base = os::reserve_mapping(own.get(), bytes, true);
+  }
+  if (base == nullptr) {
+    throw Error::from_errno(errno, "Region::open",
+                            "cannot map " + std::to_string(committed) + " bytes (see ulimit -v)");
+  }
+  try {
+    return std::make_shared<Region>(Token{}, Kind::kShared, std::move(own),
+                                    static_cast<std::byte*>(base), bytes, false);
+  } catch (...) {
+    os::unmap(base, bytes);
+    throw;
+  }
+}
+
+Region::Region(Token, Kind kind, os::Fd fd, std::byte* base, size_t reserve, bool creator)
+    : kind_(kind),
+      fd_(std::move(fd)),
+      base_(base),
+      reserve_(reserve),
+      seen_(creator ? 0 : (reserve / kUnit + 63) / 64) {
+  watch_forks();
+}
+
+Region::~Region() {
+  ignore_forks();
+  munmap(base_, reserve_);
+}
+
+RegionHeader* Region::header() const noexcept { return reinterpret_cast<RegionHeader*>(base_); }
+
+size_t Region::committed() const noexcept {
+  return std::min<size_t>(header()->committed.load(std::memory_order_acquire), reserve_);
+}
+
+bool Region::extend(size_t up_to) noexcept {
+  up_to = round_up(up_to, kUnit);
+  if (up_to > reserve_ || inherited()) return false;
+  if (up_to <= committed()) return true;
+  if (fd_) {
+    try {
+      os::resize_file(fd_.get(), up_to);
+    } catch (...) {
+      return false;
+    }
+  }
+  header()->committed.store(up_to, std::memory_order_release);
+  return true;
+}
+
+bool Region::back(size_t offset, size_t bytes) noexcept {
+  if (inherited() || offset + bytes > committed()) return false;
+  return headroom_for(bytes) && os::populate_write(base_ + offset, bytes, fd_.get(), offset) == 0;
+}
+
+void Region::give_back(size_t offset, size_t bytes) noexcept {
+  if (!inherited()) os::discard(fd_.get(), base_ + offset, offset, bytes);
+}
+
+// Reading the limits takes tens of microseconds, so a look is good for an eighth of what it found.
+bool Region::headroom_for(size_t bytes) noexcept {
+  size_t left = headroom_credit_.load(std::memory_order_relaxed);
+  while (left >= bytes) {
+    if (headroom_credit_.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed))
+      return true;
+  }
+  uint64_t headroom = os::memory_headroom();
+  if (headroom < kMargin || headroom - kMargin < bytes) return false;
+  headroom_credit_.store(std::min<size_t>((headroom - kMargin - bytes) / 8, size_t{64} << 20),
+                         std::memory_order_relaxed);
+  return true;
+}
+
+void Region::prefault(size_t offset, size_t bytes) noexcept {
+  if (seen_.empty() || bytes == 0) return;
+  size_t end = std::min(offset + bytes, committed());
+  if (offset >= end) return;
+  size_t last = (end - 1) / kUnit;
+  for (size_t unit = offset / kUnit; unit <= last;) {
+    auto take = [this](size_t u) {
+      uint64_t bit = uint64_t{1} << (u % 64);
+      std::atomic<uint64_t>& word = seen_[u / 64];
+      if (word.load(std::memory_order_relaxed) & bit) return false;
+      return (word.fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
+    };
+    size_t first = unit;
+    while (unit <= last && take(unit)) ++unit;
+    if (unit > first) {
+      os::populate_read(base_ + first * kUnit, (unit - first) * kUnit, fd_.get(), first * kUnit);
+    } else {
+      ++unit;
+    }
+  }
+}
+
+BlockHeader* Region::header_at(uint64_t offset) const noexcept {
+  if (offset < kFirstBlock || offset % sizeof(BlockHeader) != 0 ||
+      offset > committed() - sizeof(BlockHeader)) {
+    return nullptr;
+  }
+  return reinterpret_cast<BlockHeader*>(base_ + offset);
+}
+
+void Region::return_lease(const Ref& ref) noexcept {
+  if (inherited()) return;
+  BlockHeader* block = header_at(ref.offset);
+  int64_t left = -1;
+  if (block != nullptr && block->magic == (BlockHeader::kMagic ^ ref.offset)) {
+    left = block->drop(ref.generation);
+  }
+  if (left < 0) {
+    header()->stale_returns.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (left > 0) return;
+  std::atomic<uint64_t>& top = header()->returned;
+  uint64_t below = top.load(std::memory_order_relaxed);
+  do {
+    block->next.store(below, std::memory_order_relaxed);
+  } while (!top.compare_exchange_weak(below, ref.offset, std::memory_order_acq_rel,
+                                      std::memory_order_relaxed));
+}
+
+uint64_t Region::stale_returns() const noexcept {
+  return header()->stale_returns.load(std::memory_order_relaxed);
+}
+
+uint64_t Region::take_returns() noexcept {
+  return header()->returned.exchange(0, std::memory_order_acq_rel);
+}
+
+bool Region::has_returns() const noexcept {
+  return header()->returned.load(std::memory_order_relaxed) != 0;
+}
+
+uint64_t Region::backed_bytes() const noexcept {
+  struct stat file {};
+  if (!fd_ || fstat(fd_.get(), &file) != 0) return 0;
+  return static_cast<uint64_t>(file.st_blocks) * 512;
+}
+
+void Region::after_fork_in_child() noexcept {
+  inherited_.store(true, std::memory_order_relaxed);
+  if (!fd_) return;  // private memory was copied by the fork itself
+  // Replaces the shared pages by copy-on-write ones at the same address. If the system refuses, the
+  // child still neither allocates nor returns anything; only its own stores would be seen.
+  mmap(base_, reserve_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_.get(),
+       0);
+}
+
+}  // namespace penstock

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+// What lies in a region apart from payload: bytes that several processes read and write.
+//
+// A block's `state` holds its generation and how many references are out: the owner's (once the
+// block was shared at all) and one per lease. Invariants:
+//   1. Only the allocator gives a block a new generation, and only while its count is 0.
+//   2. A reference is given up by compare-and-swap against its own generation. So one from an
+//      earlier generation changes nothing, and neither does one more than were given out.
+//   3. Whoever takes the count to 0 has the block for itself: the owner frees it, a lease pushes it
+//      on the return stack. So a block is on the stack at most once, and `next` has one writer.
+//   4. The stack is only ever pushed on or taken whole, so there is no A-B-A.
+// Headers lie in stretches of their own that never become payload: whatever a mistaken return does,
+// it does not touch anybody's data.
+namespace penstock {
+
+struct alignas(64) RegionHeader {
+  static constexpr uint64_t kMagic = 0x31636f7473'6e6570;  // "penstoc1"
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t magic;
+  uint32_t version;
+  uint32_t kind;
+  uint64_t reserve;
+  alignas(64) std::atomic<uint64_t> committed;      // bytes of the file; only grows
+  alignas(64) std::atomic<uint64_t> returned;       // offset of the return stack's top, 0: empty
+  alignas(64) std::atomic<uint64_t> stale_returns;  // ignored, see invariant 2
+};
+
+struct alignas(64) BlockHeader {
+  static constexpr uint64_t kMagic = 0x6b636f6c62'617000;
+
+  uint64_t magic;               // kMagic ^ the header's own offset, once it was ever used
+  std::atomic<uint64_t> state;  // generation << 32 | references
+  std::atomic<uint64_t> data;   // offset of the payload
+  std::atomic<uint64_t> bytes;  // of payload
+  std::atomic<uint64_t> next;   // in the return stack: offset of a header, or 0
+
+  static constexpr uint64_t state_of(uint32_t generation, uint32_t references) {
+    return uint64_t{generation} << 32 | references;
+  }
+  static constexpr uint32_t generation_of(uint64_t state) {
+    return static_cast<uint32_t>(state >> 32);
+  }
+  static constexpr uint32_t references_of(uint64_t state) { return static_cast<uint32_t>(state); }
+
+  // Gives up one reference of `generation`. What was left, or -1 if there was none to give up.
+  int64_t drop(uint32_t generation) noexcept {
+    uint64_t seen = state.load(std::memory_order_relaxed);
+    do {
+      if (generation_of(seen) != generation || references_of(seen) == 0) return -1;
+    } while (!state.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
+                                          std::memory_order_relaxed));
+    return references_of(seen) - 1;
+  }
+};
+
+static_assert(sizeof(BlockHeader) == 64 && sizeof(RegionHeader) == 256);
+static_assert(
+    std::atomic<uint64_t>::is_always_lock_free);  // or it would not work between processes
+
+}  // namespace penstock

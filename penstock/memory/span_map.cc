@@ -1,0 +1,133 @@
+#include "penstock/memory/span_map.h"
+
+#include <cstddef>
+#include <iterator>
+
+namespace penstock {
+
+SpanMap::FreeIndex::node_type SpanMap::make_node() {
+  FreeIndex one;
+  one.emplace(0, 0);
+  return one.extract(one.begin());
+}
+
+void SpanMap::set_free(Spans::iterator span) noexcept {
+  span->second.free = true;
+  span->second.node.value() = {span->second.count, span->first};
+  free_.insert(std::move(span->second.node));
+}
+
+void SpanMap::set_taken(Spans::iterator span) noexcept {
+  span->second.free = false;
+  span->second.node = free_.extract({span->second.count, span->first});
+}
+
+// Cuts a taken span after `count` units; what is cut off is taken too.
+void SpanMap::split(Spans::iterator span, uint32_t count) {
+  FreeIndex::node_type node = make_node();
+  spans_.emplace_hint(std::next(span), span->first + count,
+                      Span{span->second.count - count, false, std::move(node)});
+  span->second.count = count;
+}
+
+std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing) {
+  constexpr int kTries = 16;  // looks past the best fit only for one that needs no page faults
+  auto best = free_.end();
+  uint32_t best_missing = UINT32_MAX;
+  int tries = 0;
+  for (auto each = free_.lower_bound({count, 0}); each != free_.end() && tries < kTries;
+       ++each, ++tries) {
+    uint32_t missing = backing.missing(each->second, count);
+    if (missing < best_missing) {
+      best = each;
+      best_missing = missing;
+    }
+    if (missing == 0) break;
+  }
+  if (best == free_.end()) return std::nullopt;
+  auto span = spans_.find(best->second);
+  set_taken(span);
+  if (span->second.count > count) {
+    try {
+      split(span, count);
+    } catch (...) {
+      set_free(span);
+      throw;
+    }
+    set_free(std::next(span));
+  }
+  taken_ += count;
+  return span->first;
+}
+
+Backing::Stretch SpanMap::give(uint32_t start) noexcept {
+  auto span = spans_.find(start);
+  taken_ -= span->second.count;
+  auto after = std::next(span);
+  if (after != spans_.end() && after->second.free) {
+    free_.erase({after->second.count, after->first});
+    span->second.count += after->second.count;
+    spans_.erase(after);
+  }
+  if (span != spans_.begin()) {
+    auto before = std::prev(span);
+    if (before->second.free) {
+      set_taken(before);
+      before->second.count += span->second.count;
+      spans_.erase(span);
+      span = before;
+    }
+  }
+  set_free(span);
+  return {span->first, span->second.count};
+}
+
+void SpanMap::extend(uint32_t count) {
+  FreeIndex::node_type node = make_node();
+  auto span = spans_.emplace_hint(spans_.end(), end_, Span{count, false, std::move(node)});
+  end_ += count;
+  taken_ += count;
+  give(span->first);
+}
+
+uint32_t SpanMap::tail() const {
+  if (spans_.empty() || !spans_.rbegin()->second.free) return 0;
+  return spans_.rbegin()->second.count;
+}
+
+bool SpanMap::grow(uint32_t start, uint32_t count) noexcept {
+  auto span = spans_.find(start);
+  uint32_t more = count - span->second.count;
+  auto after = std::next(span);
+  if (after == spans_.end() || !after->second.free || after->second.count < more) return false;
+  uint32_t left = after->second.count - more;
+  set_taken(after);
+  if (left > 0) {
+    // The free span starts later now: its map node is moved to the new key.
+    auto node = spans_.extract(after);
+    node.key() = start + count;
+    node.mapped().count = left;
+    set_free(spans_.insert(std::move(node)).position);
+  } else {
+    spans_.erase(after);
+  }
+  span->second.count = count;
+  taken_ += more;
+  return true;
+}
+
+void SpanMap::shrink(uint32_t start, uint32_t count) {
+  auto span = spans_.find(start);
+  if (span->second.count <= count) return;
+  split(span, count);
+  give(start + count);
+}
+
+bool SpanMap::is_free(uint32_t first, uint32_t count) const {
+  auto after = spans_.upper_bound(first);
+  if (after == spans_.begin()) return false;
+  auto span = std::prev(after);
+  return span->second.free && first + count <= span->first + span->second.count;
+}
+
+}  // namespace penstock
