@@ -1,0 +1,81 @@
+"""The demo's data set: real images with a fixed split, and a Sequence that knows no feeder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    pytest.importorskip("sklearn")
+    sys.path.insert(0, str(DEMO))
+    import digits
+
+    folder = tmp_path_factory.mktemp("digits")
+    digits.write_digits(folder)
+    yield folder
+    sys.path.remove(str(DEMO))
+
+
+def test_every_image_is_written_once_and_in_one_part_only(images):
+    import digits
+
+    numbers = [file.stem for file in images.glob("*/*/*.png")]
+    assert len(numbers) == len(set(numbers)) == 1797
+    assert {path.parent.name for path in images.glob("*/*")} == {"train", "test"}
+    for part, size in (("train", 1438), ("test", 359)):
+        files, labels = digits.list_images(images / part)
+        assert len(files) == len(labels) == size
+        assert set(labels) == set(range(10))
+
+
+def test_images_are_written_only_once(images):
+    import digits
+
+    stamp = (images / "done").stat().st_mtime_ns
+    digits.write_digits(images)
+    assert (images / "done").stat().st_mtime_ns == stamp
+
+
+def test_batches_cover_the_epoch_and_augmentation_keeps_the_shape(images):
+    import digits
+    from sequence import DigitSequence
+
+    files, labels = digits.list_images(images / "test")
+    sequence = DigitSequence(files, labels, 100, augment=True)
+    batches = [sequence[index] for index in range(len(sequence))]
+    assert [len(x) for x, _ in batches] == [100, 100, 100, 59]
+    assert sorted(np.concatenate([y for _, y in batches])) == sorted(labels)
+    for x, _ in batches:
+        assert x.dtype == np.float32
+        assert x.shape[1:] == (64, 64, 1)
+        assert x.min() >= 0
+        assert x.max() <= 1
+
+
+def test_augmentation_draws_afresh_each_time_and_plain_batches_do_not(images):
+    import digits
+    from sequence import DigitSequence
+
+    files, labels = digits.list_images(images / "test")
+    augmented = DigitSequence(files, labels, 8, augment=True)
+    assert not np.array_equal(augmented[0][0], augmented[0][0])
+    plain = DigitSequence(files, labels, 8)
+    assert np.array_equal(plain[0][0], plain[0][0])
+
+
+def test_the_sequence_imports_neither_penstock_nor_a_framework():
+    code = "import sys, sequence; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=DEMO, check=True, capture_output=True, text=True
+    ).stdout
+    assert "numpy" in loaded
+    for name in ("penstock", "keras", "jax", "torch"):
+        assert f"'{name}'" not in loaded
