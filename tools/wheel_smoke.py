@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import numpy as np
 
 import penstock
@@ -26,7 +28,7 @@ def main() -> None:
             values = [int(batch[0, 0]) for batch in feed]
         if values != expected:
             raise SystemExit(f"workers={workers}, {use_multiprocessing=}: {values}")
-    print(f"penstock {penstock.__version__} works from {penstock.__file__}")
+    print(f"penstock {version('penstock')} works from {penstock.__file__}")
 
 
 if __name__ == "__main__":
