@@ -12,7 +12,7 @@
 // base/linux/ that defines what is declared here; no other file includes a system's own headers.
 //
 // Unless a comment says otherwise: any thread may call; failures throw penstock::Error (kSystem,
-// or kOutOfMemory where memory, descriptors' space or a limit on it is what is missing).
+// or kOutOfMemory where memory, or a limit on it, is what is missing).
 namespace penstock::os {
 
 // Owns one open descriptor and closes it. Move-only. Not synchronised.
