@@ -8,15 +8,24 @@ namespace penstock {
 
 std::string_view name_of(Code code) {
   switch (code) {
-    case Code::kInvalidArgument: return "InvalidArgument";
-    case Code::kOutOfMemory: return "OutOfMemory";
-    case Code::kDataLoss: return "DataLoss";
-    case Code::kNotFound: return "NotFound";
-    case Code::kClosed: return "Closed";
-    case Code::kTimeout: return "Timeout";
-    case Code::kWorkerLost: return "WorkerLost";
-    case Code::kSystem: return "System";
-    case Code::kInternal: return "Internal";
+    case Code::kInvalidArgument:
+      return "InvalidArgument";
+    case Code::kOutOfMemory:
+      return "OutOfMemory";
+    case Code::kDataLoss:
+      return "DataLoss";
+    case Code::kNotFound:
+      return "NotFound";
+    case Code::kClosed:
+      return "Closed";
+    case Code::kTimeout:
+      return "Timeout";
+    case Code::kWorkerLost:
+      return "WorkerLost";
+    case Code::kSystem:
+      return "System";
+    case Code::kInternal:
+      return "Internal";
   }
   return "Unknown";
 }
