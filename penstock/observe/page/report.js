@@ -18,6 +18,7 @@ const Page = (function () {
     return (value > 0 && value < 9.95 ? value.toFixed(1) : Math.round(value)) + '\u202f%';
   }
   function duration(us) {
+    if (us === 0) return '0';
     const units = us >= 60e6 ? [60e6, 'min'] : us >= 1e6 ? [1e6, 's'] : us >= 1e3 ? [1e3, 'ms'] : [1, '\u00b5s'];
     const value = us / units[0];
     return (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)) + '\u202f' + units[1];
