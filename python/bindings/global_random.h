@@ -1,0 +1,45 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace penstock {
+
+// The state of a Mersenne twister as NumPy and CPython hold it: 624 words and how many of them
+// are used up. The two lay them out in different order, hence the pointers.
+struct TwisterState {
+  uint32_t* words = nullptr;
+  int* used = nullptr;
+
+  static constexpr size_t kWords = 624;
+  explicit operator bool() const { return words != nullptr; }
+};
+
+// The generators behind np.random.rand and random.random. Their state is written in place, which
+// takes a tenth of what their seed() does. Where it lies is not assumed but found, by looking for
+// what their public get_state() says; where it is not found (another interpreter, a future NumPy),
+// their public seed() is used: slower, and other numbers, the same ones in all workers of a run.
+//
+// Not synchronised. REQUIRED everywhere: the GIL. Throws nanobind::python_error.
+class GlobalGenerators {
+ public:
+  GlobalGenerators();
+  void rekey(uint64_t seed, uint64_t epoch, uint64_t index);
+
+  // Whether both are written in place; for tests.
+  bool in_place() const { return numpy_state_ && numpy_has_gauss_ && python_state_; }
+
+ private:
+  void find_numpy_state();  // again whenever np.random.set_bit_generator was called
+  void find_numpy_gauss();
+  void find_python_state();
+  void seed_numpy(uint64_t key);
+
+  nanobind::object numpy_, numpy_bits_, python_, none_;
+  TwisterState numpy_state_, python_state_;
+  int* numpy_has_gauss_ = nullptr;  // whether the second number of a normal pair is kept back
+};
+
+}  // namespace penstock

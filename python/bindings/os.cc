@@ -1,0 +1,27 @@
+#include "os.h"
+
+#include <nanobind/nanobind.h>
+
+#include "penstock/base/os.h"
+
+namespace nb = nanobind;
+
+namespace penstock {
+
+void bind_os(nb::module_& m) {
+  m.def(
+      "memory_file", [](const char* name) { return os::memory_file(name).release(); },
+      nb::arg("name"), "An anonymous file; the caller owns the descriptor.");
+  m.def(
+      "open_process", [](int pid) { return os::open_process(pid).release(); }, nb::arg("pid"),
+      "A handle of a process; the caller owns the descriptor.");
+  m.def("send_signal", &os::send_signal, nb::arg("pidfd"), nb::arg("signal"),
+        "Signal the process behind a handle; no effect if it has ended.");
+  m.def(
+      "die_with_parent", [](int pidfd) { os::die_with(os::Fd(pidfd), 1); }, nb::arg("pidfd"),
+      "End this process as soon as the one behind `pidfd` has ended. Takes the descriptor.");
+  m.def("memory_headroom", &os::memory_headroom,
+        "Bytes that may be used now before something is killed.");
+}
+
+}  // namespace penstock
