@@ -1,0 +1,141 @@
+"""How arrays and tensors travel to worker processes: what is in a file by the file's name.
+
+Workers import this module to rebuild them, so it needs nothing but NumPy.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+_LARGE = 64 << 10
+
+
+def reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.hasobject:
+        return NotImplemented
+    if array.nbytes >= _LARGE or isinstance(array, np.memmap):
+        on_disk = _file_behind(array)
+        if on_disk is not None:
+            return on_disk
+    if isinstance(array, np.memmap):
+        return np.array(array, subok=False).__reduce_ex__(5)
+    if array.nbytes >= _LARGE and not (array.flags.c_contiguous or array.flags.f_contiguous):
+        return np.ascontiguousarray(array).__reduce_ex__(5)
+    return NotImplemented
+
+
+def _file_behind(array: np.ndarray[Any, Any]) -> Any:
+    """Reduce an array whose bytes are those of a file to the place in that file, or None."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and not (
+        isinstance(base, np.memmap) and isinstance(base.base, mmap.mmap)
+    ):
+        base = base.base
+    if not isinstance(base, np.memmap) or base.filename is None or array.size == 0:
+        return None
+    name = os.fspath(base.filename)
+    file: Any = base.base
+    mapping = np.frombuffer(file, np.uint8)
+    start = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
+    low, high = _bounds(array)
+    begin = start + low - mapping.ctypes.data
+    if low < mapping.ctypes.data or high > mapping.ctypes.data + mapping.nbytes:
+        return None
+    try:
+        if os.stat(name).st_size < begin + high - low:
+            return None
+    except OSError:
+        return None
+    mode = "r"
+    if base.mode != "r":
+        mode = "c"
+        if base.mode == "c" and _has_private_pages(low, high):
+            return None
+    first = array.__array_interface__["data"][0] - low
+    kind = np.memmap if isinstance(array, np.memmap) else np.ndarray
+    where = (begin, high - low, first)
+    return _map_file, (kind, name, mode, where, array.dtype, array.shape, array.strides)
+
+
+def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    low = high = array.__array_interface__["data"][0]
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (length - 1) * stride
+        else:
+            high += (length - 1) * stride
+    return low, high + array.itemsize
+
+
+def _has_private_pages(low: int, high: int) -> bool:
+    """Whether a copy-on-write mapping was written to, as the kernel counts it."""
+    inside = False
+    try:
+        with open("/proc/self/smaps") as smaps:
+            for line in smaps:
+                head = line.split(maxsplit=1)[0]
+                if not head.endswith(":"):
+                    begin, end = (int(part, 16) for part in head.split("-"))
+                    inside = begin < high and low < end
+                elif inside and head in ("Anonymous:", "Swap:") and line.split()[1] != "0":
+                    return True
+    except (OSError, ValueError, IndexError):
+        return True
+    return False
+
+
+def _map_file(
+    kind: type,
+    name: str,
+    mode: Any,
+    where: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> np.ndarray[Any, Any]:
+    begin, length, first = where
+    file = np.memmap(name, np.uint8, mode, begin, (length,))
+    array: np.ndarray[Any, Any] = np.ndarray.__new__(kind, shape, dtype, file, first, strides)
+    return array
+
+
+def reduce_tensor(tensor: Any) -> Any:
+    torch = sys.modules["torch"]
+    if (
+        tensor.device.type != "cpu"
+        or tensor.layout != torch.strided
+        or tensor.is_quantized
+        or not tensor.is_leaf
+        or tensor.__dict__
+    ):
+        return NotImplemented
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    memory = flat.view(torch.uint8).numpy()
+    return _make_tensor, (
+        type(tensor),
+        memory,
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.requires_grad,
+    )
+
+
+def _make_tensor(
+    kind: Any, memory: np.ndarray[Any, Any], dtype: Any, shape: tuple[int, ...], gradient: bool
+) -> Any:
+    import torch
+
+    if not memory.size:
+        tensor = torch.empty(shape, dtype=dtype)
+    else:
+        if not memory.flags.writeable or memory.ctypes.data % 64:
+            memory = memory.copy()
+        tensor = torch.from_numpy(memory).view(dtype).reshape(shape)
+    if kind is not torch.Tensor:
+        return kind(tensor, requires_grad=gradient)
+    return tensor.requires_grad_(gradient)

@@ -1,0 +1,199 @@
+"""What can go wrong, by kind, and how an exception gets from a worker process to the consumer.
+
+The engine's errors (`penstock/base/error.h`) have the same kinds and names.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+__all__ = [
+    "Closed",
+    "DataLoss",
+    "Error",
+    "Internal",
+    "InvalidArgument",
+    "NotFound",
+    "OutOfMemory",
+    "RemoteError",
+    "System",
+    "Timeout",
+    "WorkerLost",
+    "WorkerTraceback",
+]
+
+
+class Error(Exception):
+    """Any error that penstock itself raises.
+
+    Parameters
+    ----------
+    text : str
+        What went wrong, where, and what to do about it.
+    operation : str, optional
+        The operation that failed, such as ``"Loader"`` or ``"read_tfrecord"``.
+    """
+
+    def __init__(self, text: str = "", operation: str = "") -> None:
+        super().__init__(text)
+        self.operation = operation
+
+
+class InvalidArgument(Error, ValueError):
+    """The caller asked for something that cannot be; nothing was changed."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """No memory, shared memory or address space for it."""
+
+
+class DataLoss(Error):
+    """Bytes on disk or in transit are not what they should be."""
+
+
+class NotFound(Error, LookupError):
+    """A file or name that is not there."""
+
+
+class Closed(Error):
+    """The object was closed, perhaps by another thread."""
+
+
+class Timeout(Error, TimeoutError):
+    """A ticket took longer than it was given."""
+
+
+class WorkerLost(Error, RuntimeError):
+    """A worker died, and again, and again."""
+
+
+class System(Error, OSError):
+    """The operating system refused; the text has its reason."""
+
+
+class Internal(Error):
+    """A broken invariant of penstock itself."""
+
+
+class RemoteError(RuntimeError):
+    """Stands for a worker's exception that cannot be rebuilt in this process.
+
+    Attributes
+    ----------
+    type_name : str
+        The original's module and class, such as ``"botocore.exceptions.ClientError"``.
+    """
+
+    def __init__(self, text: str = "", type_name: str = "") -> None:
+        super().__init__(text)
+        self.type_name = type_name
+
+
+class WorkerTraceback(Exception):
+    """The ``__cause__`` of an exception of user code that was raised in a worker.
+
+    Attributes
+    ----------
+    worker : str
+        The worker's name.
+    epoch, index : int
+        What the worker was making; -1 where there is no such thing.
+    traceback : str
+        The worker's own traceback, as text.
+    """
+
+    def __init__(self, traceback: str, worker: str = "", epoch: int = -1, index: int = -1) -> None:
+        super().__init__(traceback, worker, epoch, index)
+        self.traceback = traceback
+        self.worker = worker
+        self.epoch = epoch
+        self.index = index
+
+    def __str__(self) -> str:
+        place = [self.worker or "a worker"]
+        if self.epoch >= 0:
+            place.append(f"epoch {self.epoch}")
+        if self.index >= 0:
+            place.append(f"index {self.index}")
+        return f"in {', '.join(place)}:\n\n{self.traceback}"
+
+
+def pack_exception(
+    exception: BaseException, worker: str = "", epoch: int = -1, index: int = -1
+) -> bytes:
+    """Turn an exception into bytes that `unpack_exception` turns back. Never raises.
+
+    To be called in the worker, while ``exception.__traceback__`` is there.
+    """
+    kind = type(exception)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    try:
+        text = str(exception)
+    except Exception as broken:
+        text = f"<its __str__ raised {type(broken).__name__}>"
+    body = _pickle_exception(exception)
+    return pickle.dumps((body, name, text, _format(exception), worker, epoch, index), 4)
+
+
+def unpack_exception(packed: bytes) -> BaseException:
+    """Rebuild the exception of a worker, its `WorkerTraceback` in ``__cause__``.
+
+    One that cannot be rebuilt comes back as a `RemoteError` that names the original.
+    """
+    body, name, text, trace, worker, epoch, index = pickle.loads(packed)
+    exception: BaseException | None = None
+    if body is not None:
+        try:
+            loaded = pickle.loads(body)
+            exception = loaded if isinstance(loaded, BaseException) else None
+        except Exception:
+            exception = None
+    if exception is None:
+        exception = RemoteError(f"{name}: {text}" if text else name, name)
+    exception.__cause__ = WorkerTraceback(trace, worker, epoch, index)
+    return exception
+
+
+def _pickle_exception(exception: BaseException) -> bytes | None:
+    # By reference first: what a forked worker raises is then an instance of the very class that
+    # the parent's `except` names, also if that class is defined in __main__.
+    try:
+        body = pickle.dumps(exception, 4)
+        if _is_alike(pickle.loads(body), exception):
+            return body
+    except Exception:
+        pass
+    try:
+        import cloudpickle
+
+        body = cloudpickle.dumps(exception, 4)
+        if _is_alike(pickle.loads(body), exception):
+            return bytes(body)
+    except Exception:
+        pass
+    return None
+
+
+def _is_alike(copy: Any, original: BaseException) -> bool:
+    """Whether an exception survived its constructor being called again with ``args``."""
+    return type(copy) is type(original) and str(copy) == str(original)
+
+
+def _format(exception: BaseException) -> str:
+    import os
+    import traceback
+
+    # The user's frames are what is wanted; those of penstock that called them come first.
+    here = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    trace = exception.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(here):
+        trace = trace.tb_next
+    try:
+        return "".join(
+            traceback.format_exception(type(exception), exception, trace or exception.__traceback__)
+        )
+    except Exception as broken:
+        return f"<no traceback: {type(broken).__name__}>\n"
