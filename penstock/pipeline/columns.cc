@@ -1,0 +1,33 @@
+#include "penstock/pipeline/columns.h"
+
+#include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+
+namespace penstock {
+
+void ColumnsWorker::run(const Ticket& ticket, Slot& slot) {
+  if (layout_.rows() != ticket.rows || layout_.fields().empty()) {
+    layout_ = RowLayout(fields_, ticket.rows);
+  }
+  uint32_t count = ticket.end - ticket.begin;
+  indices_.resize(count);
+  order_.indices(ticket.epoch, ticket.base, ticket.step, ticket.begin, indices_);
+  std::byte* base = slot.rows(spec_, layout_.bytes());
+  if (base == nullptr) {
+    throw Error(Code::kInternal, "batch", "two layouts for columns of one shape");
+  }
+  uint64_t bytes = 0;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    const Column& column = columns_[c];
+    gather_rows(layout_.row(base, c, ticket.begin), column.data, column.row_bytes, column.stride,
+                indices_.data(), count);
+    bytes += column.row_bytes * count;
+  }
+  WorkerCounters& counters = slot.counters();
+  counters.samples.add_single_writer(count);
+  counters.bytes.add_single_writer(bytes);
+  count_copy(counters, CopyReason::kRow, bytes);
+  slot.finish_inline(ResultKind::kRows, bytes, {});
+}
+
+}  // namespace penstock

@@ -1,0 +1,283 @@
+#include "penstock/pipeline/feed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/clock.h"
+
+namespace penstock {
+
+Feed::Feed(Board& board, Allocator& arena, Tickets& tickets, const Options& options,
+           std::function<void(Unit&)> discard)
+    : board_(board),
+      arena_(arena),
+      tickets_(tickets),
+      options_(options),
+      discard_(std::move(discard)),
+      trace_(&board.consumer_trace()) {}
+
+Feed::~Feed() = default;
+
+// ---- taking ------------------------------------------------------------------------------------
+
+bool Feed::ended(const Position& at) {
+  if (auto steps = tickets_.steps(at.epoch, at.base)) return at.step >= *steps;
+  return known_end_ && cursor_.epoch == at.epoch && at.step >= *known_end_;
+}
+
+std::optional<uint64_t> Feed::candidate() {
+  uint64_t head = board_.head(), posted = board_.posted();
+  if (options_.ordered) return head < posted ? std::optional(head) : std::nullopt;
+  for (uint64_t seq = head; seq < posted; ++seq) {
+    // The next epoch's batches wait until this one's are all out.
+    if (board_.post_at(seq).epoch != position_.epoch) break;
+    if (board_.ready(seq)) return seq;
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> Feed::next_open() {
+  uint64_t head = board_.head();
+  return head < board_.posted() ? std::optional(head) : std::nullopt;
+}
+
+Feed::Poll Feed::poll(uint64_t epoch) {
+  if (asked_ns_ == 0) {
+    asked_ns_ = now_ns();
+    ConsumerCounters& counters = board_.consumer();
+    if (given_ns_ == 0) {
+      counters.first_ns.set(asked_ns_);
+    } else {
+      counters.busy_ns.add_single_writer(asked_ns_ - given_ns_);
+      trace_.record(TraceKind::kConsumerBusy, given_ns_, asked_ns_, position_.epoch,
+                    position_.step);
+    }
+    if (asked_ns_ >= next_depth_ns_) {
+      next_depth_ns_ = asked_ns_ + 1'000'000;
+      depths_.add(asked_ns_, depth());
+    }
+  }
+  fill();
+  for (;;) {
+    if (position_.epoch != epoch) return Poll::kEpochEnd;
+    if (ended(position_)) {
+      position_ = {epoch + 1, 0, 0};
+      ahead_.clear();
+      return Poll::kEpochEnd;
+    }
+    auto seq = candidate();
+    if (!seq || !board_.ready(*seq)) return Poll::kWait;
+    current_ = *seq;
+    if (board_.unit_at(current_, 0).kind != ResultKind::kEnd) return Poll::kBatch;
+    Post& post = current();
+    streams_ended_.insert(post.stream);
+    if (streams_ended_.size() >= tickets_.streams()) {
+      seek({epoch + 1, 0, 0});
+      continue;
+    }
+    Position at{post.epoch, post.base, post.step};
+    clear_current();
+    moved_past(at);
+    fill();
+  }
+}
+
+void Feed::wait(int64_t timeout_ns) {
+  uint64_t head = board_.head();
+  bool one = options_.ordered && head < board_.posted();
+  board_.consumer_wait(one ? head : Board::kAnySeq, timeout_ns);
+}
+
+Lease Feed::take_rows() {
+  Post& post = current();
+  if (post.slot_bytes == 0) return {};
+  std::byte* room = arena_.region()->base() + post.slot_offset;
+  Lease lease = arena_.lease(room);
+  slot_bytes_ = post.needed_bytes;
+  if (post.tainted.load(std::memory_order_relaxed) == 0) arena_.release(room);
+  post.slot_bytes = 0;
+  return lease;
+}
+
+void Feed::moved_past(const Position& at) {
+  if (at.step != position_.step) {
+    ahead_.insert(at.step);
+    return;
+  }
+  ++position_.step;
+  while (!ahead_.empty() && *ahead_.begin() == position_.step) {
+    ahead_.erase(ahead_.begin());
+    ++position_.step;
+  }
+  if (ended(position_)) {
+    position_ = {position_.epoch + 1, 0, 0};
+    ahead_.clear();
+    board_.consumer().epochs.add_single_writer();
+  }
+}
+
+void Feed::clear_current() {
+  retire(current_);
+  uint64_t head = board_.head();
+  if (current_ != head) {
+    ++taken_;
+    return;
+  }
+  ++head;
+  while (head < board_.posted() && board_.idle(head)) {
+    ++head;
+    --taken_;
+  }
+  board_.advance_head(head);
+}
+
+void Feed::deliver(uint64_t bytes, uint64_t samples) {
+  Post& post = current();
+  Position at{post.epoch, post.base, post.step};
+  batch_bytes_ = std::max(batch_bytes_, bytes);
+  clear_current();
+  moved_past(at);
+  fill();
+  board_.wake_workers(false);
+
+  given_ns_ = now_ns();
+  ConsumerCounters& counters = board_.consumer();
+  counters.delivered.add_single_writer();
+  counters.samples.add_single_writer(samples);
+  counters.bytes.add_single_writer(bytes);
+  counters.last_ns.set(given_ns_);
+  counters.wait_ns.add_single_writer(given_ns_ - asked_ns_);
+  trace_.record(TraceKind::kConsumerWait, asked_ns_, given_ns_, at.epoch, at.step);
+  asked_ns_ = 0;
+}
+
+void Feed::skip() {
+  Post& post = current();
+  Position at{post.epoch, post.base, post.step};
+  clear_current();
+  moved_past(at);
+  fill();
+}
+
+void Feed::fail() {
+  board_.consumer().errors.add_single_writer();
+  given_ns_ = now_ns();
+  asked_ns_ = 0;
+  seek(position_, std::move(ahead_));
+  held_ = true;  // nobody may ask again: make nothing until somebody does
+}
+
+uint32_t Feed::depth() {
+  uint32_t count = 0;
+  for (uint64_t seq = board_.head(), end = board_.posted(); seq < end; ++seq) {
+    count += board_.ready(seq);
+  }
+  return count;
+}
+
+// ---- posting -----------------------------------------------------------------------------------
+
+uint64_t Feed::window() const {
+  uint64_t most = options_.queue + options_.workers;
+  if (batch_bytes_ != 0) {
+    // At least one: the lowest undelivered ticket always gets its slot.
+    most = std::min(most, std::max<uint64_t>(options_.max_bytes / batch_bytes_, 1));
+  }
+  return most;
+}
+
+void Feed::fill() {
+  if (held_ || board_.closed()) return;
+  uint64_t most = window();
+  while (board_.posted() - board_.head() - taken_ < most) {
+    if (ended(cursor_)) {
+      if (options_.pause_at_epochs || !tickets_.steps(cursor_.epoch + 1, 0)) return;
+      if (cursor_.step == 0 && cursor_.base == 0) return;  // an empty epoch repeats for ever
+      cursor_ = {cursor_.epoch + 1, 0, 0};
+      continue;
+    }
+    if (cursor_.epoch == position_.epoch && ahead_.contains(cursor_.step)) {
+      ++cursor_.step;  // delivered before the state was taken
+      continue;
+    }
+    if (!board_.can_post()) {
+      if (board_.posted() - board_.head() >= board_.posts()) return;
+      reap_next_place();
+      if (!board_.can_post()) return;
+    }
+    Post& post = board_.next_post();
+    post.epoch = cursor_.epoch;
+    post.base = cursor_.base;
+    post.step = cursor_.step;
+    post.version = version_;
+    post.owner = kAnyWorker;
+    post.stream = 0;
+    post.rows = 1;
+    post.indices_offset = 0;
+    if (!tickets_.describe(cursor_, post)) {
+      known_end_ = cursor_.step;
+      continue;
+    }
+    uint32_t share = std::max(options_.granule_rows, 1u);
+    post.granules = std::clamp((post.rows + share - 1) / share, 1u, board_.granules());
+    if (slot_bytes_ != 0) {
+      if (void* room = arena_.allocate(slot_bytes_)) {
+        post.slot_offset = arena_.region()->offset_of(room);
+        post.slot_bytes = slot_bytes_;
+      }
+    }
+    board_.publish(post);
+    ++cursor_.step;
+  }
+}
+
+void Feed::retire(uint64_t seq) {
+  Post& post = board_.post_at(seq);
+  for (uint32_t g = 0; g < board_.granules(); ++g) {
+    Unit& unit = board_.unit_at(seq, g);
+    if (unit.kind != ResultKind::kNone) discard_(unit);
+    unit.kind = ResultKind::kNone;
+  }
+  if (post.indices_offset != 0) {
+    arena_.release(arena_.region()->base() + post.indices_offset);
+    post.indices_offset = 0;
+  }
+  if (post.slot_bytes != 0 && post.tainted.load(std::memory_order_relaxed) == 0) {
+    arena_.release(arena_.region()->base() + post.slot_offset);
+  }
+  post.slot_bytes = 0;
+  board_.clear(seq);
+}
+
+// The ring place that the next post wants may still be taken by work that was withdrawn while it
+// was claimed. It is free once its workers are done with it.
+void Feed::reap_next_place() {
+  uint64_t old = board_.posted() - board_.posts();
+  if (board_.posted() >= board_.posts() && board_.withdraw(old)) retire(old);
+}
+
+void Feed::begin_epoch() {
+  if (cursor_.epoch < position_.epoch) start_epoch_at(position_);
+  held_ = false;
+  fill();
+}
+
+void Feed::start_epoch_at(const Position& at) {
+  cursor_ = at;
+  known_end_.reset();
+  streams_ended_.clear();
+}
+
+void Feed::seek(const Position& to, std::set<uint64_t> ahead) {
+  for (uint64_t seq = board_.head(), end = board_.posted(); seq < end; ++seq) {
+    if (board_.idle(seq)) continue;  // taken already
+    if (board_.withdraw(seq)) retire(seq);
+  }
+  taken_ = 0;
+  board_.advance_head(board_.posted());
+  position_ = to;
+  ahead_ = std::move(ahead);
+  start_epoch_at(to);
+}
+
+}  // namespace penstock

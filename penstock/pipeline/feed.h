@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "penstock/memory/allocator.h"
+#include "penstock/observe/depth.h"
+#include "penstock/observe/trace.h"
+#include "penstock/workers/board.h"
+#include "penstock/workers/worker.h"
+
+namespace penstock {
+
+// Where an epoch stands: the next undelivered ticket.
+struct Position {
+  uint64_t epoch = 0;
+  uint64_t base = 0;  // global batches of this epoch that earlier runs took (another world size)
+  uint64_t step = 0;  // this rank's batches since then
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+// Which tickets there are: the plan as the feed sees it. Called on the consumer's thread only.
+class Tickets {
+ public:
+  virtual ~Tickets() = default;
+  // Steps of an epoch, counted from `base`; nullopt where only running it tells (a stream).
+  virtual std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) = 0;
+  // Fills in rows, owner, stream and explicit indices of the ticket at `at`. False: the epoch ends
+  // before it (only where steps() does not know).
+  virtual bool describe(const Position& at, Post& post) = 0;
+  // Streams whose end ends the epoch; 0: steps() knows.
+  virtual uint32_t streams() const { return 0; }
+};
+
+// The consumer's side of a board: posts the tickets of a plan within the queue's and the budget's
+// bounds, and hands finished batches out in order (or as they come).
+//
+//   poll() ──kBatch──> look at the units ──> deliver()   the position moves on, new tickets go out
+//          ──kEpochEnd─> begin_epoch() or seek()
+//          ──kWait────> wait(), or work in line on head()
+//
+// Threads: one at a time for everything here.
+class Feed {
+ public:
+  struct Options {
+    uint32_t queue = 10;      // batches made and not yet delivered
+    uint32_t workers = 1;     // and one more in each worker's hands
+    uint64_t max_bytes = UINT64_MAX;
+    bool ordered = true;
+    bool pause_at_epochs = false;  // nothing of the next epoch is made before begin_epoch()
+    uint32_t granules = 1;         // of a full batch
+    uint32_t granule_rows = 1;     // rows of a granule
+  };
+  enum class Poll { kBatch, kEpochEnd, kWait };
+
+  // `discard`: lets go of what a unit's result holds (packets' blocks, objects).
+  Feed(Board& board, Allocator& arena, Tickets& tickets, const Options& options,
+       std::function<void(Unit&)> discard);
+  ~Feed();
+  Feed(const Feed&) = delete;
+  Feed& operator=(const Feed&) = delete;
+
+  // `epoch`: the one that the consumer is in; kEpochEnd once the position has left it.
+  Poll poll(uint64_t epoch);
+  void wait(int64_t timeout_ns);
+  // After kBatch: the post whose units are to be taken.
+  Post& current() { return board_.post_at(current_); }
+  uint64_t current_seq() const { return current_; }
+  // The current batch's memory, as filled by the workers; the caller owns the lease now.
+  Lease take_rows();
+  // The current batch was given to the user (or, skipped: counted as lost).
+  void deliver(uint64_t bytes, uint64_t samples);
+  void skip();
+  // Its error was raised: the position stays, and everything in flight is taken back.
+  void fail();
+
+  // The post that poll() waits for (ordered), for working in line; nullopt if nothing is posted.
+  std::optional<uint64_t> next_open();
+
+  const Position& position() const { return position_; }
+  // Tickets beyond the position that were delivered already (unordered feeds).
+  const std::set<uint64_t>& ahead() const { return ahead_; }
+  // Starts making the epoch at the position (where pause_at_epochs held it back).
+  void begin_epoch();
+  // Takes everything in flight back and goes on at `to`.
+  void seek(const Position& to, std::set<uint64_t> ahead = {});
+  void set_version(uint64_t version) { version_ = version; }
+  uint64_t version() const { return version_; }
+
+  uint32_t depth();  // batches that are ready
+  const DepthHistory& depths() const { return depths_; }
+  uint64_t typical_bytes() const { return batch_bytes_; }
+
+ private:
+  bool ended(const Position& at);  // no ticket of its epoch is left at or after `at`
+  void fill();
+  void post_one();
+  uint64_t window() const;
+  std::optional<uint64_t> candidate();
+  void moved_past(const Position& at);
+  void clear_current();
+  void retire(uint64_t seq);
+  void reap_next_place();
+  void start_epoch_at(const Position& at);
+
+  Board& board_;
+  Allocator& arena_;
+  Tickets& tickets_;
+  Options options_;
+  std::function<void(Unit&)> discard_;
+
+  Position position_;
+  std::set<uint64_t> ahead_;           // steps delivered out of order, this epoch
+  Position cursor_;                    // the next ticket to post
+  bool held_ = true;                   // begin_epoch() was not called yet for cursor_'s epoch
+  std::optional<uint64_t> known_end_;  // steps of cursor_'s epoch, learnt from describe()
+  std::set<uint32_t> streams_ended_;
+  uint64_t version_ = 0;
+  uint64_t current_ = 0;
+  uint64_t taken_ = 0;        // posts beyond head that were taken already (unordered)
+  uint64_t batch_bytes_ = 0;  // of the largest batch seen
+  uint64_t slot_bytes_ = 0;   // room that the last filled batch took
+  uint64_t asked_ns_ = 0;     // 0: the consumer is busy
+  uint64_t given_ns_ = 0;
+  uint64_t next_depth_ns_ = 0;
+  TraceWriter trace_;
+  DepthHistory depths_;
+};
+
+}  // namespace penstock

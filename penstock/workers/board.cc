@@ -1,0 +1,435 @@
+#include "penstock/workers/board.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+
+namespace penstock {
+
+namespace {
+constexpr uint64_t kMagic = 0x31647262'6b6e7370;  // "psnkbrd1"
+constexpr uint32_t kMasks = kMaxWorkers / 64;
+constexpr size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+}  // namespace
+
+struct Board::Header {
+  uint64_t magic;
+  uint32_t posts, granules, workers, unused;
+  alignas(64) std::atomic<uint64_t> head;
+  std::atomic<uint64_t> posted;
+  alignas(64) std::atomic<uint64_t> hint;      // the unit to look at first
+  std::atomic<uint32_t> reopened;              // units that were opened again: look behind the hint
+  alignas(64) std::atomic<uint64_t> sleeping[kMasks];
+  alignas(64) std::atomic<uint64_t> wants;     // seq + 1 that the consumer sleeps for; 0: awake
+  std::atomic<uint32_t> consumer_event;
+  std::atomic<uint32_t> closed;
+  alignas(64) ConsumerCounters consumer;
+  TraceRing consumer_trace;
+};
+
+void Board::lay_out(std::byte* base) {
+  size_t at = round_up(sizeof(Header), 4096);
+  header_ = reinterpret_cast<Header*>(base);
+  places_ = reinterpret_cast<WorkerPlace*>(base + at);
+  at += round_up(sizeof(WorkerPlace) * workers_, 4096);
+  unit_ring_ = reinterpret_cast<Unit*>(base + at);
+  at += round_up(sizeof(Unit) * posts_ * granules_, 4096);
+  post_ring_ = reinterpret_cast<Post*>(base + at);
+  at += round_up(sizeof(Post) * posts_, 4096);
+  bytes_ = at;
+}
+
+std::unique_ptr<Board> Board::create(const Shape& shape, bool shared) {
+  if (shape.workers > kMaxWorkers) {
+    throw Error(Code::kInvalidArgument, "Loader", "at most 256 workers");
+  }
+  std::unique_ptr<Board> board(new Board);
+  board->posts_ = std::bit_ceil(std::max(shape.posts, 2u));
+  board->granules_ = std::max(shape.granules, 1u);
+  board->workers_ = std::max(shape.workers, 1u);
+  board->lay_out(nullptr);
+  if (shared) {
+    board->file_ = os::memory_file("penstock-board");
+    os::resize_file(board->file_.get(), board->bytes_);
+    os::forbid_shrinking(board->file_.get());
+  }
+  board->base_ = static_cast<std::byte*>(
+      os::reserve_mapping(shared ? board->file_.get() : -1, board->bytes_, shared));
+  if (board->base_ == nullptr) throw Error::from_errno(errno, "Loader", "map the board");
+  board->lay_out(board->base_);
+  // What is written from the first ticket on must not meet a full machine half-way.
+  size_t used = reinterpret_cast<std::byte*>(board->post_ring_) - board->base_;
+  size_t header = round_up(sizeof(Header) - sizeof(TraceRing), 4096);
+  size_t units = reinterpret_cast<std::byte*>(board->unit_ring_) - board->base_;
+  if (os::populate_write(board->base_, header, board->fd(), 0) != 0 ||
+      os::populate_write(board->base_ + units, used - units, board->fd(), units) != 0) {
+    throw Error(Code::kOutOfMemory, "Loader", "no room for the board of tickets in flight");
+  }
+  Header* h = board->header_;
+  h->posts = board->posts_;
+  h->granules = board->granules_;
+  h->workers = board->workers_;
+  h->magic = kMagic;
+  return board;
+}
+
+std::unique_ptr<Board> Board::open(int fd) {
+  std::unique_ptr<Board> board(new Board);
+  board->file_ = os::Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!board->file_) throw Error::from_errno(errno, "worker", "duplicate the board's descriptor");
+  auto* first = static_cast<std::byte*>(
+      os::reserve_mapping(board->file_.get(), round_up(sizeof(Header), 4096), true));
+  if (first == nullptr) throw Error::from_errno(errno, "worker", "map the board");
+  auto* header = reinterpret_cast<Header*>(first);
+  bool known = header->magic == kMagic;
+  board->posts_ = header->posts;
+  board->granules_ = header->granules;
+  board->workers_ = header->workers;
+  os::unmap(first, round_up(sizeof(Header), 4096));
+  if (!known) throw Error(Code::kDataLoss, "worker", "the descriptor is no board of this version");
+  board->lay_out(nullptr);
+  board->base_ =
+      static_cast<std::byte*>(os::reserve_mapping(board->file_.get(), board->bytes_, true));
+  if (board->base_ == nullptr) throw Error::from_errno(errno, "worker", "map the board");
+  board->lay_out(board->base_);
+  return board;
+}
+
+Board::~Board() {
+  if (base_ != nullptr) os::unmap(base_, bytes_);
+}
+
+ConsumerCounters& Board::consumer() { return header_->consumer; }
+TraceRing& Board::consumer_trace() { return header_->consumer_trace; }
+uint64_t Board::head() const { return header_->head.load(std::memory_order_acquire); }
+uint64_t Board::posted() const { return header_->posted.load(std::memory_order_acquire); }
+
+// ---- the consumer ------------------------------------------------------------------------------
+
+bool Board::idle(uint64_t seq) {
+  for (uint32_t g = 0; g < granules_; ++g) {
+    uint64_t word = unit_at(seq, g).word.load(std::memory_order_acquire);
+    if (state_of(word) != UnitState::kIdle) return false;
+  }
+  return true;
+}
+
+bool Board::can_post() const {
+  uint64_t seq = header_->posted.load(std::memory_order_relaxed);
+  if (seq - header_->head.load(std::memory_order_relaxed) >= posts_) return false;
+  return const_cast<Board*>(this)->idle(seq);
+}
+
+Post& Board::next_post() {
+  uint64_t seq = header_->posted.load(std::memory_order_relaxed);
+  Post& post = post_at(seq);
+  post.seq = seq;
+  post.layout_length = 0;
+  post.slot_offset = post.slot_bytes = post.needed_bytes = 0;
+  post.layout_state.store(0, std::memory_order_relaxed);
+  post.tainted.store(0, std::memory_order_relaxed);
+  return post;
+}
+
+void Board::publish(Post& post) {
+  for (uint32_t g = 0; g < granules_; ++g) {
+    Unit& unit = unit_at(post.seq, g);
+    unit.poison.store(0, std::memory_order_relaxed);
+    unit.claimed_ns.store(0, std::memory_order_relaxed);
+    unit.kind = ResultKind::kNone;
+    unit.length = 0;
+    unit.bytes = 0;
+    unit.object = 0;
+    // A short batch has fewer granules than the ring provides for: the rest is done already.
+    UnitState state = g < post.granules ? UnitState::kOpen : UnitState::kDone;
+    unit.word.store(word_of(post.seq, 0, 0, state), std::memory_order_release);
+  }
+  header_->posted.store(post.seq + 1, std::memory_order_seq_cst);
+}
+
+bool Board::ready(uint64_t seq) {
+  for (uint32_t g = 0; g < granules_; ++g) {
+    uint64_t word = unit_at(seq, g).word.load(std::memory_order_acquire);
+    if (state_of(word) != UnitState::kDone || seq_of(word) != seq) return false;
+  }
+  return true;
+}
+
+void Board::clear(uint64_t seq) {
+  for (uint32_t g = 0; g < granules_; ++g) {
+    unit_at(seq, g).word.store(0, std::memory_order_release);
+  }
+}
+
+void Board::advance_head(uint64_t head) { header_->head.store(head, std::memory_order_seq_cst); }
+
+bool Board::withdraw(uint64_t seq) {
+  bool at_rest = true;
+  for (uint32_t g = 0; g < granules_; ++g) {
+    Unit& unit = unit_at(seq, g);
+    uint64_t word = unit.word.load(std::memory_order_acquire);
+    while (state_of(word) == UnitState::kOpen) {
+      if (!unit.word.compare_exchange_weak(word, 0)) continue;
+      if (losses_of(word) != 0) header_->reopened.fetch_sub(1, std::memory_order_relaxed);
+      break;
+    }
+    UnitState state = state_of(unit.word.load(std::memory_order_acquire));
+    at_rest = at_rest && (state == UnitState::kIdle || state == UnitState::kDone);
+  }
+  return at_rest;
+}
+
+void Board::consumer_wait(uint64_t seq, int64_t timeout_ns) {
+  wake_workers(true);
+  uint32_t seen = header_->consumer_event.load(std::memory_order_acquire);
+  header_->wants.store(seq + 1, std::memory_order_seq_cst);
+  bool there = closed() || (seq == kAnySeq ? progress() : ready(seq));
+  if (!there) {
+    os::futex_wait(header_->consumer_event, seen, timeout_ns, static_cast<bool>(file_));
+  }
+  header_->wants.store(0, std::memory_order_relaxed);
+}
+
+bool Board::progress() {
+  uint64_t first = head(), end = posted();
+  for (uint64_t seq = first; seq < end; ++seq) {
+    if (ready(seq)) return true;
+  }
+  // Nothing is in flight because the next place in the ring is still taken by withdrawn work.
+  if (first != end) return false;
+  for (uint32_t g = 0; g < granules_; ++g) {
+    UnitState state = state_of(unit_at(end, g).word.load(std::memory_order_acquire));
+    if (state != UnitState::kIdle && state != UnitState::kDone) return false;
+  }
+  return true;
+}
+
+void Board::nudge_consumer() {
+  header_->wants.store(0, std::memory_order_relaxed);
+  header_->consumer_event.fetch_add(1, std::memory_order_seq_cst);
+  os::futex_wake(header_->consumer_event, 1 << 20, static_cast<bool>(file_));
+}
+
+uint64_t Board::typical_ticket_ns() const {
+  uint64_t least = UINT64_MAX;
+  for (uint32_t w = 0; w < workers_; ++w) {
+    uint64_t ns = places_[w].ticket_ns.load(std::memory_order_relaxed);
+    if (ns != 0) least = std::min(least, ns);
+  }
+  return least;
+}
+
+void Board::wake_workers(bool consumer_waits) {
+  bool any = false;
+  for (auto& mask : header_->sleeping) any = any || mask.load(std::memory_order_seq_cst) != 0;
+  if (!any) return;
+  uint64_t posted = header_->posted.load(std::memory_order_relaxed);
+  // An owned post has one worker that may do it.
+  for (uint64_t seq = header_->head.load(std::memory_order_relaxed); seq < posted; ++seq) {
+    Post& post = post_at(seq);
+    if (post.owner == kAnyWorker) break;
+    uint64_t word = unit_at(seq, 0).word.load(std::memory_order_relaxed);
+    if (state_of(word) == UnitState::kOpen) wake_one(post.owner);
+  }
+  uint64_t hint = header_->hint.load(std::memory_order_relaxed);
+  uint64_t open = posted * granules_ > hint ? posted * granules_ - hint : 0;
+  open += header_->reopened.load(std::memory_order_relaxed);
+  if (open == 0) return;
+  if (!consumer_waits) {
+    // Waking costs some 40 us: worth it for that much work, or for a quarter of the ring.
+    uint64_t worth = 40'000 / std::max<uint64_t>(typical_ticket_ns(), 1);
+    if (open < std::min<uint64_t>(worth, posts_ * granules_ / 4)) return;
+  }
+  wake_some(open);
+}
+
+bool Board::wake_one(uint32_t worker) {
+  uint64_t bit = uint64_t{1} << (worker % 64);
+  if ((header_->sleeping[worker / 64].load(std::memory_order_relaxed) & bit) == 0) return false;
+  if ((header_->sleeping[worker / 64].fetch_and(~bit) & bit) == 0) return false;
+  places_[worker].event.fetch_add(1, std::memory_order_seq_cst);
+  os::futex_wake(places_[worker].event, 1, static_cast<bool>(file_));
+  return true;
+}
+
+void Board::wake_some(uint64_t count) {
+  for (uint32_t m = 0; m < kMasks && count > 0; ++m) {
+    uint64_t mask = header_->sleeping[m].load(std::memory_order_relaxed);
+    while (mask != 0 && count > 0) {
+      uint32_t worker = m * 64 + std::countr_zero(mask);
+      mask &= mask - 1;
+      if (wake_one(worker)) --count;
+    }
+  }
+}
+
+// ---- a worker ----------------------------------------------------------------------------------
+
+bool Board::try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
+                      Claim& out) {
+  uint64_t mine = word_of(seq, worker, losses_of(word), UnitState::kClaimed);
+  if (!unit.word.compare_exchange_strong(word, mine, std::memory_order_seq_cst)) return false;
+  unit.claimed_ns.store(now_ns(), std::memory_order_relaxed);
+  out = {&post_at(seq), &unit, seq, granule, worker, losses_of(word)};
+  unit.progress.store(0, std::memory_order_relaxed);
+  places_[worker].tickets.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
+  if (closed()) return false;
+  uint64_t end = posted() * granules_;
+  uint64_t first = head() * granules_;
+  uint64_t hint = header_->hint.load(std::memory_order_relaxed);
+  // The hint only saves looking: whatever it says, every open unit from head on is found when
+  // something was reopened, and before a worker sleeps.
+  bool all = header_->reopened.load(std::memory_order_acquire) != 0 || cursor == UINT64_MAX;
+  uint64_t start = all ? first : std::max({first, hint, cursor});
+  for (uint64_t u = start; u < end; ++u) {
+    uint64_t seq = u / granules_;
+    uint32_t granule = u % granules_;
+    Unit& unit = unit_at(seq, granule);
+    uint64_t word = unit.word.load(std::memory_order_acquire);
+    if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
+    uint32_t owner = post_at(seq).owner;
+    if (owner != kAnyWorker && owner != worker) continue;
+    if (!try_claim(unit, word, worker, seq, granule, out)) continue;
+    if (losses_of(word) != 0) header_->reopened.fetch_sub(1, std::memory_order_relaxed);
+    if (owner == kAnyWorker && u + 1 > hint) {
+      header_->hint.store(u + 1, std::memory_order_relaxed);
+    }
+    cursor = owner == kAnyWorker ? 0 : u + 1;  // a stream's tickets are claimed in their order
+    return true;
+  }
+  return false;
+}
+
+bool Board::claim_of(uint32_t worker, uint64_t seq, Claim& out) {
+  for (uint32_t g = 0; g < granules_; ++g) {
+    Unit& unit = unit_at(seq, g);
+    uint64_t word = unit.word.load(std::memory_order_acquire);
+    if (state_of(word) == UnitState::kOpen && seq_of(word) == seq &&
+        try_claim(unit, word, worker, seq, g, out)) {
+      if (losses_of(word) != 0) header_->reopened.fetch_sub(1, std::memory_order_relaxed);
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Board::begin_result(const Claim& claim) {
+  uint64_t word = word_of(claim.seq, claim.worker, claim.losses, UnitState::kClaimed);
+  return claim.unit->word.compare_exchange_strong(
+      word, word_of(claim.seq, claim.worker, claim.losses, UnitState::kWriting));
+}
+
+void Board::finish(const Claim& claim) {
+  claim.unit->worker = claim.worker;
+  claim.unit->word.store(word_of(claim.seq, claim.worker, claim.losses, UnitState::kDone),
+                         std::memory_order_seq_cst);
+  uint64_t wants = header_->wants.load(std::memory_order_seq_cst);
+  if (wants == 0) return;
+  if (wants == kAnySeq + 1 || (wants == claim.seq + 1 && ready(claim.seq))) {
+    if (header_->wants.compare_exchange_strong(wants, 0)) {
+      header_->consumer_event.fetch_add(1, std::memory_order_seq_cst);
+      os::futex_wake(header_->consumer_event, 1, static_cast<bool>(file_));
+    }
+  }
+}
+
+void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
+  uint32_t seen = places_[worker].event.load(std::memory_order_acquire);
+  uint64_t bit = uint64_t{1} << (worker % 64);
+  header_->sleeping[worker / 64].fetch_or(bit, std::memory_order_seq_cst);
+  // Look again, at every unit: what was posted before the bit was seen is found here.
+  bool there = closed();
+  uint64_t end = header_->posted.load(std::memory_order_seq_cst) * granules_;
+  for (uint64_t u = head() * granules_; u < end && !there; ++u) {
+    uint64_t seq = u / granules_;
+    uint64_t word = unit_at(seq, u % granules_).word.load(std::memory_order_acquire);
+    if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
+    uint32_t owner = post_at(seq).owner;
+    there = owner == kAnyWorker || owner == worker;
+  }
+  if (there) {
+    header_->sleeping[worker / 64].fetch_and(~bit);
+    cursor = UINT64_MAX;  // wherever it is, find it
+    return;
+  }
+  os::futex_wait(places_[worker].event, seen, -1, static_cast<bool>(file_));
+  header_->sleeping[worker / 64].fetch_and(~bit);
+}
+
+// ---- the supervisor ----------------------------------------------------------------------------
+
+uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&),
+                       void* of) {
+  uint32_t count = 0;
+  uint64_t end = posted();
+  // From the oldest place in the ring on: a withdrawn post's unit may be older than head.
+  uint64_t first = end > posts_ ? end - posts_ : 0;
+  for (uint64_t seq = first; seq < end; ++seq) {
+    for (uint32_t g = 0; g < granules_; ++g) {
+      Unit& unit = unit_at(seq, g);
+      uint64_t word = unit.word.load(std::memory_order_acquire);
+      UnitState state = state_of(word);
+      if ((state != UnitState::kClaimed && state != UnitState::kWriting) ||
+          worker_of(word) != worker || seq_of(word) != seq) {
+        continue;
+      }
+      Claim claim{&post_at(seq), &unit, seq, g, worker, losses_of(word)};
+      Post& post = post_at(seq);
+      uint32_t proposing = worker << 8 | static_cast<uint32_t>(LayoutState::kProposing);
+      if (post.layout_state.compare_exchange_strong(proposing, 0)) {
+        os::futex_wake(post.layout_state, 1 << 20, static_cast<bool>(file_));
+      }
+      ++count;
+      if (losses_of(word) + 1 >= most) {
+        too_often(of, claim);
+      } else {
+        reopen_unit(claim, losses_of(word) + 1);
+      }
+    }
+  }
+  header_->sleeping[worker / 64].fetch_and(~(uint64_t{1} << (worker % 64)));
+  return count;
+}
+
+void Board::reopen_unit(const Claim& claim, uint32_t losses) {
+  claim.unit->kind = ResultKind::kNone;
+  claim.unit->length = 0;
+  claim.unit->claimed_ns.store(0, std::memory_order_relaxed);
+  header_->reopened.fetch_add(1, std::memory_order_seq_cst);
+  claim.unit->word.store(word_of(claim.seq, 0, std::max(losses, 1u), UnitState::kOpen),
+                         std::memory_order_seq_cst);
+  wake_some(1);
+}
+
+bool Board::take_over(Unit& unit, uint64_t word, const Claim& claim) {
+  return unit.word.compare_exchange_strong(
+      word, word_of(claim.seq, claim.worker, claim.losses, UnitState::kWriting));
+}
+
+// ---- anybody -----------------------------------------------------------------------------------
+
+void Board::close() {
+  header_->closed.store(1, std::memory_order_seq_cst);
+  for (uint32_t w = 0; w < workers_; ++w) {
+    places_[w].event.fetch_add(1, std::memory_order_seq_cst);
+    os::futex_wake(places_[w].event, 1 << 20, static_cast<bool>(file_));
+  }
+  for (uint32_t p = 0; p < posts_; ++p) {
+    os::futex_wake(post_ring_[p].layout_state, 1 << 20, static_cast<bool>(file_));
+  }
+  nudge_consumer();
+}
+
+bool Board::closed() const { return header_->closed.load(std::memory_order_acquire) != 0; }
+
+}  // namespace penstock

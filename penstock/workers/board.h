@@ -1,0 +1,223 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "penstock/base/os.h"
+#include "penstock/observe/counters.h"
+#include "penstock/observe/trace.h"
+#include "penstock/workers/ticket.h"
+
+namespace penstock {
+
+// The board: where tickets hang while they are in flight. One consumer posts tickets and takes
+// results in; any number of workers, threads or processes, claim them. It is one block of memory
+// without pointers, so it may be shared between processes, and any of them may be killed at any
+// instruction: the single word of a unit says at all times whose the work is.
+//
+//   Post  one batch in flight. Posts form a ring; post `seq` lives at seq % posts.
+//   Unit  one granule of a post: what a worker claims. A whole item has one.
+//
+// States of a unit (all in Unit::word) and who moves them:
+//
+//   idle ──post──> open ──claim──> claimed ──begin_result──> writing ──finish──> done ──clear──> idle
+//     consumer        ^    worker      |          worker          |      worker         consumer
+//                     └─ reopen: supervisor, when the worker died ┘
+//                                      └── fail: supervisor, from claimed only ──> done
+//
+// Invariants
+//  1. Only a compare-exchange leaves open, and only to one worker: no ticket is done twice at once.
+//  2. The claim and the record of who claimed are one store: a death never loses a ticket.
+//  3. The result's bytes are written between writing and done by one worker; the supervisor writes
+//     them only after it took claimed away by compare-exchange.
+//  4. posted() - head() <= posts: a post's place is reused only when its units are idle.
+//  5. Whoever may sleep first says so (a sleeping bit, consumer_wants), then looks again; whoever
+//     makes progress first makes it visible, then looks for sleepers (both sequentially consistent).
+
+enum class UnitState : uint32_t { kIdle, kOpen, kClaimed, kWriting, kDone };
+
+// What a done unit holds. Whatever it carries is an object of the consumer's process (Unit::object,
+// workers in line and in threads) or an encoded packet, inline or in a block of the worker's arena.
+enum class ResultKind : uint32_t {
+  kNone,
+  kPacket,   // a whole item
+  kReplaced, // (item, losses): what did not go as planned travels with it
+  kRows,     // rows were written into the post's slot; a packet may follow with what is no array
+  kError,    // user code raised; the packet says what
+  kSkipped,  // the item was lost under on_error="skip"; the packet says why
+  kEnd,      // the stream has no more
+  kTimeout,  // took too long; `row` says which row
+  kLost,     // lost its worker too often
+  kNoRoom,   // no memory for the batch
+};
+
+struct BlockRef {  // a block in a worker's arena
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint32_t generation = 0;
+  uint32_t arena = 0;
+};
+
+inline constexpr size_t kUnitBytes = 512;
+inline constexpr size_t kLayoutBytes = 16 * 1024;
+
+struct alignas(64) Unit {
+  std::atomic<uint64_t> word;        // seq << 24 | worker << 8 | losses << 4 | state
+  std::atomic<uint64_t> claimed_ns;  // when, for the timeout
+  std::atomic<uint64_t> poison;      // rows that must not be tried again (timed out, deadly)
+  std::atomic<uint32_t> progress;    // the row in work
+  ResultKind kind;
+  uint32_t worker;  // who made it
+  uint32_t length;  // of the packet
+  uint64_t bytes;   // payload, for the bytes budget
+  uint64_t object;  // 0: none
+  BlockRef block;   // where the packet is, when it is not inline (length > inline)
+  std::byte packet[kUnitBytes - 88];
+};
+static_assert(sizeof(Unit) == kUnitBytes);
+
+// Whether a batch's memory is there: who proposes is the worker that finished a first sample.
+enum class LayoutState : uint32_t { kNone, kProposing, kProposed, kReady, kNoRoom };
+
+struct alignas(64) Post {
+  uint64_t seq;
+  uint64_t epoch, base, step, version;
+  uint32_t rows;
+  uint32_t granules;
+  uint32_t owner;  // kAnyWorker, or the only worker that may claim it
+  uint32_t stream;
+  // Explicit indices (a sampler's), in the feed's arena; count 0: the order of the plan.
+  uint64_t indices_offset;
+  // The batch's memory, in the feed's arena.
+  alignas(64) std::atomic<uint32_t> layout_state;  // proposer << 8 | LayoutState
+  uint32_t layout_length;
+  uint64_t slot_offset, slot_bytes, needed_bytes;
+  std::atomic<uint32_t> tainted;  // an abandoned thread may still write here: never reuse the memory
+  alignas(64) std::byte layout[kLayoutBytes];
+};
+
+// A worker's own place on the board.
+struct alignas(64) WorkerPlace {
+  std::atomic<uint32_t> event;      // what it sleeps on
+  std::atomic<uint32_t> tickets;    // claimed since it started (0: died before its first)
+  std::atomic<uint64_t> ticket_ns;  // running mean of a ticket's time
+  std::atomic<int64_t> pid;
+  WorkerCounters counters;
+  TraceRing trace;
+};
+
+class Board {
+ public:
+  struct Shape {
+    uint32_t posts = 16;    // ring size; rounded up to a power of two
+    uint32_t granules = 1;  // most granules of a post
+    uint32_t workers = 1;
+  };
+  // shared: in a memfd that other processes may open.
+  static std::unique_ptr<Board> create(const Shape& shape, bool shared);
+  static std::unique_ptr<Board> open(int fd);  // takes its own duplicate
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  int fd() const { return file_.get(); }
+  uint32_t posts() const { return posts_; }
+  uint32_t granules() const { return granules_; }
+  uint32_t workers() const { return workers_; }
+  WorkerPlace& place(uint32_t worker) { return places_[worker]; }
+  ConsumerCounters& consumer();
+  TraceRing& consumer_trace();
+
+  // ---- the consumer (one thread at a time) ----
+  uint64_t head() const;    // lowest post not yet cleared
+  uint64_t posted() const;  // one past the newest
+  bool can_post() const;    // room in the ring, and its place is idle
+  // Where the next post goes; fill it in, then publish it.
+  Post& next_post();
+  void publish(Post& post);
+  Post& post_at(uint64_t seq) { return post_ring_[seq & (posts_ - 1)]; }
+  Unit& unit_at(uint64_t seq, uint32_t granule) {
+    return unit_ring_[(seq & (posts_ - 1)) * granules_ + granule];
+  }
+  bool ready(uint64_t seq);  // all of its units are done
+  bool idle(uint64_t seq);   // all of its units are idle
+  // Done units become idle again. advance_head moves past the posts that were cleared.
+  void clear(uint64_t seq);
+  void advance_head(uint64_t head);
+  // Takes a post back that nobody should do any more: open units become idle. True when all of its
+  // units are idle or done now; claimed ones are left to their workers.
+  bool withdraw(uint64_t seq);
+  // Sleeps until post `seq` may be ready (kAnySeq: any post, or a place in the ring got free).
+  static constexpr uint64_t kAnySeq = UINT64_MAX - 1;
+  void consumer_wait(uint64_t seq, int64_t timeout_ns);
+  // Wakes workers for what was posted. A window of small tickets is left to fill up first, unless
+  // the consumer is about to wait.
+  void wake_workers(bool consumer_waits);
+
+  // ---- a worker ----
+  struct Claim {
+    Post* post = nullptr;
+    Unit* unit = nullptr;
+    uint64_t seq = 0;
+    uint32_t granule = 0;
+    uint32_t worker = 0;
+    uint32_t losses = 0;
+  };
+  // `cursor` is the worker's own memory of where to look; starts at 0.
+  bool claim(uint32_t worker, uint64_t& cursor, Claim& out);
+  // A particular post's open unit: the consumer working in line.
+  bool claim_of(uint32_t worker, uint64_t seq, Claim& out);
+  // False: the supervisor took the ticket away (it timed out); drop the result.
+  bool begin_result(const Claim& claim);
+  void finish(const Claim& claim);
+  // Sleeps until there may be work or the board closes.
+  void wait_for_work(uint32_t worker, uint64_t& cursor);
+
+  // ---- the supervisor ----
+  // Opens again what `worker` had claimed. Calls too_often(claim) for a unit lost `most` times
+  // before, which then is the caller's to fail (see take_over).
+  uint32_t reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&), void* of);
+  // Takes a claimed unit from its worker. After this the caller writes the result and calls finish.
+  bool take_over(Unit& unit, uint64_t word, const Claim& claim);
+  void reopen_unit(const Claim& claim, uint32_t losses);
+
+  // ---- anybody ----
+  void close();
+  bool closed() const;
+  // Wakes the consumer whatever it waits for.
+  void nudge_consumer();
+
+  static UnitState state_of(uint64_t word) { return static_cast<UnitState>(word & 15); }
+  static uint32_t losses_of(uint64_t word) { return word >> 4 & 15; }
+  static uint32_t worker_of(uint64_t word) { return word >> 8 & 0xffff; }
+  static uint64_t seq_of(uint64_t word) { return word >> 24; }
+  static uint64_t word_of(uint64_t seq, uint32_t worker, uint32_t losses, UnitState state) {
+    return seq << 24 | static_cast<uint64_t>(worker) << 8 | losses << 4 |
+           static_cast<uint64_t>(state);
+  }
+
+ private:
+  struct Header;
+  Board() = default;
+  void lay_out(std::byte* base);
+  bool try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
+                 Claim& out);
+  bool progress();
+  bool wake_one(uint32_t worker);
+  void wake_some(uint64_t count);
+  uint64_t typical_ticket_ns() const;
+
+  os::Fd file_;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+  uint32_t posts_ = 0, granules_ = 0, workers_ = 0;
+  Header* header_ = nullptr;
+  WorkerPlace* places_ = nullptr;
+  Post* post_ring_ = nullptr;
+  Unit* unit_ring_ = nullptr;
+};
+
+}  // namespace penstock

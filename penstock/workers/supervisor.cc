@@ -1,0 +1,291 @@
+#include "penstock/workers/supervisor.h"
+
+#include <csignal>
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+#include "penstock/workers/worker.h"
+
+namespace penstock {
+
+namespace {
+constexpr uint64_t kAlarmTag = UINT64_MAX;
+constexpr uint64_t kLinkBit = uint64_t{1} << 32;
+constexpr int64_t kRoomTickNs = 5'000'000;
+}  // namespace
+
+Supervisor::Supervisor(Board& board, Allocator& arena, const Policy& policy)
+    : board_(board), arena_(arena), policy_(policy), alarm_(os::event()) {
+  processes_.resize(board.workers());
+  poller_.add(alarm_.get(), kAlarmTag);
+}
+
+Supervisor::~Supervisor() { close(0); }
+
+void Supervisor::attach(uint32_t worker, os::Fd process, os::Fd link) {
+  std::lock_guard lock(mutex_);
+  Process& p = processes_[worker];
+  board_.place(worker).tickets.store(0, std::memory_order_relaxed);
+  p.failed = false;
+  p.pidfd = std::move(process);
+  p.link = std::move(link);
+  poller_.add(p.link.get(), worker | kLinkBit);
+  poller_.add(p.pidfd.get(), worker);
+}
+
+void Supervisor::send_update(uint64_t version, int descriptor) {
+  for (uint32_t w = 0; w < processes_.size(); ++w) send_update_to(w, version, descriptor);
+}
+
+void Supervisor::send_update_to(uint32_t worker, uint64_t version, int descriptor) {
+  std::lock_guard lock(mutex_);
+  Process& p = processes_[worker];
+  // A worker that is gone needs none: its successor starts with the plan as it is then.
+  if (p.link) link_send(p.link.get(), {LinkMessage::kUpdate, 0, version, 0}, {}, descriptor);
+}
+
+Supervisor::Event Supervisor::wait() {
+  Event event;
+  while (event.kind == Kind::kNothing) {
+    if (closed_.load()) {
+      event.kind = Kind::kClosed;
+      break;
+    }
+    int64_t timeout = -1;
+    if (room_pending_) timeout = kRoomTickNs;
+    if (policy_.timeout_ns >= 0) {
+      int64_t tick = std::clamp<int64_t>(policy_.timeout_ns / 8, 1'000'000, 50'000'000);
+      timeout = timeout < 0 ? tick : std::min(timeout, tick);
+    }
+    uint64_t tags[16];
+    size_t count = poller_.wait(timeout, tags);
+    // Links before deaths: what a worker said before it died still counts.
+    std::sort(tags, tags + count, std::greater<>());
+    for (size_t i = 0; i < count && event.kind == Kind::kNothing; ++i) {
+      if (tags[i] == kAlarmTag) {
+        os::clear_event(alarm_.get());
+      } else if ((tags[i] & kLinkBit) != 0) {
+        hear(static_cast<uint32_t>(tags[i]), event);
+      } else {
+        bury(static_cast<uint32_t>(tags[i]), event);
+      }
+    }
+    if (room_pending_) room_pending_ = !serve_room(board_, arena_);
+    if (event.kind == Kind::kNothing && policy_.timeout_ns >= 0) check_timeouts(event);
+  }
+  return event;
+}
+
+void Supervisor::hear(uint32_t worker, Event& event) {
+  int link, process;
+  {
+    std::lock_guard lock(mutex_);
+    link = processes_[worker].link.get();
+    process = processes_[worker].pidfd.get();
+  }
+  if (link < 0 || !link_pending(link)) return;
+  LinkHeader header;
+  os::Fd descriptor;
+  if (!link_receive(link, header, descriptor)) {
+    std::lock_guard lock(mutex_);
+    poller_.remove(link);
+    processes_[worker].link.reset();
+    return;
+  }
+  switch (header.message) {
+    case LinkMessage::kArena: {
+      auto region = Region::open(descriptor.get());
+      std::lock_guard lock(mutex_);
+      regions_[static_cast<uint32_t>(header.number)] = std::move(region);
+      announced_.notify_all();
+      break;
+    }
+    case LinkMessage::kRoom:
+      room_pending_ = true;
+      break;
+    case LinkMessage::kPayload:
+      receive_spill(worker, link, process, header);
+      break;
+    case LinkMessage::kFailed: {
+      event.kind = Kind::kFailed;
+      event.worker = worker;
+      event.detail.resize(std::min<uint64_t>(header.bytes, 16 << 20));
+      link_read(link, std::as_writable_bytes(std::span(event.detail)), process);
+      std::lock_guard lock(mutex_);
+      processes_[worker].failed = true;
+      break;
+    }
+    case LinkMessage::kUpdate:
+      break;
+  }
+}
+
+void Supervisor::receive_spill(uint32_t worker, int link, int process,
+                               const LinkHeader& header) {
+  auto spill = std::make_unique<Spill>();
+  spill->size = header.bytes;
+  spill->bytes.reset(new (std::nothrow) std::byte[header.bytes]);
+  uint64_t seq = header.number / board_.granules();
+  uint32_t granule = header.number % board_.granules();
+  Unit& unit = board_.unit_at(seq, granule);
+  if (spill->bytes == nullptr) {
+    // Not even ordinary memory: read on, so that the link stays in step, and say so.
+    std::byte waste[4096];
+    for (uint64_t left = header.bytes; left > 0;) {
+      size_t n = std::min<uint64_t>(left, sizeof(waste));
+      if (!link_read(link, {waste, n}, process)) return;
+      left -= n;
+    }
+  } else if (!link_read(link, {spill->bytes.get(), spill->size}, process)) {
+    return;  // it died in the middle: its ticket will be opened again
+  }
+  uint64_t word = unit.word.load(std::memory_order_acquire);
+  if (Board::state_of(word) != UnitState::kClaimed || Board::worker_of(word) != worker ||
+      Board::seq_of(word) != seq) {
+    return;
+  }
+  Board::Claim claim{&board_.post_at(seq), &unit, seq, granule, worker, Board::losses_of(word)};
+  if (!board_.take_over(unit, word, claim)) return;
+  if (spill->bytes == nullptr) {
+    unit.kind = ResultKind::kNoRoom;
+    unit.length = 0;
+  } else {
+    unit.kind = static_cast<ResultKind>(header.detail);
+    unit.bytes = spill->size;
+    unit.length = sizeof(unit.packet) + 1;
+    unit.block = {0, spill->size, 0, kSpilled};
+    unit.object = reinterpret_cast<uint64_t>(spill.release());
+  }
+  board_.finish(claim);
+}
+
+void Supervisor::bury(uint32_t worker, Event& event) {
+  {
+    std::lock_guard lock(mutex_);
+    Process& p = processes_[worker];
+    if (!p.pidfd || !os::process_ended(p.pidfd.get())) return;
+  }
+  // What it said before it died still counts.
+  for (;;) {
+    int link;
+    {
+      std::lock_guard lock(mutex_);
+      link = processes_[worker].link.get();
+    }
+    if (link < 0 || !link_pending(link)) break;
+    hear(worker, event);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    Process& p = processes_[worker];
+    if (p.link) poller_.remove(p.link.get());
+    p.link.reset();
+    poller_.remove(p.pidfd.get());
+    p.pidfd.reset();
+    if (p.failed) return;
+  }
+  WorkerPlace& place = board_.place(worker);
+  event.kind = Kind::kDied;
+  event.worker = worker;
+  event.tickets = place.tickets.load(std::memory_order_relaxed);
+  place.counters.deaths.add();
+  uint32_t lost = board_.reopen(worker, policy_.most_losses, &Supervisor::too_often, this);
+  board_.consumer().reissued.add(lost);
+}
+
+void Supervisor::too_often(void* self, const Board::Claim& claim) {
+  static_cast<Supervisor*>(self)->give_up(claim, ResultKind::kLost);
+}
+
+// The unit is ours: its worker is dead, or it was taken over.
+void Supervisor::give_up(const Board::Claim& claim, ResultKind kind) {
+  uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
+  if (policy_.raise) {
+    claim.unit->kind = kind;
+    claim.unit->length = 0;
+    claim.unit->bytes = row;
+    board_.finish(claim);
+  } else {
+    claim.unit->poison.fetch_or(uint64_t{1} << (row % kMaxGranuleRows));
+    board_.reopen_unit(claim, 1);
+  }
+}
+
+void Supervisor::check_timeouts(Event& event) {
+  uint64_t now = now_ns();
+  if (now < next_timeout_check_) return;
+  next_timeout_check_ = now + static_cast<uint64_t>(policy_.timeout_ns) / 16;
+  for (uint64_t seq = board_.head(), end = board_.posted(); seq < end; ++seq) {
+    for (uint32_t g = 0; g < board_.granules(); ++g) {
+      Unit& unit = board_.unit_at(seq, g);
+      uint64_t word = unit.word.load(std::memory_order_acquire);
+      uint64_t since = unit.claimed_ns.load(std::memory_order_relaxed);
+      if (Board::state_of(word) != UnitState::kClaimed || Board::seq_of(word) != seq ||
+          since == 0 || now - since < static_cast<uint64_t>(policy_.timeout_ns) || now < since) {
+        continue;
+      }
+      uint32_t worker = Board::worker_of(word);
+      Board::Claim claim{&board_.post_at(seq), &unit, seq, g, worker, Board::losses_of(word)};
+      if (!board_.take_over(unit, word, claim)) continue;
+      board_.consumer().timeouts.add();
+      if (policy_.processes) {
+        // What the killed one still writes until it is gone must not meet its successor: unless the
+        // batch is an error anyway, the unit stays its own until its death is seen (reopen).
+        if (policy_.raise) {
+          give_up(claim, ResultKind::kTimeout);
+        } else {
+          uint32_t row = unit.progress.load(std::memory_order_relaxed);
+          unit.poison.fetch_or(uint64_t{1} << (row % kMaxGranuleRows));
+        }
+        std::lock_guard lock(mutex_);
+        if (processes_[worker].pidfd) os::send_signal(processes_[worker].pidfd.get(), SIGKILL);
+      } else {
+        board_.post_at(seq).tainted.store(1, std::memory_order_relaxed);
+        give_up(claim, ResultKind::kTimeout);
+        event.kind = Kind::kAbandoned;
+        event.worker = worker;
+        return;
+      }
+    }
+  }
+}
+
+std::shared_ptr<Region> Supervisor::region(uint32_t number) {
+  std::unique_lock lock(mutex_);
+  announced_.wait(lock, [&] { return regions_.contains(number) || closed_.load(); });
+  auto found = regions_.find(number);
+  return found == regions_.end() ? nullptr : found->second;
+}
+
+void Supervisor::close(int64_t grace_ns) {
+  board_.close();
+  std::unique_lock lock(mutex_);
+  uint64_t until = now_ns() + static_cast<uint64_t>(std::max<int64_t>(grace_ns, 0));
+  for (Process& p : processes_) {
+    if (!p.pidfd) continue;
+    // Somebody else's poller may hold this descriptor too; a poller of our own tells when it ends.
+    os::Poller ended;
+    ended.add(p.pidfd.get(), 0);
+    uint64_t tag;
+    uint64_t now = now_ns();
+    size_t n = ended.wait(until > now ? static_cast<int64_t>(until - now) : 0, {&tag, 1});
+    if (n == 0) {
+      os::send_signal(p.pidfd.get(), SIGKILL);
+      ended.wait(2'000'000'000, {&tag, 1});
+    }
+    poller_.remove(p.pidfd.get());
+    p.pidfd.reset();
+    if (p.link) {
+      poller_.remove(p.link.get());
+      p.link.reset();
+    }
+  }
+  closed_.store(true);
+  announced_.notify_all();
+  os::signal_event(alarm_.get());
+}
+
+}  // namespace penstock

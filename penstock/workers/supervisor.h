@@ -1,0 +1,103 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "penstock/base/os.h"
+#include "penstock/memory/allocator.h"
+#include "penstock/memory/region.h"
+#include "penstock/workers/board.h"
+#include "penstock/workers/link.h"
+
+namespace penstock {
+
+// A result that came through the link because its worker's arena had no room: the bytes of a
+// self-contained packet in ordinary memory. Unit::object points at one; whoever takes the result
+// deletes it.
+struct Spill {
+  std::unique_ptr<std::byte[]> bytes;
+  uint64_t size = 0;
+};
+inline constexpr uint32_t kSpilled = 0xffffffff;  // BlockRef::arena of such a packet
+
+// Watches over the workers of a board, in the feed's process: notices their deaths (pidfd) and gives
+// their tickets to others, ends those that take too long, finds room for batches, and receives what
+// comes over the links. It starts nothing: wait() says what has to be started again.
+//
+// Life of a worker process, as the supervisor sees it:
+//   attach ──> starting ──kArena──> running ──pidfd──> died (its tickets are open again)
+//                  └──kFailed──> failed (wait() reports it; no replacement can help)
+//
+// wait() belongs to one thread; attach, send_update, arena and close may be called from any.
+class Supervisor {
+ public:
+  struct Policy {
+    bool raise = true;        // a lost or timed-out ticket is an error; else its row is poisoned
+    int64_t timeout_ns = -1;  // of a ticket; < 0: none
+    uint32_t most_losses = 3;
+    bool processes = true;  // a worker that is stuck can be killed; a thread can only be abandoned
+  };
+  enum class Kind { kNothing, kDied, kAbandoned, kFailed, kClosed };
+  struct Event {
+    Kind kind = Kind::kNothing;
+    uint32_t worker = 0;
+    uint32_t tickets = 0;  // that it had claimed
+    std::string detail;    // kFailed: the encoded exception
+  };
+
+  // `arena`: the feed's, where batches are filled; outlives the supervisor.
+  Supervisor(Board& board, Allocator& arena, const Policy& policy);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // A worker process was started in this place; `process` is its pidfd, `link` our end of its link.
+  void attach(uint32_t worker, os::Fd process, os::Fd link);
+  // The descriptor of the plan's changes, to every living worker.
+  void send_update(uint64_t version, int descriptor);
+  void send_update_to(uint32_t worker, uint64_t version, int descriptor);
+
+  // Sleeps until something has to be done that only the caller can do.
+  Event wait();
+
+  // The arena that a worker announced by this number. Waits for its message if a result was faster.
+  // nullptr once the supervisor is closed.
+  std::shared_ptr<Region> region(uint32_t number);
+
+  // Kills every process that is still there after `grace_ns`, and ends wait() for good.
+  void close(int64_t grace_ns);
+
+ private:
+  struct Process {
+    os::Fd pidfd;
+    os::Fd link;
+    bool failed = false;
+  };
+  void hear(uint32_t worker, Event& event);
+  void bury(uint32_t worker, Event& event);
+  void receive_spill(uint32_t worker, int link, int process, const LinkHeader& header);
+  void check_timeouts(Event& event);
+  static void too_often(void* self, const Board::Claim& claim);
+  void give_up(const Board::Claim& claim, ResultKind kind);
+
+  Board& board_;
+  Allocator& arena_;
+  Policy policy_;
+  os::Poller poller_;
+  os::Fd alarm_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable announced_;
+  std::vector<Process> processes_;
+  std::map<uint32_t, std::shared_ptr<Region>> regions_;
+  std::atomic<bool> closed_{false};
+  bool room_pending_ = false;  // wait()'s own
+  uint64_t next_timeout_check_ = 0;
+};
+
+}  // namespace penstock

@@ -1,0 +1,223 @@
+#include "penstock/workers/worker.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+#include "penstock/memory/allocator.h"
+
+namespace penstock {
+
+namespace {
+
+constexpr uint32_t kStateMask = 0xff;
+constexpr int64_t kLookAgainNs = 20'000'000;  // a wait for room looks for closing this often
+
+uint32_t word_of(LayoutState state, uint32_t worker = 0) {
+  return worker << 8 | static_cast<uint32_t>(state);
+}
+
+void set_state(Board& board, Post& post, LayoutState state) {
+  post.layout_state.store(word_of(state), std::memory_order_seq_cst);
+  os::futex_wake(post.layout_state, 1 << 20, board.fd() >= 0);
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), std::min(text.size(), Slot::kInline)));
+}
+
+}  // namespace
+
+bool serve_room(Board& board, Allocator& arena) {
+  bool all = true;
+  uint64_t head = board.head();
+  for (uint64_t seq = head, end = board.posted(); seq < end; ++seq) {
+    Post& post = board.post_at(seq);
+    uint32_t proposed = word_of(LayoutState::kProposed);
+    // Whoever takes the post out of kProposed serves it: several threads may be here at once.
+    if (!post.layout_state.compare_exchange_strong(
+            proposed, word_of(LayoutState::kProposing, kMaxWorkers))) {
+      continue;
+    }
+    if (post.slot_bytes != 0) {
+      arena.release(arena.region()->base() + post.slot_offset);
+      post.slot_bytes = 0;
+    }
+    if (void* room = arena.allocate(post.needed_bytes)) {
+      post.slot_offset = arena.region()->offset_of(room);
+      post.slot_bytes = post.needed_bytes;
+      set_state(board, post, LayoutState::kReady);
+    } else if (seq == head) {
+      set_state(board, post, LayoutState::kNoRoom);
+    } else {
+      set_state(board, post, LayoutState::kProposed);
+      all = false;
+    }
+  }
+  return all;
+}
+
+std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes) {
+  if (layout.size() > kLayoutBytes) {
+    throw Error(Code::kInvalidArgument, "batch",
+                "a sample has too many arrays to be described in 16 KiB; give collate=");
+  }
+  Post& post = *claim_.post;
+  for (;;) {
+    uint32_t word = post.layout_state.load(std::memory_order_acquire);
+    switch (static_cast<LayoutState>(word & kStateMask)) {
+      case LayoutState::kReady:
+        if (post.layout_length != layout.size() ||
+            std::memcmp(post.layout, layout.data(), layout.size()) != 0) {
+          return nullptr;
+        }
+        return memory_->at(post.slot_offset);
+      case LayoutState::kNoRoom:
+        throw Error(Code::kOutOfMemory, "batch",
+                    "no room for a batch of " + std::to_string(post.needed_bytes) + " bytes");
+      case LayoutState::kNone:
+        if (!post.layout_state.compare_exchange_strong(
+                word, word_of(LayoutState::kProposing, claim_.worker))) {
+          continue;
+        }
+        std::memcpy(post.layout, layout.data(), layout.size());
+        post.layout_length = static_cast<uint32_t>(layout.size());
+        post.needed_bytes = bytes;
+        if (post.slot_bytes >= bytes) {
+          set_state(board_, post, LayoutState::kReady);
+        } else {
+          set_state(board_, post, LayoutState::kProposed);
+          memory_->request(board_);
+        }
+        continue;
+      case LayoutState::kProposing:
+      case LayoutState::kProposed:
+        break;
+    }
+    uint64_t begin = now_ns();
+    worker_.before_wait();
+    os::futex_wait(post.layout_state, word, kLookAgainNs, board_.fd() >= 0);
+    worker_.after_wait();
+    waited_ns_ += now_ns() - begin;
+    if (board_.closed() || claim_.seq < board_.head()) {
+      throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
+    }
+    if (static_cast<LayoutState>(post.layout_state.load() & kStateMask) ==
+        LayoutState::kProposed) {
+      memory_->request(board_);
+    }
+  }
+}
+
+bool Slot::finish_inline(ResultKind kind, uint64_t payload_bytes,
+                         std::span<const std::byte> packet) {
+  finished_ = true;
+  if (!board_.begin_result(claim_)) return false;
+  Unit& unit = *claim_.unit;
+  unit.kind = kind;
+  unit.bytes = payload_bytes;
+  unit.length = static_cast<uint32_t>(packet.size());
+  std::memcpy(unit.packet, packet.data(), packet.size());
+  board_.finish(claim_);
+  return true;
+}
+
+bool Slot::finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef& block,
+                        uint32_t packet_bytes) {
+  finished_ = true;
+  if (!board_.begin_result(claim_)) return false;
+  Unit& unit = *claim_.unit;
+  unit.kind = kind;
+  unit.bytes = payload_bytes;
+  unit.length = packet_bytes;
+  unit.block = block;
+  board_.finish(claim_);
+  return true;
+}
+
+bool Slot::finish_object(ResultKind kind, uint64_t payload_bytes, void* object) {
+  finished_ = true;
+  if (!board_.begin_result(claim_)) return false;
+  Unit& unit = *claim_.unit;
+  unit.kind = kind;
+  unit.bytes = payload_bytes;
+  unit.object = reinterpret_cast<uint64_t>(object);
+  board_.finish(claim_);
+  return true;
+}
+
+Ticket ticket_of(const Board::Claim& claim) {
+  const Post& post = *claim.post;
+  uint32_t share = (post.rows + post.granules - 1) / post.granules;
+  uint32_t begin = std::min(claim.granule * share, post.rows);
+  return {post.epoch, post.base, post.step, post.version,
+          post.rows,  begin,     std::min(begin + share, post.rows), post.stream};
+}
+
+namespace {
+
+// Runs one claim; `mark` is when the worker got free, and becomes when it got free again.
+void run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
+               TraceWriter& trace, uint64_t& mark) {
+  WorkerPlace& place = board.place(claim.worker);
+  Ticket ticket = ticket_of(claim);
+  Slot slot(board, claim, memory, fulfiller);
+  try {
+    fulfiller.run(ticket, slot);
+  } catch (const Error& error) {
+    if (!slot.finished()) {
+      bool withdrawn = error.code() == Code::kClosed;
+      slot.finish_inline(withdrawn ? ResultKind::kNone : ResultKind::kNoRoom, 0,
+                         bytes_of(error.what()));
+    }
+  }
+  uint64_t end = now_ns();
+  uint64_t took = end - mark;
+  place.counters.tickets.add_single_writer();
+  place.counters.busy_ns.add_single_writer(took - std::min(took, slot.waited_ns()));
+  if (slot.waited_ns() != 0) {
+    place.counters.wait_slot_ns.add_single_writer(slot.waited_ns());
+    trace.record(TraceKind::kWaitSlot, end - slot.waited_ns(), end, ticket.epoch, ticket.step);
+  }
+  trace.record(TraceKind::kUser, mark, end - slot.waited_ns(), ticket.epoch, ticket.step,
+               claim.granule);
+  uint64_t mean = place.ticket_ns.load(std::memory_order_relaxed);
+  place.ticket_ns.store(mean == 0 ? took : mean - mean / 8 + took / 8, std::memory_order_relaxed);
+  mark = end;
+}
+
+}  // namespace
+
+void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory) {
+  WorkerPlace& place = board.place(worker);
+  TraceWriter trace(&place.trace);
+  uint64_t cursor = 0;
+  uint64_t mark = now_ns();
+  Board::Claim claim;
+  while (!board.closed()) {
+    if (board.claim(worker, cursor, claim)) {
+      run_claim(board, claim, fulfiller, memory, trace, mark);
+      continue;
+    }
+    fulfiller.before_wait();
+    board.wait_for_work(worker, cursor);
+    fulfiller.after_wait();
+    uint64_t end = now_ns();
+    place.counters.wait_ticket_ns.add_single_writer(end - mark);
+    trace.record(TraceKind::kWaitTicket, mark, end);
+    mark = end;
+  }
+}
+
+void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfiller,
+                RowMemory* memory) {
+  TraceWriter trace(&board.place(worker).trace);
+  uint64_t mark = now_ns();
+  Board::Claim claim;
+  while (board.claim_of(worker, seq, claim)) {
+    run_claim(board, claim, fulfiller, memory, trace, mark);
+  }
+}
+
+}  // namespace penstock

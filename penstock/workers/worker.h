@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "penstock/workers/board.h"
+#include "penstock/workers/ticket.h"
+
+namespace penstock {
+
+class Allocator;
+
+// How a worker reaches the memory that batches are filled in.
+class RowMemory {
+ public:
+  virtual ~RowMemory() = default;
+  // Where an offset of the feed's arena lies in this process.
+  virtual std::byte* at(uint64_t offset) = 0;
+  // Some post's layout was proposed and needs room: gives it, or asks the process that can.
+  virtual void request(Board& board) = 0;
+};
+
+// For every proposed post: finds room in the feed's arena, or, for the lowest undelivered one,
+// says that there is none. Returns false while a post still waits. In the feed's process; any thread.
+bool serve_room(Board& board, Allocator& arena);
+
+class Fulfiller;
+
+// What a worker sees of the ticket that it claimed: where the result goes.
+// One thread. Ends with exactly one finish_*; each returns false if the ticket was taken away
+// meanwhile (it timed out), and then whatever was to be handed over is still the caller's.
+class Slot {
+ public:
+  Slot(Board& board, const Board::Claim& claim, RowMemory* memory, Fulfiller& worker)
+      : board_(board), claim_(claim), memory_(memory), worker_(worker) {}
+
+  const Board::Claim& claim() const { return claim_; }
+  WorkerCounters& counters() { return board_.place(claim_.worker).counters; }
+
+  // The row in work: it is named if the ticket times out or kills its worker.
+  void progress(uint32_t row) { claim_.unit->progress.store(row, std::memory_order_relaxed); }
+  // Rows (counted from the ticket's begin) that timed out or killed workers: not to be tried again.
+  bool poisoned(uint32_t row) const {
+    return (claim_.unit->poison.load(std::memory_order_relaxed) >> row & 1) != 0;
+  }
+
+  // Memory for the whole batch, shared by all its granules. The first to come proposes the layout
+  // (bytes that describe it, and how much room it takes); may wait for room. nullptr: the batch has
+  // another layout already, see layout(). Error kOutOfMemory, kClosed.
+  std::byte* rows(std::span<const std::byte> layout, uint64_t bytes);
+  std::span<const std::byte> layout() const {
+    return {claim_.post->layout, claim_.post->layout_length};
+  }
+
+  // A packet that fits goes inline.
+  static constexpr size_t kInline = sizeof(Unit::packet);
+  bool finish_inline(ResultKind kind, uint64_t payload_bytes, std::span<const std::byte> packet);
+  bool finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef& block,
+                    uint32_t packet_bytes);
+  // Workers of the consumer's own process: Unit::object carries the result.
+  bool finish_object(ResultKind kind, uint64_t payload_bytes, void* object);
+
+  // The explicit indices that the post carries, in the feed's arena; nullptr: the plan's order.
+  std::byte* indices() {
+    return claim_.post->indices_offset != 0 ? memory_->at(claim_.post->indices_offset) : nullptr;
+  }
+
+  // The result goes over the link; the supervisor finishes the ticket when it is there.
+  void leave_to_supervisor() { finished_ = true; }
+
+  bool finished() const { return finished_; }
+  uint64_t waited_ns() const { return waited_ns_; }  // for room
+
+ private:
+  Board& board_;
+  Board::Claim claim_;
+  RowMemory* memory_;
+  Fulfiller& worker_;
+  bool finished_ = false;
+  uint64_t waited_ns_ = 0;
+};
+
+// Whatever makes tickets true: the one interface of workers in line, in threads and in processes.
+class Fulfiller {
+ public:
+  virtual ~Fulfiller() = default;
+  // Makes what `ticket` asks for and finishes `slot`. On the worker's own thread. Throwing is for
+  // penstock's own errors (no memory, closed); what user code raises is a result.
+  virtual void run(const Ticket& ticket, Slot& slot) = 0;
+  // Called around every sleep of the worker: where Python's lock is let go and taken again.
+  virtual void before_wait() {}
+  virtual void after_wait() {}
+};
+
+Ticket ticket_of(const Board::Claim& claim);
+
+// Claims and runs tickets until the board closes.
+void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory);
+// Runs the open units of one post: the consumer working in line.
+void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfiller,
+                RowMemory* memory);
+
+}  // namespace penstock

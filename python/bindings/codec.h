@@ -1,0 +1,101 @@
+#pragma once
+
+#include "numpy_api.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "penstock/memory/allocator.h"
+#include "penstock/observe/counters.h"
+#include "penstock/workers/board.h"
+
+namespace penstock::python {
+
+// What a worker process returns, as bytes: a tree of one-letter nodes. Arrays are described; their
+// bytes stay where they are. Layout (all integers native, nothing aligned):
+//
+//   packet := u32 bytes of the tree, node
+//   node   := 'N' | 'b' u8 | 'i' i64 | 'f' f64 | 's' u32 utf8 | 'y' u32 bytes
+//           | 'T' u32 node*            tuple        | 'L' u32 node*           list
+//           | 'D' u32 (node node)*     dict         | 'M' class u32 node*     namedtuple
+//           | 'C' class node('D')      dataclass, by its __dict__
+//           | 'A' array | 'S' array    a NumPy scalar
+//           | 'X' u32 dtype name, array   a torch tensor
+//           | 'P' u64 pickle, u32 place*  anything else: pickle protocol 5 with its buffers
+//   class  := u32 pickle
+//   array  := u8 flags (1 C-contiguous, 2 read-only), u8 ndim, dtype, i64 shape*, i64 stride* unless
+//             contiguous, place
+//   dtype  := u8 NumPy's type number, or 255 u32 pickle of the dtype
+//   place  := 0 u64 bytes                 inline
+//           | 1 BlockRef u64 delta        in a block of an arena, `delta` into it
+//           | 2 u64 offset u64 bytes      behind the tree, at tail + offset (no arena had room)
+class Encoder {
+ public:
+  // `arena` as the worker's own allocator, known to the consumer as `number`.
+  Encoder(Allocator& arena, uint32_t number, WorkerCounters& counters)
+      : arena_(arena), number_(number), counters_(counters) {}
+
+  // Encodes `value`, of which the caller holds the only reference that it knows of: an array that
+  // nobody else refers to is handed over, not copied (then drop `value` before it is finished with).
+  // False: a Python exception is set, and nothing is held.
+  bool encode(PyObject* value);
+
+  std::span<const std::byte> tree() const { return tree_; }
+  uint64_t payload_bytes() const { return payload_; }
+  // There was no room for some arrays: tree() and, from tail_offset() on, write_tail() must go the
+  // slow way.
+  bool has_tail() const { return !tail_.empty(); }
+  uint64_t tail_offset() const { return (tree_.size() + 63) / 64 * 64; }
+  uint64_t tail_bytes() const { return tail_bytes_; }
+  void write_tail(std::byte* to) const;
+
+ private:
+  bool node(PyObject* value, bool unique, int depth);
+  bool array(PyArrayObject* array, bool unique);
+  bool pickled(PyObject* value);
+  bool class_ref(PyObject* type);
+  void place_bytes(const void* data, size_t bytes, CopyReason reason, PyObject* keep);
+  void place_array(PyArrayObject* array, CopyReason reason);
+  void count(size_t n);
+  void put(const void* bytes, size_t n);
+  template <class T>
+  void put(T value) {
+    put(&value, sizeof(value));
+  }
+  void put_block(void* block, const void* data);
+
+  struct Tail {
+    uint64_t offset, bytes;
+    const void* data;
+    Owned keep;
+  };
+  Allocator& arena_;
+  uint32_t number_;
+  WorkerCounters& counters_;
+  std::vector<std::byte> tree_;
+  std::vector<Tail> tail_;
+  std::vector<penstock::Ref> shared_;
+  uint64_t tail_bytes_ = 0;
+  uint64_t payload_ = 0;
+};
+
+// Where a decoder finds the arenas that a packet speaks of; nullptr: gone.
+using ArenaOf = std::function<std::shared_ptr<Region>(uint32_t)>;
+
+// A packet's value, a new reference; its arrays hold leases on their blocks. nullptr: a Python
+// exception is set (a packet that does not add up is penstock's Internal error).
+// `tail`: the bytes behind the tree and who owns them, if there are any.
+PyObject* decode(std::span<const std::byte> tree, std::span<std::byte> tail,
+                 std::shared_ptr<void> tail_owner, const ArenaOf& arena_of);
+
+// In the consumer's own process: `value` (stolen) with every array copied that something else
+// refers to. Counts like an encoder. nullptr: a Python exception is set.
+PyObject* detach(PyObject* value, WorkerCounters& counters, uint64_t& payload_bytes);
+
+// Whether nothing but this reference leads to the array's memory. reason: why not.
+bool owns_its_memory(PyArrayObject* array, bool unique, PyArrayObject*& root, CopyReason& reason);
+
+}  // namespace penstock::python

@@ -1,0 +1,128 @@
+#pragma once
+
+#include "numpy_api.h"
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "codec.h"
+#include "penstock/observe/snapshot.h"
+#include "penstock/pipeline/columns.h"
+#include "penstock/pipeline/feed.h"
+#include "penstock/pipeline/tickets.h"
+#include "penstock/workers/supervisor.h"
+#include "python_worker.h"
+
+namespace penstock::python {
+
+// Memory of the feed as its own process sees it.
+class LocalRows : public RowMemory {
+ public:
+  explicit LocalRows(Allocator& arena) : arena_(arena) {}
+  std::byte* at(uint64_t offset) override { return arena_.region()->base() + offset; }
+  void request(Board& board) override { serve_room(board, arena_); }
+
+ private:
+  Allocator& arena_;
+};
+
+// Tickets of a Python sampler: an iterable of lists of indices, begun anew each epoch.
+class ListedTickets : public Tickets {
+ public:
+  // begin: a callable (epoch) -> iterator of lists. known: its length, or -1.
+  ListedTickets(nanobind::object begin, Allocator& arena)
+      : begin_(std::move(begin)), arena_(arena) {}
+  std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
+  bool describe(const Position& at, Post& post) override;
+  // A sampler that raised: the exception, to be raised when the position gets there.
+  Owned take_error() { return std::move(error_); }
+
+ private:
+  nanobind::object begin_;
+  Allocator& arena_;
+  Owned iterator_, error_;
+  uint64_t epoch_ = UINT64_MAX;
+  uint64_t next_ = 0;
+};
+
+// One Loader's engine: the board, the memory, and who works on it. Python's Loader is its face.
+//
+// Threads: next() and what moves the position hold `consumer_` (taken without the GIL); close() may
+// come from any thread at any time, also while another is in next().
+class Core {
+ public:
+  explicit Core(nanobind::dict settings);
+  ~Core();
+
+  nanobind::object next(uint64_t epoch);  // null object: the epoch is over
+  void begin_epoch();
+  void seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead);
+  nanobind::tuple position();
+  std::vector<uint64_t> ahead();
+  uint64_t steps(uint64_t base);
+  void set_length(uint64_t length, uint64_t version);
+  bool closed() const { return board_->closed(); }
+  void close(double grace);
+
+  // Workers.
+  void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate);
+  void set_inline(nanobind::object source, nanobind::object collate);
+  void start_columns(std::vector<nanobind::object> arrays, nanobind::object sample, uint32_t threads);
+  nanobind::tuple supervise();
+  void attach(uint32_t worker, int pidfd, int link, int64_t pid);
+  void send_update(uint64_t version, int fd, int64_t worker);
+  int board_fd() const { return board_->fd(); }
+  int arena_fd() const { return arena_->region()->fd(); }
+  void set_fatal(nanobind::object exception);
+
+  Snapshot snapshot(nanobind::dict about);
+  nanobind::dict stats();
+
+ private:
+  nanobind::object take();
+  nanobind::object take_rows(Post& post);
+  nanobind::object unit_value(Unit& unit);
+  void let_go(Unit& unit);
+  void note_losses(PyObject* list, uint64_t epoch);
+  [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
+  [[noreturn]] void raise(nanobind::object exception);
+  uint64_t index_of(const Ticket& ticket, uint32_t row);
+  void check_open();
+
+  PlanSettings plan_;
+  Board::Shape shape_;
+  bool processes_ = false;
+  std::unique_ptr<Board> board_;
+  std::unique_ptr<Allocator> arena_;
+  std::unique_ptr<LocalRows> rows_;
+  Order order_;
+  std::unique_ptr<Tickets> tickets_;
+  ListedTickets* listed_ = nullptr;
+  IndexedTickets* indexed_ = nullptr;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<Feed> feed_;
+  std::unique_ptr<PythonWorker> inline_;
+  std::vector<std::thread> threads_;
+  std::vector<nanobind::object> columns_;  // keeps the arrays
+  ArenaOf arena_of_;
+  std::timed_mutex consumer_;
+  nanobind::object fatal_;
+  std::vector<LostItem> losses_;
+  // The layout of the last batch.
+  std::vector<std::byte> spec_;
+  uint64_t spec_rows_ = 0;
+  RowLayout layout_;
+};
+
+void bind_core(nanobind::module_& m);
+// The worker process's side.
+void bind_worker(nanobind::module_& m);
+
+}  // namespace penstock::python

@@ -1,0 +1,43 @@
+#define PENSTOCK_IMPORTS_NUMPY
+#include "numpy_api.h"
+
+#include <nanobind/nanobind.h>
+
+#include "core.h"
+#include "os.h"
+#include "penstock/base/bijection.h"
+#include "penstock/base/error.h"
+#include "penstock/base/os.h"
+#include "random.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+// penstock::Error becomes the class of the same name in penstock.errors.
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const penstock::Error& error) {
+    std::string name(penstock::name_of(error.code()));
+    PyObject* type = penstock::python::helper("penstock.errors", name.c_str());
+    if (type == nullptr) return;
+    nb::object made = nb::borrow(type)(error.what(), error.operation());
+    PyErr_SetObject(type, made.ptr());
+  }
+}
+
+}  // namespace
+
+NB_MODULE(_engine, m) {
+  m.doc() = "The engine of penstock. Internal: use the package penstock.";
+  if (_import_array() < 0) throw nb::python_error();
+  nb::register_exception_translator(translate);
+  penstock::bind_os(m);
+  penstock::bind_random(m);
+  penstock::python::bind_core(m);
+  penstock::python::bind_worker(m);
+  m.def("usable_cores", &penstock::os::usable_cores);
+  m.def("memory_limit", &penstock::os::memory_limit);
+  m.def("resident_bytes", &penstock::os::process_resident_bytes);
+}

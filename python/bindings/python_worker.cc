@@ -1,0 +1,489 @@
+#include "python_worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "random.h"
+
+namespace penstock::python {
+
+namespace {
+
+// Attempts to replace an item that is a whole batch, whose number of samples nobody knows.
+constexpr uint32_t kItemAttempts = 16;
+
+Owned take_exception() {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return Owned(value);
+}
+
+}  // namespace
+
+PyObject* PythonWorker::Indices::at(size_t row) const {
+  if (objects) return Py_NewRef(PyList_GET_ITEM(objects.get(), static_cast<Py_ssize_t>(row)));
+  return PyLong_FromUnsignedLongLong(numbers[row]);
+}
+
+PythonWorker::PythonWorker(const PlanSettings& settings, PyObject* source, PyObject* collate,
+                           PyObject* update, Board& board, Outlet outlet)
+    : settings_(settings),
+      source_(Owned::borrow(source)),
+      board_(board),
+      outlet_(outlet),
+      order_(settings.order) {
+  if (collate != Py_None) collate_ = Owned::borrow(collate);
+  if (update != Py_None) update_ = Owned::borrow(update);
+  if (settings.source == PlanSettings::Source::kMap && settings.samples) {
+    getitems_ = Owned(PyObject_GetAttrString(source, "__getitems__"));
+    if (!getitems_) PyErr_Clear();
+  }
+  streams_.resize(settings.streams);
+}
+
+PythonWorker::~PythonWorker() = default;
+
+void PythonWorker::before_wait() { released_ = PyEval_SaveThread(); }
+void PythonWorker::after_wait() { PyEval_RestoreThread(std::exchange(released_, nullptr)); }
+
+void PythonWorker::run(const Ticket& ticket, Slot& slot) {
+  if (encoder_ == nullptr && outlet_.arena != nullptr) {
+    encoder_ = std::make_unique<Encoder>(*outlet_.arena, outlet_.number, slot.counters());
+  }
+  worker_ = slot.claim().worker;
+  losses_.clear();
+  columns_ = Owned();
+  base_ = nullptr;
+  if (ticket.version > version_) {
+    if (update_) {
+      Owned version(PyLong_FromUnsignedLongLong(ticket.version));
+      Owned length(PyObject_CallOneArg(update_.get(), version.get()));
+      if (!length) return fail(ticket, slot, 0, 0);
+      Order::Options options = order_.options();
+      options.length = PyLong_AsUnsignedLongLong(length.get());
+      order_ = Order(options);
+    }
+    version_ = ticket.version;
+  }
+  if (settings_.source == PlanSettings::Source::kStream) {
+    run_stream(ticket, slot);
+  } else if (!load_indices(ticket, slot)) {
+    fail(ticket, slot, 0, 0);
+  } else if (!settings_.samples) {
+    run_item(ticket, slot);
+  } else if (collate_) {
+    run_collate(ticket, slot);
+  } else {
+    run_rows(ticket, slot);
+  }
+  clear_ticket_key();
+  slot.counters().samples.add_single_writer(ticket.end - ticket.begin);
+}
+
+bool PythonWorker::load_indices(const Ticket& ticket, Slot& slot) {
+  indices_.objects = Owned();
+  uint32_t count = ticket.end - ticket.begin;
+  if (std::byte* listed = slot.indices()) {
+    uint64_t header[2];  // 0: numbers, 1: a pickled list; bytes
+    std::memcpy(header, listed, sizeof(header));
+    listed += sizeof(header);
+    if (header[0] == 0) {
+      const auto* numbers = reinterpret_cast<const uint64_t*>(listed) + ticket.begin;
+      indices_.numbers.assign(numbers, numbers + count);
+      return true;
+    }
+    PyObject* load = helper("penstock._interop", "load_class");
+    Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(listed),
+                                          static_cast<Py_ssize_t>(header[1])));
+    Owned all(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));
+    if (!all) return false;
+    indices_.objects = Owned(PyList_GetSlice(all.get(), ticket.begin, ticket.end));
+    return static_cast<bool>(indices_.objects);
+  }
+  indices_.numbers.resize(count);
+  order_.indices(ticket.epoch, ticket.base, ticket.step, ticket.begin, indices_.numbers);
+  return true;
+}
+
+// What random numbers are keyed by: the index, or for a sampler's own objects the place.
+uint64_t PythonWorker::key_of(const Ticket& ticket, uint32_t row) const {
+  if (indices_.objects) {
+    PyObject* item = PyList_GET_ITEM(indices_.objects.get(), row);
+    if (PyLong_CheckExact(item)) {
+      uint64_t number = PyLong_AsUnsignedLongLongMask(item);
+      if (PyErr_Occurred() == nullptr) return number;
+      PyErr_Clear();
+    }
+    return order_.position(ticket.base, ticket.step, ticket.begin + row);
+  }
+  return indices_.numbers[row];
+}
+
+Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key) {
+  for (uint32_t left = settings_.retries;; --left) {
+    set_ticket_key(settings_.order.seed, ticket.epoch, key);
+    if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
+    Owned value(PyObject_GetItem(source_.get(), index));
+    if (value) return value;
+    board_.place(worker_).counters.errors.add_single_writer();
+    if (left == 0) return value;
+    PyErr_Clear();
+    board_.consumer().retried.add();
+  }
+}
+
+std::string PythonWorker::pending_error() {
+  Owned exception = take_exception();
+  if (!exception) return "unknown";
+  std::string text = Py_TYPE(exception.get())->tp_name;
+  Owned message(PyObject_Str(exception.get()));
+  const char* words = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
+  if (words != nullptr && *words != 0) text += std::string(": ") + words;
+  PyErr_Clear();
+  return text;
+}
+
+// The error in flight becomes a loss under the policy. False: the policy is to raise it.
+bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
+  if (settings_.on_error == OnError::kRaise) return false;
+  losses_.push_back({row, index, pending_error(), replaced});
+  return true;
+}
+
+// One row's sample under the error policy. Null with an exception set: to be raised. Null without:
+// the row is lost, and noted.
+Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
+  slot.progress(row);
+  uint64_t key = key_of(ticket, row);
+  Owned value;
+  if (slot.poisoned(row)) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "timed out, or its worker died, as often as is allowed");
+  } else {
+    Owned index(indices_.at(row));
+    value = attempt(ticket, index.get(), key);
+  }
+  if (value) return value;
+  if (settings_.on_error == OnError::kRaise) return value;
+  bool replace = settings_.on_error == OnError::kReplace && !indices_.objects &&
+                 order_.options().length > 0;
+  if (!replace) {
+    note_loss(row, key, false);
+    return value;
+  }
+  uint64_t place = order_.position(ticket.base, ticket.step, ticket.begin + row);
+  uint32_t most = settings_.samples ? ticket.rows : kItemAttempts;
+  std::string first = pending_error();
+  for (uint32_t n = 0; n < most; ++n) {
+    PyErr_Clear();
+    uint64_t other = order_.replacement(ticket.epoch, place, n);
+    if (other == key) continue;
+    Owned index(PyLong_FromUnsignedLongLong(other));
+    value = attempt(ticket, index.get(), other);
+    if (value) {
+      losses_.push_back({row, key, std::move(first), true});
+      return value;
+    }
+  }
+  if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, first.c_str());
+  return value;  // none of them: that is an error after all
+}
+
+Owned PythonWorker::losses() const {
+  Owned list(PyList_New(0));
+  for (const Loss& loss : losses_) {
+    Owned item(Py_BuildValue("(IKsO)", loss.row, static_cast<unsigned long long>(loss.index),
+                             loss.reason.c_str(), loss.replaced ? Py_True : Py_False));
+    if (item) PyList_Append(list.get(), item.get());
+    PyErr_Clear();
+  }
+  return list;
+}
+
+// The exception in flight becomes the ticket's result.
+void PythonWorker::fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index) {
+  Owned exception = take_exception();
+  Owned value;
+  if (outlet_.arena == nullptr) {
+    value = Owned(Py_BuildValue("(OIKI)", exception.get(), row,
+                                static_cast<unsigned long long>(index), slot.claim().worker));
+  } else {
+    PyObject* pack = helper("penstock.errors", "pack_exception");
+    std::string name = "worker " + std::to_string(slot.claim().worker);
+    Owned packed(pack == nullptr
+                     ? nullptr
+                     : PyObject_CallFunction(pack, "OsKK", exception.get(), name.c_str(),
+                                             static_cast<unsigned long long>(ticket.epoch),
+                                             static_cast<unsigned long long>(index)));
+    if (packed) {
+      value = Owned(Py_BuildValue("(OIKI)", packed.get(), row,
+                                  static_cast<unsigned long long>(index), slot.claim().worker));
+    }
+  }
+  exception = Owned();
+  if (!value) {
+    PyErr_Clear();
+    value = Owned(Py_NewRef(Py_None));
+  }
+  emit(slot, ResultKind::kError, std::move(value));
+}
+
+void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes) {
+  uint64_t bytes = extra_bytes;
+  if (outlet_.arena == nullptr) {
+    PyObject* object = value.release();
+    if (kind == ResultKind::kPacket) {
+      object = detach(object, slot.counters(), bytes);
+      if (object == nullptr) return fail(ticket_of(slot.claim()), slot, 0, 0);
+    }
+    slot.counters().bytes.add_single_writer(bytes);
+    if (!slot.finish_object(kind, bytes, object)) Py_DECREF(object);
+    return;
+  }
+  if (!encoder_->encode(value.get())) {
+    if (kind == ResultKind::kError) {
+      PyErr_Clear();
+      slot.finish_inline(ResultKind::kError, 0, {});
+      return;
+    }
+    return fail(ticket_of(slot.claim()), slot, 0,
+                indices_.numbers.empty() ? 0 : indices_.numbers.front());
+  }
+  value = Owned();  // from here on the blocks are the leases' own
+  auto tree = encoder_->tree();
+  bytes += encoder_->payload_bytes();
+  slot.counters().bytes.add_single_writer(bytes);
+  if (!encoder_->has_tail()) {
+    if (tree.size() <= Slot::kInline) {
+      slot.finish_inline(kind, bytes, tree);
+      return;
+    }
+    if (void* block = outlet_.arena->allocate(tree.size())) {
+      std::memcpy(block, tree.data(), tree.size());
+      auto ref = outlet_.arena->share(block);
+      outlet_.arena->release(block);
+      slot.finish_block(kind, bytes, {ref->offset, ref->bytes, ref->generation, outlet_.number},
+                        static_cast<uint32_t>(tree.size()));
+      return;
+    }
+  }
+  // No room in the arena: the consumer's supervisor takes the bytes into ordinary memory and
+  // finishes the ticket for us.
+  std::vector<std::byte> whole(encoder_->tail_offset() + encoder_->tail_bytes());
+  std::memcpy(whole.data(), tree.data(), tree.size());
+  encoder_->write_tail(whole.data() + encoder_->tail_offset());
+  uint64_t unit = slot.claim().seq * board_.granules() + slot.claim().granule;
+  before_wait();
+  link_send(outlet_.link, {LinkMessage::kPayload, static_cast<uint32_t>(kind), unit, whole.size()},
+            whole);
+  after_wait();
+  slot.leave_to_supervisor();
+}
+
+// ---- an item is a whole batch --------------------------------------------------------------------
+
+void PythonWorker::run_item(const Ticket& ticket, Slot& slot) {
+  Owned value = sample(ticket, slot, 0);
+  if (value && losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(value));
+  if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
+  Owned lost = losses();
+  if (!value) return emit(slot, ResultKind::kSkipped, std::move(lost));
+  // A replaced item travels with what it replaces.
+  Owned pair(PyTuple_Pack(2, value.get(), lost.get()));
+  value = Owned();
+  emit(slot, ResultKind::kReplaced, std::move(pair));
+}
+
+// ---- items are samples ---------------------------------------------------------------------------
+
+// Writes one sample into its row. False: it failed; an exception is set if that is to be raised.
+bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row,
+                           uint64_t index, uint32_t whole) {
+  if (!taken_.take_apart(sample)) return note_loss(row, index, false) && false;
+  if (base_ == nullptr || taken_.spec != known_spec_) {
+    if (taken_.spec != known_spec_ || known_rows_ != whole) {
+      RowLayout layout = layout_of(taken_.spec, whole);
+      if (base_ == nullptr) {
+        known_layout_ = std::move(layout);
+        known_spec_ = taken_.spec;
+        known_rows_ = whole;
+      }
+    }
+    std::byte* base =
+        base_ != nullptr ? nullptr : slot.rows(taken_.spec, known_layout_.bytes());
+    if (base == nullptr) {
+      auto expected = base_ != nullptr ? std::span<const std::byte>(known_spec_) : slot.layout();
+      std::string text = "samples of one batch must be alike: index " + std::to_string(index) +
+                         " gave " + describe(taken_.spec) + ", another sample of its batch " +
+                         describe(expected) + "; make them equal, or give collate=";
+      PyObject* type = helper("penstock.errors", "InvalidArgument");
+      PyErr_SetString(type != nullptr ? type : PyExc_ValueError, text.c_str());
+      return note_loss(row, index, false) && false;
+    }
+    base_ = base;
+  }
+  if (!taken_.objects.empty()) {
+    if (!columns_) {
+      columns_ = Owned(PyList_New(0));
+      for (size_t i = 0; i < taken_.objects.size(); ++i) {
+        Owned column(PyList_New(0));
+        PyList_Append(columns_.get(), column.get());
+      }
+    }
+    for (size_t i = 0; i < taken_.objects.size(); ++i) {
+      PyList_Append(PyList_GET_ITEM(columns_.get(), static_cast<Py_ssize_t>(i)),
+                    taken_.objects[i]);
+    }
+  }
+  return write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters());
+}
+
+void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count) {
+  uint64_t bytes =
+      base_ == nullptr ? 0 : known_layout_.bytes() / std::max<uint64_t>(known_rows_, 1) * count;
+  slot.counters().bytes.add_single_writer(bytes);
+  if (losses_.empty() && !columns_ && count == ticket.end - ticket.begin) {
+    slot.finish_inline(ResultKind::kRows, bytes, {});
+    return;
+  }
+  Owned lost = losses();
+  Owned value(Py_BuildValue("(IOO)", count, lost.get(),
+                            columns_ ? columns_.get() : Py_None));
+  emit(slot, ResultKind::kRows, std::move(value), bytes);
+}
+
+// __getitems__: all rows in one call. Left empty when that raised: then one by one, to know whose
+// fault it is.
+void PythonWorker::fetch_all(const Ticket& ticket, std::vector<Owned>& samples) {
+  uint32_t count = ticket.end - ticket.begin;
+  Owned list(PyList_New(count));
+  for (uint32_t row = 0; list && row < count; ++row) {
+    PyList_SET_ITEM(list.get(), row, indices_.at(row));
+  }
+  if (!list) return PyErr_Clear();
+  uint64_t key = key_of(ticket, 0);
+  set_ticket_key(settings_.order.seed, ticket.epoch, key);
+  if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
+  Owned all(PyObject_CallOneArg(getitems_.get(), list.get()));
+  Owned fast(all ? PySequence_Fast(all.get(), "__getitems__ must return a list") : nullptr);
+  if (!fast) return PyErr_Clear();
+  all = Owned();
+  if (PySequence_Fast_GET_SIZE(fast.get()) != count) return;
+  for (uint32_t row = 0; row < count; ++row) {
+    samples.push_back(Owned::borrow(PySequence_Fast_GET_ITEM(fast.get(), row)));
+  }
+}
+
+void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
+  uint32_t count = ticket.end - ticket.begin;
+  std::vector<Owned> fetched;
+  if (getitems_) fetch_all(ticket, fetched);
+  for (uint32_t row = 0; row < count; ++row) {
+    Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
+    bool fine = value && add_row(ticket, slot, value.get(), row, key_of(ticket, row), ticket.rows);
+    if (!fine && PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
+  }
+  finish_rows(ticket, slot, count);
+}
+
+void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
+  uint32_t count = ticket.end - ticket.begin;
+  std::vector<Owned> fetched;
+  if (getitems_) fetch_all(ticket, fetched);
+  Owned samples(PyList_New(0));
+  for (uint32_t row = 0; row < count; ++row) {
+    Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
+    if (value) {
+      PyList_Append(samples.get(), value.get());
+    } else if (PyErr_Occurred() != nullptr) {
+      return fail(ticket, slot, row, key_of(ticket, row));
+    }
+  }
+  uint64_t first = key_of(ticket, 0);
+  if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
+  Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
+  samples = Owned();
+  fetched.clear();
+  if (!batch) return fail(ticket, slot, 0, first);
+  if (losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(batch));
+  Owned lost = losses();
+  Owned pair(PyTuple_Pack(2, batch.get(), lost.get()));
+  batch = Owned();
+  emit(slot, ResultKind::kReplaced, std::move(pair));
+}
+
+// ---- streams -------------------------------------------------------------------------------------
+
+void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
+  Stream& stream = streams_[ticket.stream];
+  uint32_t rows = settings_.samples ? ticket.rows : 1;
+  uint64_t ordinal = (ticket.base + ticket.step) / settings_.streams;
+  auto key = [&](uint64_t at) {
+    // Streams of one epoch draw apart: the stream's number is in the upper half.
+    uint64_t index = at | static_cast<uint64_t>(ticket.stream) << 48;
+    set_ticket_key(settings_.order.seed, ticket.epoch, index);
+    if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, index);
+  };
+  auto next = [&](uint64_t at) {
+    key(at);
+    return Owned(PyIter_Next(stream.iterator.get()));
+  };
+  if (!stream.iterator || stream.epoch != ticket.epoch || stream.next != ordinal) {
+    stream.iterator = Owned();
+    Owned number(PyLong_FromUnsignedLong(ticket.stream));
+    key(0);
+    Owned iterable(PyObject_CallFunction(source_.get(), "OK", number.get(),
+                                         static_cast<unsigned long long>(ticket.epoch)));
+    if (iterable) stream.iterator = Owned(PyObject_GetIter(iterable.get()));
+    if (!stream.iterator) return fail(ticket, slot, 0, ordinal * rows);
+    stream.epoch = ticket.epoch;
+    stream.ended = false;
+    // Replay to the place: what was given out before is made again and dropped.
+    for (uint64_t at = 0; at < ordinal * rows && !stream.ended; ++at) {
+      stream.ended = !next(at);
+      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, at);
+    }
+  }
+  stream.next = ordinal + 1;
+  uint32_t count = 0;
+  Owned samples(collate_ ? PyList_New(0) : nullptr);
+  Owned item;
+  while (count < rows && !stream.ended) {
+    uint64_t at = ordinal * rows + count;
+    slot.progress(count);
+    Owned value = next(at);
+    if (!value) {
+      // A generator that raised is over.
+      stream.ended = true;
+      if (PyErr_Occurred() == nullptr) break;
+      if (!note_loss(count, at, false)) return fail(ticket, slot, count, at);
+      break;
+    }
+    if (!settings_.samples) {
+      item = std::move(value);
+    } else if (collate_) {
+      PyList_Append(samples.get(), value.get());
+    } else if (!add_row(ticket, slot, value.get(), count, at, ticket.rows)) {
+      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, count, at);
+      continue;
+    }
+    ++count;
+  }
+  if (count == 0 || (count < rows && settings_.drop_last)) {
+    return emit(slot, ResultKind::kEnd, losses());
+  }
+  if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
+  if (!collate_) return finish_rows(ticket, slot, count);
+  Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
+  samples = Owned();
+  if (!batch) return fail(ticket, slot, 0, ordinal * rows);
+  emit(slot, ResultKind::kPacket, std::move(batch));
+}
+
+}  // namespace penstock::python

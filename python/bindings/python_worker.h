@@ -1,0 +1,115 @@
+#pragma once
+
+#include "numpy_api.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codec.h"
+#include "penstock/pipeline/order.h"
+#include "penstock/workers/link.h"
+#include "penstock/workers/worker.h"
+#include "rows.h"
+
+namespace penstock::python {
+
+enum class OnError { kRaise, kSkip, kReplace };
+
+// What a worker needs to know of the plan, beside the dataset itself.
+struct PlanSettings {
+  enum class Source { kMap, kStream } source = Source::kMap;
+  bool samples = false;  // items are samples, a batch has several; else an item is a whole batch
+  Order::Options order;  // of what is indexed
+  OnError on_error = OnError::kRaise;
+  uint32_t retries = 0;
+  bool rekey_globals = false;  // NumPy's and Python's generators, per index
+  bool drop_last = false;      // of a stream's last, short batch
+  uint32_t streams = 1;
+};
+
+// The user's Python in a worker. One thread, which holds the GIL around every call here.
+class PythonWorker : public Fulfiller {
+ public:
+  // How results leave: as objects in the consumer's process, or as packets.
+  struct Outlet {
+    Allocator* arena = nullptr;  // null: objects
+    uint32_t number = 0;
+    int link = -1;
+  };
+  // source: the map, or for streams a callable (stream) -> iterator. collate: None, or what makes a
+  // batch of a list of samples. update: a callable (version) -> new length, or None.
+  PythonWorker(const PlanSettings& settings, PyObject* source, PyObject* collate, PyObject* update,
+               Board& board, Outlet outlet);
+  ~PythonWorker() override;
+
+  void run(const Ticket& ticket, Slot& slot) override;
+  void before_wait() override;
+  void after_wait() override;
+
+ private:
+  // An index as the user sees it: a number, or whatever a sampler gave.
+  struct Indices {
+    std::vector<uint64_t> numbers;
+    Owned objects;  // a list, instead of numbers
+    PyObject* at(size_t row) const;  // new reference
+  };
+  struct Loss {
+    uint32_t row;
+    uint64_t index;
+    std::string reason;
+    bool replaced;
+  };
+
+  bool load_indices(const Ticket& ticket, Slot& slot);
+  uint64_t key_of(const Ticket& ticket, uint32_t row) const;
+  Owned sample(const Ticket& ticket, Slot& slot, uint32_t row);
+  Owned attempt(const Ticket& ticket, PyObject* index, uint64_t key);
+  bool note_loss(uint32_t row, uint64_t index, bool replaced);
+  void run_item(const Ticket& ticket, Slot& slot);
+  void run_rows(const Ticket& ticket, Slot& slot);
+  void run_collate(const Ticket& ticket, Slot& slot);
+  void run_stream(const Ticket& ticket, Slot& slot);
+  bool add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row, uint64_t index,
+               uint32_t whole);
+  void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
+  void fetch_all(const Ticket& ticket, std::vector<Owned>& samples);
+  void fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index);
+  void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
+  Owned losses() const;
+  static std::string pending_error();
+
+  PlanSettings settings_;
+  Owned source_, getitems_, collate_, update_;
+  Board& board_;
+  Outlet outlet_;
+  std::unique_ptr<Encoder> encoder_;
+  Order order_;
+  uint64_t version_ = 0;
+  PyThreadState* released_ = nullptr;
+
+  // Of the ticket in hand.
+  uint32_t worker_ = 0;
+  Indices indices_;
+  Sample taken_;
+  std::vector<Loss> losses_;
+  std::byte* base_ = nullptr;
+  Owned columns_;  // object columns: a list of lists
+
+  // The layout of the last batch, which the next one very likely shares.
+  std::vector<std::byte> known_spec_;
+  uint64_t known_rows_ = 0;
+  RowLayout known_layout_;
+
+  // Streams.
+  struct Stream {
+    Owned iterator;
+    uint64_t epoch = UINT64_MAX;
+    uint64_t next = 0;  // its ordinal
+    bool ended = false;
+  };
+  std::vector<Stream> streams_;
+};
+
+}  // namespace penstock::python

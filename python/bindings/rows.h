@@ -1,0 +1,55 @@
+#pragma once
+
+#include "numpy_api.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/memory/batch_layout.h"
+#include "penstock/observe/counters.h"
+
+namespace penstock::python {
+
+// One sample taken apart: its structure as bytes (equal bytes: samples that batch together), its
+// arrays, and what is no array. The structure is what travels as a batch's layout:
+//
+//   spec := 'a' dtype u8 ndim i64 shape*    an array or number: a column
+//         | 'x' u32 dtype name, spec('a')   a torch tensor
+//         | 'o'                             anything else: a list of objects
+//         | 'T' u32 spec* | 'L' u32 spec* | 'M' class u32 spec* | 'D' u32 (packet key, spec)*
+//   dtype := u8 NumPy's type number, or 255 u32 pickle
+struct Sample {
+  std::vector<std::byte> spec;
+  std::vector<PyArrayObject*> arrays;  // borrowed from the sample or kept by `keep`
+  std::vector<PyObject*> objects;      // borrowed
+  std::vector<Owned> keep;
+
+  // False: a Python exception is set.
+  bool take_apart(PyObject* sample);
+
+ private:
+  bool node(PyObject* value, int depth);
+  bool array(PyArrayObject* array);
+};
+
+// The columns of a structure, in the order of Sample::arrays.
+RowLayout layout_of(std::span<const std::byte> spec, uint64_t rows);
+
+// Writes a sample's arrays into its row of the batch. False: a Python exception is set.
+bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, uint64_t row,
+               WorkerCounters& counters);
+
+// Moves the rows that were kept together: `lost` are sorted rows that are to vanish.
+void close_gaps(const RowLayout& layout, std::byte* base, const std::vector<uint32_t>& lost);
+
+// The batch as Python objects over `base`, whose owner is `owner` (borrowed; kept by every array).
+// objects: a list with one list per 'o' column. nullptr: exception.
+PyObject* batch_of(std::span<const std::byte> spec, const RowLayout& layout, std::byte* base,
+                   uint64_t rows, PyObject* owner, PyObject* objects);
+
+// "array of float32 with shape (3, 4)", "(int64, array ...)": for the message about ragged samples.
+std::string describe(std::span<const std::byte> spec);
+
+}  // namespace penstock::python

@@ -1,0 +1,95 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "core.h"
+#include "numpy_memory.h"
+#include "penstock/base/error.h"
+#include "penstock/base/os.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+
+namespace {
+
+// The feed's arena, as a worker process reaches it.
+class RemoteRows : public RowMemory {
+ public:
+  RemoteRows(std::shared_ptr<Region> region, int link) : region_(std::move(region)), link_(link) {}
+  std::byte* at(uint64_t offset) override { return region_->base() + offset; }
+  void request(Board&) override { link_send(link_, {LinkMessage::kRoom, 0, 0, 0}); }
+
+ private:
+  std::shared_ptr<Region> region_;
+  int link_;
+};
+
+// The whole life of a worker process, after Python has unpacked the dataset.
+void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t number,
+                   nb::dict s, nb::object source, nb::object collate, nb::object update) {
+  PlanSettings plan;
+  plan.order.length = nb::cast<uint64_t>(s["length"]);
+  plan.order.batch_size = std::max<uint64_t>(nb::cast<uint64_t>(s["batch_size"]), 1);
+  plan.order.shuffle = nb::cast<bool>(s["shuffle"]);
+  plan.order.seed = nb::cast<uint64_t>(s["seed"]);
+  plan.order.drop_last = plan.drop_last = nb::cast<bool>(s["drop_last"]);
+  plan.order.rank = nb::cast<uint32_t>(s["rank"]);
+  plan.order.world = nb::cast<uint32_t>(s["world"]);
+  plan.samples = nb::cast<bool>(s["samples"]);
+  plan.retries = nb::cast<uint32_t>(s["retries"]);
+  plan.streams = std::max(nb::cast<uint32_t>(s["streams"]), 1u);
+  auto on_error = nb::cast<std::string>(s["on_error"]);
+  plan.on_error = on_error == "skip"      ? OnError::kSkip
+                  : on_error == "replace" ? OnError::kReplace
+                                          : OnError::kRaise;
+  if (nb::cast<std::string>(s["source"]) == "stream") {
+    plan.source = PlanSettings::Source::kStream;
+  }
+  plan.rekey_globals = true;
+
+  auto board = Board::open(board_fd);
+  board->place(worker).pid.store(nb::cast<int64_t>(s["pid"]));
+  // Never destroyed: arrays of user code live in it until the process ends.
+  auto* arena = new Allocator(Region::create(Region::Kind::kShared));
+  if (!link_send(link, {LinkMessage::kArena, 0, number, 0}, {}, arena->region()->fd())) return;
+  // What a batch of samples is made of is copied into its row anyway; only whole items are returned
+  // by address.
+  if (!plan.samples || !collate.is_none()) {
+    install_numpy_memory(*arena, nb::cast<size_t>(s["numpy_threshold"]));
+  }
+  RemoteRows rows(Region::open(arena_fd), link);
+  PythonWorker python(plan, source.ptr(), collate.ptr(), update.ptr(), *board,
+                      {arena, number, link});
+  serve(*board, worker, python, &rows);
+}
+
+}  // namespace
+
+void bind_worker(nb::module_& m) {
+  m.def("serve_process", &serve_process, nb::arg("worker"), nb::arg("board"), nb::arg("arena"),
+        nb::arg("link"), nb::arg("number"), nb::arg("settings"), nb::arg("source"),
+        nb::arg("collate").none(), nb::arg("update").none());
+  m.def("keep_freed_memory", &os::keep_freed_memory);
+  m.def("link_pair", [] {
+    auto [a, b] = link_pair();
+    return nb::make_tuple(a.release(), b.release());
+  });
+  m.def("report_failure", [](int link, nb::bytes packed) {
+    LinkHeader header{LinkMessage::kFailed, 0, 0, packed.size()};
+    link_send(link, header,
+              {static_cast<const std::byte*>(packed.data()), packed.size()});
+  });
+  m.def("receive_update", [](int link) {
+    LinkHeader header;
+    os::Fd descriptor;
+    bool there;
+    {
+      nb::gil_scoped_release unlocked;
+      there = link_receive(link, header, descriptor);
+    }
+    if (!there) throw Error(Code::kClosed, "worker", "the consumer is gone");
+    return nb::make_tuple(header.number, descriptor.release());
+  });
+}
+
+}  // namespace penstock::python
