@@ -1,0 +1,136 @@
+#include "penstock/memory/copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace penstock {
+namespace {
+
+constexpr size_t kLine = 64;
+
+#if defined(__SSE2__)
+
+constexpr size_t kStreamFrom = size_t{256} << 10;  // below, the caches are the better place
+constexpr size_t kPage = 4096;
+constexpr size_t kPagesAtOnce = 4;
+
+// dst: 16-byte aligned.
+inline void stream_line(std::byte* dst, const std::byte* src) {
+  auto* to = reinterpret_cast<__m128i*>(dst);
+  const auto* from = reinterpret_cast<const __m128i*>(src);
+  __m128i a = _mm_loadu_si128(from);
+  __m128i b = _mm_loadu_si128(from + 1);
+  __m128i c = _mm_loadu_si128(from + 2);
+  __m128i d = _mm_loadu_si128(from + 3);
+  _mm_stream_si128(to, a);
+  _mm_stream_si128(to + 1, b);
+  _mm_stream_si128(to + 2, c);
+  _mm_stream_si128(to + 3, d);
+}
+
+// Several pages side by side: a core's prefetcher follows one stream per page, so that more lines
+// are under way at a time than in one stream (measured: a quarter faster).
+void stream(std::byte* dst, const std::byte* src, size_t bytes) {
+  size_t head = -reinterpret_cast<uintptr_t>(dst) % kLine;
+  std::memcpy(dst, src, head);
+  dst += head;
+  src += head;
+  bytes -= head;
+  for (; bytes >= kPagesAtOnce * kPage; bytes -= kPagesAtOnce * kPage) {
+    for (size_t line = 0; line < kPage; line += kLine) {
+      for (size_t page = 0; page < kPagesAtOnce; ++page) {
+        stream_line(dst + page * kPage + line, src + page * kPage + line);
+      }
+    }
+    dst += kPagesAtOnce * kPage;
+    src += kPagesAtOnce * kPage;
+  }
+  for (; bytes >= kLine; bytes -= kLine, dst += kLine, src += kLine) stream_line(dst, src);
+  std::memcpy(dst, src, bytes);
+  _mm_sfence();  // streaming stores are not ordered by a release that follows
+}
+
+#else
+
+constexpr size_t kStreamFrom = SIZE_MAX;
+void stream(std::byte* dst, const std::byte* src, size_t bytes) { std::memcpy(dst, src, bytes); }
+
+#endif
+
+// How far ahead of their turn rows are fetched. A few kilobytes keep as many lines under way as the
+// core can; fewer rows than two leave no time, more than 32 gain nothing.
+constexpr size_t kAheadBytes = 4096;
+constexpr size_t kLinesFetched = 16;  // of a row; the prefetcher follows longer ones by itself
+
+// Rows of the destination are fetched too, which pays when it was not used for a while (measured: a
+// fifth), but only where they are longer than a line or so: short ones lie side by side.
+constexpr size_t kRowsFetchedOfDestination = 2;
+constexpr size_t kShortRow = 128;
+
+// Into the second-level cache: the first level's few places for lines under way stay free for the
+// copy (measured: 12.3 against 10.4 million rows of 784 bytes a second, 8.7 without fetching).
+inline void fetch_row(const std::byte* row, size_t lines) {
+  for (size_t line = 0; line < lines; ++line) __builtin_prefetch(row + line * kLine, 0, 2);
+}
+
+// kBytes: the rows' length known in advance, for lengths where a call of memcpy costs more than the
+// copy; 0: `row_bytes`.
+template <size_t kBytes>
+void gather(std::byte* dst, const std::byte* src, size_t row_bytes, size_t row_stride,
+            const uint64_t* indices, size_t count) {
+  size_t bytes = kBytes != 0 ? kBytes : row_bytes;
+  size_t ahead = std::clamp<size_t>(kAheadBytes / std::max<size_t>(bytes, 1), 2, 32);
+  size_t lines = std::min((bytes + kLine - 1) / kLine, kLinesFetched);
+  ahead = std::min(ahead, count);
+  for (size_t i = 0; i < ahead; ++i) fetch_row(src + indices[i] * row_stride, lines);
+  for (size_t i = 0; i < count; ++i) {
+    if (i + ahead < count) fetch_row(src + indices[i + ahead] * row_stride, lines);
+    if (bytes > kShortRow && i + kRowsFetchedOfDestination < count) {
+      fetch_row(dst + (i + kRowsFetchedOfDestination) * bytes, lines);
+    }
+    std::memcpy(dst + i * bytes, src + indices[i] * row_stride, bytes);
+  }
+}
+
+}  // namespace
+
+void copy_stream(void* dst, const void* src, size_t bytes) {
+  if (bytes < kStreamFrom) {
+    if (bytes > 0) std::memcpy(dst, src, bytes);
+    return;
+  }
+  stream(static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), bytes);
+}
+
+void gather_rows(void* dst, const void* src_base, size_t row_bytes, size_t row_stride,
+                 const uint64_t* indices, size_t count) {
+  auto* to = static_cast<std::byte*>(dst);
+  const auto* from = static_cast<const std::byte*>(src_base);
+  if (row_bytes == 0) return;
+  if (row_bytes >= kStreamFrom) {
+    for (size_t i = 0; i < count; ++i) {
+      copy_stream(to + i * row_bytes, from + indices[i] * row_stride, row_bytes);
+    }
+    return;
+  }
+  switch (row_bytes) {
+    case 1:
+      return gather<1>(to, from, row_bytes, row_stride, indices, count);
+    case 2:
+      return gather<2>(to, from, row_bytes, row_stride, indices, count);
+    case 4:
+      return gather<4>(to, from, row_bytes, row_stride, indices, count);
+    case 8:
+      return gather<8>(to, from, row_bytes, row_stride, indices, count);
+    case 16:
+      return gather<16>(to, from, row_bytes, row_stride, indices, count);
+    default:
+      return gather<0>(to, from, row_bytes, row_stride, indices, count);
+  }
+}
+
+}  // namespace penstock
