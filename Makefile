@@ -77,7 +77,7 @@ bench: $(STAMPS)/engine $(STAMPS)/bench-group
 lint: $(STAMPS)/engine $(STAMPS)/lint-group
 	tools/lint.sh
 
-format: $(STAMPS)/lint-group
+format: $(STAMPS)/engine $(STAMPS)/lint-group
 	tools/format.sh
 
 wheel: $(STAMPS)/build $(STAMPS)/wheel-group

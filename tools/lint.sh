@@ -7,6 +7,7 @@ run() { echo "+ ${*:1:4}" | cut -c1-100; "$@" || failed=1; }
 
 run ruff check .
 run ruff format --check .
+run tools/stubs.sh --check
 run mypy
 mapfile -t sources < <(git ls-files '*.h' '*.cc')
 run clang-format --dry-run -Werror "${sources[@]}"
