@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
 #include <cstring>
 #include <utility>
 
@@ -22,6 +24,12 @@ constexpr int64_t kSignalCheckNs = 100'000'000;
 template <class T>
 T setting(const nb::dict& settings, const char* name) {
   return nb::cast<T>(settings[name]);
+}
+
+// What next() returns after the last batch: no value that user code could have made.
+PyObject* end_marker() {
+  static PyObject* marker = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
+  return marker;
 }
 
 nb::object steal(PyObject* object) {
@@ -78,7 +86,7 @@ bool ListedTickets::describe(const Position& at, Post& post) {
 
 // ---- construction --------------------------------------------------------------------------------
 
-Core::Core(nb::dict s) : order_([&] {
+Core::Core(nb::dict s) : owner_(getpid()), order_([&] {
     Order::Options o;
     o.length = setting<uint64_t>(s, "length");
     o.batch_size = std::max<uint64_t>(setting<uint64_t>(s, "batch_size"), 1);
@@ -140,15 +148,48 @@ Core::Core(nb::dict s) : order_([&] {
   arena_of_ = [this](uint32_t number) { return supervisor_->region(number); };
 }
 
-Core::~Core() { close(0); }
+Core::~Core() {
+  if (getpid() == owner_) {
+    close(0);
+    return;
+  }
+  // A forked child's copy: the threads are not here, and everything else is the parent's.
+  for (std::thread& t : threads_) t.detach();
+  (void)inline_.release();
+  (void)feed_.release();
+  (void)supervisor_.release();
+  (void)arena_.release();
+  (void)board_.release();
+}
+
+nb::object EpochIterator::next() {
+  if (over_) throw nb::stop_iteration();
+  nb::object batch;
+  try {
+    batch = engine().next(epoch_, serial_);
+  } catch (...) {
+    over_ = true;
+    throw;
+  }
+  if (batch.ptr() != end_marker()) return batch;
+  over_ = true;
+  if (engine().is_current(serial_)) finished_(epoch_);
+  throw nb::stop_iteration();
+}
 
 void Core::close(double grace) {
-  std::vector<std::thread> threads;
+  if (getpid() != owner_) return;
   {
     nb::gil_scoped_release unlocked;
     supervisor_->close(static_cast<int64_t>(grace * 1e9));
     for (std::thread& t : threads_) t.join();
     threads_.clear();
+  }
+  // What leads back to Python would otherwise be a cycle that its collector cannot see.
+  if (consumer_.try_lock()) {
+    inline_.reset();
+    columns_.clear();
+    consumer_.unlock();
   }
 }
 
@@ -186,16 +227,17 @@ class ConsumerLock {
 };
 }  // namespace
 
-nb::object Core::next(uint64_t epoch) {
+nb::object Core::next(uint64_t epoch, uint64_t serial) {
   ConsumerLock lock(consumer_);
   for (;;) {
     check_open();
+    if (serial != serial_) return nb::borrow(end_marker());
     switch (feed_->poll(epoch)) {
       case Feed::Poll::kEpochEnd:
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        return nb::object();
+        return nb::borrow(end_marker());
       case Feed::Poll::kBatch: {
         nb::object batch = take();
         if (batch.is_valid()) return batch;
@@ -436,20 +478,13 @@ void Core::set_length(uint64_t length, uint64_t version) {
 
 // ---- workers ---------------------------------------------------------------------------------------
 
-namespace {
-// In this process the dataset itself was changed by the hook: only its length is news.
-nb::object length_after_update(Core* core) {
-  return nb::cpp_function([core](uint64_t) { return nb::int_(core->steps(0)); });
-}
-}  // namespace
-
-void Core::run_thread(uint32_t worker, nb::object source, nb::object collate) {
-  PythonWorker python(plan_, source.ptr(), collate.ptr(), Py_None, *board_, {});
+void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
+  PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, {});
   serve(*board_, worker, python, rows_.get());
 }
 
-void Core::set_inline(nb::object source, nb::object collate) {
-  inline_ = std::make_unique<PythonWorker>(plan_, source.ptr(), collate.ptr(), Py_None, *board_,
+void Core::set_inline(nb::object source, nb::object collate, nb::object update) {
+  inline_ = std::make_unique<PythonWorker>(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_,
                                            PythonWorker::Outlet{});
 }
 
@@ -577,6 +612,11 @@ nb::dict Core::stats() {
 }
 
 void bind_core(nb::module_& m) {
+  m.attr("END") = nb::borrow(end_marker());
+  nb::class_<EpochIterator>(m, "EpochIterator")
+      .def(nb::init<nb::object, uint64_t, uint64_t, nb::object>())
+      .def("__iter__", [](nb::handle self) { return self; })
+      .def("__next__", &EpochIterator::next);
   nb::class_<Core>(m, "Core", "One Loader's engine. Internal: use penstock.Loader.")
       .def(nb::init<nb::dict>())
       .def("next", &Core::next)
@@ -589,8 +629,12 @@ void bind_core(nb::module_& m) {
       .def("closed", &Core::closed)
       .def("close", &Core::close)
       .def("run_thread", &Core::run_thread, nb::arg("worker"), nb::arg("source"),
-           nb::arg("collate").none())
-      .def("set_inline", &Core::set_inline, nb::arg("source"), nb::arg("collate").none())
+           nb::arg("collate").none(), nb::arg("update"))
+      .def("set_inline", &Core::set_inline, nb::arg("source"), nb::arg("collate").none(),
+           nb::arg("update"))
+      .def("set_serial", &Core::set_serial)
+      .def("check_open", &Core::check_open)
+      .def("count_restart", &Core::count_restart)
       .def("start_columns", &Core::start_columns)
       .def("supervise", &Core::supervise)
       .def("attach", &Core::attach)

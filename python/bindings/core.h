@@ -61,7 +61,12 @@ class Core {
   explicit Core(nanobind::dict settings);
   ~Core();
 
-  nanobind::object next(uint64_t epoch);  // null object: the epoch is over
+  // `serial`: of the iteration that asks; a later one has made it stale (END). END: the epoch is over.
+  nanobind::object next(uint64_t epoch, uint64_t serial);
+  void set_serial(uint64_t serial) { serial_ = serial; }
+  bool is_current(uint64_t serial) const { return serial == serial_; }
+  void count_restart() { board_->consumer().restarts.add(); }
+  void check_open();
   void begin_epoch();
   void seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead);
   nanobind::tuple position();
@@ -72,8 +77,9 @@ class Core {
   void close(double grace);
 
   // Workers.
-  void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate);
-  void set_inline(nanobind::object source, nanobind::object collate);
+  void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate,
+                  nanobind::object update);
+  void set_inline(nanobind::object source, nanobind::object collate, nanobind::object update);
   void start_columns(std::vector<nanobind::object> arrays, nanobind::object sample, uint32_t threads);
   nanobind::tuple supervise();
   void attach(uint32_t worker, int pidfd, int link, int64_t pid);
@@ -94,9 +100,10 @@ class Core {
   [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
   [[noreturn]] void raise(nanobind::object exception);
   uint64_t index_of(const Ticket& ticket, uint32_t row);
-  void check_open();
 
   PlanSettings plan_;
+  pid_t owner_;  // a forked child's copy touches nothing
+  uint64_t serial_ = 0;
   Board::Shape shape_;
   bool processes_ = false;
   std::unique_ptr<Board> board_;
@@ -119,6 +126,24 @@ class Core {
   std::vector<std::byte> spec_;
   uint64_t spec_rows_ = 0;
   RowLayout layout_;
+};
+
+// `for batch in loader`: one epoch.
+class EpochIterator {
+ public:
+  EpochIterator(nanobind::object core, uint64_t epoch, uint64_t serial, nanobind::object finished)
+      : core_(std::move(core)), epoch_(epoch), serial_(serial), finished_(std::move(finished)) {
+    engine().set_serial(serial);
+  }
+  nanobind::object next();
+
+ private:
+  Core& engine() { return nanobind::cast<Core&>(core_); }
+
+  nanobind::object core_;
+  uint64_t epoch_, serial_;
+  nanobind::object finished_;  // called with the epoch when it is over
+  bool over_ = false;
 };
 
 void bind_core(nanobind::module_& m);

@@ -5,7 +5,7 @@
 
 #include "core.h"
 #include "os.h"
-#include "penstock/base/bijection.h"
+#include "permutation.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "random.h"
@@ -32,11 +32,14 @@ void translate(const std::exception_ptr& thrown, void*) {
 NB_MODULE(_engine, m) {
   m.doc() = "The engine of penstock. Internal: use the package penstock.";
   if (_import_array() < 0) throw nb::python_error();
+  // A thread that was abandoned in user code keeps its loader to the end of the process.
+  nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
   penstock::bind_os(m);
   penstock::bind_random(m);
   penstock::python::bind_core(m);
   penstock::python::bind_worker(m);
+  penstock::python::bind_permutation(m);
   m.def("usable_cores", &penstock::os::usable_cores);
   m.def("memory_limit", &penstock::os::memory_limit);
   m.def("resident_bytes", &penstock::os::process_resident_bytes);

@@ -37,7 +37,8 @@ PythonWorker::PythonWorker(const PlanSettings& settings, PyObject* source, PyObj
       source_(Owned::borrow(source)),
       board_(board),
       outlet_(outlet),
-      order_(settings.order) {
+      order_(settings.order),
+      version_(settings.version) {
   if (collate != Py_None) collate_ = Owned::borrow(collate);
   if (update != Py_None) update_ = Owned::borrow(update);
   if (settings.source == PlanSettings::Source::kMap && settings.samples) {

@@ -27,6 +27,7 @@ struct PlanSettings {
   bool rekey_globals = false;  // NumPy's and Python's generators, per index
   bool drop_last = false;      // of a stream's last, short batch
   uint32_t streams = 1;
+  uint64_t version = 0;  // of the dataset as it is now
 };
 
 // The user's Python in a worker. One thread, which holds the GIL around every call here.

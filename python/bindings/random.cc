@@ -200,17 +200,26 @@ void set_ticket_key(uint64_t seed, uint64_t epoch, uint64_t index) {
 
 void clear_ticket_key() { t_key.in_ticket = false; }
 
-void rekey_globals(uint64_t seed, uint64_t epoch, uint64_t index) {
+namespace {
+
+GlobalGenerators& global_generators() {
   // Leaked on purpose: it refers to Python objects, and static destructors run without Python.
   static GlobalGenerators* generators = new GlobalGenerators();
-  generators->rekey(seed, epoch, index);
+  return *generators;
+}
+
+}  // namespace
+
+void rekey_globals(uint64_t seed, uint64_t epoch, uint64_t index) {
+  global_generators().rekey(seed, epoch, index);
 }
 
 void bind_random(nb::module_& m) {
   pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   nb::class_<PhiloxBitGenerator>(m, "PhiloxBitGenerator",
                                  "Philox 4x32-10 at the address (seed, epoch, index, operation), "
-                                 "for ``numpy.random.Generator``.")
+                                 "for ``numpy.random.Generator``.",
+                                 nb::is_weak_referenceable())
       .def(nb::init<uint64_t, uint64_t, uint64_t, uint32_t>(), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("index"), nb::arg("operation") = 0)
       .def_prop_ro("capsule", [](const PhiloxBitGenerator& self) { return self.capsule(); })
@@ -225,6 +234,9 @@ void bind_random(nb::module_& m) {
   m.def("clear_ticket_key", &clear_ticket_key);
   m.def("rekey_globals", &rekey_globals, nb::arg("seed"), nb::arg("epoch"), nb::arg("index"),
         "Put NumPy's and Python's global generators at the address of a sample.");
+  m.def(
+      "rekeys_in_place", [] { return global_generators().in_place(); },
+      "Whether `rekey_globals` found the generators' states, rather than calling seed().");
 }
 
 }  // namespace penstock

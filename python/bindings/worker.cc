@@ -46,6 +46,7 @@ void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32
     plan.source = PlanSettings::Source::kStream;
   }
   plan.rekey_globals = true;
+  plan.version = nb::cast<uint64_t>(s["version"]);
 
   auto board = Board::open(board_fd);
   board->place(worker).pid.store(nb::cast<int64_t>(s["pid"]));

@@ -60,6 +60,9 @@ class ForkServer:
                     self._launch()
                 answer, received = self._ask(("start",), fds)
                 process = self._process
+                if answer[0] != "error" and not received:
+                    self._ask(("kill", answer[0]), [])
+                    answer = ("error", "no descriptor left for its handle")
         finally:
             os.close(config_fd)
         if answer[0] == "error":

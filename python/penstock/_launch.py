@@ -28,7 +28,7 @@ from typing import Any
 from . import _bootstrap
 from ._bootstrap import restore_stderr
 from ._memfile import memory_file
-from .errors import Closed, InvalidArgument, System
+from .errors import Closed, Error, InvalidArgument, System
 
 __all__ = [
     "UNKNOWN_STATUS",
@@ -197,30 +197,31 @@ class Launcher:
         if self._closed:
             raise Closed("the launcher was closed", "start")
         descriptors = dict(fds)
-        with contextlib.ExitStack() as temporary:
+        if "stderr" in fds and _is_open(2):
+            descriptors["original stderr"] = 2
+        config = {
+            "main": self._main,
+            "index": index,
+            "settings": settings,
+            "captures": "stderr" in fds,
+            "path": [entry for entry in sys.path if isinstance(entry, str)],
+            "argv": [str(word) for word in getattr(sys, "argv", [])],
+            "recursion": sys.getrecursionlimit(),
+            "folder": _folder(),
+            "environment": dict(os.environ) if self._server is not None else None,
+        }
+        try:
             descriptors["parent"] = os.pidfd_open(os.getpid())
-            temporary.callback(os.close, descriptors["parent"])
-            if "stderr" in fds and _is_open(2):
-                descriptors["original stderr"] = 2
-            config = {
-                "main": self._main,
-                "index": index,
-                "settings": settings,
-                "captures": "stderr" in fds,
-                "path": [entry for entry in sys.path if isinstance(entry, str)],
-                "argv": [str(word) for word in getattr(sys, "argv", [])],
-                "recursion": sys.getrecursionlimit(),
-                "folder": _folder(),
-                "environment": dict(os.environ) if self._server is not None else None,
-            }
             try:
-                if self.start_method == "spawn":
-                    return spawn(config, descriptors)
-                if self.start_method == "forkserver":
+                if self._server is not None:
                     return self._server.start(config, descriptors)  # type: ignore[no-any-return]
-                return _fork(config, descriptors)
-            except OSError as error:
-                raise System(f"cannot start a worker process: {error}", "start") from error
+                return (spawn if self.start_method == "spawn" else _fork)(config, descriptors)
+            finally:
+                os.close(descriptors["parent"])
+        except OSError as error:
+            if isinstance(error, Error):
+                raise
+            raise System(f"cannot start a worker process: {error}", "start") from error
 
     def close(self) -> None:
         """Start no more. Workers go on."""

@@ -70,10 +70,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._find_module(obj.__name__)
         elif isinstance(obj, np.memmap):
             return reduce_array(obj)
-        elif isinstance(obj, io.TextIOWrapper) and not any(
-            obj is standard for standard in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-        ):
-            raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")
+        elif isinstance(obj, io.TextIOBase):
+            return _reduce_stream(obj)
         return super().reducer_override(obj)
 
     def _note_class(self, kind: type) -> None:
@@ -94,6 +92,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         ):
             cloudpickle.register_pickle_by_value(module)
             self._by_value.append(module)
+
+
+def _reduce_stream(stream: io.TextIOBase) -> Any:
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        if stream is getattr(sys, name):
+            return getattr, (sys, name)
+    if isinstance(stream, io.TextIOWrapper):
+        kind = type(stream)
+        raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")
+    return NotImplemented
 
 
 class RootedPickler(Pickler):

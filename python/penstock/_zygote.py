@@ -6,15 +6,18 @@ safe and cheap. It ends when its parent does or closes the socket.
 Messages are one packet each, marshalled. Request ``("start",)`` carries descriptors: the worker's
 configuration, then those in its ``order``; the answer is ``(serial, pid)`` with the pidfd.
 Request ``("status", serial)``: the answer is ``(status,)`` as `os.waitpid` gives it, or
-``(None,)``. An answer ``("error", text)`` goes to a request that failed.
+``(None,)``. Request ``("kill", serial)`` is for a parent that had no room for the pidfd; the answer
+is ``()``. An answer ``("error", text)`` goes to a request that failed.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import marshal
 import os
 import select
+import signal
 import socket
 import warnings
 from typing import Any
@@ -50,7 +53,7 @@ class _Server:
             for fd, _ in self._poll.poll():
                 if fd in self._children:
                     self._reap(fd)
-                elif not self._answer():
+                elif fd == self._link.fileno() and not self._answer():
                     return
 
     def _reap(self, pidfd: int) -> None:
@@ -67,12 +70,13 @@ class _Server:
             return False
         request = marshal.loads(message)
         if request[0] == "status":
-            serial = request[1]
-            for pidfd, (other, _) in list(self._children.items()):
-                # Asked as soon as the process ended, perhaps before the poll told us.
-                if other == serial and select.select([pidfd], [], [], 0)[0]:
-                    self._reap(pidfd)
-            self._link.send(marshal.dumps((self._statuses.pop(serial, None),)))
+            self._link.send(marshal.dumps((self._status(request[1]),)))
+            return True
+        if request[0] == "kill":
+            pidfd = self._pidfd(request[1])
+            if pidfd is not None:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            self._link.send(marshal.dumps(()))
             return True
         try:
             serial, pid, pidfd = self._fork(fds)
@@ -85,17 +89,28 @@ class _Server:
                 os.close(fd)
         return True
 
+    def _pidfd(self, serial: int) -> int | None:
+        return next((fd for fd, (other, _) in self._children.items() if other == serial), None)
+
+    def _status(self, serial: int) -> int | None:
+        pidfd = self._pidfd(serial)
+        # Asked as soon as the process ended, perhaps before the poll told us.
+        if pidfd is not None and select.select([pidfd], [], [], 0)[0]:
+            self._reap(pidfd)
+        return self._statuses.pop(serial, None)
+
     def _fork(self, fds: list[int]) -> tuple[int, int, int]:
-        config = marshal.loads(os.pread(fds[0], os.fstat(fds[0]).st_size, 0))
+        config = marshal.loads(os.pread(fds[0], os.fstat(fds[0]).st_size, 0)) if fds else {}
+        if len(config.get("order", ())) != len(fds):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        numbers = dict(zip(config["order"][1:], fds[1:], strict=True))
         with warnings.catch_warnings():
             # The other threads are that watch and a linear algebra library's, which expects this.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
             self._link.detach()
-            _bootstrap.after_server_fork(
-                config, dict(zip(config["order"][1:], fds[1:], strict=True))
-            )
+            _bootstrap.after_server_fork(config, numbers)
         pidfd = os.pidfd_open(pid)
         self._started += 1
         self._children[pidfd] = (self._started, pid)

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace nanobind {
+class module_;
+}
+
+namespace penstock::python {
+
+// The order of a shuffled epoch, for those who want it without a Loader.
+void bind_permutation(nanobind::module_& m);
+
+}  // namespace penstock::python

@@ -1,0 +1,79 @@
+"""penstock feeds training: batches made on all cores, in order, without a copy.
+
+>>> import penstock
+>>> for x, y in penstock.Loader(dataset, workers=8, use_multiprocessing=True):
+...     train(x, y)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__all__ = [
+    "Closed",
+    "DataLoss",
+    "Error",
+    "Internal",
+    "InvalidArgument",
+    "Loader",
+    "NotFound",
+    "OutOfMemory",
+    "Permutation",
+    "RemoteError",
+    "System",
+    "Timeout",
+    "WorkerLost",
+    "WorkerTraceback",
+    "__version__",
+    "errors",
+    "jax",
+    "keras",
+    "rng",
+    "threadsafe",
+    "torch",
+]
+
+if TYPE_CHECKING:
+    from . import errors, jax, keras, torch
+    from ._engine import Permutation, rng
+    from .errors import (
+        Closed,
+        DataLoss,
+        Error,
+        Internal,
+        InvalidArgument,
+        NotFound,
+        OutOfMemory,
+        RemoteError,
+        System,
+        Timeout,
+        WorkerLost,
+        WorkerTraceback,
+    )
+    from .loader import Loader
+    from .streams import threadsafe
+
+    __version__: str
+
+# Worker processes import this package too: nothing is imported before it is used.
+_HOMES = {"Loader": "loader", "threadsafe": "streams", "rng": "_engine", "Permutation": "_engine"}
+_MODULES = ("errors", "jax", "keras", "torch")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
+    if name in __all__:
+        module = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+        value = globals()[name] = getattr(module, name)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,272 @@
+"""The workers of one Loader: starting, replacing, updating and ending them.
+
+States of the crew: made -> started (first batch asked for) -> closed. `start` and `close` happen
+once; `close` may come from any thread, at exit, or from the garbage collector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from typing import Any
+
+from . import _engine, errors
+from ._plan import Plan
+
+# A worker that dies this often before its first ticket will not get better.
+_MOST_FALSE_STARTS = 3
+_STDERR_TAIL = 4096
+
+
+class Crew:
+    """Keeps the workers of a Loader going. Knows the engine's core, not the Loader."""
+
+    def __init__(
+        self,
+        core: Any,
+        plan: Plan,
+        collate: Any,
+        settings: dict[str, Any],
+        mode: str,
+        start_method: str,
+    ) -> None:
+        self.core = core
+        self.plan = plan
+        self.collate = collate
+        self.settings = settings
+        self.mode = mode
+        self.start_method = start_method
+        self.version = 0
+        self.length = plan.length
+        self.started = False
+        self.processes: dict[int, Any] = {}
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._payload: Any = None
+        self._launcher: Any = None
+        self._stderr: dict[int, int] = {}
+        self._false_starts = 0
+        self._next_number = 0
+        self._spare = 0
+        self._threads: list[threading.Thread] = []
+        self._supervisor: threading.Thread | None = None
+        self._closed = False
+
+    # ---- starting --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        with self._lock:
+            if self.started:
+                return
+            self.started = True
+            workers = self.settings["workers"]
+            if self.mode == "inline":
+                self.core.set_inline(self.plan.source, self.collate, self._changed)
+                return
+            if self.plan.kind == "columns":
+                self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
+                return
+            if self.mode == "threads":
+                self._spare = workers
+                for worker in range(workers):
+                    self._start_thread(worker)
+                if self.settings["timeout"] >= 0:
+                    self._supervise()
+                return
+            from ._launch import Launcher
+
+            self._launcher = Launcher(self.start_method)
+            try:
+                for worker in range(workers):
+                    self._start_process(worker)
+            except BaseException:
+                self.close()
+                raise
+            self._supervise()
+
+    def _changed(self, version: int) -> int:
+        return self.length
+
+    def _start_thread(self, worker: int) -> None:
+        thread = threading.Thread(
+            target=self.core.run_thread,
+            args=(worker, self.plan.source, self.collate, self._changed),
+            name=f"penstock worker {worker}",
+            daemon=True,
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _start_process(self, worker: int) -> None:
+        from ._launch import disown, own
+        from ._worker import WorkerPlan
+
+        if self._payload is None:
+            plan = self.plan
+            self._payload = _pack(
+                WorkerPlan(plan.source, self.collate, plan.initialise, plan.hooked)
+            )
+        number = self._next_number
+        self._next_number += 1
+        ours, theirs = _engine.link_pair()
+        own(ours)
+        stderr = _engine.memory_file("penstock-stderr")
+        try:
+            started = self._launcher.start(
+                worker,
+                {
+                    "board": self.core.board_fd(),
+                    "arena": self.core.arena_fd(),
+                    "link": theirs,
+                    "payload": self._payload.fd,
+                    "stderr": stderr,
+                },
+                {
+                    **self.settings,
+                    "number": number,
+                    "version": self.version,
+                    "length": self.length,
+                },
+            )
+        except BaseException:
+            disown(ours)
+            os.close(ours)
+            os.close(stderr)
+            raise
+        finally:
+            os.close(theirs)
+        old = self._stderr.pop(worker, None)
+        if old is not None:
+            os.close(old)
+        self._stderr[worker] = stderr
+        self.processes[worker] = started
+        disown(ours)  # the engine closes it
+        self.core.attach(worker, os.dup(started.pidfd), ours, started.pid)
+
+    # ---- watching --------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        self._supervisor = threading.Thread(
+            target=_watch, args=(weakref.ref(self), self.core), name="penstock supervisor", daemon=True
+        )
+        self._supervisor.start()
+
+    def handle(self, kind: str, worker: int, tickets: int, detail: bytes) -> None:
+        """Act on what the engine's supervisor saw."""
+        with self._lock:
+            if self._closed or self.core.closed():
+                return
+            if kind == "failed":
+                self.core.set_fatal(errors.unpack_exception(detail))
+            elif kind == "abandoned":
+                if self._spare < self.settings["places"]:
+                    self._start_thread(self._spare)
+                    self._spare += 1
+            elif kind == "died":
+                self._replace(worker, tickets)
+
+    def _replace(self, worker: int, tickets: int) -> None:
+        from ._launch import describe_exit
+
+        started = self.processes.pop(worker, None)
+        how = "ended"
+        if started is not None:
+            how = describe_exit(started.wait(1.0) or 0)
+            started.close()
+        self._false_starts = self._false_starts + 1 if tickets == 0 else 0
+        if self._false_starts >= _MOST_FALSE_STARTS:
+            said = self._said(worker)
+            self.core.set_fatal(
+                errors.WorkerLost(
+                    f"worker processes die before their first batch ({how})"
+                    + (f"; the last one said:\n{said}" if said else ""),
+                    "Loader",
+                )
+            )
+            return
+        self.core.count_restart()
+        try:
+            self._start_process(worker)
+        except Exception as error:
+            self.core.set_fatal(error)
+
+    def _said(self, worker: int) -> str:
+        fd = self._stderr.get(worker)
+        if fd is None:
+            return ""
+        size = os.fstat(fd).st_size
+        return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL)).decode(errors="replace")
+
+    # ---- epochs ----------------------------------------------------------------------------------
+
+    def publish(self, length: int, state: Any) -> None:
+        """Make a changed length or changed attributes (a payload) known to all workers.
+
+        Every ticket posted from now on is done with them.
+        """
+        from . import _payload
+
+        with self._lock:
+            self.version += 1
+            self.length = length
+            self.core.set_length(length, self.version)
+            if self.mode != "processes" or not self.started:
+                return
+            if self._payload is not None:
+                self._payload.close()
+            self._payload = None  # a replacement starts with the dataset as it is then
+            change = {"length": length, "state": None if state is None else state.tobytes()}
+            with _payload.pack(change) as packed:
+                self.core.send_update(self.version, packed.fd, -1)
+
+    # ---- ending ----------------------------------------------------------------------------------
+
+    def close(self, grace: float = 0.2) -> None:
+        if self._pid != os.getpid():
+            return  # a fork's copy: everything is the parent's
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.core.close(grace)
+        here = threading.current_thread()
+        for thread in [*self._threads, self._supervisor]:
+            if thread is not None and thread is not here and thread.is_alive():
+                thread.join(0.5)  # one in the middle of user code is left to finish
+        for started in self.processes.values():
+            with contextlib.suppress(Exception):
+                started.wait(1.0)
+            started.close()
+        for fd in self._stderr.values():
+            os.close(fd)
+        self._stderr.clear()
+        if self._launcher is not None:
+            self._launcher.close()
+        if self._payload is not None:
+            self._payload.close()
+
+
+def _pack(plan: Any) -> Any:
+    from . import _payload
+
+    try:
+        return _payload.pack(plan)
+    except errors.InvalidArgument:
+        # Said in the user's terms, not in ours.
+        _payload.pack(plan.source, "dataset").close()
+        _payload.pack(plan.collate, "collate").close()
+        raise
+
+
+def _watch(crew: weakref.ref[Crew], core: Any) -> None:
+    while True:
+        kind, worker, tickets, detail = core.supervise()
+        if kind == "closed":
+            return
+        alive = crew()
+        if alive is None:
+            return
+        alive.handle(kind, worker, tickets, detail)
+        del alive

@@ -1,0 +1,195 @@
+"""What the engine asks Python to do: pickling, other libraries' arrays, exceptions.
+
+Called by the extension, by name. Workers import it, so it imports little.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+
+_PLAIN_STATE = getattr(object, "__getstate__", None)  # Python 3.11 and later
+
+
+def dump(value: Any) -> tuple[bytes, list[memoryview]]:
+    """Pickle anything; large buffers stay where they are and travel beside the pickle."""
+    buffers: list[memoryview] = []
+
+    def take(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < 256:
+            return True
+        buffers.append(view)
+        return False
+
+    try:
+        return pickle.dumps(value, 5, buffer_callback=take), buffers
+    except Exception:
+        import cloudpickle
+
+        buffers.clear()
+        return cloudpickle.dumps(value, 5, buffer_callback=take), buffers
+
+
+def load(pickled: memoryview, buffers: list[Any]) -> Any:
+    return pickle.loads(pickled, buffers=buffers)
+
+
+_dumped: dict[Any, bytes] = {}
+_loaded: dict[bytes, Any] = {}
+
+
+def dump_class(value: Any) -> bytes:
+    """Pickle a class, a dtype or another small value that comes again and again."""
+    try:
+        known = _dumped.get(value)
+    except TypeError:
+        return dump(value)[0]
+    if known is None:
+        known = dump(value)[0]
+        if len(_dumped) < 10_000:
+            _dumped[value] = known
+    return known
+
+
+def load_class(pickled: bytes) -> Any:
+    known = _loaded.get(pickled)
+    if known is None:
+        known = pickle.loads(pickled)
+        if isinstance(known, (type, np.dtype, str)) and len(_loaded) < 10_000:
+            _loaded[pickled] = known
+    return known
+
+
+def dump_key(key: Any) -> bytes:
+    # Not through dump_class's cache: 1, 1.0 and True are one key there.
+    return pickle.dumps(key, 5)
+
+
+def is_plain_dataclass(cls: type) -> bool:
+    """Whether instances are nothing but their ``__dict__``, so that fields may travel one by one."""
+    return (
+        hasattr(cls, "__dict__")
+        and cls.__dictoffset__ != 0
+        and getattr(cls, "__getstate__", _PLAIN_STATE) is _PLAIN_STATE
+        and not hasattr(cls, "__setstate__")
+        and cls.__reduce_ex__ is object.__reduce_ex__
+        and cls.__reduce__ is object.__reduce__
+        and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
+        and cls not in copyreg.dispatch_table
+    )
+
+
+def make_dataclass(cls: type, fields: dict[str, Any]) -> Any:
+    made = cls.__new__(cls)
+    made.__dict__.update(fields)
+    return made
+
+
+def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
+    """A NumPy array over a torch tensor's memory and the tensor's dtype; None for special ones."""
+    torch = sys.modules["torch"]
+    if (
+        tensor.device.type != "cpu"
+        or tensor.layout is not torch.strided
+        or tensor.requires_grad
+        or tensor.is_quantized
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
+        return None
+    name = str(tensor.dtype).removeprefix("torch.")
+    try:
+        return tensor.numpy(), name
+    except TypeError:
+        pass
+    # A type that NumPy lacks travels as plain integers of its size.
+    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.element_size())
+    if same_size is None:
+        return None
+    return tensor.view(same_size).numpy(), name
+
+
+def tensor_of_array(array: np.ndarray[Any, Any], name: str) -> Any:
+    """The tensor that `array_of_tensor` took apart; shares the array's memory."""
+    import torch
+
+    dtype = getattr(torch, name)
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copy an array of a subclass; a memory map becomes an ordinary array."""
+    if isinstance(array, np.memmap):
+        return np.array(array, subok=False)
+    return array.copy()
+
+
+def copy_tensor(tensor: Any) -> Any:
+    """Copy a tensor whose memory somebody else may write to."""
+    return tensor.clone() if not tensor.requires_grad else tensor
+
+
+def encode_indices(indices: Any) -> tuple[int, int, bytes]:
+    """A sampler's batch of indices as (count, kind, bytes): kind 0 are uint64, 1 a pickled list."""
+    if not isinstance(indices, (list, tuple)):
+        indices = list(indices) if hasattr(indices, "__iter__") else [indices]
+    try:
+        array = np.asarray(indices)
+        if array.ndim == 1 and array.dtype.kind in "iu" and (array.size == 0 or array.min() >= 0):
+            return len(indices), 0, array.astype(np.uint64).tobytes()
+    except (ValueError, TypeError, OverflowError):
+        pass
+    return len(indices), 1, dump_class_list(list(indices))
+
+
+def dump_class_list(indices: list[Any]) -> bytes:
+    try:
+        return pickle.dumps(indices, 5)
+    except Exception:
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(indices, 5))
+
+
+def failure(
+    kind: str, detail: Any, epoch: int, step: int, index: int, worker: int
+) -> BaseException:
+    """The exception for a ticket that failed."""
+    from . import errors
+
+    place = f"epoch {epoch}, index {index} (step {step}), worker {worker}"
+    if kind == "timeout":
+        return errors.Timeout(
+            f"{place} took longer than timeout allows; its worker was stopped. Raise timeout=, "
+            "mend the sample, or pass over it with on_error='skip'",
+            "Loader",
+        )
+    if kind == "lost":
+        return errors.WorkerLost(
+            f"{place} lost its worker process three times (killed, crashed or out of memory); "
+            "run dataset[index] alone to see why",
+            "Loader",
+        )
+    if kind == "room":
+        return errors.OutOfMemory(
+            f"{detail}: epoch {epoch}, step {step}. Hold on to fewer batches, or lower "
+            "max_queue_size, batch_size or the number of workers",
+            "Loader",
+        )
+    if detail is None:
+        return errors.Internal(f"{place} failed and its exception was lost", "Loader")
+    carried, _row, index, worker = detail
+    if isinstance(carried, bytes):
+        return errors.unpack_exception(carried)
+    exception: BaseException = carried
+    if exception.__cause__ is None:
+        exception.__cause__ = errors.WorkerTraceback(
+            errors._format(exception), f"worker {worker}", epoch, index
+        )
+    return exception

@@ -1,0 +1,508 @@
+"""Loader: any Python dataset, fed by all cores, in order, without a copy."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import _engine
+from ._crew import Crew
+from ._plan import Plan, length_of, plan_of
+from .errors import Closed, InvalidArgument
+
+_STATE_VERSION = 1
+_MOST_WORKERS = 256
+
+
+class Loader:
+    """Makes a dataset's batches on idle cores and hands them over in order.
+
+    Parameters
+    ----------
+    source : object
+        What is fed:
+
+        - an object with ``__len__`` and ``__getitem__`` (a Keras Sequence, a torch Dataset);
+        - a generator function, called anew each epoch, or an iterable;
+        - an array, or a tuple or dict of equally long arrays: their rows are samples;
+        - a list of samples.
+    batch_size : int, optional
+        None: an item is a whole batch already. n: items are samples, n of them make a batch.
+    shuffle : bool
+        A new global permutation each epoch, keyed by (seed, epoch), in no memory.
+    seed : int
+        Of the shuffle and of all that `penstock.rng` draws.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    workers : int, optional
+        0: batches are made in line, when asked for. n: by n threads, or processes. None: as many
+        as this process may use cores.
+    use_multiprocessing : bool
+        Processes instead of threads. Arrays are gathered by native threads either way.
+    start_method : {"spawn", "forkserver", "fork"}
+    max_queue_size : int
+        Batches that may be made and not yet taken, beside the one in each worker's hands.
+    max_bytes : int, optional
+        Bytes of such batches. None: a quarter of the memory that this process may use.
+    ordered : bool
+        False: batches come as they get ready, which helps when some take much longer.
+    on_error : {"raise", "skip", "replace"}
+        What an exception in the dataset does: it is raised at the batch's place; or the sample (the
+        item) is left out; or another sample of the epoch takes its place. ``stats()`` lists losses.
+    retries : int
+        Times that a sample is tried again after an exception.
+    timeout : float, optional
+        Seconds that a ticket may take. A process that takes longer is killed and replaced; a thread
+        is abandoned.
+    collate : callable, optional
+        Makes a batch of a list of samples. By default arrays and numbers are stacked (written in
+        place by the workers), and what is neither is collected in a list.
+    shard : (int, int)
+        (rank, world): this process's share of every epoch. Ranks are disjoint and have equally many
+        batches; without `drop_last` the last round is padded with samples from the epoch's start.
+
+    Raises
+    ------
+    InvalidArgument
+        An argument that cannot be. Exceptions of the dataset come out of the iteration as they are,
+        with a `WorkerTraceback` as their cause.
+
+    Notes
+    -----
+    Batches are views of shared memory that nothing overwrites while they are held. One thread
+    iterates at a time; `close`, `stats` and `report` may be called from any.
+
+    Examples
+    --------
+    >>> feed = penstock.Loader(sequence, workers=8, use_multiprocessing=True)
+    >>> for x, y in feed:          # one epoch
+    ...     train(x, y)
+    >>> for x, y in feed: ...      # the next one; the workers are still there
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        workers: int | None = None,
+        use_multiprocessing: bool = False,
+        start_method: str = "spawn",
+        max_queue_size: int = 10,
+        max_bytes: int | None = None,
+        ordered: bool = True,
+        on_error: str = "raise",
+        retries: int = 0,
+        timeout: float | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        plan = source if isinstance(source, Plan) else plan_of(source, batch_size is not None)
+        rank, world = _shard(shard)
+        batch = _integer("batch_size", 1 if batch_size is None else batch_size, 1)
+        workers = _engine.usable_cores() if workers is None else _integer("workers", workers, 0)
+        queue = _integer("max_queue_size", max_queue_size, 1)
+        if workers > _MOST_WORKERS:
+            raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
+        _one_of("on_error", on_error, ("raise", "skip", "replace"))
+        _one_of("start_method", start_method, ("spawn", "forkserver", "fork"))
+        if timeout is not None and not timeout > 0:
+            raise InvalidArgument(f"timeout is {timeout}; give seconds above 0", "Loader")
+        if max_bytes is None:
+            max_bytes = max(_engine.memory_limit() // 4, 1 << 20)
+        samples = batch_size is not None
+        if collate is not None and not samples:
+            raise InvalidArgument("collate= needs batch_size=: items are whole batches", "Loader")
+        if plan.kind == "columns" and (collate is not None or workers == 0):
+            plan.kind = "map"  # its rows, one by one
+        if plan.kind == "stream":
+            if shuffle:
+                raise InvalidArgument(
+                    "a stream cannot be shuffled as a whole: shuffle=True needs an object with "
+                    "__len__ and __getitem__",
+                    "Loader",
+                )
+            if world != 1:
+                raise InvalidArgument(
+                    "a stream is not sharded by index: let the generator of each rank yield its "
+                    "own share",
+                    "Loader",
+                )
+            workers = min(workers, plan.streams)  # a stream has one owner
+        mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
+        if plan.kind == "columns":
+            mode = "threads"
+        if mode == "processes":
+            from ._launch import check_not_inheriting
+
+            check_not_inheriting()
+            if isinstance(plan.source, _one_shot()):
+                plan.source.__reduce__()
+
+        self._plan = plan
+        self._rank, self._world = rank, world
+        self._hooks = _hooks(plan.hooked)
+        whole = not samples or collate is not None or hasattr(plan.source, "__getitems__")
+        places = max(workers, 1)
+        if mode == "threads" and timeout is not None:
+            places = min(2 * places + 8, _MOST_WORKERS)  # for those who stand in for stuck threads
+        rows = max(plan.most_rows, batch)
+        self._settings: dict[str, Any] = {
+            "source": plan.kind,
+            "samples": samples,
+            "length": plan.length,
+            "batch_size": batch,
+            "shuffle": bool(shuffle),
+            "seed": _integer("seed", seed, 0),
+            "drop_last": bool(drop_last),
+            "rank": rank,
+            "world": world,
+            "workers": workers,
+            "places": places,
+            "streams": plan.streams,
+            "queue": queue,
+            "max_bytes": _integer("max_bytes", max_bytes, 1),
+            "ordered": bool(ordered),
+            "on_error": on_error,
+            "retries": _integer("retries", retries, 0),
+            "timeout": -1.0 if timeout is None else float(timeout),
+            "pause": bool(self._hooks) or plan.kind in ("stream", "listed"),
+            "granule_rows": _granule(rows, max(workers, 1), plan, whole),
+            "most_rows": rows,
+            "keep_freed_memory": True,
+            "numpy_threshold": 1024,
+        }
+        self._mode = mode
+        self._start_method = start_method
+        core_settings = {
+            **self._settings,
+            "processes": mode == "processes",
+            "begin": plan.begin,
+        }
+        self._core = _engine.Core(core_settings)
+        self._crew = Crew(self._core, plan, collate, self._settings, mode, start_method)
+        self._finalizer = weakref.finalize(self, self._crew.close)
+        self._lock = threading.RLock()
+        self._serial = 0
+        self._resumed = False  # the position was set by restore() or steps(): `for` goes on there
+        self._open_epoch: int | None = None  # whose on_epoch_begin was called, but not its end
+        self._tracker: Any = None
+        self._pid = os.getpid()
+
+    # ---- iterating -------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            self._enter()
+            epoch, _, step = self._core.position()
+            if (step or self._core.ahead()) and not self._resumed:
+                self._end_epoch()
+                self._core.seek(epoch + 1, 0, 0, [])
+                epoch += 1
+            self._resumed = False
+            self._begin_epoch(epoch)
+            self._serial += 1
+            return _engine.EpochIterator(self._core, epoch, self._serial, self._finished)
+
+    def _finished(self, epoch: int) -> None:
+        """The last batch of `epoch` was taken, and the next one asked for."""
+        self._end_epoch()
+
+    def __len__(self) -> int:
+        """Batches of an epoch.
+
+        Raises
+        ------
+        TypeError
+            Only running the stream tells.
+        """
+        plan = self._plan
+        if plan.kind == "listed" and plan.begin_length is not None:
+            return plan.begin_length()
+        if plan.kind in ("stream", "listed"):
+            raise TypeError(f"the length of a stream is not known: {plan.title}")
+        return int(self._core.steps(0))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return int(self._core.position()[0])
+
+    def steps(self, n: int) -> Iterator[Any]:
+        """Iterate over the next `n` batches, across the ends of epochs.
+
+        Hooks run where an epoch ends. A ``for`` over the Loader afterwards finishes the epoch.
+        """
+        n = _integer("n", n, 0)
+        return self._steps(n)
+
+    def _steps(self, n: int) -> Iterator[Any]:
+        with self._lock:
+            self._enter()
+            epoch = self._core.position()[0]
+            self._serial += 1
+            serial = self._serial
+            self._core.set_serial(serial)
+            self._resumed = True
+            if n:
+                self._begin_epoch(epoch)
+        taken_at = epoch
+        for _ in range(n):
+            batch = self._core.next(epoch, serial)
+            while batch is _engine.END:
+                with self._lock:
+                    if self._core.position()[0] > taken_at + 1:
+                        raise InvalidArgument("the source is empty: it gave no batch", "Loader")
+                    self._end_epoch()
+                    epoch = self._core.position()[0]
+                    self._begin_epoch(epoch)
+                batch = self._core.next(epoch, serial)
+            taken_at = epoch
+            yield batch
+
+    def _enter(self) -> None:
+        if self._pid != os.getpid():
+            raise Closed(
+                "this Loader belongs to the process that made it; make another one here", "Loader"
+            )
+        self._core.check_open()
+        plan = self._plan
+        if not plan.replayable:
+            epoch, _, step = self._core.position()
+            if epoch or step:
+                if not self._resumed:
+                    raise InvalidArgument(
+                        f"{plan.title} is a generator that was begun already: it can be consumed "
+                        "once. Give the generator function, and it is called anew each epoch",
+                        "Loader",
+                    )
+        if self._hooks and self._tracker is None and self._mode == "processes":
+            from ._payload import Tracker
+
+            self._tracker = Tracker(plan.hooked)
+        self._crew.start()
+
+    # ---- epoch hooks -----------------------------------------------------------------------------
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self._hooks and self._open_epoch != epoch:
+            self._end_epoch()
+            self._call("on_epoch_begin")
+            self._publish()
+            self._open_epoch = epoch
+        self._core.begin_epoch()
+
+    def _end_epoch(self) -> None:
+        if self._hooks and self._open_epoch is not None:
+            self._open_epoch = None
+            self._call("on_epoch_end")
+
+    def _call(self, hook: str) -> None:
+        if hook in self._hooks:
+            getattr(self._plan.hooked, hook)()
+
+    def _publish(self) -> None:
+        length = length_of(self._plan)
+        changed = None if self._tracker is None else self._tracker.changes()
+        try:
+            if changed is not None or length != self._crew.length:
+                self._crew.publish(length, changed)
+        finally:
+            if changed is not None:
+                changed.close()
+
+    # ---- place -----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return the position, as a small JSON-able dict; exact, whatever is prefetched.
+
+        It may be restored with any number and kind of workers and, for what is indexed, with
+        another world size.
+        """
+        epoch, base, step = self._core.position()
+        s = self._settings
+        return {
+            "version": _STATE_VERSION,
+            "epoch": epoch,
+            "batches": base + step * self._world,  # of this epoch, of all ranks together
+            "ahead": [base + k * self._world + self._rank for k in self._core.ahead()],
+            "seed": s["seed"],
+            "shuffle": s["shuffle"],
+            "batch_size": s["batch_size"] if s["samples"] else None,
+            "length": length_of(self._plan),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken.
+
+        Raises
+        ------
+        InvalidArgument
+            The state is of another plan (the text says what differs), or the source is a generator
+            that is running already.
+        """
+        mine = self.state()
+        if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
+            raise InvalidArgument("this is no state of a Loader, or of another version", "restore")
+        for key in ("seed", "shuffle", "batch_size", "length"):
+            if state.get(key) != mine[key]:
+                raise InvalidArgument(
+                    f"the state was taken with {key}={state.get(key)!r}, this Loader has "
+                    f"{key}={mine[key]!r}; make them equal",
+                    "restore",
+                )
+        epoch, batches = _integer("epoch", state["epoch"], 0), _integer(
+            "batches", state["batches"], 0
+        )
+        if not self._plan.replayable:
+            raise InvalidArgument(
+                f"{self._plan.title} is a generator that runs already and cannot be brought back "
+                "to a place; give the generator function",
+                "restore",
+            )
+        ahead = []
+        for batch in state["ahead"]:
+            step, rest = divmod(batch - batches - self._rank, self._world)
+            if rest or step < 0:
+                raise InvalidArgument(
+                    "a state of an unordered feed restores at its own shard only", "restore"
+                )
+            ahead.append(step)
+        with self._lock:
+            indexed = self._plan.kind in ("map", "columns")
+            self._serial += 1
+            self._core.set_serial(self._serial)
+            if indexed:
+                self._core.seek(epoch, batches, 0, ahead)
+            else:
+                self._core.seek(epoch, 0, batches, ahead)
+            self._resumed = True
+            if self._open_epoch != epoch:
+                self._open_epoch = None
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was counted so far.
+
+        Returns
+        -------
+        dict
+            ``delivered``, ``skipped``, ``replaced``, ``restarts`` (counts), ``losses`` (a list of
+            (epoch, index, reason)), ``wait_share`` (of the consumer's time, spent waiting),
+            ``copies_avoided``, ``copies`` and ``bytes_copied`` by reason, and more; times are in
+            nanoseconds. ``workers`` has the same per worker.
+        """
+        stats: dict[str, Any] = self._core.stats()
+        spent = stats["wait_ns"] + stats["busy_ns"]
+        stats["wait_share"] = stats["wait_ns"] / spent if spent else math.nan
+        return stats
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML page: what each worker did, and what the bottleneck is."""
+        _write(path, self._core.report_html(self._about()))
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the same events for chrome://tracing and Perfetto."""
+        _write(path, self._core.chrome_trace(self._about()))
+
+    def analysis(self) -> dict[str, Any]:
+        """Say what the bottleneck is and what to change, from the counters so far."""
+        result: dict[str, Any] = self._core.analysis(self._about())
+        return result
+
+    def _about(self) -> dict[str, Any]:
+        s = self._settings
+        kind = {"inline": "inline", "threads": "thread", "processes": "process"}[self._mode]
+        facts = {"order": "in order" if s["ordered"] else "as they come", "on_error": s["on_error"]}
+        if self._mode == "processes":
+            facts["start method"] = self._start_method
+        return {
+            "title": self._plan.title,
+            "mode": self._mode,
+            "kind": kind,
+            "queue": s["queue"],
+            "max_bytes": s["max_bytes"],
+            "workers": max(s["workers"], 1),
+            "facts": facts,
+        }
+
+    # ---- ending ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the workers and give everything back. Batches that are held stay valid.
+
+        May be called from any thread and more than once; an iteration in progress raises `Closed`.
+        """
+        self._finalizer()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _integer(name: str, value: Any, least: int) -> int:
+    try:
+        number = value.__index__()
+    except (AttributeError, TypeError):
+        raise InvalidArgument(f"{name} is {value!r}; give an integer", "Loader") from None
+    if number < least or number >= 1 << 63:
+        raise InvalidArgument(f"{name} is {number}; give {least} or more", "Loader")
+    return int(number)
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidArgument(f"{name} is {value!r}; there are {', '.join(choices)}", "Loader")
+
+
+def _shard(shard: Any) -> tuple[int, int]:
+    try:
+        rank, world = shard
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", "Loader") from None
+    rank, world = _integer("rank", rank, 0), _integer("world", world, 1)
+    if rank >= world:
+        raise InvalidArgument(f"shard is ({rank}, {world}); ranks count from 0", "Loader")
+    return rank, world
+
+
+def _one_shot() -> type:
+    from .streams import OneShot
+
+    return OneShot
+
+
+def _granule(rows: int, workers: int, plan: Plan, whole: bool) -> int:
+    """Rows of a batch that one worker fills at a time."""
+    if plan.kind == "columns":
+        return rows
+    if plan.kind == "stream" or whole:
+        return rows
+    share = -(-rows // workers)
+    return min(max(share, min(8, rows)), 64)
+
+
+def _hooks(hooked: Any) -> tuple[str, ...]:
+    """The epoch hooks that somebody wrote; a framework's empty ones do not count."""
+    found = []
+    for name in ("on_epoch_begin", "on_epoch_end"):
+        method = getattr(type(hooked), name, None)
+        home = (getattr(method, "__module__", "") or "").partition(".")[0]
+        if callable(getattr(hooked, name, None)) and home not in ("keras", "tf_keras", "tensorflow"):
+            found.append(name)
+    return tuple(found)

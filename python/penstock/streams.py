@@ -1,0 +1,101 @@
+"""Generators as sources: one stream that any number of threads may pull from."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar
+
+Item = TypeVar("Item")
+Args = ParamSpec("Args")
+
+
+class _Serialised(Generic[Item]):
+    """An iterator whose ``next`` calls are serialised."""
+
+    def __init__(self, iterator: Iterator[Item]) -> None:
+        self._iterator = iterator
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        with self._lock:
+            return next(self._iterator)
+
+
+def threadsafe(function: Callable[Args, Iterable[Item]]) -> Callable[Args, Iterator[Item]]:
+    """Make a generator function whose generators any number of threads may pull from.
+
+    ``next`` calls are serialised: every item comes out once. Order between threads is whoever
+    came first.
+
+    Examples
+    --------
+    >>> @penstock.threadsafe
+    ... def batches():
+    ...     yield from make_batches()
+    """
+
+    @functools.wraps(function)
+    def make(*args: Args.args, **kwargs: Args.kwargs) -> Iterator[Item]:
+        return _Serialised(iter(function(*args, **kwargs)))
+
+    make.__penstock_stream__ = True  # type: ignore[attr-defined]
+    return make
+
+
+def is_stream_function(source: Any) -> bool:
+    """Whether calling `source` begins a stream."""
+    if getattr(source, "__penstock_stream__", False):
+        return True
+    function = source
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isgeneratorfunction(function):
+        return True
+    call = getattr(type(function), "__call__", None)  # noqa: B004
+    return inspect.isgeneratorfunction(call)
+
+
+class FunctionStream:
+    """Begins a generator function's stream anew each epoch."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
+        return self.function()  # type: ignore[no-any-return]
+
+
+class IterableStream:
+    """Begins an iterable anew each epoch."""
+
+    def __init__(self, iterable: Any) -> None:
+        self.iterable = iterable
+
+    def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
+        return iter(self.iterable)
+
+
+class OneShot:
+    """An iterator that exists already: it is consumed once."""
+
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = iterator
+        self.begun = False
+
+    def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
+        return iter(self.iterator)
+
+    def __reduce__(self) -> Any:
+        from .errors import InvalidArgument
+
+        raise InvalidArgument(
+            f"{type(self.iterator).__name__} is a stream that runs already and cannot go to a "
+            "worker process; give the function that makes it, or use threads",
+            "Loader",
+        )
