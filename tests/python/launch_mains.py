@@ -1,0 +1,84 @@
+"""What the workers of test_launch.py run. Answers go through the descriptor named "answer"."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+
+def _answer(fds: dict[str, int], value: Any) -> None:
+    os.write(fds["answer"], json.dumps(value).encode() + b"\n")
+
+
+def describe(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
+    """Tell what the worker's process looks like."""
+    links = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            links[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+    _answer(
+        fds,
+        {
+            "index": index,
+            "settings": settings,
+            "names": sorted(fds),
+            "inheritable": [name for name, fd in fds.items() if os.get_inheritable(fd)],
+            "links": links,
+            "numbers": fds,
+            "path": sys.path,
+            "argv": sys.argv,
+            "folder": os.getcwd(),
+            "environment": dict(os.environ),
+            "sigint": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+            "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+            "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+            "modules": sorted(sys.modules),
+            "main": getattr(sys.modules["__main__"], "__file__", None),
+        },
+    )
+
+
+def wait(_index: int, fds: dict[str, int], _settings: dict[str, Any]) -> None:
+    """Say hello, then wait to be killed."""
+    _answer(fds, os.getpid())
+    signal.pause()
+
+
+def exit_with(_index: int, _fds: dict[str, int], settings: dict[str, Any]) -> None:
+    sys.exit(settings["code"])
+
+
+def kill_itself(_index: int, _fds: dict[str, int], settings: dict[str, Any]) -> None:
+    faulthandler.disable()  # pytest's, which a fork inherits
+    os.kill(os.getpid(), settings["signal"])
+
+
+def fail(_index: int, _fds: dict[str, int], _settings: dict[str, Any]) -> None:
+    print("some words", file=sys.stderr)
+    raise LookupError("the worker's own trouble")
+
+
+def speak(_index: int, fds: dict[str, int], _settings: dict[str, Any]) -> None:
+    from penstock import _launch
+
+    print("before", file=sys.stderr)
+    os.write(2, b"from below\n")
+    _launch.restore_stderr()
+    print("after", file=sys.stderr)
+    _answer(fds, "done")
+
+
+def read_dataset(_index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
+    """Rebuild a payload, answer with what an expression over it gives."""
+    from penstock import _payload
+
+    dataset = _payload.unpack(fds["payload"])
+    if "update" in fds:
+        _payload.apply(dataset, fds["update"])
+    _answer(fds, eval(settings["expression"], {"dataset": dataset}))

@@ -1,0 +1,157 @@
+"""Exceptions: their kinds, and their way from a worker to the consumer."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import types
+
+import pytest
+
+from penstock import errors
+
+KINDS = {
+    errors.InvalidArgument: ValueError,
+    errors.OutOfMemory: MemoryError,
+    errors.DataLoss: errors.Error,
+    errors.NotFound: LookupError,
+    errors.Closed: errors.Error,
+    errors.Timeout: TimeoutError,
+    errors.WorkerLost: RuntimeError,
+    errors.System: OSError,
+    errors.Internal: errors.Error,
+}
+
+
+class OddConstructor(Exception):
+    def __init__(self, first: int, *, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class WithState(ValueError):
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class BrokenText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def there_and_back(exception: BaseException, **place: object) -> BaseException:
+    try:
+        raise exception
+    except BaseException as raised:
+        packed = errors.pack_exception(raised, **place)  # type: ignore[arg-type]
+    assert isinstance(packed, bytes)
+    return errors.unpack_exception(packed)
+
+
+@pytest.mark.parametrize(("kind", "builtin"), KINDS.items())
+def test_every_kind_is_caught_as_what_python_calls_it(kind, builtin):
+    with pytest.raises(builtin, match="text of it") as caught:
+        raise kind("the text of it", "some_operation")
+    assert isinstance(caught.value, errors.Error)
+    assert caught.value.operation == "some_operation"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_survives_pickling(kind):
+    copy = pickle.loads(pickle.dumps(kind("the text of it", "some_operation")))
+    assert type(copy) is kind
+    assert str(copy) == "the text of it"
+    assert copy.operation == "some_operation"
+
+
+def test_an_exception_keeps_type_arguments_and_attributes():
+    back = there_and_back(WithState("bad", code=7))
+    assert type(back) is WithState
+    assert back.args == ("bad",)
+    assert back.code == 7
+
+
+def test_the_cause_shows_where_it_happened():
+    back = there_and_back(KeyError("gone"), worker="worker 2", epoch=1, index=37)
+    assert type(back) is KeyError
+    cause = back.__cause__
+    assert isinstance(cause, errors.WorkerTraceback)
+    assert (cause.worker, cause.epoch, cause.index) == ("worker 2", 1, 37)
+    assert str(cause).startswith("in worker 2, epoch 1, index 37:")
+    assert "raise exception" in str(cause)
+    assert str(pickle.loads(pickle.dumps(cause))) == str(cause)
+
+
+def test_the_traceback_shows_the_causes_of_the_cause():
+    try:
+        try:
+            raise OSError("disk on fire")
+        except OSError as error:
+            raise ValueError("no sample") from error
+    except ValueError as raised:
+        back = errors.unpack_exception(errors.pack_exception(raised))
+    assert "disk on fire" in str(back.__cause__)
+
+
+def test_the_traceback_leaves_out_the_frames_of_the_package():
+    scope: dict[str, types.FunctionType] = {}
+    inside = errors.__file__.replace("errors.py", "_made_up.py")
+    exec(compile("def call_user_code(f): f()", inside, "exec"), scope)
+
+    def user_code() -> None:
+        raise ValueError("mine")
+
+    try:
+        raise_from = scope["call_user_code"]
+        exec(compile("def call_user_code(f): g(f)", inside, "exec"), {"g": raise_from}, scope)
+        scope["call_user_code"](user_code)
+    except ValueError as raised:
+        # The test's own frame is in front; what a worker has there is the package's.
+        error = raised.with_traceback(raised.__traceback__.tb_next)
+        text = str(errors.unpack_exception(errors.pack_exception(error)).__cause__)
+    assert "user_code" in text
+    assert "_made_up.py" not in text
+
+
+@pytest.mark.parametrize("exception", [OddConstructor(1, second=2), ValueError(threading.Lock())])
+def test_what_cannot_be_rebuilt_is_named(exception):
+    back = there_and_back(exception)
+    assert type(back) is errors.RemoteError
+    assert isinstance(back, RuntimeError)
+    assert type(exception).__qualname__ in str(back)
+    assert str(exception) in str(back)
+    assert back.type_name.endswith(type(exception).__qualname__)
+    assert "raise exception" in str(back.__cause__)
+
+
+def test_packing_never_raises():
+    back = there_and_back(BrokenText("x"))
+    assert "BrokenText" in back.type_name
+
+
+def test_a_class_from_nowhere_in_particular_is_the_same_class_again():
+    class Local(Exception):
+        pass
+
+    back = there_and_back(Local("here"))
+    assert type(back) is Local
+
+
+def test_a_class_that_only_the_worker_has_is_named(monkeypatch):
+    module = types.ModuleType("only_in_the_worker")
+    exec("class Special(Exception): pass", vars(module))
+    module.Special.__module__ = module.__name__
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    packed = errors.pack_exception(module.Special("rare"))
+    monkeypatch.delitem(sys.modules, module.__name__)
+    back = errors.unpack_exception(packed)
+    assert isinstance(back, Exception)
+    assert str(back) in ("rare", "only_in_the_worker.Special: rare")
+
+
+@pytest.mark.parametrize("exception", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_exceptions_that_are_not_errors_travel_too(exception):
+    back = there_and_back(exception)
+    assert type(back) is type(exception)
+    assert back.args == exception.args

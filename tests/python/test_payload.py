@@ -1,0 +1,743 @@
+"""How datasets travel to worker processes, and what is said of those that cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import fcntl
+import functools
+import importlib.util
+import io
+import mmap
+import os
+import pathlib
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from penstock import _memfile, _payload, errors
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from payload_child import ask
+
+LARGE = 200_000  # more than what is page-aligned
+
+
+def there_and_back(obj):
+    with _payload.pack(obj) as payload:
+        return _payload.unpack(payload.fd)
+
+
+# ---- arrays -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(LARGE),
+        np.arange(LARGE, dtype=">i4").reshape(100, -1),
+        np.asfortranarray(np.arange(LARGE, dtype=np.float32).reshape(100, -1)),
+        np.arange(LARGE)[::3],
+        np.arange(LARGE).reshape(100, -1)[:, ::-2],
+        np.arange(LARGE).astype("datetime64[s]"),
+        np.zeros(LARGE, dtype=[("a", "i2"), ("b", "f8", (2,))]),
+        np.array(["text"] * LARGE),
+        np.arange(40),
+        np.zeros((0, 5)),
+        np.array(3.5),
+        np.array([None, "x", 3], dtype=object),
+        np.ma.masked_array(np.arange(LARGE), np.arange(LARGE) % 2),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_arrays_of_every_kind_arrive_as_they_were(array):
+    back = there_and_back({"x": array})["x"]
+    assert type(back) is type(array)
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    np.testing.assert_array_equal(back, array)
+
+
+def test_a_read_only_array_stays_read_only_and_others_writable():
+    fixed, free = np.arange(LARGE), np.arange(LARGE)
+    fixed.flags.writeable = False
+    back_fixed, back_free = there_and_back((fixed, free))
+    assert not back_fixed.flags.writeable
+    back_free[0] = 7
+    assert back_free[0] == 7
+
+
+def test_buffers_are_aligned():
+    arrays = [np.zeros(n, np.uint8) for n in (300, 70_000, 1000, 1 << 20, 257)]
+    with _payload.pack(arrays) as payload:
+        _, buffers = _memfile.read(payload.fd)
+        assert [b.nbytes for b in buffers] == [a.nbytes for a in arrays]
+        for buffer in buffers:
+            address = np.frombuffer(buffer, np.uint8).ctypes.data
+            assert address % (mmap.PAGESIZE if buffer.nbytes >= 1 << 16 else 64) == 0
+
+
+def test_large_arrays_are_not_copied_by_the_reader():
+    with _payload.pack(np.ones(32 << 20, np.uint8)) as payload:
+        # Anonymous pages are those that are not the file's any more.
+        copied = (
+            "sum(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith("
+            "'Anonymous:')) if obj.sum() else None"
+        )
+        with_large = ask(payload, copied)
+    with _payload.pack(np.ones(1 << 20, np.uint8)) as small:
+        with_small = ask(small, copied)
+    assert with_large - with_small < 8 << 10  # kB
+
+
+def test_what_a_worker_writes_into_its_array_stays_with_it():
+    with _payload.pack(np.zeros(LARGE)) as payload:
+        mine = _payload.unpack(payload.fd)
+        mine[:] = 1
+        assert ask(payload, "(obj.__setitem__(0, 5), float(obj[0]), float(obj.sum()))[1:]") == (
+            5,
+            5,
+        )
+        assert _payload.unpack(payload.fd).sum() == 0
+
+
+def test_nobody_can_change_a_payload():
+    with _payload.pack(np.zeros(LARGE)) as payload:
+        with pytest.raises(PermissionError):
+            os.pwrite(payload.fd, b"x", 0)
+        with pytest.raises(PermissionError):
+            os.ftruncate(payload.fd, 10)
+        assert not os.get_inheritable(payload.fd)
+        assert fcntl.fcntl(payload.fd, fcntl.F_GET_SEALS)
+
+
+def test_a_hundred_thousand_small_arrays_arrive():
+    arrays = list(np.arange(100_000 * 100, dtype=np.int32).reshape(100_000, 100))
+    back = there_and_back(arrays)
+    assert len(back) == len(arrays)
+    assert all((back[i] == arrays[i]).all() for i in (0, 1, 50_000, 99_999))
+
+
+def test_bytes_give_a_copy_of_their_own():
+    with _payload.pack([np.arange(LARGE)]) as payload:
+        data = bytearray(payload.tobytes())
+    (array,) = _payload.unpack(data)
+    data[:] = bytes(len(data))
+    assert array[-1] == LARGE - 1
+
+
+# ---- arrays of files ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "array.npy"
+    np.save(path, np.arange(1_000_000, dtype=np.int32).reshape(1000, 1000))
+    return path
+
+
+VIEWS = {
+    "whole": lambda a: a,
+    "rows": lambda a: a[10:900],
+    "columns": lambda a: a[:, 3:500],
+    "backwards": lambda a: a[::-1, ::-3],
+    "transposed": lambda a: a.T,
+    "plain": lambda a: np.asarray(a[5:]),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_an_array_of_a_file_travels_as_its_name(file, mode, view):
+    array = VIEWS[view](np.load(file, mmap_mode=mode))
+    with _payload.pack(array) as payload:
+        assert payload.bytes < 10_000
+        back = _payload.unpack(payload.fd)
+    assert type(back) is type(array)
+    np.testing.assert_array_equal(back, array)
+    assert back.flags.writeable == (mode != "r")
+
+
+def test_what_a_worker_writes_into_an_array_of_a_file_stays_with_it(file):
+    array = np.load(file, mmap_mode="r+")
+    back = there_and_back(array)
+    back[:] = -1
+    assert array[0, 1] == 1
+    assert np.load(file)[0, 1] == 1
+
+
+def test_private_changes_to_an_array_of_a_file_travel(file):
+    array = np.load(file, mmap_mode="c")
+    array[3, 3] = -5
+    assert there_and_back(array)[3, 3] == -5
+    assert there_and_back(np.asarray(array))[3, 3] == -5
+
+
+def test_an_array_of_a_deleted_file_travels_by_value(file):
+    array = np.load(file, mmap_mode="r")
+    file.unlink()
+    np.testing.assert_array_equal(there_and_back(array), array)
+
+
+# ---- what a script, a notebook or a test defines ------------------------------------------------
+
+SCRIPT = """
+import abc, collections, dataclasses, enum, functools, sys, typing
+import numpy as np
+from penstock import _payload, errors
+from payload_child import ask
+
+SCALE = 3
+print("imported")
+
+class Color(enum.Enum):
+    RED = 1
+
+class Flags(enum.IntFlag):
+    A = 1
+    B = 2
+
+Point = collections.namedtuple("Point", "x y")
+
+class Named(typing.NamedTuple):
+    a: int = 4
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    point: Point
+    color: Color = Color.RED
+    tags: list = dataclasses.field(default_factory=list)
+
+class Base(abc.ABC):
+    def __init__(self, size):
+        self.size = size
+    @abc.abstractmethod
+    def __getitem__(self, i): ...
+    def helper(self, i, by=SCALE):
+        return i * by
+
+class Middle(Base):
+    def __init__(self, size):
+        super().__init__(size)
+        self.child = None
+
+def factorial(n):
+    return 1 if n < 2 else n * factorial(n - 1)
+
+def even(n):
+    return True if n == 0 else odd(n - 1)
+
+def odd(n):
+    return False if n == 0 else even(n - 1)
+
+class Data(Middle):
+    __slots__ = ("extra",)
+    def __init__(self, size):
+        super().__init__(size)
+        self.child = Child(self)
+        self.record = Record(Point(1, 2), tags=[Flags.A | Flags.B])
+        self.function = lambda i: i + SCALE
+        self.part = functools.partial(factorial, 4)
+        self.bound = self.helper
+        self.extra = Named()
+    def __len__(self):
+        return self.size
+    def __getitem__(self, i):
+        return super().helper(i)
+    def like(self):
+        return type(self)(self.size + 1)
+
+class Child:
+    def __init__(self, parent):
+        self.parent = parent
+    def root(self):
+        return isinstance(self.parent, Data)
+
+with _payload.pack(Data(5)) as payload:
+    print(ask(payload, '''{
+        "len": len(obj), "item": obj[4],
+        "record": (tuple(obj.record.point), obj.record.color.value),
+        "enum": obj.record.color is type(obj.record.color)["RED"], "flags": int(obj.record.tags[0]),
+        "frozen": hasattr(type(obj.record), "__dataclass_fields__"), "function": obj.function(1),
+        "part": obj.part(), "bound": obj.bound.__self__ is obj, "extra": obj.extra.a,
+        "child": obj.child.root(), "cycle": obj.child.parent is obj, "like": len(obj.like()),
+        "abstract": bool(type(obj).__mro__[2].__abstractmethods__),
+        "named": __import__("pickle").dumps(obj.record.point)[:9] != b"",
+        "by name": b"Data" in __import__("pickle").dumps(type(obj)),
+        "again": "Data" in dir(__import__("__main__")),
+    }'''))
+with _payload.pack((factorial, even)) as payload:
+    print(ask(payload, "(obj[0](5), obj[1](7))"))
+"""
+
+
+def run_script(tmp_path, text, *args):
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    here = str(pathlib.Path(__file__).parent)
+    return subprocess.run(
+        [sys.executable, str(script), *args],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_what_a_script_defines_works_in_a_process_that_never_imports_it(tmp_path):
+    done = run_script(tmp_path, SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("imported") == 1
+    first, second = map(eval, done.stdout.splitlines()[1:])
+    assert first == {
+        "len": 5, "item": 12, "record": ((1, 2), 1), "enum": True, "flags": 3, "frozen": True,
+        "function": 4, "part": 24, "bound": True, "extra": 4, "child": True, "cycle": True,
+        "like": 6, "abstract": True, "named": True, "by name": True, "again": True,
+    }  # fmt: skip
+    assert second == (120, False)
+
+
+def test_a_module_beside_the_script_is_found_by_the_travelling_path(tmp_path):
+    (tmp_path / "beside.py").write_text("class Data:\n    size = 6\n")
+    done = run_script(
+        tmp_path,
+        "import beside\nfrom penstock import _payload\nfrom payload_child import ask\n"
+        "print(ask(_payload.pack(beside.Data()), 'obj.size'))\n",
+    )
+    assert done.stdout == "6\n", done.stderr
+
+
+def test_what_a_module_that_no_path_leads_to_defines_travels_by_value(tmp_path, monkeypatch):
+    (tmp_path / "hidden.py").write_text(
+        "import numpy as np\nSTEP = 2\ndef double(x): return STEP * x\n"
+        "class Data:\n    def __getitem__(self, i): return double(i)\n"
+    )
+    spec = importlib.util.spec_from_file_location("hidden_away", tmp_path / "hidden.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "hidden_away", module)
+    spec.loader.exec_module(module)
+    with _payload.pack(module.Data()) as payload:
+        assert ask(payload, "obj[21]") == 42
+    import cloudpickle
+
+    assert "hidden_away" not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_importable_classes_travel_by_name():
+    import fractions
+
+    with _payload.pack(fractions.Fraction(1, 3)) as payload:
+        assert ask(payload, "('cloudpickle' in __import__('sys').modules, str(obj))") == (
+            False,
+            "1/3",
+        )
+
+
+# ---- what cannot travel -------------------------------------------------------------------------
+
+
+class Holder:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+class WithSlots:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+
+class WithState:
+    def __init__(self, lock):
+        self.lock = lock
+
+    def __getstate__(self):
+        return {"kept": [self.lock]}
+
+
+class Reducing:
+    def __reduce__(self):
+        raise RuntimeError("I stay here")
+
+
+def numbers():
+    yield 1
+
+
+def closure_over(value):
+    return lambda: value
+
+
+def holding(case, tmp_path):
+    lock = threading.Lock()
+    deep = [None]
+    deep.append({"deep": deep})
+    cases = {
+        "reader._lock": lambda: Holder(reader=Holder(_lock=lock)),
+        "parts[1]['k'][0]": lambda: Holder(parts=[1, {"k": (lock,)}]),
+        "slots.inner": lambda: Holder(slots=WithSlots(lock)),
+        "stateful.kept[0]": lambda: Holder(stateful=WithState(lock)),
+        "f.__closure__[0].cell_contents": lambda: Holder(f=closure_over(lock)),
+        "f.args[0]": lambda: Holder(f=functools.partial(print, lock)),
+        "method.__self__.lock": lambda: Holder(method=WithState(lock).__init__, x=deep),
+        "stream": lambda: Holder(stream=numbers()),
+        "db": lambda: Holder(db=sqlite3.connect(":memory:")),
+        "log": lambda: Holder(log=open(tmp_path / "log", "w")),  # noqa: SIM115
+        "raw": lambda: Holder(raw=open(tmp_path / "raw", "wb")),  # noqa: SIM115
+        "odd[2]": lambda: Holder(odd=(1, 2, Reducing())),
+    }
+    return cases[case]()
+
+
+@pytest.mark.parametrize(
+    ("path", "type_name"),
+    [
+        ("reader._lock", "_thread.lock"),
+        ("parts[1]['k'][0]", "_thread.lock"),
+        ("slots.inner", "_thread.lock"),
+        ("f.__closure__[0].cell_contents", "_thread.lock"),
+        ("f.args[0]", "_thread.lock"),
+        ("stream", "generator"),
+        ("db", "sqlite3.Connection"),
+        ("log", "_io.TextIOWrapper"),
+        ("raw", "_io.BufferedWriter"),
+    ],
+)
+def test_the_error_names_the_attribute_that_cannot_travel(path, type_name, tmp_path):
+    dataset = holding(path, tmp_path)
+    with pytest.raises(errors.InvalidArgument) as caught:
+        _payload.pack(dataset)
+    text = str(caught.value)
+    assert text.startswith(f"dataset.{path} (a {type_name}) cannot be sent to worker processes: ")
+    assert "__getitem__" in text
+    assert "use_multiprocessing=False" in text
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("path", ["stateful.kept[0]", "method.__self__.kept[0]", "odd[2]"])
+def test_the_error_follows_what_objects_say_of_themselves(path, tmp_path):
+    dataset = holding(path.replace("__self__.kept[0]", "__self__.lock"), tmp_path)
+    with pytest.raises(errors.InvalidArgument, match="cannot be sent") as caught:
+        _payload.pack(dataset)
+    assert str(caught.value).startswith(f"dataset.{path} (a ")
+
+
+def test_cycles_do_not_keep_the_error_from_finding_its_way():
+    dataset = Holder(child=Holder())
+    dataset.child.parent = dataset
+    dataset.me = dataset
+    dataset.child.z = [dataset.child, Holder(lock=threading.RLock())]
+    with pytest.raises(errors.InvalidArgument, match=r"dataset\.child\.z\[1\]\.lock \(a _thread"):
+        _payload.pack(dataset)
+
+
+def test_a_structure_too_deep_is_an_error_with_a_name():
+    deep = None
+    for _ in range(200_000):
+        deep = [deep]
+    try:
+        with pytest.raises(errors.InvalidArgument, match=r"^samples \(a .*recursion"):
+            _payload.pack(Holder(deep=deep), "samples")
+    finally:
+        while deep:  # one by one: freeing it at once would recurse as deeply
+            deep = deep.pop()
+
+
+def test_standard_error_may_be_referred_to():
+    with _payload.pack({"out": sys.__stderr__}) as payload:
+        assert ask(payload, "obj['out'] is __import__('sys').stderr") in (True, False)
+
+
+def test_getstate_may_drop_what_cannot_travel():
+    class Lazy:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def __getstate__(self):
+            return {**vars(self), "lock": None}
+
+    assert there_and_back(Lazy()).lock is None
+
+
+# ---- broken payloads ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:20],
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: b"WRONGMAG" + data[8:],
+        lambda data: data[:8] + struct.pack("=Q", 1 << 60) + data[16:],
+        lambda data: data[:24] + struct.pack("=QQ", 40, 1 << 63) + data[40:],
+        lambda data: data[:40] + struct.pack("=QQ", 64, (1 << 64) - 1) + data[56:],
+    ],
+)
+@pytest.mark.parametrize("by_descriptor", [False, True])
+def test_lengths_that_are_not_the_files_are_data_loss(damage, by_descriptor):
+    with _payload.pack(np.zeros(1000)) as payload:
+        data = damage(payload.tobytes())
+    if not by_descriptor:
+        with pytest.raises(errors.DataLoss):
+            _payload.unpack(data)
+        return
+    fd = os.memfd_create("damaged")
+    try:
+        os.write(fd, data)
+        with pytest.raises(errors.DataLoss):
+            _payload.unpack(fd)
+    finally:
+        os.close(fd)
+
+
+def test_no_room_is_an_error_and_leaves_no_descriptor(tmp_path):
+    done = run_script(
+        tmp_path,
+        "import os, resource, numpy as np\nfrom penstock import _payload, errors\n"
+        "_payload.pack(1).close()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "before = len(os.listdir('/proc/self/fd'))\n"
+        "try:\n    _payload.pack(np.zeros(1 << 20))\n"
+        "except errors.OutOfMemory as error:\n    print('MB of penstock-dataset' in str(error))\n"
+        "print(len(os.listdir('/proc/self/fd')) - before)\n",
+    )
+    assert done.stdout == "True\n0\n", done.stderr
+
+
+def test_a_payload_is_closed_with_its_last_reference():
+    payload = _payload.pack([1])
+    fd = payload.fd
+    del payload
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+
+
+# ---- epoch updates ------------------------------------------------------------------------------
+
+
+class Epochal:
+    def __init__(self):
+        self.order = np.arange(LARGE)
+        self.table = np.zeros(LARGE)
+        self.level = 0
+        self.nested = {"a": [1, 2]}
+        self.lock = None
+        self.method = self.helper
+
+    def helper(self):
+        return self.level
+
+
+def updated(tracker, copy):
+    changes = tracker.changes()
+    assert changes is not None
+    with changes:
+        _payload.apply(copy, changes.fd)
+    return copy
+
+
+def test_only_changed_attributes_travel():
+    dataset = Epochal()
+    tracker = _payload.Tracker(dataset)
+    copy = there_and_back(dataset)
+    copy.cache = object()
+    table, cache = copy.table, copy.cache
+    assert tracker.changes() is None
+    dataset.order[::2] = 0
+    dataset.level = 5
+    updated(tracker, copy)
+    np.testing.assert_array_equal(copy.order, dataset.order)
+    assert copy.level == 5
+    assert copy.table is table
+    assert copy.cache is cache
+    assert tracker.changes() is None
+
+
+def test_a_change_deep_inside_is_seen():
+    dataset = Epochal()
+    tracker = _payload.Tracker(dataset)
+    dataset.nested["a"].append(3)
+    assert updated(tracker, Epochal()).nested == {"a": [1, 2, 3]}
+
+
+def test_deleted_and_new_attributes():
+    dataset = Epochal()
+    tracker = _payload.Tracker(dataset)
+    copy = there_and_back(dataset)
+    del dataset.nested
+    dataset.fresh = "new"
+    updated(tracker, copy)
+    assert not hasattr(copy, "nested")
+    assert copy.fresh == "new"
+
+
+def test_the_dataset_in_its_own_attributes_is_the_workers_own():
+    dataset = Epochal()
+    tracker = _payload.Tracker(dataset)
+    copy = there_and_back(dataset)
+    dataset.level = 3
+    with tracker.changes() as changes:
+        assert changes.bytes < 10_000  # the bound method did not bring the arrays along
+        _payload.apply(copy, changes.fd)
+    dataset.backwards = [dataset, dataset.helper]
+    updated(tracker, copy)
+    assert copy.backwards[0] is copy
+    assert copy.backwards[1].__self__ is copy
+    assert copy.method() == 3
+
+
+def test_what_cannot_be_pickled_is_ignored_until_it_changes():
+    dataset = Epochal()
+    dataset.lock = threading.Lock()
+    tracker = _payload.Tracker(dataset)
+    assert tracker.changes() is None
+    dataset.level = 9
+    copy = Epochal()
+    updated(tracker, copy)
+    assert copy.level == 9
+    dataset.lock = threading.Lock()
+    with pytest.raises(errors.InvalidArgument, match=r"dataset\.lock \(a _thread.lock\)"):
+        tracker.changes()
+
+
+def test_slots_frozen_dataclasses_and_private_names():
+    class Slotted:
+        __slots__ = ("__private", "plain")
+
+        def __init__(self):
+            self.__private = 1
+            self.plain = 2
+
+        def change(self):
+            self.__private = 10
+            del self.plain
+
+        def private(self):
+            return self.__private
+
+    dataset, copy = Slotted(), Slotted()
+    tracker = _payload.Tracker(dataset)
+    dataset.change()
+    updated(tracker, copy)
+    assert copy.private() == 10
+    assert not hasattr(copy, "plain")
+
+    @dataclasses.dataclass(frozen=True)
+    class Frozen:
+        value: int
+
+    frozen, frozen_copy = Frozen(1), Frozen(1)
+    tracker = _payload.Tracker(frozen)
+    object.__setattr__(frozen, "value", 2)
+    assert updated(tracker, frozen_copy).value == 2
+
+
+def test_a_getstate_that_drops_a_cache_leaves_the_workers_cache_alone():
+    class Caching:
+        def __init__(self):
+            self.level = 0
+            self.cache = {}
+
+        def __getstate__(self):
+            return {**vars(self), "cache": {}}
+
+    dataset, copy = Caching(), Caching()
+    tracker = _payload.Tracker(dataset)
+    copy.cache["k"] = 1
+    dataset.cache["other"] = 2
+    assert tracker.changes() is None
+    dataset.level = 1
+    assert updated(tracker, copy).cache == {"k": 1}
+
+
+@pytest.mark.parametrize("shape", ["renamed", "tuple"])
+def test_a_state_that_only_setstate_can_read_goes_through_it(shape):
+    class Custom:
+        def __init__(self):
+            self.value = 1
+
+        def __getstate__(self):
+            return {"the_value": self.value} if shape == "renamed" else (self.value,)
+
+        def __setstate__(self, state):
+            self.value = state["the_value"] if shape == "renamed" else state[0]
+
+    dataset, copy = Custom(), Custom()
+    tracker = _payload.Tracker(dataset)
+    dataset.value = 2
+    assert updated(tracker, copy).value == 2
+    assert tracker.changes() is None
+
+
+def test_objects_shared_by_changed_attributes_stay_shared():
+    dataset = types.SimpleNamespace(a=[1], b=None)
+    dataset.b = {"same": dataset.a}
+    tracker = _payload.Tracker(dataset)
+    dataset.a.append(2)
+    copy = updated(tracker, types.SimpleNamespace())
+    assert copy.b["same"] is copy.a
+
+
+def test_updates_travel_as_bytes_too():
+    dataset = Epochal()
+    tracker = _payload.Tracker(dataset)
+    dataset.order += 1
+    copy = Epochal()
+    with tracker.changes() as changes:
+        _payload.apply(copy, changes.tobytes())
+    np.testing.assert_array_equal(copy.order, dataset.order)
+
+
+# ---- torch --------------------------------------------------------------------------------------
+
+
+def test_tensors_travel_out_of_band():
+    torch = pytest.importorskip("torch")
+    tensors = {
+        "float": torch.arange(LARGE, dtype=torch.float32).reshape(100, -1),
+        "half": torch.ones(LARGE, dtype=torch.bfloat16),
+        "view": torch.arange(LARGE)[::2],
+        "scalar": torch.tensor(3),
+        "empty": torch.zeros(0, 4),
+        "complex": torch.ones(LARGE, dtype=torch.complex64).conj(),
+        "weights": torch.nn.Parameter(torch.ones(LARGE)),
+        "graph": torch.ones(LARGE, requires_grad=True),
+    }
+    with _payload.pack(tensors) as payload:
+        pickled, buffers = _memfile.read(payload.fd)
+        assert pickled.nbytes < 10_000
+        assert sum(b.nbytes for b in buffers) > LARGE * 4
+        back = _payload.unpack(payload.fd)
+    for name, tensor in tensors.items():
+        assert type(back[name]) is type(tensor)
+        assert back[name].dtype == tensor.dtype
+        assert back[name].requires_grad == tensor.requires_grad
+        assert torch.equal(back[name].detach(), tensor.detach())
+    back["float"][0] = 1  # writable
+
+
+def test_pickling_without_torch_does_not_import_it(tmp_path):
+    done = run_script(
+        tmp_path,
+        "import sys\nfrom penstock import _payload\n_payload.pack([1]).close()\n"
+        "print('torch' in sys.modules)\n",
+    )
+    assert done.stdout == "False\n", done.stderr
+
+
+class Shade(enum.Enum):
+    DARK = io.SEEK_SET
+
+
+def test_enum_members_are_the_same_members():
+    assert there_and_back(Shade.DARK) is Shade.DARK
