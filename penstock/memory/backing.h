@@ -49,6 +49,14 @@ class Backing {
     return {first, last - first};
   }
 
+  // The last longest stretch within [first, end) of units that have pages; {first, 0} for none.
+  Stretch last_present(uint32_t first, uint32_t end) const {
+    while (end > first && !has(end - 1)) --end;
+    uint32_t start = end;
+    while (start > first && has(start - 1)) --start;
+    return {start, end - start};
+  }
+
  private:
   template <typename Visit>
   static void for_each_word(uint32_t first, uint32_t count, Visit visit) {

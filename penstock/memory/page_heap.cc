@@ -29,15 +29,17 @@ bool PageHeap::extend(uint32_t count) {
 
 uint32_t PageHeap::trim(uint32_t count) noexcept {
   uint32_t trimmed = 0;
+  // From the end backwards: the lowest is what is reused first.
   spans_.visit_free([&](Backing::Stretch span) {
     uint32_t end = span.first + span.count;
-    for (uint32_t at = span.first; at < end && trimmed < count;) {
-      Backing::Stretch pages = backing_.next(at, end, true);
+    while (trimmed < count) {
+      Backing::Stretch pages = backing_.last_present(span.first, end);
       if (pages.count == 0) break;
-      region_->give_back(pages.first * kUnit, pages.count * kUnit);
-      backing_.clear(pages.first, pages.count);
-      trimmed += pages.count;
-      at = pages.first + pages.count;
+      uint32_t give = std::min(pages.count, count - trimmed);
+      end = pages.first + pages.count - give;
+      region_->give_back(end * kUnit, give * kUnit);
+      backing_.clear(end, give);
+      trimmed += give;
     }
     return trimmed < count;
   });
@@ -103,7 +105,7 @@ std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
 }
 
 void PageHeap::keep_to_retained() noexcept {
-  uint32_t free_units = free_backed();
+  size_t free_units = size_t{free_backed()} + idle_;
   if (free_units > retain_units_) trim(static_cast<uint32_t>(free_units - retain_units_));
 }
 

@@ -41,6 +41,14 @@ class PageHeap {
   // Faults in pages for up to `count` units of free memory. Returns how many it did.
   uint32_t populate_ahead(Lock& lock, uint32_t count);
 
+  // Taken units that the caller keeps unused, for it to be quick: they count as retained. Whether
+  // another `count` of them may be kept.
+  bool may_idle(uint32_t count) const {
+    return size_t{free_backed()} + idle_ + count <= retain_units_;
+  }
+  void add_idle(uint32_t count) { idle_ += count; }
+  void remove_idle(uint32_t count) { idle_ -= count; }
+
   // Gives pages of free units back to the system, at least `count` of them if there are as many.
   uint32_t trim(uint32_t count) noexcept;
 
@@ -61,6 +69,7 @@ class PageHeap {
   const size_t max_units_;
   SpanMap spans_{1};  // unit 0 is the region's header
   Backing backing_;
+  uint32_t idle_ = 0;
   uint32_t pending_ = 0;  // units taken whose pages are still being faulted in
   uint32_t peak_backed_ = 0;
   uint64_t faulted_ = 0;

@@ -34,7 +34,7 @@ struct alignas(64) RegionHeader {
 struct alignas(64) BlockHeader {
   static constexpr uint64_t kMagic = 0x6b636f6c62'617000;
 
-  uint64_t magic;               // kMagic ^ the header's own offset, once it was ever used
+  uint64_t magic;               // kMagic ^ the header's own offset
   std::atomic<uint64_t> state;  // generation << 32 | references
   std::atomic<uint64_t> data;   // offset of the payload
   std::atomic<uint64_t> bytes;  // of payload

@@ -1,0 +1,77 @@
+#include <new>
+#include <optional>
+
+#include "penstock/memory/allocator_impl.h"
+
+namespace penstock {
+
+bool Allocator::Impl::provide_header(PageHeap::Lock& lock, uint32_t slot) {
+  uint32_t group = slot / kHeadersPerUnit;
+  if (group >= header_units.size()) header_units.resize(group + 1, 0);
+  if (header_units[group] != 0) return true;
+  std::optional<uint32_t> unit = take_units(lock, 1);
+  if (!unit) return false;
+  if (header_units[group] != 0) {  // another thread was faster
+    pages.give(*unit);
+    return true;
+  }
+  uint64_t first = uint64_t{*unit} * kUnit;
+  for (uint64_t offset = first; offset < first + kUnit; offset += sizeof(BlockHeader)) {
+    new (region->base() + offset) BlockHeader{};
+    region->header_at(offset)->magic = BlockHeader::kMagic ^ offset;
+  }
+  unit_holds[*unit] = tag(Kind::kHeaders, group);
+  header_units[group] = *unit;
+  return true;
+}
+
+std::optional<Ref> Allocator::Impl::share(PageHeap::Lock& lock, void* start) {
+  auto owned_slot = [&] {
+    uint32_t slot = abandoned ? kNone : live_slot(start);
+    return slot != kNone && (blocks[slot].flags & Block::kOwned) ? slot : kNone;
+  };
+  uint32_t slot = owned_slot();
+  if (slot == kNone || !provide_header(lock, slot) || owned_slot() != slot) return std::nullopt;
+  Block& block = blocks[slot];
+  uint64_t offset = header_offset(slot);
+  BlockHeader* header = region->header_at(offset);
+  header->data.store(block.data, std::memory_order_relaxed);
+  header->bytes.store(block.bytes, std::memory_order_relaxed);
+  if (block.flags & Block::kShared) {
+    header->state.fetch_add(1, std::memory_order_acq_rel);
+  } else {
+    header->next.store(0, std::memory_order_relaxed);
+    header->state.store(BlockHeader::state_of(block.generation, 2), std::memory_order_release);
+    block.flags |= Block::kShared;
+  }
+  return Ref{offset, block.bytes, block.generation, 0};
+}
+
+void Allocator::Impl::collect() noexcept {
+  for (uint64_t offset = region->take_returns(); offset != 0;) {
+    uint64_t unit = offset / kUnit;
+    BlockHeader* header = region->header_at(offset);
+    uint32_t slot = kNone;
+    if (header != nullptr && unit < unit_holds.size() &&
+        kind_of(unit_holds[unit]) == Kind::kHeaders) {
+      slot = index_of(unit_holds[unit]) * kHeadersPerUnit +
+             static_cast<uint32_t>(offset % kUnit / sizeof(BlockHeader));
+    }
+    if (slot >= blocks.size() || blocks[slot].flags != (Block::kLive | Block::kShared) ||
+        header->state.load(std::memory_order_acquire) !=
+            BlockHeader::state_of(blocks[slot].generation, 0)) {
+      ++bad_returns;
+      return;
+    }
+    offset = header->next.load(std::memory_order_relaxed);
+    free_block(slot);
+  }
+}
+
+bool Allocator::Impl::leased(uint32_t slot) const {
+  if (!(blocks[slot].flags & Block::kShared)) return false;
+  uint64_t state = region->header_at(header_offset(slot))->state.load(std::memory_order_acquire);
+  return BlockHeader::references_of(state) > 1;
+}
+
+}  // namespace penstock

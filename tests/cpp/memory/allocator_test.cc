@@ -1,0 +1,370 @@
+#include "penstock/memory/allocator.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "tests/cpp/memory/child.h"
+
+namespace penstock {
+namespace {
+
+using testing::holds_in_child;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+std::shared_ptr<Region> region_of(size_t bytes) {
+  return Region::create(Region::Kind::kShared, bytes);
+}
+
+TEST(Allocator, blocks_are_aligned_disjoint_and_known) {
+  Allocator allocator(region_of(256 * kMiB));
+  std::vector<std::pair<std::byte*, size_t>> blocks;
+  for (size_t bytes : {0ul, 1ul, 63ul, 64ul, 65ul, 4096ul, 5000ul, 65536ul, 262144ul, 262145ul,
+                       1000000ul, 20000000ul}) {
+    for (int i = 0; i < 3; ++i) {
+      auto* block = static_cast<std::byte*>(allocator.allocate(bytes));
+      ASSERT_NE(block, nullptr);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0u);
+      std::memset(block, 1, bytes);
+      EXPECT_EQ(allocator.bytes_of(block), bytes);
+      EXPECT_TRUE(allocator.contains(block));
+      EXPECT_EQ(allocator.block_of(block), block);
+      if (bytes > 0) {
+        EXPECT_EQ(allocator.block_of(block + bytes - 1), block);
+      }
+      if (bytes > 1) {
+        EXPECT_EQ(allocator.bytes_of(block + 1), 0u) << "not its start";
+      }
+      for (auto [other, size] : blocks) {
+        ASSERT_TRUE(block + bytes <= other || other + size <= block);
+      }
+      blocks.emplace_back(block, bytes);
+    }
+  }
+  int on_the_stack = 0;
+  EXPECT_FALSE(allocator.contains(&on_the_stack));
+  EXPECT_EQ(allocator.block_of(&on_the_stack), nullptr);
+  EXPECT_EQ(allocator.stats().live_blocks, blocks.size());
+  for (auto [block, bytes] : blocks) allocator.release(block);
+  EXPECT_EQ(allocator.stats().live_blocks, 0u);
+  EXPECT_EQ(allocator.stats().live_bytes, 0u);
+  EXPECT_EQ(allocator.block_of(blocks[4].first), nullptr);
+  EXPECT_EQ(allocator.stats().bad_releases, 0u);
+}
+
+TEST(Allocator, recycled_memory_is_never_faulted_anew) {
+  Allocator allocator(region_of(1024 * kMiB));
+  auto round = [&] {
+    std::vector<void*> blocks;
+    for (size_t bytes : {100ul, 4096ul, 4096ul, 300000ul, 20000000ul, 10000000ul}) {
+      blocks.push_back(allocator.allocate(bytes));
+    }
+    for (void* block : blocks) allocator.release(block);
+  };
+  round();
+  uint64_t faulted = allocator.stats().faulted_bytes;
+  for (int i = 0; i < 100; ++i) round();
+  EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
+}
+
+TEST(Allocator, a_full_region_gives_nullptr_and_recovers) {
+  Allocator allocator(region_of(16 * kMiB));
+  std::vector<void*> blocks;
+  while (void* block = allocator.allocate(kMiB)) blocks.push_back(block);
+  EXPECT_GE(blocks.size(), 15u);
+  EXPECT_EQ(allocator.allocate(SIZE_MAX), nullptr);
+  EXPECT_EQ(allocator.allocate(SIZE_MAX / 2), nullptr);
+  EXPECT_GE(allocator.stats().failures, 3u);
+  while (void* block = allocator.allocate(1000)) blocks.push_back(block);
+  for (void* block : blocks) allocator.release(block);
+  void* large = allocator.allocate(15 * kMiB);
+  EXPECT_NE(large, nullptr) << "all of it is one free stretch again";
+}
+
+TEST(Allocator, what_is_released_twice_or_never_was_a_block_is_counted_and_ignored) {
+  Allocator allocator(region_of(64 * kMiB));
+  auto* small = static_cast<std::byte*>(allocator.allocate(1000));
+  auto* large = static_cast<std::byte*>(allocator.allocate(kMiB));
+  int elsewhere = 0;
+  allocator.release(nullptr);
+  EXPECT_EQ(allocator.stats().bad_releases, 0u);
+  for (void* wrong : {static_cast<void*>(small + 64), static_cast<void*>(large + 4096),
+                      static_cast<void*>(allocator.region()->base()),
+                      static_cast<void*>(allocator.region()->base() + 60 * kMiB),
+                      static_cast<void*>(&elsewhere)}) {
+    allocator.release(wrong);
+    EXPECT_EQ(allocator.share(wrong), std::nullopt);
+    EXPECT_EQ(allocator.resize(wrong, 10), nullptr);
+  }
+  allocator.release(small);
+  allocator.release(small);
+  allocator.release(large);
+  allocator.release(large);
+  EXPECT_EQ(allocator.stats().bad_releases, 12u);
+  EXPECT_EQ(allocator.stats().live_blocks, 0u);
+  void* a = allocator.allocate(1000);
+  void* b = allocator.allocate(1000);
+  EXPECT_NE(a, b) << "a block that was released twice is not given out twice";
+}
+
+TEST(Allocator, max_bytes_bounds_live_and_free_memory) {
+  Allocator allocator(region_of(256 * kMiB), {.max_bytes = 32 * kMiB});
+  std::vector<void*> blocks;
+  while (void* block = allocator.allocate(3 * kMiB)) blocks.push_back(block);
+  EXPECT_EQ(blocks.size(), 10u);
+  EXPECT_LE(allocator.stats().peak_committed_bytes, 32 * kMiB);
+  for (size_t i = 0; i < blocks.size(); i += 2) allocator.release(blocks[i]);
+  // 15 MiB are free in pieces of 3: their pages are given up for one piece of 12.
+  void* large = allocator.allocate(12 * kMiB);
+  ASSERT_NE(large, nullptr);
+  std::memset(large, 1, 12 * kMiB);
+  EXPECT_LE(allocator.stats().committed_bytes, 32 * kMiB);
+  EXPECT_LE(allocator.region()->backed_bytes(), 33 * kMiB);
+}
+
+TEST(Allocator, retained_memory_is_bounded_and_the_rest_given_back) {
+  auto region = region_of(512 * kMiB);
+  Allocator allocator(region, {.retain = 16 * kMiB});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(allocator.allocate(10 * kMiB));
+  EXPECT_GE(region->backed_bytes(), 100 * kMiB);
+  for (void* block : blocks) allocator.release(block);
+  EXPECT_LE(region->backed_bytes(), 17 * kMiB);
+  EXPECT_LE(allocator.stats().free_bytes, 16 * kMiB);
+  EXPECT_GE(allocator.stats().free_bytes, 15 * kMiB) << "what may stay, stays";
+  uint64_t faulted = allocator.stats().faulted_bytes;
+  allocator.release(allocator.allocate(14 * kMiB));
+  EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
+  void* again = allocator.allocate(40 * kMiB);
+  ASSERT_NE(again, nullptr);
+  std::memset(again, 1, 40 * kMiB);
+}
+
+TEST(Allocator, memory_populated_ahead_needs_no_faults_later) {
+  Allocator allocator(region_of(256 * kMiB), {.max_bytes = 100 * kMiB});
+  EXPECT_EQ(allocator.populate_ahead(64 * kMiB), 64 * kMiB);
+  EXPECT_GE(allocator.region()->backed_bytes(), 64 * kMiB);
+  uint64_t faulted = allocator.stats().faulted_bytes;
+  void* block = allocator.allocate(63 * kMiB);
+  EXPECT_NE(block, nullptr);
+  EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
+  EXPECT_LE(allocator.populate_ahead(1024 * kMiB), 36 * kMiB) << "within the bounds";
+  EXPECT_LE(allocator.stats().committed_bytes, 100 * kMiB);
+}
+
+TEST(Allocator, resize_keeps_contents_and_moves_only_when_it_must) {
+  Allocator allocator(region_of(256 * kMiB));
+  auto fill = [](void* block, size_t bytes) { std::memset(block, 0x5a, bytes); };
+  auto check = [](void* block, size_t bytes) {
+    auto* p = static_cast<unsigned char*>(block);
+    for (size_t i = 0; i < bytes; ++i) {
+      if (p[i] != 0x5a) return false;
+    }
+    return true;
+  };
+  void* block = allocator.resize(nullptr, 1000);
+  fill(block, 1000);
+  EXPECT_EQ(allocator.resize(block, 1020), block) << "the class has room for it";
+  void* moved = allocator.resize(block, 300000);
+  ASSERT_NE(moved, nullptr);
+  EXPECT_TRUE(check(moved, 1000));
+  EXPECT_EQ(allocator.bytes_of(block), 0u) << "the old one is free";
+  fill(moved, 300000);
+  void* longer = allocator.resize(moved, 30000000);
+  EXPECT_EQ(longer, moved) << "nothing lies behind it";
+  EXPECT_TRUE(check(longer, 300000));
+  void* wall = allocator.allocate(kMiB);
+  EXPECT_EQ(allocator.resize(longer, 10000000), longer);
+  void* in_between = allocator.allocate(10000000);
+  EXPECT_LT(in_between, wall) << "what was cut off is used";
+  fill(longer, 10000000);
+  void* away = allocator.resize(longer, 25000000);
+  EXPECT_NE(away, longer);
+  EXPECT_TRUE(check(away, 10000000));
+  void* small = allocator.resize(away, 100);
+  EXPECT_TRUE(check(small, 100));
+  EXPECT_EQ(allocator.resize(small, size_t{1} << 40), nullptr);
+  EXPECT_EQ(allocator.bytes_of(small), 100u) << "untouched";
+  EXPECT_EQ(allocator.stats().live_blocks, 3u);
+}
+
+TEST(Allocator, random_use_never_overwrites_a_live_or_leased_block) {
+  auto region = region_of(200 * kMiB);
+  Allocator allocator(region, {.retain = 20 * kMiB});
+  auto reader = Region::open(region->fd());
+  std::mt19937_64 random(3);
+  struct Held {
+    size_t bytes;
+    uint64_t stamp;
+  };
+  struct Lent {
+    Lease lease;
+    uint64_t stamp;
+    uint64_t offset;
+  };
+  std::map<void*, Held> owned;
+  std::vector<Lent> lent;
+  auto stamp_all = [](std::byte* p, size_t bytes, uint64_t stamp) {
+    for (size_t i = 0; i + 8 <= bytes; i += 512) std::memcpy(p + i, &stamp, 8);
+    if (bytes >= 8) std::memcpy(p + bytes - 8, &stamp, 8);
+  };
+  auto intact = [](const std::byte* p, size_t bytes, uint64_t stamp) {
+    for (size_t i = 0; i + 520 <= bytes; i += 512) {
+      if (std::memcmp(p + i, &stamp, 8) != 0) return false;
+    }
+    return bytes < 8 || std::memcmp(p + bytes - 8, &stamp, 8) == 0;
+  };
+  auto some_size = [&]() -> size_t {
+    switch (random() % 4) {
+      case 0:
+        return random() % 300;
+      case 1:
+        return random() % 10000;
+      case 2:
+        return random() % 400000;
+      default:
+        return random() % 6000000;
+    }
+  };
+  for (int step = 0; step < 20000; ++step) {
+    uint64_t what = random() % 100;
+    if (what < 45) {
+      size_t bytes = some_size();
+      void* block = allocator.allocate(bytes);
+      if (block == nullptr) continue;
+      ASSERT_FALSE(owned.contains(block));
+      stamp_all(static_cast<std::byte*>(block), bytes, step);
+      owned[block] = {bytes, static_cast<uint64_t>(step)};
+    } else if (what < 60 && !owned.empty()) {
+      auto each = std::next(owned.begin(), random() % owned.size());
+      auto ref = allocator.share(each->first);
+      if (!ref) continue;
+      lent.push_back({Lease(random() % 2 ? reader : region, *ref), each->second.stamp,
+                      region->offset_of(each->first)});
+    } else if (what < 66 && !owned.empty()) {
+      auto each = std::next(owned.begin(), random() % owned.size());
+      auto [block, held] = *each;
+      size_t bytes = some_size();
+      uint64_t offset = region->offset_of(block);
+      bool borrowed = std::any_of(lent.begin(), lent.end(), [&](const Lent& each_lent) {
+        return each_lent.offset == offset;
+      });
+      if (borrowed) continue;  // writing to it would be ours to answer for
+      void* moved = allocator.resize(block, bytes);
+      if (moved == nullptr) continue;
+      owned.erase(each);
+      stamp_all(static_cast<std::byte*>(moved), bytes, step);
+      owned[moved] = {bytes, static_cast<uint64_t>(step)};
+    } else if (what < 85 && !owned.empty()) {
+      auto each = std::next(owned.begin(), random() % owned.size());
+      auto [block, held] = *each;
+      ASSERT_TRUE(intact(static_cast<std::byte*>(block), held.bytes, held.stamp)) << step;
+      allocator.release(block);
+      owned.erase(each);
+    } else if (!lent.empty()) {
+      size_t which = random() % lent.size();
+      ASSERT_TRUE(intact(lent[which].lease.data(), lent[which].lease.bytes(), lent[which].stamp))
+          << step;
+      lent[which] = std::move(lent.back());
+      lent.pop_back();
+    }
+  }
+  for (auto [block, held] : owned) {
+    EXPECT_TRUE(intact(static_cast<std::byte*>(block), held.bytes, held.stamp));
+    allocator.release(block);
+  }
+  lent.clear();
+  allocator.collect();
+  auto stats = allocator.stats();
+  EXPECT_EQ(stats.live_blocks, 0u);
+  EXPECT_EQ(stats.live_bytes, 0u);
+  EXPECT_EQ(stats.bad_releases, 0u);
+  EXPECT_EQ(stats.stale_returns, 0u);
+  EXPECT_LE(stats.free_bytes, 21 * kMiB);
+}
+
+TEST(Allocator, large_temporaries_beside_leases_commit_at_most_a_quarter_more_than_is_live) {
+  auto region = region_of(1024 * kMiB);
+  Allocator allocator(region);
+  constexpr size_t kSingle = 15414067;  // a tenth of the article's batches
+  std::deque<Lease> held;
+  for (int step = 0; step < 300; ++step) {
+    void* wide = allocator.allocate(2 * kSingle);
+    void* narrow = allocator.allocate(kSingle);
+    ASSERT_TRUE(wide != nullptr && narrow != nullptr);
+    allocator.release(wide);
+    held.push_back(allocator.lease(narrow));
+    allocator.release(narrow);
+    if (held.size() > 5) held.pop_front();
+  }
+  auto stats = allocator.stats();
+  EXPECT_LE(stats.peak_committed_bytes, stats.peak_live_bytes * 5 / 4);
+  EXPECT_EQ(stats.faulted_bytes, stats.peak_committed_bytes) << "nothing was faulted twice";
+}
+
+TEST(Allocator, a_limit_on_file_size_is_a_nullptr) {
+  EXPECT_TRUE(holds_in_child([] {
+    rlimit limit{8 * kMiB, 8 * kMiB};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    Allocator allocator(region_of(256 * kMiB));
+    void* fits = allocator.allocate(4 * kMiB);
+    void* exact = allocator.allocate(8 * kMiB - Region::kFirstBlock - 4 * kMiB);
+    return fits != nullptr && exact != nullptr && allocator.allocate(kMiB) == nullptr;
+  }));
+}
+
+#ifndef PENSTOCK_SANITIZED
+TEST(Allocator, a_limit_on_address_space_is_a_nullptr) {
+  EXPECT_TRUE(holds_in_child([] {
+    rlimit limit{400 * kMiB, 400 * kMiB};
+    setrlimit(RLIMIT_AS, &limit);
+    auto region = Region::create(Region::Kind::kPrivate);
+    Allocator allocator(region);
+    size_t got = 0;
+    for (int i = 0; i < 1000; ++i) {
+      if (void* block = allocator.allocate(kMiB)) {
+        std::memset(block, 1, kMiB);
+        got += kMiB;
+      }
+    }
+    return got + 2 * kMiB >= region->reserve() && got < region->reserve();
+  }));
+}
+#endif
+
+TEST(Allocator, a_forked_childs_copy_does_nothing) {
+  auto region = region_of(64 * kMiB);
+  Allocator allocator(region);
+  auto* block = static_cast<int*>(allocator.allocate(4096));
+  *block = 11;
+  EXPECT_TRUE(holds_in_child([&] {
+    bool reads = *block == 11 && allocator.bytes_of(block) == 4096;
+    *block = 12;
+    allocator.release(block);
+    return reads && allocator.allocate(100) == nullptr && allocator.share(block) == std::nullopt &&
+           allocator.resize(block, 10) == nullptr && allocator.populate_ahead(kMiB) == 0;
+  }));
+  EXPECT_EQ(*block, 11);
+  EXPECT_EQ(allocator.stats().live_blocks, 1u);
+  allocator.release(block);
+  EXPECT_EQ(allocator.stats().live_blocks, 0u);
+}
+
+TEST(Allocator, needs_a_region_of_its_own) {
+  auto region = region_of(16 * kMiB);
+  Allocator allocator(region);
+  allocator.allocate(1000);
+  EXPECT_THROW(Allocator second(region), Error);
+  EXPECT_THROW(Allocator none(nullptr), Error);
+}
+
+}  // namespace
+}  // namespace penstock
