@@ -70,26 +70,24 @@ def train_epoch(model, feed, run, title):
     """One epoch over `feed`, with a clock on both sides of every step."""
     from tqdm import tqdm
 
-    waited = 0.0
     images = 0
-    # Figures of this epoch, not of the ones before.
-    model.reset_metrics()
-    started = time.perf_counter()
+    right = 0.0
+    waited = 0.0
     # Redrawn in a terminal; in a log file only the end of each epoch is worth a line.
     often = 0.1 if sys.stdout.isatty() else 3600
-    with tqdm(
-        total=len(feed), desc=title, unit="step", ncols=110, file=sys.stdout, mininterval=often
-    ) as bar:
-        before = started
+    layout = title + " {percentage:3.0f}% |{bar:24}| {desc}"
+    started = before = time.perf_counter()
+    with tqdm(total=len(feed), bar_format=layout, file=sys.stdout, mininterval=often) as bar:
         for x, y in feed:
             waited += time.perf_counter() - before
-            loss, accuracy = model.train_on_batch(x, y)
+            _, accuracy = model.train_on_batch(x, y)
             images += len(x)
+            right += len(x) * float(accuracy)
             before = time.perf_counter()
             elapsed = before - started
-            bar.set_postfix_str(
+            bar.set_description_str(
                 f"{images / elapsed:5.0f} images/s, waited {waited / elapsed:4.0%}, "
-                f"loss {float(loss):.3f}, accuracy {float(accuracy):.3f}",
+                f"accuracy {right / images:6.2%}",
                 refresh=False,
             )
             bar.update()
