@@ -24,7 +24,7 @@ struct Board::Header {
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint64_t> posted;
   alignas(64) std::atomic<uint64_t> hint;      // the unit to look at first
-  std::atomic<uint32_t> reopened;              // units that were opened again: look behind the hint
+  std::atomic<uint64_t> reopens;               // units that were opened again: look behind the hint
   alignas(64) std::atomic<uint64_t> sleeping[kMasks];
   alignas(64) std::atomic<uint64_t> wants;     // seq + 1 that the consumer sleeps for; 0: awake
   std::atomic<uint32_t> consumer_event;
@@ -132,7 +132,7 @@ Post& Board::next_post() {
   post.seq = seq;
   post.layout_length = 0;
   post.slot_offset = post.slot_bytes = post.needed_bytes = 0;
-  post.layout_state.store(0, std::memory_order_relaxed);
+  post.layout_state.store(layout_word(seq, LayoutState::kNone), std::memory_order_relaxed);
   post.tainted.store(0, std::memory_order_relaxed);
   return post;
 }
@@ -142,20 +142,21 @@ void Board::publish(Post& post) {
     Unit& unit = unit_at(post.seq, g);
     unit.poison.store(0, std::memory_order_relaxed);
     unit.claimed_ns.store(0, std::memory_order_relaxed);
+    unit.progress.store(0, std::memory_order_relaxed);
     unit.kind = ResultKind::kNone;
     unit.length = 0;
     unit.bytes = 0;
     unit.object = 0;
     // A short batch has fewer granules than the ring provides for: the rest is done already.
     UnitState state = g < post.granules ? UnitState::kOpen : UnitState::kDone;
-    unit.word.store(word_of(post.seq, 0, 0, state), std::memory_order_release);
+    unit.word.store(word_of(post.seq, 0, 0, 0, state), std::memory_order_release);
   }
   header_->posted.store(post.seq + 1, std::memory_order_seq_cst);
 }
 
 bool Board::ready(uint64_t seq) {
   for (uint32_t g = 0; g < granules_; ++g) {
-    uint64_t word = unit_at(seq, g).word.load(std::memory_order_acquire);
+    uint64_t word = unit_at(seq, g).word.load(std::memory_order_seq_cst);
     if (state_of(word) != UnitState::kDone || seq_of(word) != seq) return false;
   }
   return true;
@@ -174,37 +175,47 @@ bool Board::withdraw(uint64_t seq) {
   for (uint32_t g = 0; g < granules_; ++g) {
     Unit& unit = unit_at(seq, g);
     uint64_t word = unit.word.load(std::memory_order_acquire);
-    while (state_of(word) == UnitState::kOpen) {
-      if (!unit.word.compare_exchange_weak(word, 0)) continue;
-      if (losses_of(word) != 0) header_->reopened.fetch_sub(1, std::memory_order_relaxed);
-      break;
+    while (state_of(word) == UnitState::kOpen && !unit.word.compare_exchange_weak(word, 0)) {
     }
-    UnitState state = state_of(unit.word.load(std::memory_order_acquire));
+    UnitState state = state_of(unit.word.load(std::memory_order_seq_cst));
     at_rest = at_rest && (state == UnitState::kIdle || state == UnitState::kDone);
   }
   return at_rest;
 }
 
-void Board::consumer_wait(uint64_t seq, int64_t timeout_ns) {
-  wake_workers(true);
+template <class There>
+void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
   uint32_t seen = header_->consumer_event.load(std::memory_order_acquire);
-  header_->wants.store(seq + 1, std::memory_order_seq_cst);
-  bool there = closed() || (seq == kAnySeq ? progress() : ready(seq));
-  if (!there) {
-    os::futex_wait(header_->consumer_event, seen, timeout_ns, static_cast<bool>(file_));
+  header_->wants.store(wants, std::memory_order_seq_cst);
+  if (!closed() && !there()) {
+    auto woken =
+        os::futex_wait(header_->consumer_event, seen, timeout_ns, static_cast<bool>(file_));
+    // Nobody should need this, but a wake-up may have been meant for a worker that was killed.
+    if (woken == os::Woken::kTimeout) wake_some(workers_);
   }
   header_->wants.store(0, std::memory_order_relaxed);
+}
+
+void Board::consumer_wait(uint64_t seq, int64_t timeout_ns) {
+  wake_workers(true);
+  sleep_until(seq + 1, timeout_ns, [&] { return seq == kAnySeq ? progress() : ready(seq); });
+}
+
+void Board::consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns) {
+  sleep_until(kAnySeq + 1, timeout_ns, [&] { return withdraw(seq); });
 }
 
 bool Board::progress() {
   uint64_t first = head(), end = posted();
   for (uint64_t seq = first; seq < end; ++seq) {
+    // A later epoch's batches are not taken before this one's.
+    if (post_at(seq).epoch != post_at(first).epoch) break;
     if (ready(seq)) return true;
   }
   // Nothing is in flight because the next place in the ring is still taken by withdrawn work.
   if (first != end) return false;
   for (uint32_t g = 0; g < granules_; ++g) {
-    UnitState state = state_of(unit_at(end, g).word.load(std::memory_order_acquire));
+    UnitState state = state_of(unit_at(end, g).word.load(std::memory_order_seq_cst));
     if (state != UnitState::kIdle && state != UnitState::kDone) return false;
   }
   return true;
@@ -238,9 +249,8 @@ void Board::wake_workers(bool consumer_waits) {
     if (state_of(word) == UnitState::kOpen) wake_one(post.owner);
   }
   uint64_t hint = header_->hint.load(std::memory_order_relaxed);
-  uint64_t open = posted * granules_ > hint ? posted * granules_ - hint : 0;
-  open += header_->reopened.load(std::memory_order_relaxed);
-  if (open == 0) return;
+  if (posted * granules_ <= hint) return;  // what is opened again wakes somebody by itself
+  uint64_t open = posted * granules_ - hint;
   if (!consumer_waits) {
     // Waking costs some 40 us: worth it for that much work, or for a quarter of the ring.
     uint64_t worth = 40'000 / std::max<uint64_t>(typical_ticket_ns(), 1);
@@ -251,7 +261,7 @@ void Board::wake_workers(bool consumer_waits) {
 
 bool Board::wake_one(uint32_t worker) {
   uint64_t bit = uint64_t{1} << (worker % 64);
-  if ((header_->sleeping[worker / 64].load(std::memory_order_relaxed) & bit) == 0) return false;
+  if ((header_->sleeping[worker / 64].load(std::memory_order_seq_cst) & bit) == 0) return false;
   if ((header_->sleeping[worker / 64].fetch_and(~bit) & bit) == 0) return false;
   places_[worker].event.fetch_add(1, std::memory_order_seq_cst);
   os::futex_wake(places_[worker].event, 1, static_cast<bool>(file_));
@@ -260,7 +270,7 @@ bool Board::wake_one(uint32_t worker) {
 
 void Board::wake_some(uint64_t count) {
   for (uint32_t m = 0; m < kMasks && count > 0; ++m) {
-    uint64_t mask = header_->sleeping[m].load(std::memory_order_relaxed);
+    uint64_t mask = header_->sleeping[m].load(std::memory_order_seq_cst);
     while (mask != 0 && count > 0) {
       uint32_t worker = m * 64 + std::countr_zero(mask);
       mask &= mask - 1;
@@ -273,11 +283,10 @@ void Board::wake_some(uint64_t count) {
 
 bool Board::try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
                       Claim& out) {
-  uint64_t mine = word_of(seq, worker, losses_of(word), UnitState::kClaimed);
+  uint64_t mine = word_of(seq, worker, attempt_of(word), losses_of(word), UnitState::kClaimed);
   if (!unit.word.compare_exchange_strong(word, mine, std::memory_order_seq_cst)) return false;
   unit.claimed_ns.store(now_ns(), std::memory_order_relaxed);
-  out = {&post_at(seq), &unit, seq, granule, worker, losses_of(word)};
-  unit.progress.store(0, std::memory_order_relaxed);
+  out = {&post_at(seq), &unit, seq, granule, worker, losses_of(mine), mine};
   places_[worker].tickets.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -289,7 +298,9 @@ bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
   uint64_t hint = header_->hint.load(std::memory_order_relaxed);
   // The hint only saves looking: whatever it says, every open unit from head on is found when
   // something was reopened, and before a worker sleeps.
-  bool all = header_->reopened.load(std::memory_order_acquire) != 0 || cursor == UINT64_MAX;
+  std::atomic<uint64_t>& looked = places_[worker].reopens;
+  uint64_t reopens = header_->reopens.load(std::memory_order_seq_cst);
+  bool all = reopens != looked.load(std::memory_order_relaxed) || cursor == UINT64_MAX;
   uint64_t start = all ? first : std::max({first, hint, cursor});
   for (uint64_t u = start; u < end; ++u) {
     uint64_t seq = u / granules_;
@@ -300,13 +311,15 @@ bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
     uint32_t owner = post_at(seq).owner;
     if (owner != kAnyWorker && owner != worker) continue;
     if (!try_claim(unit, word, worker, seq, granule, out)) continue;
-    if (losses_of(word) != 0) header_->reopened.fetch_sub(1, std::memory_order_relaxed);
     if (owner == kAnyWorker && u + 1 > hint) {
       header_->hint.store(u + 1, std::memory_order_relaxed);
     }
+    // Nothing that was open is left behind the hint.
+    if (all && u >= hint) looked.store(reopens, std::memory_order_relaxed);
     cursor = owner == kAnyWorker ? 0 : u + 1;  // a stream's tickets are claimed in their order
     return true;
   }
+  if (all) looked.store(reopens, std::memory_order_relaxed);
   return false;
 }
 
@@ -316,7 +329,6 @@ bool Board::claim_of(uint32_t worker, uint64_t seq, Claim& out) {
     uint64_t word = unit.word.load(std::memory_order_acquire);
     if (state_of(word) == UnitState::kOpen && seq_of(word) == seq &&
         try_claim(unit, word, worker, seq, g, out)) {
-      if (losses_of(word) != 0) header_->reopened.fetch_sub(1, std::memory_order_relaxed);
       return true;
     }
   }
@@ -324,18 +336,17 @@ bool Board::claim_of(uint32_t worker, uint64_t seq, Claim& out) {
 }
 
 bool Board::begin_result(const Claim& claim) {
-  uint64_t word = word_of(claim.seq, claim.worker, claim.losses, UnitState::kClaimed);
-  return claim.unit->word.compare_exchange_strong(
-      word, word_of(claim.seq, claim.worker, claim.losses, UnitState::kWriting));
+  uint64_t word = claim.word;
+  return claim.unit->word.compare_exchange_strong(word, with_state(word, UnitState::kWriting));
 }
 
 void Board::finish(const Claim& claim) {
   claim.unit->worker = claim.worker;
-  claim.unit->word.store(word_of(claim.seq, claim.worker, claim.losses, UnitState::kDone),
-                         std::memory_order_seq_cst);
+  claim.unit->word.store(with_state(claim.word, UnitState::kDone), std::memory_order_seq_cst);
   uint64_t wants = header_->wants.load(std::memory_order_seq_cst);
   if (wants == 0) return;
-  if (wants == kAnySeq + 1 || (wants == claim.seq + 1 && ready(claim.seq))) {
+  bool awaited = wants == claim.seq + 1 || wants == kAnySeq + 1;
+  if (awaited && (claim.seq < head() || ready(claim.seq))) {
     if (header_->wants.compare_exchange_strong(wants, 0)) {
       header_->consumer_event.fetch_add(1, std::memory_order_seq_cst);
       os::futex_wake(header_->consumer_event, 1, static_cast<bool>(file_));
@@ -352,7 +363,7 @@ void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
   uint64_t end = header_->posted.load(std::memory_order_seq_cst) * granules_;
   for (uint64_t u = head() * granules_; u < end && !there; ++u) {
     uint64_t seq = u / granules_;
-    uint64_t word = unit_at(seq, u % granules_).word.load(std::memory_order_acquire);
+    uint64_t word = unit_at(seq, u % granules_).word.load(std::memory_order_seq_cst);
     if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
     uint32_t owner = post_at(seq).owner;
     there = owner == kAnyWorker || owner == worker;
@@ -368,13 +379,20 @@ void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
 
 // ---- the supervisor ----------------------------------------------------------------------------
 
+uint64_t Board::oldest() const {
+  uint64_t end = posted();
+  return end > posts_ ? end - posts_ : 0;
+}
+
+Board::Claim Board::claim_in(uint64_t seq, uint32_t granule, uint64_t word) {
+  return {&post_at(seq),   &unit_at(seq, granule), seq, granule, worker_of(word), losses_of(word),
+          with_state(word, UnitState::kClaimed)};
+}
+
 uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&),
                        void* of) {
   uint32_t count = 0;
-  uint64_t end = posted();
-  // From the oldest place in the ring on: a withdrawn post's unit may be older than head.
-  uint64_t first = end > posts_ ? end - posts_ : 0;
-  for (uint64_t seq = first; seq < end; ++seq) {
+  for (uint64_t seq = oldest(), end = posted(); seq < end; ++seq) {
     for (uint32_t g = 0; g < granules_; ++g) {
       Unit& unit = unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
@@ -383,11 +401,17 @@ uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, 
           worker_of(word) != worker || seq_of(word) != seq) {
         continue;
       }
-      Claim claim{&post_at(seq), &unit, seq, g, worker, losses_of(word)};
+      Claim claim = claim_in(seq, g, word);
       Post& post = post_at(seq);
-      uint32_t proposing = worker << 8 | static_cast<uint32_t>(LayoutState::kProposing);
-      if (post.layout_state.compare_exchange_strong(proposing, 0)) {
+      uint32_t proposing = layout_word(seq, LayoutState::kProposing, worker);
+      if (post.layout_state.compare_exchange_strong(proposing,
+                                                    layout_word(seq, LayoutState::kNone))) {
         os::futex_wake(post.layout_state, 1 << 20, static_cast<bool>(file_));
+      }
+      if (seq < head()) {
+        unit.kind = ResultKind::kNone;
+        finish(claim);
+        continue;
       }
       ++count;
       if (losses_of(word) + 1 >= most) {
@@ -398,6 +422,9 @@ uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, 
     }
   }
   header_->sleeping[worker / 64].fetch_and(~(uint64_t{1} << (worker % 64)));
+  // It may have died with a wake-up in hand: one that it was given, or one that it owed.
+  wake_some(1);
+  nudge_consumer();
   return count;
 }
 
@@ -405,16 +432,21 @@ void Board::reopen_unit(const Claim& claim, uint32_t losses) {
   claim.unit->kind = ResultKind::kNone;
   claim.unit->length = 0;
   claim.unit->claimed_ns.store(0, std::memory_order_relaxed);
-  header_->reopened.fetch_add(1, std::memory_order_seq_cst);
-  claim.unit->word.store(word_of(claim.seq, 0, std::max(losses, 1u), UnitState::kOpen),
+  claim.unit->progress.store(0, std::memory_order_relaxed);
+  uint32_t attempt = attempt_of(claim.word) % 255 + 1;
+  uint32_t owner = claim.post->owner;
+  claim.unit->word.store(word_of(claim.seq, 0, attempt, losses, UnitState::kOpen),
                          std::memory_order_seq_cst);
-  wake_some(1);
+  // After the unit is open: whoever has seen this count finds the unit, or that it is taken.
+  header_->reopens.fetch_add(1, std::memory_order_seq_cst);
+  if (owner == kAnyWorker) {
+    wake_some(1);
+  } else {
+    wake_one(owner);
+  }
 }
 
-bool Board::take_over(Unit& unit, uint64_t word, const Claim& claim) {
-  return unit.word.compare_exchange_strong(
-      word, word_of(claim.seq, claim.worker, claim.losses, UnitState::kWriting));
-}
+bool Board::take_over(const Claim& claim) { return begin_result(claim); }
 
 // ---- anybody -----------------------------------------------------------------------------------
 

@@ -36,6 +36,10 @@ namespace penstock {
 //  4. posted() - head() <= posts: a post's place is reused only when its units are idle.
 //  5. Whoever may sleep first says so (a sleeping bit, consumer_wants), then looks again; whoever
 //     makes progress first makes it visible, then looks for sleepers (both sequentially consistent).
+//  6. A unit's word never takes the same claimed value twice while somebody remembers the first
+//     (every opening again counts `attempt` up), so a worker whose ticket was taken away can tell.
+//  7. Nothing that a killed process leaves half done is counted on: `reopens` only ever grows, and
+//     a wake-up that died with the one it was meant for is made up for by reopen().
 
 enum class UnitState : uint32_t { kIdle, kOpen, kClaimed, kWriting, kDone };
 
@@ -65,10 +69,11 @@ inline constexpr size_t kUnitBytes = 512;
 inline constexpr size_t kLayoutBytes = 16 * 1024;
 
 struct alignas(64) Unit {
-  std::atomic<uint64_t> word;        // seq << 24 | worker << 8 | losses << 4 | state
+  std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
   std::atomic<uint64_t> claimed_ns;  // when, for the timeout
   std::atomic<uint64_t> poison;      // rows that must not be tried again (timed out, deadly)
   std::atomic<uint32_t> progress;    // the row in work
+  std::atomic<uint32_t> writers;     // threads that write into the batch's rows just now (Slot::Write)
   ResultKind kind;
   uint32_t worker;  // who made it
   uint32_t length;  // of the packet
@@ -92,8 +97,9 @@ struct alignas(64) Post {
   // Explicit indices (a sampler's), in the feed's arena; count 0: the order of the plan.
   uint64_t indices_offset;
   // The batch's memory, in the feed's arena.
-  alignas(64) std::atomic<uint32_t> layout_state;  // proposer << 8 | LayoutState
+  alignas(64) std::atomic<uint32_t> layout_state;  // see Board::layout_word
   uint32_t layout_length;
+  uint32_t layout_row;  // of the batch: whose sample the layout is of
   uint64_t slot_offset, slot_bytes, needed_bytes;
   std::atomic<uint32_t> tainted;  // an abandoned thread may still write here: never reuse the memory
   alignas(64) std::byte layout[kLayoutBytes];
@@ -104,6 +110,7 @@ struct alignas(64) WorkerPlace {
   std::atomic<uint32_t> event;      // what it sleeps on
   std::atomic<uint32_t> tickets;    // claimed since it started (0: died before its first)
   std::atomic<uint64_t> ticket_ns;  // running mean of a ticket's time
+  std::atomic<uint64_t> reopens;    // of the board's, as many as it has looked for
   std::atomic<int64_t> pid;
   WorkerCounters counters;
   TraceRing trace;
@@ -150,9 +157,12 @@ class Board {
   // Takes a post back that nobody should do any more: open units become idle. True when all of its
   // units are idle or done now; claimed ones are left to their workers.
   bool withdraw(uint64_t seq);
-  // Sleeps until post `seq` may be ready (kAnySeq: any post, or a place in the ring got free).
+  // Sleeps until post `seq` may be ready (kAnySeq: any of the lowest post's epoch, or the next place
+  // in the ring got free).
   static constexpr uint64_t kAnySeq = UINT64_MAX - 1;
   void consumer_wait(uint64_t seq, int64_t timeout_ns);
+  // Sleeps until the withdrawn post `seq` may be at rest.
+  void consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns);
   // Wakes workers for what was posted. A window of small tickets is left to fill up first, unless
   // the consumer is about to wait.
   void wake_workers(bool consumer_waits);
@@ -165,24 +175,34 @@ class Board {
     uint32_t granule = 0;
     uint32_t worker = 0;
     uint32_t losses = 0;
+    uint64_t word = 0;  // of the unit, as claimed
   };
   // `cursor` is the worker's own memory of where to look; starts at 0.
   bool claim(uint32_t worker, uint64_t& cursor, Claim& out);
   // A particular post's open unit: the consumer working in line.
   bool claim_of(uint32_t worker, uint64_t seq, Claim& out);
-  // False: the supervisor took the ticket away (it timed out); drop the result.
+  // False: the supervisor took the ticket away (it timed out). From then on for ever.
+  bool holds(const Claim& claim) const {
+    return claim.unit->word.load(std::memory_order_seq_cst) == claim.word;
+  }
+  // False: the ticket was taken away; drop the result.
   bool begin_result(const Claim& claim);
   void finish(const Claim& claim);
   // Sleeps until there may be work or the board closes.
   void wait_for_work(uint32_t worker, uint64_t& cursor);
 
   // ---- the supervisor ----
-  // Opens again what `worker` had claimed. Calls too_often(claim) for a unit lost `most` times
-  // before, which then is the caller's to fail (see take_over).
+  // Opens again what `worker`, which is dead, had claimed; returns how many. Calls too_often(claim)
+  // for a unit lost `most` times before, which then is the caller's to fail (see take_over). What
+  // was withdrawn meanwhile is just done.
   uint32_t reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&), void* of);
+  // The claim that a claimed or writing unit's word speaks of.
+  Claim claim_in(uint64_t seq, uint32_t granule, uint64_t word);
   // Takes a claimed unit from its worker. After this the caller writes the result and calls finish.
-  bool take_over(Unit& unit, uint64_t word, const Claim& claim);
+  bool take_over(const Claim& claim);
   void reopen_unit(const Claim& claim, uint32_t losses);
+  // The ring's oldest post that may not be at rest; withdrawn ones are older than head().
+  uint64_t oldest() const;
 
   // ---- anybody ----
   void close();
@@ -192,12 +212,24 @@ class Board {
 
   static UnitState state_of(uint64_t word) { return static_cast<UnitState>(word & 15); }
   static uint32_t losses_of(uint64_t word) { return word >> 4 & 15; }
-  static uint32_t worker_of(uint64_t word) { return word >> 8 & 0xffff; }
+  static uint32_t attempt_of(uint64_t word) { return word >> 8 & 0xff; }  // 0: never opened again
+  static uint32_t worker_of(uint64_t word) { return word >> 16 & 0xff; }
   static uint64_t seq_of(uint64_t word) { return word >> 24; }
-  static uint64_t word_of(uint64_t seq, uint32_t worker, uint32_t losses, UnitState state) {
-    return seq << 24 | static_cast<uint64_t>(worker) << 8 | losses << 4 |
+  static uint64_t word_of(uint64_t seq, uint32_t worker, uint32_t attempt, uint32_t losses,
+                          UnitState state) {
+    return seq << 24 | static_cast<uint64_t>(worker) << 16 | attempt << 8 | losses << 4 |
            static_cast<uint64_t>(state);
   }
+  static uint64_t with_state(uint64_t word, UnitState state) {
+    return (word & ~uint64_t{15}) | static_cast<uint64_t>(state);
+  }
+  // Post::layout_state: lap << 18 | proposer << 8 | state. The ring's lap tells a worker that it
+  // comes too late: the place is another post's now.
+  uint32_t layout_word(uint64_t seq, LayoutState state, uint32_t proposer = 0) const {
+    return static_cast<uint32_t>(seq / posts_) << 18 | proposer << 8 | static_cast<uint32_t>(state);
+  }
+  static LayoutState layout_state_of(uint32_t word) { return static_cast<LayoutState>(word & 0xff); }
+  static uint32_t lap_of(uint32_t word) { return word >> 18; }
 
  private:
   struct Header;
@@ -206,6 +238,8 @@ class Board {
   bool try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
                  Claim& out);
   bool progress();
+  template <class There>
+  void sleep_until(uint64_t wants, int64_t timeout_ns, There there);
   bool wake_one(uint32_t worker);
   void wake_some(uint64_t count);
   uint64_t typical_ticket_ns() const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <string>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
@@ -11,15 +13,11 @@ namespace penstock {
 
 namespace {
 
-constexpr uint32_t kStateMask = 0xff;
 constexpr int64_t kLookAgainNs = 20'000'000;  // a wait for room looks for closing this often
+constexpr uint32_t kServer = kMaxWorkers;     // as a layout's proposer: whoever finds the room
 
-uint32_t word_of(LayoutState state, uint32_t worker = 0) {
-  return worker << 8 | static_cast<uint32_t>(state);
-}
-
-void set_state(Board& board, Post& post, LayoutState state) {
-  post.layout_state.store(word_of(state), std::memory_order_seq_cst);
+void set_state(Board& board, Post& post, uint64_t seq, LayoutState state) {
+  post.layout_state.store(board.layout_word(seq, state), std::memory_order_seq_cst);
   os::futex_wake(post.layout_state, 1 << 20, board.fd() >= 0);
 }
 
@@ -34,10 +32,11 @@ bool serve_room(Board& board, Allocator& arena) {
   uint64_t head = board.head();
   for (uint64_t seq = head, end = board.posted(); seq < end; ++seq) {
     Post& post = board.post_at(seq);
-    uint32_t proposed = word_of(LayoutState::kProposed);
-    // Whoever takes the post out of kProposed serves it: several threads may be here at once.
+    // Whoever takes the post out of kProposed serves it: several threads may be here at once. Its
+    // workers do not let go of it meanwhile (see Slot::rows), so it stays this post.
+    uint32_t proposed = board.layout_word(seq, LayoutState::kProposed);
     if (!post.layout_state.compare_exchange_strong(
-            proposed, word_of(LayoutState::kProposing, kMaxWorkers))) {
+            proposed, board.layout_word(seq, LayoutState::kProposing, kServer))) {
       continue;
     }
     if (post.slot_bytes != 0) {
@@ -47,73 +46,111 @@ bool serve_room(Board& board, Allocator& arena) {
     if (void* room = arena.allocate(post.needed_bytes)) {
       post.slot_offset = arena.region()->offset_of(room);
       post.slot_bytes = post.needed_bytes;
-      set_state(board, post, LayoutState::kReady);
-    } else if (seq == head) {
-      set_state(board, post, LayoutState::kNoRoom);
+      set_state(board, post, seq, LayoutState::kReady);
+    } else if (seq == board.head()) {
+      set_state(board, post, seq, LayoutState::kNoRoom);
     } else {
-      set_state(board, post, LayoutState::kProposed);
+      set_state(board, post, seq, LayoutState::kProposed);
       all = false;
     }
   }
   return all;
 }
 
-std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes) {
+std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes, uint32_t row) {
   if (layout.size() > kLayoutBytes) {
     throw Error(Code::kInvalidArgument, "batch",
                 "a sample has too many arrays to be described in 16 KiB; give collate=");
   }
   Post& post = *claim_.post;
+  auto word_of = [&](LayoutState state, uint32_t proposer = 0) {
+    return board_.layout_word(claim_.seq, state, proposer);
+  };
   for (;;) {
-    uint32_t word = post.layout_state.load(std::memory_order_acquire);
-    switch (static_cast<LayoutState>(word & kStateMask)) {
-      case LayoutState::kReady:
-        if (post.layout_length != layout.size() ||
-            std::memcmp(post.layout, layout.data(), layout.size()) != 0) {
-          return nullptr;
-        }
-        return memory_->at(post.slot_offset);
-      case LayoutState::kNoRoom:
-        throw Error(Code::kOutOfMemory, "batch",
-                    "no room for a batch of " + std::to_string(post.needed_bytes) + " bytes");
-      case LayoutState::kNone:
-        if (!post.layout_state.compare_exchange_strong(
-                word, word_of(LayoutState::kProposing, claim_.worker))) {
-          continue;
-        }
-        std::memcpy(post.layout, layout.data(), layout.size());
-        post.layout_length = static_cast<uint32_t>(layout.size());
-        post.needed_bytes = bytes;
-        if (post.slot_bytes >= bytes) {
-          set_state(board_, post, LayoutState::kReady);
-        } else {
-          set_state(board_, post, LayoutState::kProposed);
-          memory_->request(board_);
-        }
-        continue;
-      case LayoutState::kProposing:
-      case LayoutState::kProposed:
-        break;
+    uint32_t word;
+    bool proposed = false;
+    {
+      // Until the end of this block the place stays this post's, even if the ticket is taken away.
+      Write ours(*this);
+      word = post.layout_state.load(std::memory_order_seq_cst);
+      bool over = !ours || board_.closed() || claim_.seq < board_.head();
+      switch (Board::layout_state_of(word)) {
+        case LayoutState::kProposing:
+          // Who finds room for this post must not be left alone with it.
+          over = over && (!ours || word != word_of(LayoutState::kProposing, kServer));
+          break;
+        case LayoutState::kProposed:
+          if (over && ours &&
+              !post.layout_state.compare_exchange_strong(word, word_of(LayoutState::kNone))) {
+            continue;
+          }
+          break;
+        case LayoutState::kNone:
+          if (over) break;
+          if (!post.layout_state.compare_exchange_strong(
+                  word, word_of(LayoutState::kProposing, claim_.worker))) {
+            continue;
+          }
+          std::memcpy(post.layout, layout.data(), layout.size());
+          post.layout_length = static_cast<uint32_t>(layout.size());
+          post.layout_row = row;
+          post.needed_bytes = bytes;
+          if (post.slot_bytes >= bytes) {
+            set_state(board_, post, claim_.seq, LayoutState::kReady);
+          } else {
+            set_state(board_, post, claim_.seq, LayoutState::kProposed);
+            proposed = true;
+          }
+          break;
+        case LayoutState::kReady:
+          if (over) break;
+          if (post.layout_length != layout.size() ||
+              std::memcmp(post.layout, layout.data(), layout.size()) != 0) {
+            return nullptr;
+          }
+          return memory_->at(post.slot_offset);
+        case LayoutState::kNoRoom:
+          if (over) break;
+          throw Error(Code::kOutOfMemory, "batch",
+                      "no room for a batch of " + std::to_string(post.needed_bytes) + " bytes");
+      }
+      if (over) throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
+      if (Board::layout_state_of(word) == LayoutState::kNone && !proposed) continue;
     }
-    uint64_t begin = now_ns();
-    worker_.before_wait();
-    os::futex_wait(post.layout_state, word, kLookAgainNs, board_.fd() >= 0);
-    worker_.after_wait();
-    waited_ns_ += now_ns() - begin;
-    if (board_.closed() || claim_.seq < board_.head()) {
-      throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
-    }
-    if (static_cast<LayoutState>(post.layout_state.load() & kStateMask) ==
-        LayoutState::kProposed) {
+    if (proposed) {
       memory_->request(board_);
+      continue;
     }
+    wait_for_room(word);
   }
+}
+
+// Time spent here is not the ticket's: it is not its fault, and it does not time out.
+void Slot::wait_for_room(uint32_t word) {
+  Post& post = *claim_.post;
+  uint64_t since = claim_.unit->claimed_ns.exchange(0, std::memory_order_relaxed);
+  uint64_t begin = now_ns();
+  worker_.before_wait();
+  auto woken = os::futex_wait(post.layout_state, word, kLookAgainNs, board_.fd() >= 0);
+  worker_.after_wait();
+  uint64_t waited = now_ns() - begin;
+  waited_ns_ += waited;
+  claim_.unit->claimed_ns.store(since + waited, std::memory_order_relaxed);
+  if (woken == os::Woken::kTimeout &&
+      Board::layout_state_of(post.layout_state.load()) == LayoutState::kProposed) {
+    memory_->request(board_);
+  }
+}
+
+bool Slot::begin_result() {
+  finished_ = true;
+  taken_away_ = !board_.begin_result(claim_);
+  return !taken_away_;
 }
 
 bool Slot::finish_inline(ResultKind kind, uint64_t payload_bytes,
                          std::span<const std::byte> packet) {
-  finished_ = true;
-  if (!board_.begin_result(claim_)) return false;
+  if (!begin_result()) return false;
   Unit& unit = *claim_.unit;
   unit.kind = kind;
   unit.bytes = payload_bytes;
@@ -125,8 +162,7 @@ bool Slot::finish_inline(ResultKind kind, uint64_t payload_bytes,
 
 bool Slot::finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef& block,
                         uint32_t packet_bytes) {
-  finished_ = true;
-  if (!board_.begin_result(claim_)) return false;
+  if (!begin_result()) return false;
   Unit& unit = *claim_.unit;
   unit.kind = kind;
   unit.bytes = payload_bytes;
@@ -137,8 +173,7 @@ bool Slot::finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef&
 }
 
 bool Slot::finish_object(ResultKind kind, uint64_t payload_bytes, void* object) {
-  finished_ = true;
-  if (!board_.begin_result(claim_)) return false;
+  if (!begin_result()) return false;
   Unit& unit = *claim_.unit;
   unit.kind = kind;
   unit.bytes = payload_bytes;
@@ -157,8 +192,9 @@ Ticket ticket_of(const Board::Claim& claim) {
 
 namespace {
 
-// Runs one claim; `mark` is when the worker got free, and becomes when it got free again.
-void run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
+// Runs one claim; `mark` is when the worker got free, and becomes when it got free again. False: the
+// ticket was taken away, and the place with it, so nothing is counted.
+bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
                TraceWriter& trace, uint64_t& mark) {
   WorkerPlace& place = board.place(claim.worker);
   Ticket ticket = ticket_of(claim);
@@ -171,7 +207,10 @@ void run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
       slot.finish_inline(withdrawn ? ResultKind::kNone : ResultKind::kNoRoom, 0,
                          bytes_of(error.what()));
     }
+  } catch (const std::exception& error) {  // std::bad_alloc, most likely
+    if (!slot.finished()) slot.finish_inline(ResultKind::kNoRoom, 0, bytes_of(error.what()));
   }
+  if (slot.taken_away()) return false;
   uint64_t end = now_ns();
   uint64_t took = end - mark;
   place.counters.tickets.add_single_writer();
@@ -185,6 +224,7 @@ void run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
   uint64_t mean = place.ticket_ns.load(std::memory_order_relaxed);
   place.ticket_ns.store(mean == 0 ? took : mean - mean / 8 + took / 8, std::memory_order_relaxed);
   mark = end;
+  return true;
 }
 
 }  // namespace
@@ -197,7 +237,7 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
   Board::Claim claim;
   while (!board.closed()) {
     if (board.claim(worker, cursor, claim)) {
-      run_claim(board, claim, fulfiller, memory, trace, mark);
+      if (!run_claim(board, claim, fulfiller, memory, trace, mark)) return;
       continue;
     }
     fulfiller.before_wait();
@@ -216,7 +256,7 @@ void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfille
   uint64_t mark = now_ns();
   Board::Claim claim;
   while (board.claim_of(worker, seq, claim)) {
-    run_claim(board, claim, fulfiller, memory, trace, mark);
+    if (!run_claim(board, claim, fulfiller, memory, trace, mark)) return;
   }
 }
 

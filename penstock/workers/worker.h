@@ -33,26 +33,53 @@ class Fulfiller;
 // meanwhile (it timed out), and then whatever was to be handed over is still the caller's.
 class Slot {
  public:
+  // Held around every write into rows(). False: the ticket was taken away, and nothing may be
+  // written any more, because the batch may be with its user by now. Whoever takes a ticket away
+  // from a thread waits for the writes that had begun; so let no user code run inside.
+  class Write {
+   public:
+    explicit Write(Slot& slot) : unit_(*slot.claim_.unit) {
+      unit_.writers.fetch_add(1, std::memory_order_seq_cst);
+      ours_ = slot.board_.holds(slot.claim_);
+    }
+    ~Write() { unit_.writers.fetch_sub(1, std::memory_order_release); }
+    Write(const Write&) = delete;
+    Write& operator=(const Write&) = delete;
+    explicit operator bool() const { return ours_; }
+
+   private:
+    Unit& unit_;
+    bool ours_;
+  };
+
   Slot(Board& board, const Board::Claim& claim, RowMemory* memory, Fulfiller& worker)
       : board_(board), claim_(claim), memory_(memory), worker_(worker) {}
 
   const Board::Claim& claim() const { return claim_; }
   WorkerCounters& counters() { return board_.place(claim_.worker).counters; }
 
-  // The row in work: it is named if the ticket times out or kills its worker.
-  void progress(uint32_t row) { claim_.unit->progress.store(row, std::memory_order_relaxed); }
+  // The row in work: it is named if the ticket times out or kills its worker. False: the ticket was
+  // taken away, so whatever is made of it is for nothing.
+  bool progress(uint32_t row) {
+    if (!board_.holds(claim_)) return false;
+    claim_.unit->progress.store(row, std::memory_order_relaxed);
+    return true;
+  }
   // Rows (counted from the ticket's begin) that timed out or killed workers: not to be tried again.
+  // One bit stands for every 64th row of a longer granule.
   bool poisoned(uint32_t row) const {
-    return (claim_.unit->poison.load(std::memory_order_relaxed) >> row & 1) != 0;
+    return (claim_.unit->poison.load(std::memory_order_relaxed) >> row % kMaxGranuleRows & 1) != 0;
   }
 
   // Memory for the whole batch, shared by all its granules. The first to come proposes the layout
   // (bytes that describe it, and how much room it takes); may wait for room. nullptr: the batch has
-  // another layout already, see layout(). Error kOutOfMemory, kClosed.
-  std::byte* rows(std::span<const std::byte> layout, uint64_t bytes);
+  // another layout already, see layout(). Error kOutOfMemory, kClosed (also: taken away).
+  // `row` of the batch: whose sample has this layout.
+  std::byte* rows(std::span<const std::byte> layout, uint64_t bytes, uint32_t row = 0);
   std::span<const std::byte> layout() const {
     return {claim_.post->layout, claim_.post->layout_length};
   }
+  uint32_t layout_row() const { return claim_.post->layout_row; }
 
   // A packet that fits goes inline.
   static constexpr size_t kInline = sizeof(Unit::packet);
@@ -71,14 +98,19 @@ class Slot {
   void leave_to_supervisor() { finished_ = true; }
 
   bool finished() const { return finished_; }
+  bool taken_away() const { return taken_away_; }  // by the supervisor: it took too long
   uint64_t waited_ns() const { return waited_ns_; }  // for room
 
  private:
+  bool begin_result();
+  void wait_for_room(uint32_t word);
+
   Board& board_;
   Board::Claim claim_;
   RowMemory* memory_;
   Fulfiller& worker_;
   bool finished_ = false;
+  bool taken_away_ = false;
   uint64_t waited_ns_ = 0;
 };
 
@@ -96,7 +128,8 @@ class Fulfiller {
 
 Ticket ticket_of(const Board::Claim& claim);
 
-// Claims and runs tickets until the board closes.
+// Claims and runs tickets until the board closes, or until a ticket was taken away from this worker:
+// somebody else has its place by then.
 void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory);
 // Runs the open units of one post: the consumer working in line.
 void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfiller,

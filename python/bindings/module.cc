@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "core.h"
+#include "digest.h"
 #include "os.h"
 #include "permutation.h"
 #include "penstock/base/error.h"
@@ -35,6 +36,7 @@ NB_MODULE(_engine, m) {
   // A thread that was abandoned in user code keeps its loader to the end of the process.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
+  penstock::bind_digest(m);
   penstock::bind_os(m);
   penstock::bind_random(m);
   penstock::python::bind_core(m);

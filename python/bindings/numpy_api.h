@@ -44,6 +44,28 @@ class Owned {
   PyObject* object_ = nullptr;
 };
 
+// Around a call into Python from a thread that the interpreter may end there: CPython before 3.14
+// does that at exit by unwinding the thread's stack, through our frames, without the GIL. The thread
+// stays where it is instead, until the process is gone.
+//
+//   StayWhenEnded stay;
+//   PyObject* value = PyObject_GetItem(...);
+//   stay.returned();
+class StayWhenEnded {
+ public:
+  StayWhenEnded() = default;
+  StayWhenEnded(const StayWhenEnded&) = delete;
+  StayWhenEnded& operator=(const StayWhenEnded&) = delete;
+  ~StayWhenEnded() {
+    if (!returned_) wait_for_the_end();
+  }
+  void returned() { returned_ = true; }
+
+ private:
+  [[noreturn]] static void wait_for_the_end();
+  bool returned_ = false;
+};
+
 // A capsule that keeps `owner` alive; its end touches no Python beyond itself.
 PyObject* owner_capsule(std::shared_ptr<void> owner);
 

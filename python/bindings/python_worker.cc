@@ -51,7 +51,11 @@ PythonWorker::PythonWorker(const PlanSettings& settings, PyObject* source, PyObj
 PythonWorker::~PythonWorker() = default;
 
 void PythonWorker::before_wait() { released_ = PyEval_SaveThread(); }
-void PythonWorker::after_wait() { PyEval_RestoreThread(std::exchange(released_, nullptr)); }
+void PythonWorker::after_wait() {
+  StayWhenEnded stay;
+  PyEval_RestoreThread(std::exchange(released_, nullptr));
+  stay.returned();
+}
 
 void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   if (encoder_ == nullptr && outlet_.arena != nullptr) {
@@ -130,7 +134,9 @@ Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key)
   for (uint32_t left = settings_.retries;; --left) {
     set_ticket_key(settings_.order.seed, ticket.epoch, key);
     if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
+    StayWhenEnded stay;
     Owned value(PyObject_GetItem(source_.get(), index));
+    stay.returned();
     if (value) return value;
     board_.place(worker_).counters.errors.add_single_writer();
     if (left == 0) return value;
@@ -371,7 +377,9 @@ void PythonWorker::fetch_all(const Ticket& ticket, std::vector<Owned>& samples) 
   uint64_t key = key_of(ticket, 0);
   set_ticket_key(settings_.order.seed, ticket.epoch, key);
   if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
+  StayWhenEnded stay;
   Owned all(PyObject_CallOneArg(getitems_.get(), list.get()));
+  stay.returned();
   Owned fast(all ? PySequence_Fast(all.get(), "__getitems__ must return a list") : nullptr);
   if (!fast) return PyErr_Clear();
   all = Owned();
@@ -408,7 +416,9 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   }
   uint64_t first = key_of(ticket, 0);
   if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
+  StayWhenEnded stay;
   Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
+  stay.returned();
   samples = Owned();
   fetched.clear();
   if (!batch) return fail(ticket, slot, 0, first);
@@ -433,7 +443,10 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   };
   auto next = [&](uint64_t at) {
     key(at);
-    return Owned(PyIter_Next(stream.iterator.get()));
+    StayWhenEnded stay;
+    Owned item(PyIter_Next(stream.iterator.get()));
+    stay.returned();
+    return item;
   };
   if (!stream.iterator || stream.epoch != ticket.epoch || stream.next != ordinal) {
     stream.iterator = Owned();
@@ -481,7 +494,9 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   }
   if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
   if (!collate_) return finish_rows(ticket, slot, count);
+  StayWhenEnded stay;
   Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
+  stay.returned();
   samples = Owned();
   if (!batch) return fail(ticket, slot, 0, ordinal * rows);
   emit(slot, ResultKind::kPacket, std::move(batch));
