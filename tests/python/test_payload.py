@@ -21,7 +21,7 @@ import types
 import numpy as np
 import pytest
 
-from penstock import _memfile, _payload, errors
+from penstock import _engine, _memfile, _payload, errors
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from payload_child import ask
@@ -686,6 +686,20 @@ def test_objects_shared_by_changed_attributes_stay_shared():
     dataset.a.append(2)
     copy = updated(tracker, types.SimpleNamespace())
     assert copy.b["same"] is copy.a
+
+
+def test_the_hash_of_buffers_sees_every_bit_and_every_length():
+    data = bytearray(np.random.default_rng(0).bytes(300))
+    seen = {_engine.digest(data)}
+    for at in range(len(data)):
+        for bit in range(8):
+            data[at] ^= 1 << bit
+            seen.add(_engine.digest(data))
+            data[at] ^= 1 << bit
+    assert len(seen) == 1 + 8 * len(data)
+    assert len({_engine.digest(bytes(n)) for n in range(300)}) == 300
+    assert _engine.digest(memoryview(data)) == _engine.digest(bytes(data))
+    assert len(_engine.digest(b"")) == 16
 
 
 def test_updates_travel_as_bytes_too():

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace nanobind {
+class module_;
+}
+
+namespace penstock {
+
+// A fast hash of large buffers, to find out whether they changed.
+void bind_digest(nanobind::module_& m);
+
+}  // namespace penstock
