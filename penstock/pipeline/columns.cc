@@ -17,6 +17,8 @@ void ColumnsWorker::run(const Ticket& ticket, Slot& slot) {
     throw Error(Code::kInternal, "batch", "two layouts for columns of one shape");
   }
   uint64_t bytes = 0;
+  Slot::Write ours(slot);
+  if (!ours) throw Error(Code::kClosed, "batch", "the ticket was taken away");
   for (size_t c = 0; c < columns_.size(); ++c) {
     const Column& column = columns_[c];
     gather_rows(layout_.row(base, c, ticket.begin), column.data, column.row_bytes, column.stride,

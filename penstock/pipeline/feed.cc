@@ -18,6 +18,18 @@ Feed::Feed(Board& board, Allocator& arena, Tickets& tickets, const Options& opti
 
 Feed::~Feed() = default;
 
+void Feed::drain() {
+  for (uint64_t seq = board_.oldest(), end = board_.posted(); seq < end; ++seq) {
+    for (uint32_t g = 0; g < board_.granules(); ++g) {
+      Unit& unit = board_.unit_at(seq, g);
+      uint64_t word = unit.word.load(std::memory_order_acquire);
+      if (Board::state_of(word) != UnitState::kDone || Board::seq_of(word) != seq) continue;
+      if (unit.kind != ResultKind::kNone) discard_(unit);
+      unit.kind = ResultKind::kNone;
+    }
+  }
+}
+
 // ---- taking ------------------------------------------------------------------------------------
 
 bool Feed::ended(const Position& at) {
@@ -73,6 +85,7 @@ Feed::Poll Feed::poll(uint64_t epoch) {
     streams_ended_.insert(post.stream);
     if (streams_ended_.size() >= tickets_.streams()) {
       seek({epoch + 1, 0, 0});
+      held_ = options_.pause_at_epochs;
       continue;
     }
     Position at{post.epoch, post.base, post.step};
@@ -93,7 +106,10 @@ Lease Feed::take_rows() {
   if (post.slot_bytes == 0) return {};
   std::byte* room = arena_.region()->base() + post.slot_offset;
   Lease lease = arena_.lease(room);
-  slot_bytes_ = post.needed_bytes;
+  if (post.rows >= slot_rows_) {  // a short last batch is no measure for the next ones
+    slot_rows_ = post.rows;
+    slot_bytes_ = post.needed_bytes;
+  }
   if (post.tainted.load(std::memory_order_relaxed) == 0) arena_.release(room);
   post.slot_bytes = 0;
   return lease;
@@ -188,6 +204,7 @@ uint64_t Feed::window() const {
 
 void Feed::fill() {
   if (held_ || board_.closed()) return;
+  reap();
   uint64_t most = window();
   while (board_.posted() - board_.head() - taken_ < most) {
     if (ended(cursor_)) {
@@ -200,11 +217,7 @@ void Feed::fill() {
       ++cursor_.step;  // delivered before the state was taken
       continue;
     }
-    if (!board_.can_post()) {
-      if (board_.posted() - board_.head() >= board_.posts()) return;
-      reap_next_place();
-      if (!board_.can_post()) return;
-    }
+    if (!board_.can_post()) return;  // the ring is full, or withdrawn work still has the place
     Post& post = board_.next_post();
     post.epoch = cursor_.epoch;
     post.base = cursor_.base;
@@ -233,6 +246,7 @@ void Feed::fill() {
 
 void Feed::retire(uint64_t seq) {
   Post& post = board_.post_at(seq);
+  board_.close_layout(seq);
   for (uint32_t g = 0; g < board_.granules(); ++g) {
     Unit& unit = board_.unit_at(seq, g);
     if (unit.kind != ResultKind::kNone) discard_(unit);
@@ -249,11 +263,22 @@ void Feed::retire(uint64_t seq) {
   board_.clear(seq);
 }
 
-// The ring place that the next post wants may still be taken by work that was withdrawn while it
-// was claimed. It is free once its workers are done with it.
-void Feed::reap_next_place() {
-  uint64_t old = board_.posted() - board_.posts();
-  if (board_.posted() >= board_.posts() && board_.withdraw(old)) retire(old);
+// Work that was withdrawn while it was claimed keeps its memory and its place in the ring until its
+// workers are done with it.
+void Feed::reap() {
+  std::erase_if(withdrawn_, [this](uint64_t seq) {
+    if (!board_.withdraw(seq)) return false;
+    retire(seq);
+    return true;
+  });
+}
+
+bool Feed::settle(int64_t timeout_ns) {
+  reap();
+  if (withdrawn_.empty()) return true;
+  board_.consumer_wait_at_rest(withdrawn_.front(), timeout_ns);
+  reap();
+  return withdrawn_.empty();
 }
 
 void Feed::begin_epoch() {
@@ -271,7 +296,11 @@ void Feed::start_epoch_at(const Position& at) {
 void Feed::seek(const Position& to, std::set<uint64_t> ahead) {
   for (uint64_t seq = board_.head(), end = board_.posted(); seq < end; ++seq) {
     if (board_.idle(seq)) continue;  // taken already
-    if (board_.withdraw(seq)) retire(seq);
+    if (board_.withdraw(seq)) {
+      retire(seq);
+    } else {
+      withdrawn_.push_back(seq);
+    }
   }
   taken_ = 0;
   board_.advance_head(board_.posted());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/depth.h"
@@ -46,8 +47,8 @@ class Tickets {
 class Feed {
  public:
   struct Options {
-    uint32_t queue = 10;      // batches made and not yet delivered
-    uint32_t workers = 1;     // and one more in each worker's hands
+    uint32_t queue = 10;   // batches made and not yet delivered
+    uint32_t workers = 1;  // and one more in each worker's hands
     uint64_t max_bytes = UINT64_MAX;
     bool ordered = true;
     bool pause_at_epochs = false;  // nothing of the next epoch is made before begin_epoch()
@@ -87,6 +88,12 @@ class Feed {
   void begin_epoch();
   // Takes everything in flight back and goes on at `to`.
   void seek(const Position& to, std::set<uint64_t> ahead = {});
+  // Waits until no worker is busy any more with what was taken back: before the dataset is changed.
+  // False: not yet, after `timeout_ns` (< 0: none) or a wake-up; ask again.
+  bool settle(int64_t timeout_ns);
+  // Discards results that nobody took, which may own objects outside of the arena. At the end, when
+  // the board is closed and its workers are gone.
+  void drain();
   void set_version(uint64_t version) { version_ = version; }
   uint64_t version() const { return version_; }
 
@@ -97,13 +104,12 @@ class Feed {
  private:
   bool ended(const Position& at);  // no ticket of its epoch is left at or after `at`
   void fill();
-  void post_one();
   uint64_t window() const;
   std::optional<uint64_t> candidate();
   void moved_past(const Position& at);
   void clear_current();
   void retire(uint64_t seq);
-  void reap_next_place();
+  void reap();
   void start_epoch_at(const Position& at);
 
   Board& board_;
@@ -122,8 +128,10 @@ class Feed {
   uint64_t current_ = 0;
   uint64_t taken_ = 0;        // posts beyond head that were taken already (unordered)
   uint64_t batch_bytes_ = 0;  // of the largest batch seen
-  uint64_t slot_bytes_ = 0;   // room that the last filled batch took
-  uint64_t asked_ns_ = 0;     // 0: the consumer is busy
+  uint64_t slot_bytes_ = 0;   // room that a batch of slot_rows_ took, the largest yet
+  uint32_t slot_rows_ = 0;
+  std::vector<uint64_t> withdrawn_;  // posts whose units are still being worked on
+  uint64_t asked_ns_ = 0;            // 0: the consumer is busy
   uint64_t given_ns_ = 0;
   uint64_t next_depth_ns_ = 0;
   TraceWriter trace_;

@@ -23,10 +23,10 @@ struct Board::Header {
   uint32_t posts, granules, workers, unused;
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint64_t> posted;
-  alignas(64) std::atomic<uint64_t> hint;      // the unit to look at first
-  std::atomic<uint64_t> reopens;               // units that were opened again: look behind the hint
+  alignas(64) std::atomic<uint64_t> hint;  // the unit to look at first
+  std::atomic<uint64_t> reopens;           // units that were opened again: look behind the hint
   alignas(64) std::atomic<uint64_t> sleeping[kMasks];
-  alignas(64) std::atomic<uint64_t> wants;     // seq + 1 that the consumer sleeps for; 0: awake
+  alignas(64) std::atomic<uint64_t> wants;  // seq + 1 that the consumer sleeps for; 0: awake
   std::atomic<uint32_t> consumer_event;
   std::atomic<uint32_t> closed;
   alignas(64) ConsumerCounters consumer;
@@ -165,6 +165,20 @@ bool Board::ready(uint64_t seq) {
 void Board::clear(uint64_t seq) {
   for (uint32_t g = 0; g < granules_; ++g) {
     unit_at(seq, g).word.store(0, std::memory_order_release);
+  }
+}
+
+void Board::close_layout(uint64_t seq) {
+  std::atomic<uint32_t>& state = post_at(seq).layout_state;
+  uint32_t serving = layout_word(seq, LayoutState::kProposing, kServer);
+  uint32_t word = state.load(std::memory_order_acquire);
+  for (;;) {
+    if (word == serving) {
+      os::futex_wait(state, word, -1, static_cast<bool>(file_));
+      word = state.load(std::memory_order_acquire);
+    } else if (state.compare_exchange_weak(word, layout_word(seq, LayoutState::kClosed))) {
+      return;
+    }
   }
 }
 
@@ -385,7 +399,12 @@ uint64_t Board::oldest() const {
 }
 
 Board::Claim Board::claim_in(uint64_t seq, uint32_t granule, uint64_t word) {
-  return {&post_at(seq),   &unit_at(seq, granule), seq, granule, worker_of(word), losses_of(word),
+  return {&post_at(seq),
+          &unit_at(seq, granule),
+          seq,
+          granule,
+          worker_of(word),
+          losses_of(word),
           with_state(word, UnitState::kClaimed)};
 }
 

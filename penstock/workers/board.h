@@ -23,7 +23,8 @@ namespace penstock {
 //
 // States of a unit (all in Unit::word) and who moves them:
 //
-//   idle ──post──> open ──claim──> claimed ──begin_result──> writing ──finish──> done ──clear──> idle
+//   idle ──post──> open ──claim──> claimed ──begin_result──> writing ──finish──> done ──clear──>
+//   idle
 //     consumer        ^    worker      |          worker          |      worker         consumer
 //                     └─ reopen: supervisor, when the worker died ┘
 //                                      └── fail: supervisor, from claimed only ──> done
@@ -35,7 +36,8 @@ namespace penstock {
 //     them only after it took claimed away by compare-exchange.
 //  4. posted() - head() <= posts: a post's place is reused only when its units are idle.
 //  5. Whoever may sleep first says so (a sleeping bit, consumer_wants), then looks again; whoever
-//     makes progress first makes it visible, then looks for sleepers (both sequentially consistent).
+//     makes progress first makes it visible, then looks for sleepers (both sequentially
+//     consistent).
 //  6. A unit's word never takes the same claimed value twice while somebody remembers the first
 //     (every opening again counts `attempt` up), so a worker whose ticket was taken away can tell.
 //  7. Nothing that a killed process leaves half done is counted on: `reopens` only ever grows, and
@@ -47,15 +49,15 @@ enum class UnitState : uint32_t { kIdle, kOpen, kClaimed, kWriting, kDone };
 // workers in line and in threads) or an encoded packet, inline or in a block of the worker's arena.
 enum class ResultKind : uint32_t {
   kNone,
-  kPacket,   // a whole item
-  kReplaced, // (item, losses): what did not go as planned travels with it
-  kRows,     // rows were written into the post's slot; a packet may follow with what is no array
-  kError,    // user code raised; the packet says what
-  kSkipped,  // the item was lost under on_error="skip"; the packet says why
-  kEnd,      // the stream has no more
-  kTimeout,  // took too long; `row` says which row
-  kLost,     // lost its worker too often
-  kNoRoom,   // no memory for the batch
+  kPacket,    // a whole item
+  kReplaced,  // (item, losses): what did not go as planned travels with it
+  kRows,      // rows were written into the post's slot; a packet may follow with what is no array
+  kError,     // user code raised; the packet says what
+  kSkipped,   // the item was lost under on_error="skip"; the packet says why
+  kEnd,       // the stream has no more
+  kTimeout,   // took too long; `row` says which row
+  kLost,      // lost its worker too often
+  kNoRoom,    // no memory for the batch
 };
 
 struct BlockRef {  // a block in a worker's arena
@@ -73,7 +75,7 @@ struct alignas(64) Unit {
   std::atomic<uint64_t> claimed_ns;  // when, for the timeout
   std::atomic<uint64_t> poison;      // rows that must not be tried again (timed out, deadly)
   std::atomic<uint32_t> progress;    // the row in work
-  std::atomic<uint32_t> writers;     // threads that write into the batch's rows just now (Slot::Write)
+  std::atomic<uint32_t> writers;  // threads that write into the batch's rows just now (Slot::Write)
   ResultKind kind;
   uint32_t worker;  // who made it
   uint32_t length;  // of the packet
@@ -84,8 +86,15 @@ struct alignas(64) Unit {
 };
 static_assert(sizeof(Unit) == kUnitBytes);
 
-// Whether a batch's memory is there: who proposes is the worker that finished a first sample.
-enum class LayoutState : uint32_t { kNone, kProposing, kProposed, kReady, kNoRoom };
+// Whether a batch's memory is there (Post::layout_state), and who moves it:
+//
+//   none ──> proposing ──> proposed ──> proposing ──> ready | no room ──> closed
+//      worker        worker       server         server              consumer, from any state
+//
+// The worker is the one that finished a first sample; the server whichever thread of the feed's
+// process finds room. The consumer closes it before the place is reused, after waiting for a
+// server.
+enum class LayoutState : uint32_t { kNone, kProposing, kProposed, kReady, kNoRoom, kClosed };
 
 struct alignas(64) Post {
   uint64_t seq;
@@ -101,7 +110,8 @@ struct alignas(64) Post {
   uint32_t layout_length;
   uint32_t layout_row;  // of the batch: whose sample the layout is of
   uint64_t slot_offset, slot_bytes, needed_bytes;
-  std::atomic<uint32_t> tainted;  // an abandoned thread may still write here: never reuse the memory
+  std::atomic<uint32_t>
+      tainted;  // an abandoned thread may still write here: never reuse the memory
   alignas(64) std::byte layout[kLayoutBytes];
 };
 
@@ -153,12 +163,14 @@ class Board {
   bool idle(uint64_t seq);   // all of its units are idle
   // Done units become idle again. advance_head moves past the posts that were cleared.
   void clear(uint64_t seq);
+  // Nobody gives the post memory any more; what it has is final. Waits while room is being found.
+  void close_layout(uint64_t seq);
   void advance_head(uint64_t head);
   // Takes a post back that nobody should do any more: open units become idle. True when all of its
   // units are idle or done now; claimed ones are left to their workers.
   bool withdraw(uint64_t seq);
-  // Sleeps until post `seq` may be ready (kAnySeq: any of the lowest post's epoch, or the next place
-  // in the ring got free).
+  // Sleeps until post `seq` may be ready (kAnySeq: any of the lowest post's epoch, or the next
+  // place in the ring got free).
   static constexpr uint64_t kAnySeq = UINT64_MAX - 1;
   void consumer_wait(uint64_t seq, int64_t timeout_ns);
   // Sleeps until the withdrawn post `seq` may be at rest.
@@ -228,7 +240,10 @@ class Board {
   uint32_t layout_word(uint64_t seq, LayoutState state, uint32_t proposer = 0) const {
     return static_cast<uint32_t>(seq / posts_) << 18 | proposer << 8 | static_cast<uint32_t>(state);
   }
-  static LayoutState layout_state_of(uint32_t word) { return static_cast<LayoutState>(word & 0xff); }
+  static constexpr uint32_t kServer = kMaxWorkers;  // as a proposer
+  static LayoutState layout_state_of(uint32_t word) {
+    return static_cast<LayoutState>(word & 0xff);
+  }
   static uint32_t lap_of(uint32_t word) { return word >> 18; }
 
  private:

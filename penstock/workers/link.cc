@@ -19,8 +19,7 @@ std::pair<os::Fd, os::Fd> link_pair() {
   return {os::Fd(ends[0]), os::Fd(ends[1])};
 }
 
-bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> bytes,
-               int descriptor) {
+bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> bytes, int descriptor) {
   LinkHeader copy = header;
   iovec part{&copy, sizeof(copy)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -79,7 +78,8 @@ bool link_read(int fd, std::span<std::byte> bytes, int process) {
   while (!bytes.empty()) {
     pollfd watched[2] = {{fd, POLLIN, 0}, {process, POLLIN, 0}};
     if (poll(watched, process >= 0 ? 2 : 1, -1) < 0 && errno != EINTR) return false;
-    if ((watched[0].revents & (POLLIN | POLLHUP)) == 0) {
+    if ((watched[0].revents & POLLNVAL) != 0) return false;
+    if ((watched[0].revents & (POLLIN | POLLHUP | POLLERR)) == 0) {
       if (process >= 0 && (watched[1].revents & POLLIN) != 0) return false;
       continue;
     }

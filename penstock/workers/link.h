@@ -11,7 +11,8 @@ namespace penstock {
 
 // What little a worker process and the consumer's process say to each other beside the board:
 // messages over a socket pair, in order, with a descriptor if need be. Never payload that the
-// board and the arenas can carry. Blocking; one reader and one writer per end. SIGPIPE is not raised.
+// board and the arenas can carry. Blocking; one reader and one writer per end. SIGPIPE is not
+// raised.
 enum class LinkMessage : uint32_t {
   kArena,    // worker: the descriptor of its arena; `number` is the arena's number
   kRoom,     // worker: a post needs room

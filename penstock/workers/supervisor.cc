@@ -1,9 +1,10 @@
 #include "penstock/workers/supervisor.h"
 
-#include <csignal>
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
@@ -15,6 +16,15 @@ namespace {
 constexpr uint64_t kAlarmTag = UINT64_MAX;
 constexpr uint64_t kLinkBit = uint64_t{1} << 32;
 constexpr int64_t kRoomTickNs = 5'000'000;
+constexpr int64_t kKillNs = 2'000'000'000;  // that a process may take to die of SIGKILL
+
+// Somebody else's poller may hold this descriptor too; a poller of our own tells when it ends.
+bool ended_within(int pidfd, int64_t timeout_ns) {
+  os::Poller ended;
+  ended.add(pidfd, 0);
+  uint64_t tag;
+  return ended.wait(timeout_ns, {&tag, 1}) != 0;
+}
 }  // namespace
 
 Supervisor::Supervisor(Board& board, Allocator& arena, const Policy& policy)
@@ -27,6 +37,10 @@ Supervisor::~Supervisor() { close(0); }
 
 void Supervisor::attach(uint32_t worker, os::Fd process, os::Fd link) {
   std::lock_guard lock(mutex_);
+  if (closed_.load()) {  // too late: close() will not see it any more
+    os::send_signal(process.get(), SIGKILL);
+    return;
+  }
   Process& p = processes_[worker];
   board_.place(worker).tickets.store(0, std::memory_order_relaxed);
   p.failed = false;
@@ -62,6 +76,8 @@ Supervisor::Event Supervisor::wait() {
     }
     uint64_t tags[16];
     size_t count = poller_.wait(timeout, tags);
+    std::lock_guard hearing(hearing_);
+    if (closed_.load()) continue;
     // Links before deaths: what a worker said before it died still counts.
     std::sort(tags, tags + count, std::greater<>());
     for (size_t i = 0; i < count && event.kind == Kind::kNothing; ++i) {
@@ -123,8 +139,7 @@ void Supervisor::hear(uint32_t worker, Event& event) {
   }
 }
 
-void Supervisor::receive_spill(uint32_t worker, int link, int process,
-                               const LinkHeader& header) {
+void Supervisor::receive_spill(uint32_t worker, int link, int process, const LinkHeader& header) {
   auto spill = std::make_unique<Spill>();
   spill->size = header.bytes;
   spill->bytes.reset(new (std::nothrow) std::byte[header.bytes]);
@@ -147,8 +162,8 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process,
       Board::seq_of(word) != seq) {
     return;
   }
-  Board::Claim claim{&board_.post_at(seq), &unit, seq, granule, worker, Board::losses_of(word)};
-  if (!board_.take_over(unit, word, claim)) return;
+  Board::Claim claim = board_.claim_in(seq, granule, word);
+  if (!board_.take_over(claim)) return;
   if (spill->bytes == nullptr) {
     unit.kind = ResultKind::kNoRoom;
     unit.length = 0;
@@ -218,38 +233,62 @@ void Supervisor::check_timeouts(Event& event) {
   uint64_t now = now_ns();
   if (now < next_timeout_check_) return;
   next_timeout_check_ = now + static_cast<uint64_t>(policy_.timeout_ns) / 16;
-  for (uint64_t seq = board_.head(), end = board_.posted(); seq < end; ++seq) {
+  // Withdrawn tickets too: the ring's place is free only when their workers are.
+  for (uint64_t seq = board_.oldest(), end = board_.posted(); seq < end; ++seq) {
     for (uint32_t g = 0; g < board_.granules(); ++g) {
       Unit& unit = board_.unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
       uint64_t since = unit.claimed_ns.load(std::memory_order_relaxed);
       if (Board::state_of(word) != UnitState::kClaimed || Board::seq_of(word) != seq ||
-          since == 0 || now - since < static_cast<uint64_t>(policy_.timeout_ns) || now < since) {
+          since == 0 || now < since || now - since < static_cast<uint64_t>(policy_.timeout_ns)) {
         continue;
       }
-      uint32_t worker = Board::worker_of(word);
-      Board::Claim claim{&board_.post_at(seq), &unit, seq, g, worker, Board::losses_of(word)};
-      if (!board_.take_over(unit, word, claim)) continue;
+      Board::Claim claim = board_.claim_in(seq, g, word);
+      if (!board_.take_over(claim)) continue;
       board_.consumer().timeouts.add();
       if (policy_.processes) {
-        // What the killed one still writes until it is gone must not meet its successor: unless the
-        // batch is an error anyway, the unit stays its own until its death is seen (reopen).
-        if (policy_.raise) {
-          give_up(claim, ResultKind::kTimeout);
-        } else {
-          uint32_t row = unit.progress.load(std::memory_order_relaxed);
-          unit.poison.fetch_or(uint64_t{1} << (row % kMaxGranuleRows));
-        }
-        std::lock_guard lock(mutex_);
-        if (processes_[worker].pidfd) os::send_signal(processes_[worker].pidfd.get(), SIGKILL);
+        end_process(claim);
       } else {
-        board_.post_at(seq).tainted.store(1, std::memory_order_relaxed);
-        give_up(claim, ResultKind::kTimeout);
+        abandon_thread(claim);
         event.kind = Kind::kAbandoned;
-        event.worker = worker;
+        event.worker = claim.worker;
         return;
       }
     }
+  }
+}
+
+// What the killed one still writes until it is gone must not meet its successor, or the batch that
+// gets the memory next.
+void Supervisor::end_process(const Board::Claim& claim) {
+  if (!policy_.raise) {
+    // The unit stays its own until its death is seen (reopen).
+    uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
+    claim.unit->poison.fetch_or(uint64_t{1} << (row % kMaxGranuleRows));
+  }
+  bool gone = true;
+  {
+    std::lock_guard lock(mutex_);
+    os::Fd& pidfd = processes_[claim.worker].pidfd;
+    if (pidfd) {
+      os::send_signal(pidfd.get(), SIGKILL);
+      gone = !policy_.raise || ended_within(pidfd.get(), kKillNs);
+    }
+  }
+  if (!policy_.raise) return;
+  if (!gone) claim.post->tainted.store(1, std::memory_order_relaxed);
+  give_up(claim, ResultKind::kTimeout);
+}
+
+// It may be in user code for ever, and then nothing of it is ever written: see Slot::Write.
+void Supervisor::abandon_thread(const Board::Claim& claim) {
+  while (claim.unit->writers.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+  claim.post->tainted.store(1, std::memory_order_relaxed);
+  if (claim.seq < board_.head()) {
+    claim.unit->kind = ResultKind::kNone;
+    board_.finish(claim);
+  } else {
+    give_up(claim, ResultKind::kTimeout);
   }
 }
 
@@ -262,30 +301,32 @@ std::shared_ptr<Region> Supervisor::region(uint32_t number) {
 
 void Supervisor::close(int64_t grace_ns) {
   board_.close();
-  std::unique_lock lock(mutex_);
-  uint64_t until = now_ns() + static_cast<uint64_t>(std::max<int64_t>(grace_ns, 0));
-  for (Process& p : processes_) {
-    if (!p.pidfd) continue;
-    // Somebody else's poller may hold this descriptor too; a poller of our own tells when it ends.
-    os::Poller ended;
-    ended.add(p.pidfd.get(), 0);
-    uint64_t tag;
-    uint64_t now = now_ns();
-    size_t n = ended.wait(until > now ? static_cast<int64_t>(until - now) : 0, {&tag, 1});
-    if (n == 0) {
+  {
+    std::lock_guard lock(mutex_);
+    closed_.store(true);
+    announced_.notify_all();
+    os::signal_event(alarm_.get());
+    uint64_t until = now_ns() + static_cast<uint64_t>(std::max<int64_t>(grace_ns, 0));
+    for (Process& p : processes_) {
+      if (!p.pidfd) continue;
+      uint64_t now = now_ns();
+      if (ended_within(p.pidfd.get(), until > now ? static_cast<int64_t>(until - now) : 0))
+        continue;
       os::send_signal(p.pidfd.get(), SIGKILL);
-      ended.wait(2'000'000'000, {&tag, 1});
     }
-    poller_.remove(p.pidfd.get());
-    p.pidfd.reset();
-    if (p.link) {
-      poller_.remove(p.link.get());
-      p.link.reset();
+    for (Process& p : processes_) {
+      if (p.pidfd) ended_within(p.pidfd.get(), kKillNs);
     }
   }
-  closed_.store(true);
-  announced_.notify_all();
-  os::signal_event(alarm_.get());
+  // The thread in wait() may be reading from a link: that ends now that its process has ended.
+  std::lock_guard hearing(hearing_);
+  std::lock_guard lock(mutex_);
+  for (Process& p : processes_) {
+    if (p.pidfd) poller_.remove(p.pidfd.get());
+    p.pidfd.reset();
+    if (p.link) poller_.remove(p.link.get());
+    p.link.reset();
+  }
 }
 
 }  // namespace penstock

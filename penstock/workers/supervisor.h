@@ -26,9 +26,9 @@ struct Spill {
 };
 inline constexpr uint32_t kSpilled = 0xffffffff;  // BlockRef::arena of such a packet
 
-// Watches over the workers of a board, in the feed's process: notices their deaths (pidfd) and gives
-// their tickets to others, ends those that take too long, finds room for batches, and receives what
-// comes over the links. It starts nothing: wait() says what has to be started again.
+// Watches over the workers of a board, in the feed's process: notices their deaths (pidfd) and
+// gives their tickets to others, ends those that take too long, finds room for batches, and
+// receives what comes over the links. It starts nothing: wait() says what has to be started again.
 //
 // Life of a worker process, as the supervisor sees it:
 //   attach ──> starting ──kArena──> running ──pidfd──> died (its tickets are open again)
@@ -83,6 +83,8 @@ class Supervisor {
   void bury(uint32_t worker, Event& event);
   void receive_spill(uint32_t worker, int link, int process, const LinkHeader& header);
   void check_timeouts(Event& event);
+  void end_process(const Board::Claim& claim);
+  void abandon_thread(const Board::Claim& claim);
   static void too_often(void* self, const Board::Claim& claim);
   void give_up(const Board::Claim& claim, ResultKind kind);
 
@@ -91,7 +93,8 @@ class Supervisor {
   Policy policy_;
   os::Poller poller_;
   os::Fd alarm_;
-  std::mutex mutex_;  // of what follows
+  std::mutex hearing_;  // held while descriptors of processes_ are read from; before mutex_
+  std::mutex mutex_;    // of what follows
   std::condition_variable announced_;
   std::vector<Process> processes_;
   std::map<uint32_t, std::shared_ptr<Region>> regions_;

@@ -8,13 +8,13 @@ namespace penstock {
 // does not matter which worker does it, when, or how often.
 struct Ticket {
   uint64_t epoch = 0;
-  uint64_t base = 0;     // global batch at which this epoch was entered (0, or where it was restored)
-  uint64_t step = 0;     // this rank's batch within the epoch, counted from `base`
+  uint64_t base = 0;  // global batch at which this epoch was entered (0, or where it was restored)
+  uint64_t step = 0;  // this rank's batch within the epoch, counted from `base`
   uint64_t version = 0;  // of the plan: changes when an epoch hook changed the dataset
   uint32_t rows = 1;     // samples in the whole batch; 1 where an item is a whole batch
   uint32_t begin = 0;    // the granule: rows [begin, end) of the batch are this ticket's
   uint32_t end = 1;
-  uint32_t stream = 0;   // for plans with streams: which one
+  uint32_t stream = 0;  // for plans with streams: which one
 };
 
 inline constexpr uint32_t kAnyWorker = 0xffffffff;

@@ -14,7 +14,6 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kLookAgainNs = 20'000'000;  // a wait for room looks for closing this often
-constexpr uint32_t kServer = kMaxWorkers;     // as a layout's proposer: whoever finds the room
 
 void set_state(Board& board, Post& post, uint64_t seq, LayoutState state) {
   post.layout_state.store(board.layout_word(seq, state), std::memory_order_seq_cst);
@@ -32,11 +31,11 @@ bool serve_room(Board& board, Allocator& arena) {
   uint64_t head = board.head();
   for (uint64_t seq = head, end = board.posted(); seq < end; ++seq) {
     Post& post = board.post_at(seq);
-    // Whoever takes the post out of kProposed serves it: several threads may be here at once. Its
-    // workers do not let go of it meanwhile (see Slot::rows), so it stays this post.
+    // Whoever takes the post out of kProposed serves it: several threads may be here at once.
+    // Until it is done the consumer does not let go of the place (see Board::close_layout).
     uint32_t proposed = board.layout_word(seq, LayoutState::kProposed);
     if (!post.layout_state.compare_exchange_strong(
-            proposed, board.layout_word(seq, LayoutState::kProposing, kServer))) {
+            proposed, board.layout_word(seq, LayoutState::kProposing, Board::kServer))) {
       continue;
     }
     if (post.slot_bytes != 0) {
@@ -63,66 +62,46 @@ std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes, uint32_
                 "a sample has too many arrays to be described in 16 KiB; give collate=");
   }
   Post& post = *claim_.post;
-  auto word_of = [&](LayoutState state, uint32_t proposer = 0) {
-    return board_.layout_word(claim_.seq, state, proposer);
-  };
   for (;;) {
     uint32_t word;
-    bool proposed = false;
     {
-      // Until the end of this block the place stays this post's, even if the ticket is taken away.
-      Write ours(*this);
-      word = post.layout_state.load(std::memory_order_seq_cst);
-      bool over = !ours || board_.closed() || claim_.seq < board_.head();
-      switch (Board::layout_state_of(word)) {
-        case LayoutState::kProposing:
-          // Who finds room for this post must not be left alone with it.
-          over = over && (!ours || word != word_of(LayoutState::kProposing, kServer));
-          break;
-        case LayoutState::kProposed:
-          if (over && ours &&
-              !post.layout_state.compare_exchange_strong(word, word_of(LayoutState::kNone))) {
-            continue;
-          }
-          break;
-        case LayoutState::kNone:
-          if (over) break;
-          if (!post.layout_state.compare_exchange_strong(
-                  word, word_of(LayoutState::kProposing, claim_.worker))) {
-            continue;
-          }
-          std::memcpy(post.layout, layout.data(), layout.size());
-          post.layout_length = static_cast<uint32_t>(layout.size());
-          post.layout_row = row;
-          post.needed_bytes = bytes;
-          if (post.slot_bytes >= bytes) {
-            set_state(board_, post, claim_.seq, LayoutState::kReady);
-          } else {
-            set_state(board_, post, claim_.seq, LayoutState::kProposed);
-            proposed = true;
-          }
-          break;
-        case LayoutState::kReady:
-          if (over) break;
-          if (post.layout_length != layout.size() ||
-              std::memcmp(post.layout, layout.data(), layout.size()) != 0) {
-            return nullptr;
-          }
-          return memory_->at(post.slot_offset);
-        case LayoutState::kNoRoom:
-          if (over) break;
-          throw Error(Code::kOutOfMemory, "batch",
-                      "no room for a batch of " + std::to_string(post.needed_bytes) + " bytes");
+      Write ours(*this);  // until the end of this block the place stays this post's
+      if (!ours || board_.closed() || claim_.seq < board_.head()) {
+        throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
       }
-      if (over) throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
-      if (Board::layout_state_of(word) == LayoutState::kNone && !proposed) continue;
-    }
-    if (proposed) {
-      memory_->request(board_);
-      continue;
+      word = post.layout_state.load(std::memory_order_acquire);
+      LayoutState state = Board::layout_state_of(word);
+      if (state == LayoutState::kReady) {
+        if (post.layout_length != layout.size() ||
+            std::memcmp(post.layout, layout.data(), layout.size()) != 0) {
+          return nullptr;
+        }
+        return memory_->at(post.slot_offset);
+      }
+      if (state == LayoutState::kNoRoom) {
+        throw Error(Code::kOutOfMemory, "batch",
+                    "no room for a batch of " + std::to_string(post.needed_bytes) + " bytes");
+      }
+      if (state == LayoutState::kNone) {
+        propose(word, layout, bytes, row);
+        continue;
+      }
     }
     wait_for_room(word);
   }
+}
+
+void Slot::propose(uint32_t word, std::span<const std::byte> layout, uint64_t bytes, uint32_t row) {
+  Post& post = *claim_.post;
+  uint32_t mine = board_.layout_word(claim_.seq, LayoutState::kProposing, claim_.worker);
+  if (!post.layout_state.compare_exchange_strong(word, mine)) return;
+  std::memcpy(post.layout, layout.data(), layout.size());
+  post.layout_length = static_cast<uint32_t>(layout.size());
+  post.layout_row = row;
+  post.needed_bytes = bytes;
+  bool ready = post.slot_bytes >= bytes;
+  set_state(board_, post, claim_.seq, ready ? LayoutState::kReady : LayoutState::kProposed);
+  asked_ = false;
 }
 
 // Time spent here is not the ticket's: it is not its fault, and it does not time out.
@@ -131,15 +110,19 @@ void Slot::wait_for_room(uint32_t word) {
   uint64_t since = claim_.unit->claimed_ns.exchange(0, std::memory_order_relaxed);
   uint64_t begin = now_ns();
   worker_.before_wait();
-  auto woken = os::futex_wait(post.layout_state, word, kLookAgainNs, board_.fd() >= 0);
+  bool ask = Board::layout_state_of(word) == LayoutState::kProposed && !asked_;
+  if (ask) {
+    memory_->request(board_);
+    asked_ = true;
+  } else {
+    auto woken = os::futex_wait(post.layout_state, word, kLookAgainNs, board_.fd() >= 0);
+    if (woken == os::Woken::kTimeout) asked_ = false;
+  }
   worker_.after_wait();
   uint64_t waited = now_ns() - begin;
   waited_ns_ += waited;
-  claim_.unit->claimed_ns.store(since + waited, std::memory_order_relaxed);
-  if (woken == os::Woken::kTimeout &&
-      Board::layout_state_of(post.layout_state.load()) == LayoutState::kProposed) {
-    memory_->request(board_);
-  }
+  if (board_.holds(claim_))
+    claim_.unit->claimed_ns.store(since + waited, std::memory_order_relaxed);
 }
 
 bool Slot::begin_result() {
@@ -186,14 +169,20 @@ Ticket ticket_of(const Board::Claim& claim) {
   const Post& post = *claim.post;
   uint32_t share = (post.rows + post.granules - 1) / post.granules;
   uint32_t begin = std::min(claim.granule * share, post.rows);
-  return {post.epoch, post.base, post.step, post.version,
-          post.rows,  begin,     std::min(begin + share, post.rows), post.stream};
+  return {post.epoch,
+          post.base,
+          post.step,
+          post.version,
+          post.rows,
+          begin,
+          std::min(begin + share, post.rows),
+          post.stream};
 }
 
 namespace {
 
-// Runs one claim; `mark` is when the worker got free, and becomes when it got free again. False: the
-// ticket was taken away, and the place with it, so nothing is counted.
+// Runs one claim; `mark` is when the worker got free, and becomes when it got free again. False:
+// the ticket was taken away, and the place with it, so nothing is counted.
 bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
                TraceWriter& trace, uint64_t& mark) {
   WorkerPlace& place = board.place(claim.worker);

@@ -23,7 +23,8 @@ class RowMemory {
 };
 
 // For every proposed post: finds room in the feed's arena, or, for the lowest undelivered one,
-// says that there is none. Returns false while a post still waits. In the feed's process; any thread.
+// says that there is none. Returns false while a post still waits. In the feed's process; any
+// thread.
 bool serve_room(Board& board, Allocator& arena);
 
 class Fulfiller;
@@ -98,11 +99,12 @@ class Slot {
   void leave_to_supervisor() { finished_ = true; }
 
   bool finished() const { return finished_; }
-  bool taken_away() const { return taken_away_; }  // by the supervisor: it took too long
+  bool taken_away() const { return taken_away_; }    // by the supervisor: it took too long
   uint64_t waited_ns() const { return waited_ns_; }  // for room
 
  private:
   bool begin_result();
+  void propose(uint32_t word, std::span<const std::byte> layout, uint64_t bytes, uint32_t row);
   void wait_for_room(uint32_t word);
 
   Board& board_;
@@ -111,6 +113,7 @@ class Slot {
   Fulfiller& worker_;
   bool finished_ = false;
   bool taken_away_ = false;
+  bool asked_ = false;  // for the room that the post is waiting for
   uint64_t waited_ns_ = 0;
 };
 
@@ -128,8 +131,8 @@ class Fulfiller {
 
 Ticket ticket_of(const Board::Claim& claim);
 
-// Claims and runs tickets until the board closes, or until a ticket was taken away from this worker:
-// somebody else has its place by then.
+// Claims and runs tickets until the board closes, or until a ticket was taken away from this
+// worker: somebody else has its place by then.
 void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory);
 // Runs the open units of one post: the consumer working in line.
 void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfiller,
