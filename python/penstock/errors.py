@@ -6,6 +6,8 @@ The engine's errors (`penstock/base/error.h`) have the same kinds and names.
 from __future__ import annotations
 
 import pickle
+import re
+from collections.abc import Callable
 from typing import Any
 
 __all__ = [
@@ -160,26 +162,49 @@ def unpack_exception(packed: bytes) -> BaseException:
 def _pickle_exception(exception: BaseException) -> bytes | None:
     # By reference first: what a forked worker raises is then an instance of the very class that
     # the parent's `except` names, also if that class is defined in __main__.
-    try:
-        body = pickle.dumps(exception, 4)
-        if _is_alike(pickle.loads(body), exception):
-            return body
-    except Exception:
-        pass
-    try:
+    body = _if_alike(pickle.dumps, exception, exception)
+    if body is None:
         import cloudpickle
 
-        body = cloudpickle.dumps(exception, 4)
-        if _is_alike(pickle.loads(body), exception):
-            return bytes(body)
+        # Last, without its constructor, for those that cannot be called with `args` alone.
+        bare = (_rebuild, (type(exception), exception.args, dict(vars(exception))))
+        for what in (exception, _Reduced(bare)):
+            body = body or _if_alike(cloudpickle.dumps, what, exception)
+    return body
+
+
+class _Reduced:
+    def __init__(self, reduced: tuple[Any, ...]) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reduced
+
+
+def _rebuild(
+    kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> BaseException:
+    exception = kind.__new__(kind, *args)
+    exception.args = args
+    exception.__dict__.update(attributes)
+    return exception
+
+
+def _if_alike(
+    dumps: Callable[[Any, int], bytes], what: Any, original: BaseException
+) -> bytes | None:
+    """Pickle it if what comes back says the same as the original."""
+    try:
+        body = dumps(what, 4)
+        copy = pickle.loads(body)
+        alike = type(copy) is type(original) and _text(copy) == _text(original)
+        return bytes(body) if alike else None
     except Exception:
-        pass
-    return None
+        return None
 
 
-def _is_alike(copy: Any, original: BaseException) -> bool:
-    """Whether an exception survived its constructor being called again with ``args``."""
-    return type(copy) is type(original) and str(copy) == str(original)
+def _text(exception: BaseException) -> str:
+    return re.sub(r"\b0x[0-9a-f]+", "", str(exception))  # addresses are nobody's business
 
 
 def _format(exception: BaseException) -> str:

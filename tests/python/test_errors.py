@@ -29,6 +29,21 @@ class OddConstructor(Exception):
         super().__init__(f"{first} and {second}")
 
 
+class Decorating(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(f"<{text}>")
+
+
+class WithLock(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class Plain:
+    pass
+
+
 class WithState(ValueError):
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -114,8 +129,30 @@ def test_the_traceback_leaves_out_the_frames_of_the_package():
     assert "_made_up.py" not in text
 
 
-@pytest.mark.parametrize("exception", [OddConstructor(1, second=2), ValueError(threading.Lock())])
-def test_what_cannot_be_rebuilt_is_named(exception):
+def test_an_odd_constructor_is_no_obstacle():
+    exception = OddConstructor(1, second=2)
+    exception.extra = [3]
+    back = there_and_back(exception)
+    assert type(back) is OddConstructor
+    assert str(back) == "1 and 2"
+    assert back.args == exception.args
+    assert back.extra == [3]
+
+
+def test_a_constructor_that_decorates_its_text_is_not_called_twice():
+    back = there_and_back(Decorating("x"))
+    assert type(back) is Decorating
+    assert str(back) == "<x>"
+
+
+def test_addresses_in_the_text_are_no_obstacle():
+    back = there_and_back(ValueError(Plain()))
+    assert type(back) is ValueError
+    assert type(back.args[0]) is Plain
+
+
+def test_what_cannot_be_rebuilt_is_named():
+    exception = WithLock("locked")
     back = there_and_back(exception)
     assert type(back) is errors.RemoteError
     assert isinstance(back, RuntimeError)
