@@ -280,10 +280,9 @@ def write_config(config: dict[str, Any]) -> int:
 
 
 def _interpreter() -> str:
-    from multiprocessing import spawn as multiprocessing_spawn
-
     # Programs that embed Python tell multiprocessing where the interpreter is.
-    found = multiprocessing_spawn.get_executable()
+    multiprocessing = sys.modules.get("multiprocessing.spawn")
+    found = multiprocessing.get_executable() if multiprocessing is not None else sys.executable
     if not found:
         raise InvalidArgument(
             "sys.executable is empty, so worker processes cannot be started; "
