@@ -254,6 +254,55 @@ TEST(Lease, outlives_its_allocator_at_the_cost_of_its_own_pages) {
   EXPECT_TRUE(watch.expired());
 }
 
+TEST(Lease, thousands_of_blocks_go_to_another_process_and_come_back_whole) {
+  constexpr int kBlocks = 20000;
+  struct Parcel {
+    Ref ref;
+    uint64_t stamp;
+  };
+  auto region = region_of(64 * kMiB);  // small: blocks are reused all the time
+  Gate to_child;
+  pid_t child = start_child([&] {
+    auto mine = Region::open(region->fd());
+    std::mt19937_64 random(5);
+    std::vector<std::pair<Lease, uint64_t>> held;
+    bool right = true;
+    auto check = [&](size_t which) {
+      auto& [lease, stamp] = held[which];
+      right &= std::memcmp(lease.data(), &stamp, 8) == 0 &&
+               std::memcmp(lease.data() + lease.bytes() - 8, &stamp, 8) == 0;
+      std::swap(held[which], held.back());
+      held.pop_back();
+    };
+    for (int i = 0; i < kBlocks; ++i) {
+      Parcel parcel;
+      if (!to_child.receive(parcel)) return false;
+      held.emplace_back(Lease(mine, parcel.ref), parcel.stamp);
+      while (held.size() > random() % 40) check(random() % held.size());
+    }
+    while (!held.empty()) check(held.size() - 1);
+    return right;
+  });
+  Allocator allocator(region);
+  std::mt19937_64 random(6);
+  for (int i = 0; i < kBlocks; ++i) {
+    size_t bytes = 16 + random() % (i % 8 == 0 ? 1000000 : 10000);
+    std::byte* block = nullptr;
+    while ((block = static_cast<std::byte*>(allocator.allocate(bytes))) == nullptr) {
+    }
+    Parcel parcel{allocator.share(block).value(), random()};
+    std::memcpy(block, &parcel.stamp, 8);
+    std::memcpy(block + bytes - 8, &parcel.stamp, 8);
+    allocator.release(block);
+    ASSERT_TRUE(to_child.send(parcel));
+  }
+  EXPECT_EQ(status_of(child), 0);
+  allocator.collect();
+  auto stats = allocator.stats();
+  EXPECT_EQ(stats.live_blocks, 0u);
+  EXPECT_EQ(stats.bad_releases + stats.stale_returns, 0u);
+}
+
 TEST(Lease, a_forked_childs_copies_return_nothing) {
   auto region = region_of(64 * kMiB);
   Allocator allocator(region);
