@@ -70,29 +70,30 @@ Feed::Poll Feed::poll(uint64_t epoch) {
     }
   }
   fill();
-  for (;;) {
-    if (position_.epoch != epoch) return Poll::kEpochEnd;
-    if (ended(position_)) {
-      position_ = {epoch + 1, 0, 0};
-      ahead_.clear();
-      return Poll::kEpochEnd;
-    }
-    auto seq = candidate();
-    if (!seq || !board_.ready(*seq)) return Poll::kWait;
-    current_ = *seq;
-    if (board_.unit_at(current_, 0).kind != ResultKind::kEnd) return Poll::kBatch;
-    Post& post = current();
-    streams_ended_.insert(post.stream);
-    if (streams_ended_.size() >= tickets_.streams()) {
-      seek({epoch + 1, 0, 0});
-      held_ = options_.pause_at_epochs;
-      continue;
-    }
-    Position at{post.epoch, post.base, post.step};
-    clear_current();
-    moved_past(at);
-    fill();
+  if (position_.epoch != epoch) return Poll::kEpochEnd;
+  if (ended(position_)) {
+    position_ = {epoch + 1, 0, 0};
+    ahead_.clear();
+    return Poll::kEpochEnd;
   }
+  auto seq = candidate();
+  if (!seq || !board_.ready(*seq)) return Poll::kWait;
+  current_ = *seq;
+  return Poll::kBatch;
+}
+
+void Feed::end_stream() {
+  Post& post = current();
+  Position at{post.epoch, post.base, post.step};
+  streams_ended_.insert(post.stream);
+  if (streams_ended_.size() >= tickets_.streams()) {
+    seek({at.epoch + 1, 0, 0});
+    held_ = options_.pause_at_epochs;
+    return;
+  }
+  clear_current();
+  moved_past(at);
+  fill();
 }
 
 void Feed::wait(int64_t timeout_ns) {

@@ -75,6 +75,9 @@ class Feed {
   // The current batch was given to the user (or, skipped: counted as lost).
   void deliver(uint64_t bytes, uint64_t samples);
   void skip();
+  // It is no batch: its stream has no more (ResultKind::kEnd). The last stream's end is the
+  // epoch's.
+  void end_stream();
   // Its error was raised: the position stays, and everything in flight is taken back.
   void fail();
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "penstock/base/clock.h"
 #include "penstock/workers/board.h"
 #include "penstock/workers/ticket.h"
 
@@ -26,6 +27,17 @@ class RowMemory {
 // says that there is none. Returns false while a post still waits. In the feed's process; any
 // thread.
 bool serve_room(Board& board, Allocator& arena);
+
+// The feed's memory as the feed's own process sees it. The arena outlives it.
+class LocalRows : public RowMemory {
+ public:
+  explicit LocalRows(Allocator& arena) : arena_(arena) {}
+  std::byte* at(uint64_t offset) override;
+  void request(Board& board) override { serve_room(board, arena_); }
+
+ private:
+  Allocator& arena_;
+};
 
 class Fulfiller;
 
@@ -65,6 +77,10 @@ class Slot {
     if (!board_.holds(claim_)) return false;
     claim_.unit->progress.store(row, std::memory_order_relaxed);
     return true;
+  }
+  // What was done so far is not the ticket's own work: its time begins now.
+  void restart_clock() {
+    if (board_.holds(claim_)) claim_.unit->claimed_ns.store(now_ns(), std::memory_order_relaxed);
   }
   // Rows (counted from the ticket's begin) that timed out or killed workers: not to be tried again.
   // One bit stands for every 64th row of a longer granule.

@@ -503,7 +503,7 @@ class Decoder {
       }
     }
     if (cls == nullptr) return made.release();
-    return PyObject_CallMethod(cls, "_make", "O", made.get());
+    return PyObject_CallMethod(cls, "_make", "(O)", made.get());
   }
 
   PyObject* dict(int depth) {
@@ -676,7 +676,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     if (!changed) return Py_NewRef(value);
     if (PyTuple_CheckExact(value)) return made.release();
     if (!is_namedtuple(value)) return Py_NewRef(value);
-    return PyObject_CallMethod(reinterpret_cast<PyObject*>(Py_TYPE(value)), "_make", "O",
+    return PyObject_CallMethod(reinterpret_cast<PyObject*>(Py_TYPE(value)), "_make", "(O)",
                                made.get());
   }
   if (PyList_CheckExact(value)) {

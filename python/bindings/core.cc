@@ -342,6 +342,12 @@ nb::object Core::take() {
       feed_->deliver(bytes, samples);
       return batch;
     }
+    case ResultKind::kEnd: {
+      nb::object lost = unit_value(unit);
+      if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
+      feed_->end_stream();
+      return nb::object();
+    }
     case ResultKind::kSkipped: {
       nb::object lost = unit_value(unit);
       if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
@@ -490,7 +496,11 @@ void Core::set_inline(nb::object source, nb::object collate, nb::object update) 
 
 void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint32_t threads) {
   Sample taken;
+  taken.fixed_width_text = true;
   if (!taken.take_apart(sample.ptr())) throw nb::python_error();
+  if (taken.arrays.size() != arrays.size()) {
+    throw Error(Code::kInternal, "Loader", "an array whose rows are no columns");
+  }
   std::vector<Column> columns;
   for (const nb::object& object : arrays) {
     auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
@@ -501,6 +511,9 @@ void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint
   }
   columns_ = std::move(arrays);
   RowLayout layout = layout_of(taken.spec, 1);
+  if (threads == 0) {
+    inline_ = std::make_unique<ColumnsWorker>(columns, layout.fields(), taken.spec, order_);
+  }
   for (uint32_t w = 0; w < threads; ++w) {
     threads_.emplace_back([=, this, fields = layout.fields(), spec = taken.spec] {
       os::block_all_signals();

@@ -80,7 +80,9 @@ class Core {
   void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate,
                   nanobind::object update);
   void set_inline(nanobind::object source, nanobind::object collate, nanobind::object update);
-  void start_columns(std::vector<nanobind::object> arrays, nanobind::object sample, uint32_t threads);
+  // threads 0: in line.
+  void start_columns(std::vector<nanobind::object> arrays, nanobind::object sample,
+                     uint32_t threads);
   nanobind::tuple supervise();
   void attach(uint32_t worker, int pidfd, int link, int64_t pid);
   void send_update(uint64_t version, int fd, int64_t worker);
@@ -115,7 +117,7 @@ class Core {
   IndexedTickets* indexed_ = nullptr;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Feed> feed_;
-  std::unique_ptr<PythonWorker> inline_;
+  std::unique_ptr<Fulfiller> inline_;
   std::vector<std::thread> threads_;
   std::vector<nanobind::object> columns_;  // keeps the arrays
   ArenaOf arena_of_;

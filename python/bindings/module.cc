@@ -2,6 +2,7 @@
 #include "numpy_api.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "core.h"
 #include "digest.h"

@@ -13,6 +13,7 @@ namespace {
 
 // Attempts to replace an item that is a whole batch, whose number of samples nobody knows.
 constexpr uint32_t kItemAttempts = 16;
+constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
 
 Owned take_exception() {
   PyObject *type, *value, *trace;
@@ -170,8 +171,7 @@ Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
   uint64_t key = key_of(ticket, row);
   Owned value;
   if (slot.poisoned(row)) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "timed out, or its worker died, as often as is allowed");
+    PyErr_SetString(PyExc_RuntimeError, kPoisoned);
   } else {
     Owned index(indices_.at(row));
     value = attempt(ticket, index.get(), key);
@@ -245,7 +245,7 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
   uint64_t bytes = extra_bytes;
   if (outlet_.arena == nullptr) {
     PyObject* object = value.release();
-    if (kind == ResultKind::kPacket) {
+    if (kind != ResultKind::kError) {
       object = detach(object, slot.counters(), bytes);
       if (object == nullptr) return fail(ticket_of(slot.claim()), slot, 0, 0);
     }
@@ -299,9 +299,14 @@ void PythonWorker::run_item(const Ticket& ticket, Slot& slot) {
   Owned value = sample(ticket, slot, 0);
   if (value && losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(value));
   if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
+  if (!value) return emit(slot, ResultKind::kSkipped, losses());
+  emit_with_losses(slot, std::move(value));
+}
+
+// A batch of which not all went as planned travels with what was lost.
+void PythonWorker::emit_with_losses(Slot& slot, Owned value) {
+  if (losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(value));
   Owned lost = losses();
-  if (!value) return emit(slot, ResultKind::kSkipped, std::move(lost));
-  // A replaced item travels with what it replaces.
   Owned pair(PyTuple_Pack(2, value.get(), lost.get()));
   value = Owned();
   emit(slot, ResultKind::kReplaced, std::move(pair));
@@ -365,10 +370,14 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
   emit(slot, ResultKind::kRows, std::move(value), bytes);
 }
 
-// __getitems__: all rows in one call. Left empty when that raised: then one by one, to know whose
-// fault it is.
-void PythonWorker::fetch_all(const Ticket& ticket, std::vector<Owned>& samples) {
+// __getitems__: all rows in one call. Left empty when that raised or killed a worker before: then
+// one by one, to know whose fault it is.
+void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
+  for (uint32_t row = 0; row < std::min(count, kMaxGranuleRows); ++row) {
+    if (slot.poisoned(row)) return;
+  }
+  slot.progress(0);
   Owned list(PyList_New(count));
   for (uint32_t row = 0; list && row < count; ++row) {
     PyList_SET_ITEM(list.get(), row, indices_.at(row));
@@ -392,7 +401,7 @@ void PythonWorker::fetch_all(const Ticket& ticket, std::vector<Owned>& samples) 
 void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin;
   std::vector<Owned> fetched;
-  if (getitems_) fetch_all(ticket, fetched);
+  if (getitems_) fetch_all(ticket, slot, fetched);
   for (uint32_t row = 0; row < count; ++row) {
     Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
     bool fine = value && add_row(ticket, slot, value.get(), row, key_of(ticket, row), ticket.rows);
@@ -404,7 +413,7 @@ void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
 void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin;
   std::vector<Owned> fetched;
-  if (getitems_) fetch_all(ticket, fetched);
+  if (getitems_) fetch_all(ticket, slot, fetched);
   Owned samples(PyList_New(0));
   for (uint32_t row = 0; row < count; ++row) {
     Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
@@ -422,11 +431,7 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   samples = Owned();
   fetched.clear();
   if (!batch) return fail(ticket, slot, 0, first);
-  if (losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(batch));
-  Owned lost = losses();
-  Owned pair(PyTuple_Pack(2, batch.get(), lost.get()));
-  batch = Owned();
-  emit(slot, ResultKind::kReplaced, std::move(pair));
+  emit_with_losses(slot, std::move(batch));
 }
 
 // ---- streams -------------------------------------------------------------------------------------
@@ -460,23 +465,31 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     stream.ended = false;
     // Replay to the place: what was given out before is made again and dropped.
     for (uint64_t at = 0; at < ordinal * rows && !stream.ended; ++at) {
+      slot.restart_clock();  // each item has the time that a ticket has
       stream.ended = !next(at);
       if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, at);
     }
   }
   stream.next = ordinal + 1;
+  slot.restart_clock();
   uint32_t count = 0;
   Owned samples(collate_ ? PyList_New(0) : nullptr);
   Owned item;
-  while (count < rows && !stream.ended) {
-    uint64_t at = ordinal * rows + count;
-    slot.progress(count);
-    Owned value = next(at);
+  // Under "skip" fewer rows may come of it than items were pulled.
+  for (uint32_t pulled = 0; pulled < rows && !stream.ended; ++pulled) {
+    uint64_t at = ordinal * rows + pulled;
+    slot.progress(pulled);
+    Owned value;
+    if (slot.poisoned(pulled)) {
+      PyErr_SetString(PyExc_RuntimeError, kPoisoned);
+    } else {
+      value = next(at);
+    }
     if (!value) {
       // A generator that raised is over.
       stream.ended = true;
       if (PyErr_Occurred() == nullptr) break;
-      if (!note_loss(count, at, false)) return fail(ticket, slot, count, at);
+      if (!note_loss(pulled, at, false)) return fail(ticket, slot, pulled, at);
       break;
     }
     if (!settings_.samples) {
@@ -484,7 +497,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     } else if (collate_) {
       PyList_Append(samples.get(), value.get());
     } else if (!add_row(ticket, slot, value.get(), count, at, ticket.rows)) {
-      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, count, at);
+      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, pulled, at);
       continue;
     }
     ++count;
@@ -499,7 +512,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   stay.returned();
   samples = Owned();
   if (!batch) return fail(ticket, slot, 0, ordinal * rows);
-  emit(slot, ResultKind::kPacket, std::move(batch));
+  emit_with_losses(slot, std::move(batch));
 }
 
 }  // namespace penstock::python

@@ -75,9 +75,10 @@ class PythonWorker : public Fulfiller {
   bool add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row, uint64_t index,
                uint32_t whole);
   void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
-  void fetch_all(const Ticket& ticket, std::vector<Owned>& samples);
+  void fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples);
   void fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index);
   void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
+  void emit_with_losses(Slot& slot, Owned value);
   Owned losses() const;
   static std::string pending_error();
 

@@ -95,7 +95,7 @@ bool Sample::array(PyArrayObject* array) {
   PyArray_Descr* descr = PyArray_DESCR(array);
   bool text = descr->type_num == NPY_UNICODE || descr->type_num == NPY_STRING;
   if (PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT) || descr->type_num == 2056 ||
-      (text && PyArray_NDIM(array) == 0)) {
+      (text && PyArray_NDIM(array) == 0 && !fixed_width_text)) {
     put(spec, 'o');
     objects.push_back(reinterpret_cast<PyObject*>(array));
     return true;
@@ -337,7 +337,7 @@ struct BatchBuilder {
             PyTuple_SET_ITEM(made.get(), i, item);
           }
         }
-        return cls ? PyObject_CallMethod(cls.get(), "_make", "O", made.get()) : made.release();
+        return cls ? PyObject_CallMethod(cls.get(), "_make", "(O)", made.get()) : made.release();
       }
       case 'D': {
         Owned made(PyDict_New());

@@ -21,6 +21,10 @@ namespace penstock::python {
 //         | 'T' u32 spec* | 'L' u32 spec* | 'M' class u32 spec* | 'D' u32 (packet key, spec)*
 //   dtype := u8 NumPy's type number, or 255 u32 pickle
 struct Sample {
+  // Text has as many characters in every sample, so it is a column like any other dtype: true for
+  // rows of an array, where a sample's own text is an object.
+  bool fixed_width_text = false;
+
   std::vector<std::byte> spec;
   std::vector<PyArrayObject*> arrays;  // borrowed from the sample or kept by `keep`
   std::vector<PyObject*> objects;      // borrowed

@@ -62,11 +62,11 @@ class Crew:
                 return
             self.started = True
             workers = self.settings["workers"]
-            if self.mode == "inline":
-                self.core.set_inline(self.plan.source, self.collate, self._changed)
-                return
             if self.plan.kind == "columns":
                 self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
+                return
+            if self.mode == "inline":
+                self.core.set_inline(self.plan.source, self.collate, self._changed)
                 return
             if self.mode == "threads":
                 self._spare = workers
@@ -149,7 +149,10 @@ class Crew:
 
     def _supervise(self) -> None:
         self._supervisor = threading.Thread(
-            target=_watch, args=(weakref.ref(self), self.core), name="penstock supervisor", daemon=True
+            target=_watch,
+            args=(weakref.ref(self), self.core),
+            name="penstock supervisor",
+            daemon=True,
         )
         self._supervisor.start()
 

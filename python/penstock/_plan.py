@@ -78,16 +78,24 @@ def _columns(source: Any, samples: bool) -> Plan:
             f"arrays that are fed together must be equally long; their shapes are {shapes}",
             "Loader",
         )
-    native = samples and all(
-        not leaf.dtype.hasobject and leaf.dtype.kind != "T" and leaf[:1].flags.c_contiguous
-        and leaf.strides[0] >= 0
-        for leaf in leaves
-    ) and lengths[0] > 0
+    native = (
+        samples
+        and all(
+            not leaf.dtype.hasobject
+            and not hasattr(leaf, "mask")  # a masked array is more than its bytes
+            and leaf.dtype.kind != "T"
+            and leaf[:1].flags.c_contiguous
+            and leaf.strides[0] >= 0
+            for leaf in leaves
+        )
+        and lengths[0] > 0
+    )
     plan = Plan("map", _Rows(source), type(source).__name__, lengths[0], hooked=None)
     if native:
         plan.kind = "columns"
         plan.arrays = [np.asarray(leaf) for leaf in leaves]
-        plan.sample = _map(source, lambda leaf: np.asarray(leaf[0]))
+        # Not leaf[0]: a scalar forgets its byte order and how long a text may be.
+        plan.sample = _map(source, lambda leaf: np.asarray(leaf)[:1].reshape(leaf.shape[1:]))
     return plan
 
 
@@ -104,6 +112,9 @@ def plan_of(source: Any, samples: bool) -> Plan:
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
     if _is_columns(source):
         return _columns(source, samples)
+    if isinstance(source, dict) and any(isinstance(key, str) for key in source):
+        others = {k: type(v).__name__ for k, v in source.items() if not _is_columns(v)}
+        raise InvalidArgument(f"a dict is fed when all it holds are arrays; not so {others}", "Loader")
     if is_stream_function(source):
         title = getattr(source, "__name__", title)
         return Plan("stream", FunctionStream(source), title, hooked=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import threading
 import weakref
@@ -113,14 +114,16 @@ class Loader:
             raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
         _one_of("on_error", on_error, ("raise", "skip", "replace"))
         _one_of("start_method", start_method, ("spawn", "forkserver", "fork"))
-        if timeout is not None and not timeout > 0:
-            raise InvalidArgument(f"timeout is {timeout}; give seconds above 0", "Loader")
+        if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
+            raise InvalidArgument(f"timeout is {timeout!r}; give seconds above 0", "Loader")
         if max_bytes is None:
             max_bytes = max(_engine.memory_limit() // 4, 1 << 20)
         samples = batch_size is not None
+        if collate is not None and not callable(collate):
+            raise InvalidArgument(f"collate is {collate!r}; give a function", "Loader")
         if collate is not None and not samples:
             raise InvalidArgument("collate= needs batch_size=: items are whole batches", "Loader")
-        if plan.kind == "columns" and (collate is not None or workers == 0):
+        if plan.kind == "columns" and collate is not None:
             plan.kind = "map"  # its rows, one by one
         if plan.kind == "stream":
             if shuffle:
@@ -137,7 +140,7 @@ class Loader:
                 )
             workers = min(workers, plan.streams)  # a stream has one owner
         mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
-        if plan.kind == "columns":
+        if plan.kind == "columns" and workers:
             mode = "threads"
         if mode == "processes":
             from ._launch import check_not_inheriting
@@ -258,6 +261,8 @@ class Loader:
             batch = self._core.next(epoch, serial)
             while batch is _engine.END:
                 with self._lock:
+                    if serial != self._serial:
+                        return  # another iteration was begun since
                     if self._core.position()[0] > taken_at + 1:
                         raise InvalidArgument("the source is empty: it gave no batch", "Loader")
                     self._end_epoch()
@@ -358,9 +363,8 @@ class Loader:
                     f"{key}={mine[key]!r}; make them equal",
                     "restore",
                 )
-        epoch, batches = _integer("epoch", state["epoch"], 0), _integer(
-            "batches", state["batches"], 0
-        )
+        epoch = _integer("epoch", state.get("epoch"), 0)
+        batches = _integer("batches", state.get("batches"), 0)
         if not self._plan.replayable:
             raise InvalidArgument(
                 f"{self._plan.title} is a generator that runs already and cannot be brought back "
@@ -368,7 +372,7 @@ class Loader:
                 "restore",
             )
         ahead = []
-        for batch in state["ahead"]:
+        for batch in _integers("ahead", state.get("ahead")):
             step, rest = divmod(batch - batches - self._rank, self._world)
             if rest or step < 0:
                 raise InvalidArgument(
@@ -463,6 +467,12 @@ def _integer(name: str, value: Any, least: int) -> int:
     if number < least or number >= 1 << 63:
         raise InvalidArgument(f"{name} is {number}; give {least} or more", "Loader")
     return int(number)
+
+
+def _integers(name: str, values: Any) -> list[int]:
+    if not isinstance(values, (list, tuple)):
+        raise InvalidArgument(f"{name} is {values!r}; give a list of integers", "Loader")
+    return [_integer(name, value, 0) for value in values]
 
 
 def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:

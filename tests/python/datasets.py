@@ -1,0 +1,160 @@
+"""Datasets that the tests of Loader feed. A module of its own, so that spawned workers find it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+import penstock
+
+
+class Items:
+    """Whole batches: (array, index)."""
+
+    def __init__(self, length: int = 12, width: int = 300) -> None:
+        self.length = length
+        self.width = width
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(self.width, index, np.int32), index
+
+
+class Samples:
+    """Samples of several kinds: {"x": array, "y": int, "name": str}."""
+
+    def __init__(self, length: int = 37) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3) + index
+        return {"x": x, "y": index, "name": f"s{index}"}
+
+
+class BatchedSamples(Samples):
+    """The same, with ``__getitems__``."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Keyed:
+    """Draws from penstock.rng(), which every mode must draw alike."""
+
+    def __init__(self, length: int = 11) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        draw = penstock.rng()
+        return index, draw.integers(0, 1 << 60, 4), draw.normal(size=3)
+
+
+class GloballyRandom:
+    """Draws from the global generators of NumPy and Python, as old code does."""
+
+    def __init__(self, length: int = 10, batched: bool = False) -> None:
+        self.length = length
+        if batched:
+            self.__getitems__ = self._getitems  # type: ignore[method-assign]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return index, np.random.rand(3), random.random(), random.sample(range(1000), 4)[0]
+
+    def _getitems(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Trouble(Exception):
+    """What the datasets here raise; its class must survive the way to the consumer."""
+
+    def __init__(self, index: int, word: str = "trouble") -> None:
+        super().__init__(index, word)
+        self.index = index
+
+
+class Troubled:
+    """Raises for some indices."""
+
+    def __init__(self, bad: set[int], length: int = 20, width: int = 400) -> None:
+        self.bad = bad
+        self.length = length
+        self.width = width
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.bad:
+            raise Trouble(index)
+        return np.full(self.width, index, np.int64), index
+
+
+class Flaky:
+    """Raises the first `times` times that an index is asked for, counted per process."""
+
+    def __init__(self, times: int, length: int = 6) -> None:
+        self.times = times
+        self.length = length
+        self.asked: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked[index] = self.asked.get(index, 0) + 1
+        if self.asked[index] <= self.times:
+            raise Trouble(index)
+        return index, penstock.rng().integers(1 << 40)
+
+
+class Ragged:
+    """One sample is longer than the others."""
+
+    def __init__(self, length: int = 8, odd: int = 5) -> None:
+        self.length = length
+        self.odd = odd
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros(4 if index == self.odd else 3, np.float32), index
+
+
+def count_to(n: int) -> Any:
+    for i in range(n):
+        yield np.full(300, i, np.int64), i
+
+
+def ten_items() -> Any:
+    yield from count_to(10)
+
+
+def for_ever() -> Any:
+    i = 0
+    while True:
+        yield i, penstock.rng().integers(1 << 50)
+        i += 1
+
+
+@penstock.threadsafe
+def safe_items() -> Any:
+    yield from count_to(10)
+
+
+def raises_at_four() -> Any:
+    yield from count_to(4)
+    raise Trouble(4)
