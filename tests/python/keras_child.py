@@ -1,0 +1,397 @@
+"""Checks of penstock.keras, in a process of their own: KERAS_BACKEND counts once per process.
+
+test_keras.py runs ``python keras_child.py`` for every backend; one line per check says how it went.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import time
+import traceback
+import warnings
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+import keras
+import numpy as np
+import pytest
+
+import penstock
+
+
+class Batches:
+    """Batch i holds the number i; what the workers know of the parent's hooks is in it as well.
+
+    No PyDataset, so that worker processes start without Keras; `KerasBatches` is one.
+    """
+
+    def __init__(self, length=10, form="xy", rows=4):
+        self.length = length
+        self.form = form
+        self.rows = rows
+        self.ended = 0
+        self.begun = 0
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        x = np.full((self.rows, 3), index, "float32")
+        x[:, 1] = self.ended
+        x[:, 2] = self.begun
+        y = np.full((self.rows, 1), index % 2, "float32")
+        if self.form == "x":
+            return (x,)
+        if self.form == "weights":
+            return x, y, np.full((self.rows,), float(index == 3), "float32")
+        if self.form == "dict":
+            return {"a": x, "b": 2 * x}, y
+        return x, y
+
+    def on_epoch_begin(self):
+        self.begun += 1
+
+    def on_epoch_end(self):
+        self.ended += 1
+
+
+class KerasBatches(keras.utils.PyDataset):
+    def __init__(self, **options):
+        super().__init__(workers=7, use_multiprocessing=True)  # of Keras': not used
+        self.batches = Batches(**options)
+        self.ended = 0
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        x, y = self.batches[index]
+        x[:, 1] = self.ended
+        return x, y
+
+    def on_epoch_end(self):
+        self.ended += 1
+
+
+class Recorder(keras.layers.Layer):
+    """Notes every batch that comes by; the model that has it runs eagerly."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def call(self, x):
+        if isinstance(x, keras.KerasTensor):
+            return x
+        try:
+            first = np.asarray(keras.ops.convert_to_numpy(x))[0]
+        except Exception:  # no numbers: the model is being built
+            return x
+        self.seen.append(tuple(int(v) for v in first))
+        return x
+
+
+def model_of(recorder=None):
+    layers = [] if recorder is None else [recorder]
+    dense = keras.layers.Dense(1, kernel_initializer="zeros", bias_initializer="ones")
+    model = keras.Sequential([*layers, dense])
+    eager = recorder is not None
+    model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse", run_eagerly=eager)
+    return model
+
+
+WORKERS = [
+    {"workers": 0},
+    {"workers": 2},
+    {"workers": 2, "use_multiprocessing": True},
+]
+
+
+def indices(recorder):
+    return [row[0] for row in recorder.seen]
+
+
+def fit_sees_every_batch_once_an_epoch():
+    for how in WORKERS:
+        recorder = Recorder()
+        model = model_of(recorder)
+        with penstock.keras.feed(Batches(), **how) as feed:
+            model.fit(feed, epochs=3, verbose=0)
+            assert indices(recorder) == 3 * list(range(10)), (how, recorder.seen)
+            assert len(feed) == 10
+            assert feed.epoch == 3
+
+
+def a_pydataset_goes_in():
+    recorder = Recorder()
+    model = model_of(recorder)
+    data = KerasBatches(length=4)
+    with penstock.keras.feed(data, workers=1, use_multiprocessing=True) as feed:
+        model.fit(feed, epochs=2, verbose=0)
+        assert recorder.seen == [(i, e, 0) for e in range(2) for i in range(4)], recorder.seen
+        assert data.ended == 2
+
+
+def held_batches_stay_right():
+    if keras.backend.backend() == "tensorflow":
+        adapter = keras.src.trainers.data_adapters.get_data_adapter
+        with penstock.keras.feed(Batches(12, rows=5000), workers=2, max_queue_size=2) as feed:
+            held = [x for x, _ in adapter(feed).get_tf_dataset()]
+            assert [int(x[0, 0]) for x in held] == list(range(12))
+            assert [int(x[-1, 0]) for x in held] == list(range(12))
+    with penstock.keras.feed(Batches(12, rows=5000), workers=2, max_queue_size=2) as feed:
+        held = list(feed)
+    assert [int(x[-1, 0]) for x, _ in held] == list(range(12))
+
+
+def steps_per_epoch_visits_all():
+    recorder = Recorder()
+    model = model_of(recorder)
+    with penstock.keras.feed(Batches(100), workers=2) as feed:
+        model.fit(feed, epochs=5, steps_per_epoch=20, verbose=0)
+        assert indices(recorder) == list(range(100)), recorder.seen
+
+
+def hooks_run_once_an_epoch_and_reach_the_workers():
+    for how in WORKERS:
+        recorder = Recorder()
+        model = model_of(recorder)
+        data = Batches(5)
+        with penstock.keras.feed(data, **how) as feed:
+            model.fit(feed, epochs=3, verbose=0)
+            assert (data.begun, data.ended) == (3, 3), (how, data.begun, data.ended)
+            expected = [(i, e, e + 1) for e in range(3) for i in range(5)]
+            assert recorder.seen == expected, (how, recorder.seen)
+            model.fit(feed, epochs=1, verbose=0)
+            assert (data.begun, data.ended) == (4, 4)
+            assert recorder.seen[15:] == [(i, 3, 4) for i in range(5)]
+
+
+def hooks_follow_the_data_not_steps_per_epoch():
+    recorder = Recorder()
+    model = model_of(recorder)
+    data = Batches(10)
+    with penstock.keras.feed(data, workers=2) as feed:
+        model.fit(feed, epochs=4, steps_per_epoch=5, verbose=0)
+        # Keras takes the generator for used up after one pass, and starts another one.
+        assert recorder.seen == [(i, e, e + 1) for e in range(2) for i in range(10)], recorder.seen
+        assert (data.begun, data.ended) == (2, 2)
+
+
+def validation_data_is_a_feed():
+    both = Recorder()
+    model = model_of(both)
+    with (
+        penstock.keras.feed(Batches(4), workers=2) as feed,
+        penstock.keras.feed(Batches(3), workers=2) as validation,
+    ):
+        history = model.fit(feed, validation_data=validation, epochs=2, verbose=0)
+        assert len(history.history["val_loss"]) == 2
+        assert indices(both) == 2 * (list(range(4)) + list(range(3))), both.seen
+
+
+def validation_steps_look_at_the_same_batches():
+    both = Recorder()
+    model = model_of(both)
+    with (
+        penstock.keras.feed(Batches(4), workers=2) as feed,
+        penstock.keras.feed(Batches(9), workers=2) as validation,
+    ):
+        model.fit(feed, validation_data=validation, validation_steps=5, epochs=3, verbose=0)
+        assert indices(both) == 3 * (list(range(4)) + list(range(5))), both.seen
+
+
+def sample_weights_count():
+    with penstock.keras.feed(Batches(form="weights"), workers=2) as feed:
+        # Only batch 3 weighs anything: prediction 1, truth 1.
+        assert model_of().evaluate(feed, verbose=0) == 0.0
+
+
+def class_weights_count():
+    with penstock.keras.feed(Batches(), workers=2) as feed:
+        model = model_of()  # predicts 1: right for odd batches
+        plain = model.fit(feed, epochs=1, verbose=0).history["loss"][0]
+        weighed = model.fit(feed, epochs=1, verbose=0, class_weight={0: 3.0, 1: 1.0})
+        assert abs(plain - 0.5) < 1e-6
+        assert abs(weighed.history["loss"][0] - 1.5) < 1e-6, weighed.history
+
+
+def dict_inputs():
+    a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
+    out = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Add()([a, b]))
+    model = keras.Model({"a": a, "b": b}, out)
+    model.compile(optimizer="sgd", loss="mse")
+    with penstock.keras.feed(Batches(form="dict"), workers=2, use_multiprocessing=True) as feed:
+        predicted = model.predict(feed, verbose=0)
+        # begun is 1 in every batch, ended 0
+        assert predicted[:, 0].tolist() == [3.0 * (i + 1) for i in range(10) for _ in range(4)]
+        model.fit(feed, epochs=2, verbose=0)
+        model.evaluate(feed, verbose=0)
+
+
+def predict_keeps_order():
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)])
+    for how in WORKERS:
+        with penstock.keras.feed(Batches(7, form="x"), **how) as feed:
+            predicted = model.predict(feed, verbose=0)[:, 0]
+            assert predicted.tolist() == [i + 1.0 for i in range(7) for _ in range(4)], predicted
+            again = model.predict(feed, verbose=0, steps=2)[:, 0]
+            assert again.tolist() == [i + 3.0 for i in range(2) for _ in range(4)], again
+
+
+def evaluate_of_an_unbuilt_model_loses_no_batch():
+    recorder = Recorder()
+    model = model_of(recorder)
+    with penstock.keras.feed(Batches(6), workers=2) as feed:
+        model.evaluate(feed, verbose=0)
+        assert indices(recorder) == list(range(6)), recorder.seen
+        model.evaluate(feed, verbose=0)
+        assert indices(recorder) == 2 * list(range(6)), recorder.seen
+        assert feed.stats()["delivered"] == 12, feed.stats()
+
+
+def a_fit_that_stops_early_is_followed_by_the_next_epoch():
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                self.model.stop_training = True
+
+    recorder = Recorder()
+    model = model_of(recorder)
+    data = Batches(8)
+    with penstock.keras.feed(data, workers=2) as feed:
+        model.fit(feed, epochs=5, verbose=0, callbacks=[Stop()])
+        assert indices(recorder) == [0, 1, 2]
+        model.fit(feed, epochs=1, verbose=0)
+        assert recorder.seen[3:] == [(i, 1, 2) for i in range(8)], recorder.seen
+
+
+def initial_epoch_and_compiled_training():
+    model = model_of()
+    with penstock.keras.feed(Batches(), workers=2, use_multiprocessing=True) as feed:
+        history = model.fit(feed, initial_epoch=3, epochs=5, verbose=0)
+        assert history.epoch == [3, 4]
+        assert feed.epoch == 2
+        assert feed.stats()["delivered"] == 20
+
+
+def steps_per_execution_loses_nothing():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    try:
+        model.compile(optimizer="sgd", loss="mse", steps_per_execution=3)
+        model.make_train_function()
+    except ValueError:  # torch allows one only
+        return
+    with penstock.keras.feed(Batches(9), workers=2) as feed:
+        model.fit(feed, epochs=2, verbose=0)
+        assert feed.epoch == 2, feed.epoch
+
+
+def a_state_restores():
+    recorder = Recorder()
+    model = model_of(recorder)
+    with penstock.keras.feed(Batches(10), workers=2, shuffle=True, seed=5) as feed:
+        model.fit(feed, epochs=2, verbose=0)
+        state = feed.state()
+        assert (state["epoch"], state["batches"]) == (2, 0), state
+        model.fit(feed, epochs=1, verbose=0)
+    expected = indices(recorder)[20:]
+    assert sorted(expected) == list(range(10))
+    recorder.seen.clear()
+    with penstock.keras.feed(Batches(10), workers=0, shuffle=True, seed=5) as feed:
+        feed.restore(state)
+        model.fit(feed, epochs=1, verbose=0)
+    assert indices(recorder) == expected
+
+
+def samples_are_batched():
+    x = np.arange(40, dtype="float32").reshape(40, 1)
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)])
+    with penstock.keras.feed((x,), batch_size=16, workers=2) as feed:
+        assert len(feed) == 3
+        assert model.predict(feed, verbose=0)[:, 0].tolist() == list(range(40))
+
+
+def generators_go_in():
+    def batches():
+        for i in range(6):
+            yield np.full((4, 3), i, "float32"), np.ones((4, 1), "float32")
+
+    recorder = Recorder()
+    model = model_of(recorder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras' own: the length of a generator is not known
+        with penstock.keras.feed(batches, workers=2) as feed:
+            model.fit(feed, epochs=2, verbose=0)
+            assert indices(recorder) == 2 * list(range(6)), recorder.seen
+            model.fit(feed, epochs=2, steps_per_epoch=3, verbose=0)
+            assert indices(recorder)[12:] == list(range(6)), recorder.seen[12:]
+            model.fit(feed, epochs=1, steps_per_epoch=1, verbose=0)
+            model.fit(feed, epochs=1, steps_per_epoch=4, verbose=0)
+            assert indices(recorder)[18:] == [0, 0, 1, 2, 3], recorder.seen[18:]
+
+
+def a_dataset_without_end_goes_in():
+    class Endless(keras.utils.PyDataset):
+        ended = 0
+
+        @property
+        def num_batches(self):
+            return None
+
+        def __getitem__(self, index):
+            return np.full((4, 3), index, "float32"), np.ones((4, 1), "float32")
+
+        def on_epoch_end(self):
+            self.ended += 1
+
+    recorder = Recorder()
+    model = model_of(recorder)
+    data = Endless()
+    with penstock.keras.feed(data, workers=2) as feed:
+        model.fit(feed, epochs=3, steps_per_epoch=5, verbose=0)
+        assert indices(recorder) == list(range(15)), recorder.seen
+        assert data.ended == 3
+
+
+def an_exception_comes_out_of_fit():
+    class Broken(Batches):
+        def __getitem__(self, index):
+            if index == 4:
+                raise KeyError("number four")
+            return super().__getitem__(index)
+
+    recorder = Recorder()
+    model = model_of(recorder)
+    with penstock.keras.feed(Broken(), workers=2) as feed:
+        with pytest.raises(Exception, match="number four"):  # TensorFlow wraps it
+            model.fit(feed, epochs=1, verbose=0)
+
+
+def checks():
+    found = [
+        value
+        for value in globals().values()
+        if inspect.isfunction(value)
+        and value.__module__ == "__main__"
+        and not inspect.signature(value).parameters
+        and value is not checks
+    ]
+    return {check.__name__: check for check in found}
+
+
+if __name__ == "__main__":
+    assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
+    print("PASSED start", flush=True)
+    for name in sys.argv[1:] or checks():
+        began = time.monotonic()
+        try:
+            checks()[name]()
+        except BaseException as error:
+            traceback.print_exc()
+            print(f"FAILED {name}: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
+        else:
+            print(f"PASSED {name} {time.monotonic() - began:.1f}", flush=True)
