@@ -6,6 +6,12 @@
 namespace penstock {
 namespace {
 
+// Beside a large span, some address space (no pages) is left for small ones. Cut from the free span
+// that a batch of hundreds of megabytes left behind, a few kilobytes would otherwise keep the next
+// batch from fitting where the last one was.
+constexpr uint32_t kLarge = 64;  // 4 MiB
+uint32_t margin_of(uint32_t count) { return count < kLarge ? 0 : count / 16; }
+
 constexpr uint32_t kAheadStep = 256;  // units: populate_ahead looks around every 16 MiB
 
 size_t units_of(size_t bytes) { return bytes / PageHeap::kUnit; }
@@ -88,7 +94,8 @@ std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
   for (bool again = false;; again = true) {
     std::optional<uint32_t> start = spans_.take(count, backing_);
     if (!start) {
-      if (!extend(count - spans_.tail())) return std::nullopt;
+      uint32_t more = count - spans_.tail();
+      if (!extend(more + margin_of(count)) && !extend(more)) return std::nullopt;
       start = spans_.take(count, backing_);
       if (!start) return std::nullopt;
     }
