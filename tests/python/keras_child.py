@@ -366,9 +366,11 @@ def an_exception_comes_out_of_fit():
 
     recorder = Recorder()
     model = model_of(recorder)
-    with penstock.keras.feed(Broken(), workers=2) as feed:
-        with pytest.raises(Exception, match="number four"):  # TensorFlow wraps it
-            model.fit(feed, epochs=1, verbose=0)
+    with (
+        penstock.keras.feed(Broken(), workers=2) as feed,
+        pytest.raises(Exception, match="number four"),  # TensorFlow wraps it
+    ):
+        model.fit(feed, epochs=1, verbose=0)
 
 
 def checks():
