@@ -56,6 +56,8 @@ bool serve_room(Board& board, Allocator& arena) {
   return all;
 }
 
+std::byte* LocalRows::at(uint64_t offset) { return arena_.region()->base() + offset; }
+
 std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes, uint32_t row) {
   if (layout.size() > kLayoutBytes) {
     throw Error(Code::kInvalidArgument, "batch",

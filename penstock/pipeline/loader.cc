@@ -1,0 +1,68 @@
+#include "penstock/pipeline/loader.h"
+
+#include <cerrno>
+#include <cstdio>
+
+#include "penstock/base/error.h"
+#include "penstock/observe/report.h"
+#include "penstock/pipeline/loader_engine.h"
+
+namespace penstock {
+namespace {
+
+void write_file(const std::string& path, const std::string& text) {
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "wb"));
+  bool fine = file && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+  if (!fine || std::fflush(file.get()) != 0) throw Error::from_errno(errno, "report", path);
+}
+
+}  // namespace
+
+std::shared_ptr<LoaderEngine> Loader::make_engine(std::unique_ptr<Source> source,
+                                                  const LoaderOptions& options) {
+  return std::make_shared<LoaderEngine>(std::move(source), options);
+}
+
+Loader& Loader::operator=(Loader&& other) noexcept {
+  if (this != &other) {
+    close();
+    engine_ = std::move(other.engine_);
+  }
+  return *this;
+}
+
+Loader::~Loader() { close(); }
+
+void Loader::close() {
+  if (engine_ != nullptr) engine_->close();
+}
+
+bool Loader::closed() const { return engine_ == nullptr || engine_->closed(); }
+
+Loader::Batches Loader::epoch() { return {engine_, engine_->begin_epoch(), std::nullopt}; }
+Loader::Batches Loader::steps(uint64_t n) { return {engine_, engine_->begin_steps(), n}; }
+std::optional<Example> Loader::next() { return engine_->next(); }
+uint64_t Loader::size() const { return engine_->steps(); }
+LoaderState Loader::state() const { return engine_->state(); }
+void Loader::restore(const LoaderState& state) { engine_->restore(state); }
+std::optional<LoaderFailure> Loader::failure() const { return engine_->failure(); }
+LoaderStats Loader::stats() const { return engine_->stats(); }
+Snapshot Loader::snapshot() const { return engine_->snapshot(); }
+void Loader::report(const std::string& path) const { write_file(path, report_html(snapshot())); }
+void Loader::trace(const std::string& path) const { write_file(path, chrome_trace(snapshot())); }
+
+void Loader::Batches::advance() {
+  bool again = std::exchange(begun_, true);
+  if (again && !batch_) return;  // it is over
+  batch_.reset();                // its memory may be the next one's
+  if (left_ && (*left_)-- == 0) {
+    left_ = 0;
+    return;
+  }
+  batch_ = engine_->next_of(serial_, left_.has_value());
+}
+
+}  // namespace penstock

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock {
+
+// Where a Loader stands: exact, small, the same whatever was prefetched. Restores with any number
+// of workers and (ordered feeds) at another world size. The JSON is the dict of Python's state().
+struct LoaderState {
+  static constexpr uint64_t kVersion = 1;
+
+  uint64_t epoch = 0;
+  uint64_t batches = 0;         // of this epoch, delivered by all ranks together
+  std::vector<uint64_t> ahead;  // further ones that an unordered feed delivered already
+  // Of the plan that it belongs to.
+  uint64_t seed = 0;
+  bool shuffle = false;
+  uint64_t batch_size = 0;  // 0 (in JSON: null): an item is a whole batch
+  uint64_t length = 0;
+
+  std::string to_json() const;
+  // Error kInvalidArgument: no such state, or of another version.
+  static LoaderState from_json(std::string_view text);
+
+  friend bool operator==(const LoaderState&, const LoaderState&) = default;
+};
+
+}  // namespace penstock

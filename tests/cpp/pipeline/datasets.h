@@ -1,0 +1,92 @@
+#pragma once
+
+// Datasets that the tests of the C++ Loader feed.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "penstock/pipeline/loader.h"
+
+namespace penstock::testing {
+
+inline Tensor scalar(int64_t value) {
+  Tensor tensor = Tensor::make(DType::kInt64, {});
+  tensor.as_span<int64_t>()[0] = value;
+  return tensor;
+}
+
+inline Tensor filled(Shape shape, float value) {
+  Tensor tensor = Tensor::make(DType::kFloat32, std::move(shape));
+  for (float& x : tensor.as_span<float>()) x = value;
+  return tensor;
+}
+
+// The int64 column of a batch, as numbers.
+inline std::vector<int64_t> numbers(const Example& batch, std::string_view name = "index") {
+  auto span = batch.at(name).as_span<const int64_t>();
+  return {span.begin(), span.end()};
+}
+
+// Samples that say who they are: {index, x: 3 floats, draw: a random number of the sample's own}.
+class Numbers {
+ public:
+  explicit Numbers(uint64_t length) : length_(length) {}
+  uint64_t size() const { return length_; }
+  Example get(uint64_t index, SampleContext& context) const {
+    return {{"index", scalar(static_cast<int64_t>(index))},
+            {"x", filled({3}, static_cast<float>(index))},
+            {"draw", scalar(static_cast<int64_t>(context.rng().next_u32()))}};
+  }
+
+ private:
+  uint64_t length_;
+};
+
+// A dataset of a function.
+class Made {
+ public:
+  using Get = std::function<Example(uint64_t, SampleContext&)>;
+  Made(uint64_t length, Get get) : length_(length), get_(std::move(get)) {}
+  uint64_t size() const { return length_; }
+  Example get(uint64_t index, SampleContext& context) const { return get_(index, context); }
+
+ private:
+  uint64_t length_;
+  Get get_;
+};
+
+// Something that threads wait for, once.
+class Gate {
+ public:
+  void open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+    --waiting_;
+  }
+  void until_waiting(int count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  int waiting_ = 0;
+};
+
+}  // namespace penstock::testing

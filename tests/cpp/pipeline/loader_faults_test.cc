@@ -1,0 +1,452 @@
+// What goes wrong in a dataset, and what becomes of a C++ Loader that is closed, destroyed or
+// stuck.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "datasets.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/order.h"
+
+namespace penstock {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Gate;
+using testing::Made;
+using testing::Numbers;
+using testing::numbers;
+
+constexpr uint32_t kWorkers[] = {0, 1, 2, 4};
+
+// What user code throws, with no relation to anything of ours.
+struct Broken {
+  uint64_t index;
+};
+
+Example item(uint64_t index) { return {{"index", testing::scalar(int64_t(index))}}; }
+
+// Throws Broken at each of `bad`, as often as `times` for each index (0: always).
+class Faulty {
+ public:
+  Faulty(uint64_t length, std::set<uint64_t> bad, int times = 0)
+      : length_(length), bad_(std::move(bad)), times_(times) {}
+  uint64_t size() const { return length_; }
+  Example get(uint64_t index, SampleContext&) {
+    if (bad_.contains(index)) {
+      std::lock_guard lock(mutex_);
+      if (times_ == 0 || ++thrown_[index] <= times_) throw Broken{index};
+    }
+    return item(index);
+  }
+
+ private:
+  uint64_t length_;
+  std::set<uint64_t> bad_;
+  int times_;
+  std::mutex mutex_;
+  std::map<uint64_t, int> thrown_;
+};
+
+std::vector<int64_t> take_epoch(Loader& feed) {
+  std::vector<int64_t> all;
+  for (auto& batch : feed.epoch()) {
+    for (int64_t index : numbers(batch)) all.push_back(index);
+  }
+  return all;
+}
+
+std::vector<int64_t> iota(int64_t n) {
+  std::vector<int64_t> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// ---- errors -------------------------------------------------------------------------------------
+
+TEST(LoaderErrors, an_exception_arrives_as_itself_at_its_place) {
+  for (uint32_t workers : kWorkers) {
+    for (bool samples : {true, false}) {
+      auto dataset = std::make_shared<Faulty>(40, std::set<uint64_t>{17});
+      Loader feed(dataset, {.batch_size = samples ? 4u : 0u, .workers = workers});
+      uint64_t taken = 0;
+      try {
+        for ([[maybe_unused]] auto& batch : feed.epoch()) ++taken;
+        FAIL();
+      } catch (const Broken& broken) {
+        EXPECT_EQ(broken.index, 17u);
+      }
+      EXPECT_EQ(taken, samples ? 4u : 17u);
+      EXPECT_EQ(feed.state().batches, taken);
+      auto failure = feed.failure();
+      ASSERT_TRUE(failure);
+      EXPECT_EQ(failure->index, 17u);
+      EXPECT_EQ(failure->epoch, 0u);
+      EXPECT_EQ(failure->step, taken);
+      EXPECT_EQ(feed.stats().errors, 1u);
+    }
+  }
+}
+
+TEST(LoaderErrors, after_an_exception_next_tries_the_batch_again) {
+  for (uint32_t workers : kWorkers) {
+    Loader feed(std::make_shared<Faulty>(20, std::set<uint64_t>{5, 13}, 1),
+                {.batch_size = 4, .workers = workers});
+    std::vector<int64_t> all;
+    int errors = 0;
+    for (bool more = true; more;) {
+      try {
+        auto batch = feed.next();
+        more = batch.has_value();
+        if (batch) {
+          for (int64_t index : numbers(*batch)) all.push_back(index);
+        }
+      } catch (const Broken&) {
+        ++errors;
+      }
+    }
+    EXPECT_GE(errors, 1);  // what was thrown ahead of its turn was taken back with its ticket
+    EXPECT_LE(errors, 2);
+    EXPECT_EQ(all, iota(20));
+  }
+}
+
+TEST(LoaderErrors, retries_are_silent_and_counted) {
+  for (uint32_t workers : kWorkers) {
+    Loader feed(std::make_shared<Faulty>(20, std::set<uint64_t>{3, 13}, 2),
+                {.batch_size = 4, .workers = workers, .retries = 2});
+    EXPECT_EQ(take_epoch(feed), iota(20));
+    EXPECT_EQ(feed.stats().retried, 4u);
+    EXPECT_EQ(feed.stats().errors, 0u);
+    EXPECT_TRUE(feed.stats().losses.empty());
+  }
+}
+
+TEST(LoaderErrors, skip_leaves_out_and_counts) {
+  for (uint32_t workers : kWorkers) {
+    for (uint64_t size : {0, 1, 6}) {
+      std::set<uint64_t> bad{0, 7, 8, 19};
+      Loader feed(std::make_shared<Faulty>(20, bad),
+                  {.batch_size = size, .workers = workers, .on_error = OnError::kSkip});
+      std::vector<int64_t> expected;
+      for (int64_t index : iota(20)) {
+        if (!bad.contains(uint64_t(index))) expected.push_back(index);
+      }
+      EXPECT_EQ(take_epoch(feed), expected);
+      LoaderStats stats = feed.stats();
+      EXPECT_EQ(stats.skipped, 4u);
+      EXPECT_EQ(stats.replaced, 0u);
+      EXPECT_EQ(stats.delivered, size == 6 ? 4u : 16u);
+      std::set<uint64_t> lost;
+      for (const LostItem& loss : stats.losses) lost.insert(loss.index);
+      EXPECT_EQ(lost, bad);
+    }
+  }
+}
+
+TEST(LoaderErrors, an_epoch_of_which_all_is_skipped_is_empty) {
+  for (uint32_t workers : kWorkers) {
+    Loader feed(std::make_shared<Faulty>(3, std::set<uint64_t>{0, 1, 2}),
+                {.batch_size = 2, .workers = workers, .on_error = OnError::kSkip});
+    EXPECT_TRUE(take_epoch(feed).empty());
+    EXPECT_EQ(feed.stats().skipped, 3u);
+    EXPECT_EQ(feed.state().epoch, 1u);
+  }
+}
+
+TEST(LoaderErrors, replace_keeps_batches_full_and_equal_everywhere) {
+  std::vector<int64_t> expected;
+  for (uint32_t workers : kWorkers) {
+    std::set<uint64_t> bad{2, 9, 10};
+    Loader feed(
+        std::make_shared<Faulty>(24, bad),
+        {.batch_size = 6, .shuffle = true, .workers = workers, .on_error = OnError::kReplace});
+    std::vector<int64_t> all = take_epoch(feed);
+    EXPECT_EQ(all.size(), 24u);
+    for (int64_t index : all) EXPECT_FALSE(bad.contains(uint64_t(index)));
+    if (workers == 0) expected = all;
+    EXPECT_EQ(all, expected);
+    EXPECT_EQ(feed.stats().replaced, 3u);
+    EXPECT_EQ(feed.stats().losses.size(), 3u);
+  }
+  Order order({.length = 24, .batch_size = 6, .shuffle = true});
+  std::vector<uint64_t> indices(6);
+  for (uint64_t step = 0; step < 4; ++step) {
+    order.indices(0, 0, step, 0, indices);
+    for (uint64_t row = 0; row < 6; ++row) {
+      auto got = uint64_t(expected[step * 6 + row]);
+      if (got == indices[row]) continue;
+      bool one_of_them = false;
+      for (uint32_t n = 0; n < 6; ++n) {
+        one_of_them |= got == order.replacement(0, order.position(0, step, row), n);
+      }
+      EXPECT_TRUE(one_of_them);
+    }
+  }
+}
+
+TEST(LoaderErrors, when_nothing_can_replace_it_is_an_error) {
+  std::set<uint64_t> all{0, 1, 2, 3, 4, 5, 6, 7};
+  for (uint32_t workers : kWorkers) {
+    Loader feed(std::make_shared<Faulty>(8, all),
+                {.batch_size = 4, .workers = workers, .on_error = OnError::kReplace});
+    EXPECT_THROW(take_epoch(feed), Broken);
+  }
+}
+
+TEST(LoaderErrors, ragged_samples_are_named_with_their_shapes) {
+  for (uint32_t workers : kWorkers) {
+    Made ragged(16, [](uint64_t index, SampleContext&) {
+      return Example{{"x", testing::filled({index == 11 ? 3 : 2, 5}, 0)}};
+    });
+    Loader feed(ragged, {.batch_size = 16, .workers = workers});
+    try {
+      take_epoch(feed);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidArgument);
+      std::string text = error.what();
+      // Whichever came first set the batch's layout; both are named.
+      EXPECT_NE(text.find("index 11 gave {x: float32 (3, 5)}"), std::string::npos) << text;
+      EXPECT_NE(text.find(" gave {x: float32 (2, 5)}"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(LoaderErrors, samples_without_data_are_refused) {
+  Loader none(Made(4, [](uint64_t, SampleContext&) { return Example(); }), {.batch_size = 2});
+  EXPECT_THROW(take_epoch(none), Error);
+  Loader hollow(Made(4,
+                     [](uint64_t, SampleContext&) {
+                       return Example{{"x", Tensor()}};
+                     }),
+                {.batch_size = 2});
+  EXPECT_THROW(take_epoch(hollow), Error);
+}
+
+// A Loader inside a dataset that is closed throws kClosed there: that is user code's error, not
+// ours.
+TEST(LoaderErrors, an_error_of_our_own_kind_from_user_code_is_its_exception) {
+  for (Code code : {Code::kClosed, Code::kOutOfMemory, Code::kTimeout}) {
+    Loader feed(
+        Made(4, [code](uint64_t, SampleContext&) -> Example { throw Error(code, "user", "code"); }),
+        {.batch_size = 2, .workers = 2});
+    try {
+      take_epoch(feed);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "user: code");
+    }
+  }
+}
+
+TEST(LoaderErrors, a_hooks_exception_reaches_the_consumer) {
+  struct Bad : Numbers {
+    Bad() : Numbers(4) {}
+    void on_epoch_end() { throw Broken{99}; }
+  };
+  Loader feed(Bad(), {.batch_size = 2, .workers = 1});
+  EXPECT_THROW(take_epoch(feed), Broken);
+  EXPECT_EQ(numbers(*feed.next(), "index").size(), 2u);  // it is not called twice for one epoch
+  EXPECT_EQ(feed.state().epoch, 1u);
+}
+
+// ---- timeouts -----------------------------------------------------------------------------------
+
+TEST(LoaderTimeouts, a_stuck_ticket_is_an_error_that_names_it) {
+  auto gate = std::make_shared<Gate>();
+  Loader feed(Made(16,
+                   [gate](uint64_t index, SampleContext& context) {
+                     if (index == 9 && context.epoch() == 0) gate->wait();
+                     return item(index);
+                   }),
+              {.batch_size = 4, .workers = 2, .timeout = milliseconds(60)});
+  int64_t taken = 0;
+  try {
+    for ([[maybe_unused]] auto& batch : feed.epoch()) ++taken;
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kTimeout);
+    EXPECT_NE(std::string(error.what()).find("index 9 "), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(taken, 2);
+  EXPECT_EQ(feed.failure()->index, 9u);
+  EXPECT_EQ(feed.stats().timeouts, 1u);
+  EXPECT_EQ(take_epoch(feed), iota(16));  // another thread has the stuck one's place
+  EXPECT_EQ(feed.stats().restarts, 1u);
+  gate->open();
+}
+
+TEST(LoaderTimeouts, a_stuck_sample_is_skipped_or_replaced_and_stays_lost) {
+  for (OnError policy : {OnError::kSkip, OnError::kReplace}) {
+    auto gate = std::make_shared<Gate>();
+    Loader feed(Made(16,
+                     [gate](uint64_t index, SampleContext& context) {
+                       if (index == 5 && context.epoch() == 0) gate->wait();
+                       return item(index);
+                     }),
+                {.batch_size = 8, .workers = 2, .on_error = policy, .timeout = milliseconds(60)});
+    auto range = feed.epoch();
+    auto it = range.begin();
+    Example batch = *it;
+    std::vector<int64_t> got = numbers(batch);
+    if (policy == OnError::kSkip) {
+      EXPECT_EQ(got, (std::vector<int64_t>{0, 1, 2, 3, 4, 6, 7}));
+    } else {
+      EXPECT_EQ(got.size(), 8u);
+      EXPECT_NE(got[5], 5);
+    }
+    // The stuck thread comes back: it may not write into what was delivered.
+    gate->open();
+    for (++it; it != range.end(); ++it) {
+    }
+    feed.close();
+    EXPECT_EQ(numbers(batch), got);
+    EXPECT_EQ(feed.stats().losses.size(), 1u);
+    EXPECT_EQ(feed.stats().losses[0].index, 5u);
+  }
+}
+
+TEST(LoaderTimeouts, a_withdrawn_ticket_that_is_stuck_does_not_stop_the_feed) {
+  auto gate = std::make_shared<Gate>();
+  Loader feed(Made(64,
+                   [gate](uint64_t index, SampleContext& context) {
+                     if (index == 3 && context.epoch() == 0) gate->wait();
+                     return item(index);
+                   }),
+              {.batch_size = 1, .workers = 2, .max_queue_size = 2, .timeout = milliseconds(50)});
+  for (auto& batch : feed.epoch()) {
+    if (numbers(batch)[0] == 1) break;
+  }
+  // Many laps of the ring, of which the stuck ticket holds a place until it times out.
+  EXPECT_EQ(take_epoch(feed), iota(64));
+  gate->open();
+}
+
+TEST(LoaderTimeouts, when_every_thread_is_stuck_it_says_so) {
+  auto gate = std::make_shared<Gate>();
+  Loader feed(Made(100,
+                   [gate](uint64_t index, SampleContext&) {
+                     gate->wait();
+                     return item(index);
+                   }),
+              {.batch_size = 1, .workers = 1, .timeout = milliseconds(2)});
+  bool ended = false;
+  for (int n = 0; n < 50 && !ended; ++n) {
+    try {
+      feed.next();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kTimeout);
+      ended = std::string(error.what()).find("threads are stuck") != std::string::npos;
+    }
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_TRUE(feed.closed());
+  gate->open();
+}
+
+// ---- closing ------------------------------------------------------------------------------------
+
+TEST(LoaderClosing, it_may_be_destroyed_at_any_moment) {
+  for (uint32_t workers : kWorkers) {
+    for (int taken = 0; taken < 12; ++taken) {
+      Loader feed(Numbers(1000), {.batch_size = 3, .workers = workers});
+      for (auto& batch : feed.steps(uint64_t(taken))) EXPECT_EQ(batch.at("x").dim(1), 3);
+    }
+  }
+}
+
+TEST(LoaderClosing, closing_from_another_thread_ends_a_waiting_consumer) {
+  for (uint32_t workers : {1, 3}) {
+    auto gate = std::make_shared<Gate>();
+    Loader feed(Made(10,
+                     [gate](uint64_t index, SampleContext&) {
+                       gate->wait();
+                       return item(index);
+                     }),
+                {.batch_size = 1, .workers = workers});
+    std::thread closer([&] {
+      gate->until_waiting(1);
+      std::thread opener([&] {
+        // The consumer was let go although no worker had moved.
+        while (!feed.closed()) std::this_thread::yield();
+        gate->open();
+      });
+      feed.close();
+      opener.join();
+    });
+    try {
+      feed.next();
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kClosed);
+    }
+    closer.join();
+    EXPECT_THROW(feed.next(), Error);
+    EXPECT_THROW(feed.epoch(), Error);
+  }
+}
+
+TEST(LoaderClosing, a_stuck_thread_does_not_keep_a_loader_from_ending) {
+  auto gate = std::make_shared<Gate>();
+  auto alive = std::make_shared<int>(1);
+  {
+    Loader feed(Made(10,
+                     [gate, alive](uint64_t index, SampleContext&) {
+                       if (index == 2) gate->wait();
+                       return item(index);
+                     }),
+                {.batch_size = 1, .workers = 1, .timeout = milliseconds(20)});
+    feed.next();
+    gate->until_waiting(1);
+  }
+  EXPECT_GT(alive.use_count(), 1);  // the thread has everything that it needs
+  gate->open();
+  while (alive.use_count() > 1) std::this_thread::yield();
+}
+
+TEST(LoaderClosing, closing_again_and_from_many_threads_is_fine) {
+  Loader feed(Numbers(100), {.batch_size = 3, .workers = 2});
+  feed.next();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) threads.emplace_back([&] { feed.close(); });
+  for (auto& thread : threads) thread.join();
+  feed.close();
+  EXPECT_TRUE(feed.closed());
+  EXPECT_EQ(feed.stats().delivered, 1u);
+}
+
+TEST(LoaderClosing, a_loader_can_be_moved_while_it_is_iterated) {
+  Loader feed(Numbers(12), {.batch_size = 3, .workers = 2});
+  auto range = feed.epoch();
+  auto it = range.begin();
+  Loader moved = std::move(feed);
+  int batches = 0;
+  for (; it != range.end(); ++it) ++batches;
+  EXPECT_EQ(batches, 4);
+  moved = Loader(Numbers(3), {.batch_size = 3, .workers = 1});
+  EXPECT_EQ(moved.size(), 1u);
+}
+
+TEST(LoaderClosing, two_loaders_and_a_loader_inside_a_worker) {
+  Made nested(6, [](uint64_t index, SampleContext&) {
+    Loader inner(Numbers(5), {.batch_size = 5, .workers = 1});
+    int64_t sum = 0;
+    for (auto& batch : inner.epoch()) {
+      for (int64_t i : numbers(batch)) sum += i;
+    }
+    EXPECT_EQ(sum, 10);
+    return item(index);
+  });
+  Loader a(nested, {.batch_size = 2, .workers = 2});
+  Loader b(nested, {.batch_size = 2, .workers = 2});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(numbers(*a.next()), numbers(*b.next()));
+}
+
+}  // namespace
+}  // namespace penstock
