@@ -6,7 +6,7 @@
 namespace penstock {
 namespace {
 
-// Beside a large span, some address space (no pages) is left for small ones. Cut from the free span
+// Behind a large span, some address space (no pages) is left for small ones. Cut from the free span
 // that a batch of hundreds of megabytes left behind, a few kilobytes would otherwise keep the next
 // batch from fitting where the last one was.
 constexpr uint32_t kLarge = 64;  // 4 MiB
@@ -94,9 +94,14 @@ std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
   for (bool again = false;; again = true) {
     std::optional<uint32_t> start = spans_.take(count, backing_);
     if (!start) {
-      uint32_t more = count - spans_.tail();
-      if (!extend(more + margin_of(count)) && !extend(more)) return std::nullopt;
-      start = spans_.take(count, backing_);
+      uint32_t margin = margin_of(count);
+      if (margin > 0 && extend(count + margin)) {
+        uint32_t last = spans_.take_last(count + margin);
+        spans_.shrink(last, count);
+        start = last;
+      } else if (extend(count - spans_.tail())) {
+        start = spans_.take(count, backing_);
+      }
       if (!start) return std::nullopt;
     }
     uint32_t missing = backing_.missing(*start, count);

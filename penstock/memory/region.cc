@@ -74,9 +74,11 @@ std::shared_ptr<Region> Region::open(int fd) {
   os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
   if (!own) throw Error::from_errno(errno, "Region::open", "cannot duplicate the descriptor");
   struct stat file {};
-  if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Region::open", "fstat");
-  size_t file_bytes = file.st_size < 0 ? 0 : static_cast<size_t>(file.st_size);
-  if (!S_ISREG(file.st_mode) || file_bytes < kUnit) throw refuse("this descriptor is no region");
+  auto length = [&] {
+    if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Region::open", "fstat");
+    return file.st_size < 0 ? 0 : static_cast<size_t>(file.st_size);
+  };
+  if (length() < kUnit || !S_ISREG(file.st_mode)) throw refuse("this descriptor is no region");
 
   void* probe = os::reserve_mapping(own.get(), os::page_size(), true);
   if (probe == nullptr) throw Error::from_errno(errno, "Region::open", "cannot map the header");
@@ -87,6 +89,7 @@ std::shared_ptr<Region> Region::open(int fd) {
   uint64_t reserve = header->reserve;
   uint64_t committed = header->committed.load(std::memory_order_acquire);
   os::unmap(probe, os::page_size());
+  size_t file_bytes = length();  // after `committed` was read: its allocator may be growing it
   if (magic != RegionHeader::kMagic) throw refuse("this descriptor is no region");
   if (version != RegionHeader::kVersion) throw refuse("a region of another version of penstock");
   if (kind != static_cast<uint32_t>(Kind::kShared) || reserve % kUnit != 0 ||

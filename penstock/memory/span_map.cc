@@ -30,6 +30,23 @@ void SpanMap::split(Spans::iterator span, uint32_t count) {
   span->second.count = count;
 }
 
+uint32_t SpanMap::take_last(uint32_t count) {
+  auto span = std::prev(spans_.end());
+  set_taken(span);
+  if (span->second.count > count) {
+    try {
+      split(span, span->second.count - count);
+    } catch (...) {
+      set_free(span);
+      throw;
+    }
+    set_free(span);
+    ++span;
+  }
+  taken_ += count;
+  return span->first;
+}
+
 std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing) {
   constexpr int kTries = 16;  // looks past the best fit only for one that needs no page faults
   auto best = free_.end();

@@ -29,6 +29,8 @@ class SpanMap {
   // The start of a span of exactly `count` units: of the free ones that are large enough, the
   // smallest whose pages are there; failing that, the one that lacks fewest. nullopt: none is.
   std::optional<uint32_t> take(uint32_t count, const Backing& backing);
+  // The start of a span of the last `count` units. REQUIRED: count <= tail().
+  uint32_t take_last(uint32_t count);
 
   // Frees the span that starts there. Returns the free span it became part of.
   Backing::Stretch give(uint32_t start) noexcept;

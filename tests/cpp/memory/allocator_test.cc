@@ -69,10 +69,26 @@ TEST(Allocator, recycled_memory_is_never_faulted_anew) {
     }
     for (void* block : blocks) allocator.release(block);
   };
-  round();
+  for (int i = 0; i < 3; ++i) round();  // until everything has found its place
   uint64_t faulted = allocator.stats().faulted_bytes;
   for (int i = 0; i < 100; ++i) round();
   EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
+}
+
+TEST(Allocator, small_blocks_do_not_cost_a_large_one_its_place) {
+  Allocator allocator(region_of(1024 * kMiB));
+  std::vector<void*> kept;
+  uint64_t faulted = 0;
+  for (int i = 0; i < 20; ++i) {
+    void* temporary = allocator.allocate(64 * kMiB);
+    void* batch = allocator.allocate(32 * kMiB);
+    allocator.release(temporary);
+    kept.push_back(allocator.allocate(100'000));  // lives on, where the temporary was
+    allocator.release(batch);
+    if (i == 0) faulted = allocator.stats().faulted_bytes;
+  }
+  EXPECT_LE(allocator.stats().faulted_bytes, faulted + 8 * kMiB);
+  for (void* block : kept) allocator.release(block);
 }
 
 TEST(Allocator, a_full_region_gives_nullptr_and_recovers) {
@@ -142,7 +158,8 @@ TEST(Allocator, retained_memory_is_bounded_and_the_rest_given_back) {
   EXPECT_GE(allocator.stats().free_bytes, 15 * kMiB) << "what may stay, stays";
   uint64_t faulted = allocator.stats().faulted_bytes;
   allocator.release(allocator.allocate(14 * kMiB));
-  EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
+  // But for the unused margin that lies in the middle of what stayed.
+  EXPECT_LE(allocator.stats().faulted_bytes, faulted + kMiB);
   void* again = allocator.allocate(40 * kMiB);
   ASSERT_NE(again, nullptr);
   std::memset(again, 1, 40 * kMiB);
