@@ -196,6 +196,10 @@ uint32_t Feed::depth() {
 
 uint64_t Feed::window() const {
   uint64_t most = options_.queue + options_.workers;
+  // Nobody knows yet how large a batch is: one for each worker cannot be avoided.
+  if (batch_bytes_ == 0 && options_.max_bytes != UINT64_MAX) {
+    most = std::min<uint64_t>(most, std::max(options_.workers, 1u));
+  }
   if (batch_bytes_ != 0) {
     // At least one: the lowest undelivered ticket always gets its slot.
     most = std::min(most, std::max<uint64_t>(options_.max_bytes / batch_bytes_, 1));

@@ -265,11 +265,15 @@ def _pack(plan: Any) -> Any:
 
 def _watch(crew: weakref.ref[Crew], core: Any) -> None:
     while True:
-        kind, worker, tickets, detail = core.supervise()
-        if kind == "closed":
+        try:
+            kind, worker, tickets, detail = core.supervise()
+            if kind == "closed":
+                return
+            alive = crew()
+            if alive is None:
+                return
+            alive.handle(kind, worker, tickets, detail)
+            del alive
+        except Exception as error:
+            core.set_fatal(error)  # nobody watches any more: better an error than a wait for ever
             return
-        alive = crew()
-        if alive is None:
-            return
-        alive.handle(kind, worker, tickets, detail)
-        del alive

@@ -93,6 +93,12 @@ def make_dataclass(cls: type, fields: dict[str, Any]) -> Any:
 def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
     """A NumPy array over a torch tensor's memory and the tensor's dtype; None for special ones."""
     torch = sys.modules["torch"]
+    if type(tensor) is not torch.Tensor:
+        # torchvision's images are tensors with a name; torch.stack takes that away as well. What
+        # other classes mean by being stacked, only torch knows.
+        if not type(tensor).__module__.startswith("torchvision.tv_tensors"):
+            return None
+        tensor = tensor.as_subclass(torch.Tensor)
     if (
         tensor.device.type != "cpu"
         or tensor.layout is not torch.strided
@@ -185,11 +191,18 @@ def failure(
     if detail is None:
         return errors.Internal(f"{place} failed and its exception was lost", "Loader")
     carried, _row, index, worker = detail
+    exception: BaseException
     if isinstance(carried, bytes):
-        return errors.unpack_exception(carried)
-    exception: BaseException = carried
-    if exception.__cause__ is None:
-        exception.__cause__ = errors.WorkerTraceback(
-            errors._format(exception), f"worker {worker}", epoch, index
-        )
+        exception = errors.unpack_exception(carried)
+    else:
+        exception = carried
+        if exception.__cause__ is None:
+            exception.__cause__ = errors.WorkerTraceback(
+                errors._format(exception), f"worker {worker}", epoch, index
+            )
+    if isinstance(exception, StopIteration):
+        # As in generators: it would end the epoch and nobody would know.
+        raised = RuntimeError("the dataset raised StopIteration")
+        raised.__cause__ = exception.__cause__
+        return raised
     return exception
