@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,7 +21,7 @@ def faults(page: Path) -> list[str]:
             found.append(f"link to {target}, which is not there")
     for block in BLOCK.findall(text):
         try:
-            compile(block, str(page), "exec")
+            compile(textwrap.dedent(block), str(page), "exec")
         except SyntaxError as error:
             found.append(f"example that is no Python: {error.msg}: {error.text}")
     return [f"{page.relative_to(ROOT)}: {fault}" for fault in found]
