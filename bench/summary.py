@@ -1,0 +1,158 @@
+"""From the rounds of a case to medians, spreads, ratios and verdicts; and how they are printed."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from harness import Case, Figures, Target
+
+Summary = dict[str, Any]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def times_better(case: Case, figure: str, ours: list[Figures], its: list[Figures]) -> list[float]:
+    """How many times better ours is, round by round: what disturbed one round disturbed both."""
+    more = case.figures[figure].more_is_better
+    return [
+        (a[figure] / b[figure]) if more else (b[figure] / a[figure])
+        for a, b in zip(ours, its, strict=False)
+        if a.get(figure) and b.get(figure)
+    ]
+
+
+def summarise(case: Case, size: dict[str, Any], runs: dict[str, list[Figures]]) -> Summary:
+    """All figures of a case in plain data: what is printed and what is kept."""
+    first = next((name for name in runs if case.entries[name].role == "ours"), "")
+    return {
+        "key": case.key,
+        "title": case.title,
+        "size": size,
+        "figures": {key: vars(figure) for key, figure in case.figures.items()},
+        "entries": [summarise_entry(case, name, first, runs) for name in runs],
+        "targets": [
+            judge(case, target, runs)
+            for target in case.targets
+            if target.ours in runs and (not target.against or target.against in runs)
+        ],
+    }
+
+
+def summarise_entry(case: Case, name: str, first: str, runs: dict[str, list[Figures]]) -> Summary:
+    entry, rounds = case.entries[name], runs[name]
+    summary: Summary = {"name": name, "role": entry.role, "setting": entry.note}
+    for word in ("missing", "failed"):
+        said = [figures[word] for figures in rounds if word in figures]
+        if said:
+            summary[word] = said[0]
+    good = [figures for figures in rounds if "missing" not in figures and "failed" not in figures]
+    if not good:
+        return summary
+    beside = entry.beside if entry.beside in runs else first
+    summary["beside"] = beside if beside != name else ""
+    summary["figures"], summary["times"] = {}, {}
+    for key, figure in case.figures.items():
+        values = [figures[key] for figures in good if key in figures]
+        if values:
+            summary["figures"][key] = spread(values)
+        if figure.compared and summary["beside"]:
+            ratios = times_better(case, key, runs[beside], rounds)
+            if ratios:
+                summary["times"][key] = spread(ratios)
+    summary["others"] = max(figures.get("others", 0.0) for figures in good)
+    notes = [figures["note"] for figures in good if figures.get("note")]
+    if notes:
+        summary["note"] = notes[-1]
+    summary["rounds"] = [
+        {key: value for key, value in figures.items() if key != "note"} for figures in good
+    ]
+    return summary
+
+
+def judge(case: Case, target: Target, runs: dict[str, list[Figures]]) -> Summary:
+    if target.against:
+        ours, its = runs[target.ours], runs[target.against]
+        values = times_better(case, target.figure, ours, its)
+    else:
+        values = [f[target.figure] for f in runs[target.ours] if target.figure in f]
+    says = target.says or (
+        "better" if target.at_least == 1 else f"{number(target.at_least or 0)} times"
+    )
+    result: Summary = {
+        "figure": target.figure,
+        "ours": target.ours,
+        "against": target.against,
+        "at_least": target.at_least,
+        "at_most": target.at_most,
+        "says": says,
+        "met": None,
+    }
+    if values:
+        result.update(spread(values))
+        middle = result["median"]
+        result["met"] = (target.at_least is None or middle >= target.at_least) and (
+            target.at_most is None or middle <= target.at_most
+        )
+    return result
+
+
+# ---- printing ------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """Three digits that matter, thousands set apart."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size < 0.005:
+        return f"{value:.2g}"
+    return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
+
+
+def shown(values: dict[str, float], scale: float = 1.0) -> str:
+    """Median (lowest - highest)."""
+    low, middle, high = (number(values[key] * scale) for key in ("min", "median", "max"))
+    return middle if low == high else f"{middle} ({low} - {high})"
+
+
+def print_case(case: Summary) -> None:
+    print(f"== {case['key']}: {case['title']}")
+    for entry in case["entries"]:
+        if "figures" not in entry:
+            why = entry.get("missing") or f"failed: {entry.get('failed')}"
+            print(f"  {entry['name']:<50} {why}")
+            continue
+        parts = []
+        for key, figure in case["figures"].items():
+            if key not in entry["figures"]:
+                continue
+            text = f"{shown(entry['figures'][key], figure['scale'])} {figure['unit']}"
+            times = entry["times"].get(key)
+            parts.append(text + (f" [ours x {shown(times)}]" if times else ""))
+        if entry.get("note"):
+            parts.append(entry["note"])
+        if entry["others"] > 0.1:
+            parts.append(f"others took {entry['others']:.0%}")
+        print(f"  {entry['name']:<50} {'; '.join(parts)}")
+    for target in case["targets"]:
+        print(f"  {verdict(target, case['figures'])}")
+    print(flush=True)
+
+
+def verdict(target: Summary, figures: dict[str, Summary]) -> str:
+    name, against = target["figure"], target["against"]
+    what = f"{name}: {target['says']}" + (f" [{target['ours']} : {against}]" if against else "")
+    if not against:
+        what += f" [{target['ours']}]"
+    if target["met"] is None:
+        return f"      -  {what}: not measured"
+    mark = "met" if target["met"] else "NOT MET"
+    if against:
+        return f"{mark:>7}  {what}: x {shown(target)}, at least {number(target['at_least'])}"
+    figure = figures[name]
+    return f"{mark:>7}  {what}: {shown(target, figure['scale'])} {figure['unit']}"
