@@ -71,7 +71,12 @@ test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)
 	$(MAKE) --no-print-directory cpp-tsan
 	$(PY) -m pytest -m slow
 
-bench: $(STAMPS)/engine $(STAMPS)/bench-group
+# Peers that are not here are left out of the tables.
+$(STAMPS)/peers: tools/frameworks.sh $(STAMPS)/demo-group $(STAMPS)/bench-group
+	tools/frameworks.sh torch tensorflow-cpu || echo "bench: without torch and TensorFlow"
+	touch $@
+
+bench: $(STAMPS)/engine $(STAMPS)/peers
 	$(PY) bench/run.py
 
 lint: $(STAMPS)/engine $(STAMPS)/lint-group
