@@ -115,7 +115,7 @@ void Supervisor::hear(uint32_t worker, Event& event) {
     case LinkMessage::kArena: {
       auto region = Region::open(descriptor.get());
       std::lock_guard lock(mutex_);
-      regions_[static_cast<uint32_t>(header.number)] = std::move(region);
+      arenas_[static_cast<uint32_t>(header.number)] = {std::move(region), worker};
       announced_.notify_all();
       break;
     }
@@ -200,6 +200,7 @@ void Supervisor::bury(uint32_t worker, Event& event) {
     p.link.reset();
     poller_.remove(p.pidfd.get());
     p.pidfd.reset();
+    orphan_arenas(worker);
     if (p.failed) return;
   }
   WorkerPlace& place = board_.place(worker);
@@ -292,11 +293,33 @@ void Supervisor::abandon_thread(const Board::Claim& claim) {
   }
 }
 
+// With mutex_ held, both.
+void Supervisor::orphan_arenas(uint32_t worker) {
+  for (auto& [number, arena] : arenas_) {
+    if (arena.worker != worker || arena.orphan) continue;
+    arena.orphan = any_orphans_ = true;
+    arena.until = board_.posted();
+  }
+}
+
+void Supervisor::drop_orphans() {
+  any_orphans_ = false;
+  for (auto& [number, arena] : arenas_) {
+    if (!arena.orphan || arena.region == nullptr) continue;
+    if (board_.head() >= arena.until) {
+      arena.region.reset();
+    } else {
+      any_orphans_ = true;
+    }
+  }
+}
+
 std::shared_ptr<Region> Supervisor::region(uint32_t number) {
   std::unique_lock lock(mutex_);
-  announced_.wait(lock, [&] { return regions_.contains(number) || closed_.load(); });
-  auto found = regions_.find(number);
-  return found == regions_.end() ? nullptr : found->second;
+  if (any_orphans_) drop_orphans();
+  announced_.wait(lock, [&] { return arenas_.contains(number) || closed_.load(); });
+  auto found = arenas_.find(number);
+  return found == arenas_.end() ? nullptr : found->second.region;
 }
 
 void Supervisor::close(int64_t grace_ns) {

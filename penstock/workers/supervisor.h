@@ -79,7 +79,18 @@ class Supervisor {
     os::Fd link;
     bool failed = false;
   };
+  // A worker's arena. Once its worker died it is kept until the consumer took in, or let go, every
+  // ticket that was posted by then; afterwards only leases keep it. The empty entry says that it was
+  // there.
+  struct Arena {
+    std::shared_ptr<Region> region;
+    uint32_t worker = 0;
+    bool orphan = false;
+    uint64_t until = 0;
+  };
   void hear(uint32_t worker, Event& event);
+  void orphan_arenas(uint32_t worker);
+  void drop_orphans();
   void bury(uint32_t worker, Event& event);
   void receive_spill(uint32_t worker, int link, int process, const LinkHeader& header);
   void check_timeouts(Event& event);
@@ -97,7 +108,8 @@ class Supervisor {
   std::mutex mutex_;    // of what follows
   std::condition_variable announced_;
   std::vector<Process> processes_;
-  std::map<uint32_t, std::shared_ptr<Region>> regions_;
+  std::map<uint32_t, Arena> arenas_;
+  bool any_orphans_ = false;
   std::atomic<bool> closed_{false};
   bool room_pending_ = false;  // wait()'s own
   uint64_t next_timeout_check_ = 0;
