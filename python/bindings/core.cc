@@ -151,6 +151,7 @@ Core::Core(nb::dict s) : owner_(getpid()), order_([&] {
 Core::~Core() {
   if (getpid() == owner_) {
     close(0);
+    feed_->drain();
     return;
   }
   // A forked child's copy: the threads are not here, and everything else is the parent's.
@@ -193,6 +194,12 @@ void Core::close(double grace) {
   }
 }
 
+void Core::drain() {
+  if (getpid() != owner_ || !consumer_.try_lock()) return;  // whoever is in next() goes on to ~Core
+  feed_->drain();
+  consumer_.unlock();
+}
+
 void Core::check_open() {
   if (!board_->closed()) return;
   if (fatal_.is_valid()) raise(fatal_);
@@ -226,6 +233,18 @@ class ConsumerLock {
   std::timed_mutex& mutex_;
 };
 }  // namespace
+
+void Core::settle() {
+  ConsumerLock lock(consumer_);
+  for (;;) {
+    check_open();
+    {
+      nb::gil_scoped_release unlocked;
+      if (feed_->settle(kSignalCheckNs)) return;
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
 
 nb::object Core::next(uint64_t epoch, uint64_t serial) {
   ConsumerLock lock(consumer_);
@@ -290,6 +309,7 @@ nb::object Core::unit_value(Unit& unit) {
 }
 
 void Core::let_go(Unit& unit) {
+  nb::gil_scoped_acquire locked;  // settle() comes without
   try {
     unit_value(unit);
   } catch (...) {
@@ -641,6 +661,8 @@ void bind_core(nb::module_& m) {
       .def("set_length", &Core::set_length)
       .def("closed", &Core::closed)
       .def("close", &Core::close)
+      .def("drain", &Core::drain)
+      .def("settle", &Core::settle)
       .def("run_thread", &Core::run_thread, nb::arg("worker"), nb::arg("source"),
            nb::arg("collate").none(), nb::arg("update"))
       .def("set_inline", &Core::set_inline, nb::arg("source"), nb::arg("collate").none(),

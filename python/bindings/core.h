@@ -75,6 +75,10 @@ class Core {
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return board_->closed(); }
   void close(double grace);
+  // Lets go of what was made and not taken. After close(), when Python's threads have ended as well.
+  void drain();
+  // Waits until no worker is busy with tickets that were taken back: before the dataset is changed.
+  void settle();
 
   // Workers.
   void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate,

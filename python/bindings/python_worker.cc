@@ -349,8 +349,16 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
       }
     }
     for (size_t i = 0; i < taken_.objects.size(); ++i) {
-      PyList_Append(PyList_GET_ITEM(columns_.get(), static_cast<Py_ssize_t>(i)),
-                    taken_.objects[i]);
+      // The next sample may overwrite an array that is the dataset's own: a copy is due now.
+      uint64_t bytes = 0;
+      Owned object = Owned::borrow(taken_.objects[i]);
+      if (PyArray_Check(object.get())) {
+        object = Owned(detach(object.release(), slot.counters(), bytes));
+      }
+      if (!object || PyList_Append(PyList_GET_ITEM(columns_.get(), static_cast<Py_ssize_t>(i)),
+                                   object.get()) != 0) {
+        return false;
+      }
     }
   }
   return write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters());

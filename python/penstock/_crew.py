@@ -238,6 +238,7 @@ class Crew:
         for thread in [*self._threads, self._supervisor]:
             if thread is not None and thread is not here and thread.is_alive():
                 thread.join(0.5)  # one in the middle of user code is left to finish
+        self.core.drain()
         for started in self.processes.values():
             with contextlib.suppress(Exception):
                 started.wait(1.0)

@@ -1,0 +1,223 @@
+"""Where memory for results comes from: recycled, and from elsewhere when there is no more."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from contract import SPAWN, Mode, each
+from datasets import Items
+
+pytestmark = pytest.mark.timeout(60)
+
+ONE = Mode(1, "fork")
+MORE = (Mode(1, "spawn"), Mode(1, "forkserver"))
+PAGE = 4096
+
+
+def minor_faults(pid: int) -> int:
+    """Of all threads of a process, as the kernel counts them."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[7])
+
+
+class Images:
+    """What the seed article's dataset does."""
+
+    def __init__(self, length: int, batch: int) -> None:
+        self.length = length
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return np.random.rand(self.batch, 224, 224, 3).astype("float32"), index
+
+
+@each((ONE,), (Mode(2, "spawn"), Mode(2, "forkserver")))
+def test_a_large_batch_takes_no_copy_and_no_page_faults_in_steady_state(mode):
+    with penstock.Loader(Images(25, 4), max_queue_size=3, **mode.options) as feed:
+        pages = 4 * 224 * 224 * 3 * 4 // PAGE
+
+        def faults():
+            return sum(minor_faults(worker["pid"]) for worker in feed.stats()["workers"])
+
+        for _ in range(2):  # until every block that is ever needed is there
+            for batch, _ in feed:
+                assert batch.dtype == np.float32
+        begin, made = faults(), sum(w["tickets"] for w in feed.stats()["workers"])
+        for batch, index in feed:
+            assert 0.4 < batch.mean() < 0.6
+        stats = feed.stats()
+        count = sum(w["tickets"] for w in stats["workers"]) - made
+        assert count >= 20
+        # Each batch is three times this many pages: drawn as float64, and again as float32.
+        assert (faults() - begin) / count < 0.05 * pages
+        assert sum(stats["bytes_copied"].values()) == 0
+        assert stats["copies_avoided"] >= 75
+        assert index == 24
+
+
+class Limited(Items):
+    """Its process may not make files larger than so many bytes, its arena included."""
+
+    def __init__(self, length: int, width: int, limit: int) -> None:
+        super().__init__(length, width)
+        self.limit = limit
+
+    def __getitem__(self, index: int) -> Any:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, self.limit))
+        array, _ = super().__getitem__(index)
+        return {"array": array, "index": index, "text": "t" * 1000}
+
+
+@each((Mode(1, "fork"), Mode(2, "fork")), MORE)
+@pytest.mark.parametrize("limit", [4096, 4 << 20])
+def test_an_arena_that_is_full_falls_back_to_ordinary_memory(limit, mode):
+    with penstock.Loader(Limited(30, 200_000, limit), **mode.options) as feed:
+        held = [list(feed) for _ in range(2)]
+        for epoch in held:
+            assert [item["index"] for item in epoch] == list(range(30))
+            for item in epoch:
+                assert (item["array"] == item["index"]).all()
+                assert item["array"].flags.writeable
+                assert item["text"] == "t" * 1000
+        stats = feed.stats()
+        assert stats["copies"]["no_room"] > 20
+        assert stats["restarts"] == 0
+    for item in held[0]:
+        item["array"] += 1
+        assert (item["array"] == item["index"] + 1).all()
+
+
+@each((ONE,), MORE)
+def test_batches_outside_of_the_arena_outlive_their_loader(mode):
+    feed = penstock.Loader(Limited(6, 200_000, 4096), **mode.options)
+    held = list(feed)
+    feed.close()
+    del feed
+    for item in held:
+        assert (item["array"] == item["index"]).all()
+
+
+@each((ONE,), MORE)
+def test_samples_do_not_need_their_worker_s_arena(mode):
+    with penstock.Loader(Limited(30, 100_000, 4096), batch_size=4, **mode.options) as feed:
+        batches = list(feed)
+        assert [len(batch["index"]) for batch in batches] == [4] * 7 + [2]
+        for batch in batches:
+            assert (batch["array"] == batch["index"][:, None]).all()
+
+
+def run_limited(limit: int, batch_size: int | None, queue: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        with penstock.Loader(
+            Items(40, 500_000), batch_size=batch_size, max_queue_size=2, **ONE.options
+        ) as feed:
+            held = []
+            try:
+                for batch in feed:
+                    held.append(batch)
+                queue.put(("all", len(held)))
+            except penstock.OutOfMemory as error:
+                right = all((x == np.reshape(i, (-1, 1))).all() for x, i in held)
+                del held, batch
+                again = len(list(feed.steps(3)))
+                queue.put(("refused", right, again, str(error)))
+    except BaseException as error:
+        queue.put(("raised", repr(error)))
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_consumer_that_keeps_everything_under_a_limit(batch_size):
+    import multiprocessing
+
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=run_limited, args=(24 << 20, batch_size, queue))
+    child.start()
+    answer = queue.get()
+    child.join(20)
+    assert child.exitcode == 0
+    if batch_size is None:
+        assert answer == ("all", 40)
+    else:
+        # Samples are filled in place, in one arena: when that is full, who holds what is said, and
+        # it goes on once something was let go of.
+        assert answer[:3] == ("refused", True, 3), answer
+        assert "Hold on to fewer batches" in answer[3]
+
+
+class Exact(Items):
+    """Items of very different sizes."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(1 + index * 9973 % 300_000, index, np.int32), index
+
+
+@each((Mode(2, "fork"),), (SPAWN,))
+def test_sizes_may_differ_from_batch_to_batch(mode):
+    with penstock.Loader(Exact(60), shuffle=True, max_queue_size=4, **mode.options) as feed:
+        held = []
+        for _ in range(3):
+            for array, index in feed:
+                assert len(array) == 1 + index * 9973 % 300_000
+                assert (array == index).all()
+                if index % 7 == 0:
+                    held.append((array, index))
+        for array, index in held:
+            assert (array == index).all()
+
+
+@each((Mode(2, "fork"),), (SPAWN,))
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_held_batches_outlive_their_worker(batch_size, mode):
+    with penstock.Loader(
+        Items(40, 50_000), batch_size=batch_size, max_queue_size=3, **mode.options
+    ) as feed:
+        iterator = iter(feed)
+        held = [next(iterator) for _ in range(4)]
+        for worker in feed.stats()["workers"]:
+            os.kill(worker["pid"], signal.SIGKILL)
+        held += list(iterator)
+        held += list(feed)
+        numbers = np.concatenate([np.atleast_1d(index) for _, index in held])
+        assert numbers.tolist() == [*range(40)] * 2
+        for array, index in held:
+            assert (array == np.reshape(index, (-1, 1))).all()
+            array += 1
+
+
+class Grown(Items):
+    """Arrays that NumPy reallocates, older than the arena and younger."""
+
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state)
+        self.old = np.arange(50_000.0)  # as the worker starts: before there is an arena
+
+    def __getitem__(self, index: int) -> Any:
+        self.old.resize(50_000 + 10_000 * (index % 3), refcheck=False)
+        made = np.fromiter(range(20_000 + index), np.int64)  # grows as it goes
+        made.resize(30_000, refcheck=False)
+        shrunk = np.arange(100_000)
+        shrunk.resize(3000, refcheck=False)
+        return made, shrunk, self.old, index
+
+
+@each((Mode(1, "fork"),), MORE)
+def test_arrays_may_be_resized(mode):
+    with penstock.Loader(Grown(12), **mode.options) as feed:
+        for made, shrunk, old, index in feed:
+            assert (made[: 20_000 + index] == np.arange(20_000 + index)).all()
+            assert not made[20_000 + index :].any()
+            assert (shrunk == np.arange(3000)).all()
+            assert (old[:50_000] == np.arange(50_000)).all()
