@@ -41,6 +41,7 @@ void Supervisor::attach(uint32_t worker, os::Fd process, os::Fd link) {
     os::send_signal(process.get(), SIGKILL);
     return;
   }
+  if (any_orphans_) drop_orphans();
   Process& p = processes_[worker];
   board_.place(worker).tickets.store(0, std::memory_order_relaxed);
   p.failed = false;
