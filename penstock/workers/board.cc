@@ -273,6 +273,11 @@ void Board::wake_workers(bool consumer_waits) {
   wake_some(open);
 }
 
+bool Board::asleep(uint32_t worker) const {
+  uint64_t mask = header_->sleeping[worker / 64].load(std::memory_order_seq_cst);
+  return (mask >> (worker % 64) & 1) != 0;
+}
+
 bool Board::wake_one(uint32_t worker) {
   uint64_t bit = uint64_t{1} << (worker % 64);
   if ((header_->sleeping[worker / 64].load(std::memory_order_seq_cst) & bit) == 0) return false;

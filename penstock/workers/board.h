@@ -202,6 +202,8 @@ class Board {
   void finish(const Claim& claim);
   // Sleeps until there may be work or the board closes.
   void wait_for_work(uint32_t worker, uint64_t& cursor);
+  // It sleeps, or is about to and will look once more before it does.
+  bool asleep(uint32_t worker) const;
 
   // ---- the supervisor ----
   // Opens again what `worker`, which is dead, had claimed; returns how many. Calls too_often(claim)
