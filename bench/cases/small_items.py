@@ -218,13 +218,9 @@ def spdl_threads(size: Size) -> Figures:
     from spdl.pipeline import PipelineBuilder
 
     def epoch() -> Iterator[Any]:
-        pipeline: Any = (
-            PipelineBuilder()
-            .add_source(iter(range(size.count)))
-            .pipe(item, concurrency=WORKERS)
-            .add_sink(64)
-            .build(num_threads=WORKERS)
-        )
+        builder: Any = PipelineBuilder()
+        builder.add_source(range(size.count)).pipe(item, concurrency=WORKERS).add_sink(64)
+        pipeline = builder.build(num_threads=WORKERS)
         with pipeline.auto_stop():
             yield from pipeline
 

@@ -1,0 +1,56 @@
+"""The command line: ``penstock doctor``, ``penstock bench``.
+
+Exit codes: 0 all well; 1 what was asked for does not work; 2 it was asked for wrongly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .commands import Failed, bench, doctor
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command adds its own arguments; each sets ``run``, called with what was parsed."""
+    parser = argparse.ArgumentParser(
+        prog="penstock", description="Feeds training: batches made on all cores, without a copy."
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    commands = parser.add_subparsers(title="commands", metavar="")
+    doctor.add_to(commands)
+    bench.add_to(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Without the program's name. None: those of this process.
+    """
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.version:
+        from . import __version__
+
+        print(f"penstock {__version__}")
+        return 0
+    if not hasattr(options, "run"):
+        parser.print_help()
+        return 2
+    try:
+        code: int = options.run(options)
+    except Failed as failed:
+        print(f"penstock: {failed}", file=sys.stderr)
+        return failed.code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

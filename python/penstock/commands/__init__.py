@@ -1,0 +1,28 @@
+"""The commands of the command line, one module each, and what they have in common."""
+
+from __future__ import annotations
+
+
+class Failed(Exception):
+    """Ends a command with a sentence for the user and an exit code.
+
+    Parameters
+    ----------
+    text : str
+        What is wrong and what to do.
+    code : int
+        1: it does not work; 2: it was asked for wrongly.
+    """
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def bytes_text(count: float) -> str:
+    """Say a number of bytes: ``"1.5 GiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"

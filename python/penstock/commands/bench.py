@@ -1,0 +1,209 @@
+"""``penstock bench module:object``: feed a dataset in every way, and say which to choose."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import Failed, _meters, bytes_text
+from ._dataset import load_dataset
+
+_KINDS = ("in line", "threads", "processes")
+# Of two ways whose speed differs by less than this, the cheaper one is chosen.
+_NOTICEABLE = 1.10
+# A batch that is made this fast (seconds) gains nothing from being made elsewhere.
+_TRIVIAL = 50e-6
+
+
+@dataclass
+class Mode:
+    """One way of feeding, and what it did."""
+
+    kind: str
+    workers: int
+    batches: int = 0
+    batches_per_s: float = 0.0
+    ms_per_batch: float = 0.0
+    first_batch_ms: float = 0.0
+    cpu: float = 0.0  # cores kept busy
+    memory: int = 0  # bytes of all processes together
+    failed: str = ""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="feed a dataset in every way, and say which to choose",
+        description="Feeds a dataset in line, by threads and by processes, and says which to "
+        "choose, and why. Nothing is trained: the figures are what the feed can do.",
+    )
+    add = parser.add_argument
+    add("target", metavar="module:object", help="the dataset, or what gives it when called")
+    add("--batch-size", type=_positive, help="items are samples, so many make a batch")
+    add("--workers", type=_counts, default=[], help="worker counts to try: 1,2,8")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=_positive, help="batches per way")
+    length.add_argument("--seconds", type=float, default=3.0, help="time per way (3)")
+    add("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("give 1 or more")
+    return number
+
+
+def _counts(text: str) -> list[int]:
+    return sorted({_positive(part) for part in text.split(",")})
+
+
+def worker_counts() -> list[int]:
+    """Powers of two below the cores that may be used, and those; the last three."""
+    from .. import _engine
+
+    usable = _engine.usable_cores()
+    smaller = itertools.takewhile(lambda n: n < usable, (1 << k for k in itertools.count()))
+    return sorted({*smaller, usable})[-3:]
+
+
+def run(options: argparse.Namespace) -> int:
+    source = load_dataset(options.target)
+    inline = Mode(_KINDS[0], 0)
+    counts = options.workers or worker_counts()
+    ways = [inline, *(Mode(kind, count) for kind in _KINDS[1:] for count in counts)]
+    if not options.json:
+        print(HEADER)
+    for mode in ways:
+        measure(mode, source, options)
+        if inline.failed:  # what does not work in line works nowhere
+            raise Failed(f"{options.target} cannot be fed: {inline.failed}")
+        if not options.json:
+            print(line_of(mode, inline), flush=True)
+    _, why = choose(ways)
+    if options.json:
+        print(json.dumps({"modes": [asdict(mode) for mode in ways], "advice": why}, indent=1))
+        return 0
+    for said in dict.fromkeys(mode.failed for mode in ways if mode.failed):
+        kinds = dict.fromkeys(mode.kind for mode in ways if mode.failed == said)
+        print(f"\n{' and '.join(kinds)} failed: {said}")
+    print(f"\n{why}")
+    return 0
+
+
+def measure(mode: Mode, source: Any, options: argparse.Namespace) -> None:
+    """Fill in the figures of one way. A dataset's exception is its result."""
+    from ..loader import Loader
+
+    began = time.perf_counter()
+    try:
+        with Loader(
+            source,
+            batch_size=options.batch_size,
+            workers=mode.workers,
+            use_multiprocessing=mode.kind == "processes",
+        ) as feed:
+            _time(mode, feed, began, options)
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        mode.failed = f"{type(error).__name__}: {error}"
+
+
+def _time(mode: Mode, feed: Any, began: float, options: argparse.Namespace) -> None:
+    batches: Iterator[Any] = feed.steps(options.steps or sys.maxsize)
+    next(batches)
+    started = time.perf_counter()
+    mode.first_batch_ms = (started - began) * 1e3
+    cpu = _meters.cpu_seconds()
+    started = time.perf_counter()
+    stop = started + options.seconds
+    count, now = 0, started
+    for _ in batches:
+        count += 1
+        now = time.perf_counter()
+        if not options.steps and now >= stop:
+            break
+    if count == 0:  # --steps 1
+        count, now = 1, started + mode.first_batch_ms / 1e3
+    mode.cpu = (_meters.cpu_seconds() - cpu) / (time.perf_counter() - started)
+    mode.memory = _meters.resident_bytes()
+    mode.batches = count + 1
+    mode.batches_per_s = count / (now - started)
+    mode.ms_per_batch = 1e3 / mode.batches_per_s
+
+
+# ---- choosing ------------------------------------------------------------------------------------
+
+
+def choose(modes: list[Mode]) -> tuple[Mode, str]:
+    """Say which way is the best, and why, in one sentence."""
+    inline, *others = [mode for mode in modes if not mode.failed]
+    fastest = max((inline, *others), key=lambda mode: mode.batches_per_s)
+    enough = fastest.batches_per_s / _NOTICEABLE
+    # The order of `modes` is that of their cost: in line, few threads, many, few processes, many.
+    best = next(mode for mode in (inline, *others) if mode.batches_per_s >= enough)
+    threads = [mode for mode in others if mode.kind == "threads"]
+    if best is inline:
+        if best.ms_per_batch <= _TRIVIAL * 1e3:
+            return best, (
+                f"Choose workers=0: a batch takes {_ms(best.ms_per_batch)} to make, less than "
+                "handing it over is worth."
+            )
+        if not others:
+            return best, "Choose workers=0: nothing else works."
+        return others[0], (
+            f"Choose {_arguments(others[0])}: no way is faster than in line, but then batches are "
+            "made while the model trains."
+        )
+    choice = (
+        f"Choose {_arguments(best)}: {best.batches_per_s / inline.batches_per_s:.1f} times as fast "
+        "as in line"
+    )
+    if best.kind == "threads":
+        return best, (
+            f"{choice}; what the dataset does leaves the interpreter free, and threads cost least."
+        )
+    if not threads:
+        return best, f"{choice}; threads do not work."
+    share = max(mode.batches_per_s for mode in threads) / best.batches_per_s
+    return best, (
+        f"{choice}; threads reach {share:.0%} of that, as Python lets one of them run at a time."
+    )
+
+
+def _arguments(mode: Mode) -> str:
+    processes = ", use_multiprocessing=True" if mode.kind == "processes" else ""
+    return f"workers={mode.workers}{processes}"
+
+
+# ---- printing ------------------------------------------------------------------------------------
+
+HEADER = (
+    f"{'fed':10}{'workers':>8}{'batches/s':>12}{'per batch':>12}{'speed-up':>10}{'cores busy':>12}"
+    f"{'memory':>12}{'first batch':>13}"
+)
+
+
+def line_of(mode: Mode, inline: Mode) -> str:
+    start = f"{mode.kind:10}{mode.workers or '-':>8}"
+    if mode.failed:
+        return f"{start}{'failed':>12}"
+    gain = f"{mode.batches_per_s / inline.batches_per_s:.2f}"
+    return (
+        f"{start}{mode.batches_per_s:>12,.1f}{_ms(mode.ms_per_batch):>12}{gain:>10}{mode.cpu:>12.1f}"
+        f"{bytes_text(mode.memory):>12}{_ms(mode.first_batch_ms):>13}"
+    )
+
+
+def _ms(ms: float) -> str:
+    if ms < 1:
+        return f"{ms * 1e3:.1f} us"
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1e3:.1f} s"
