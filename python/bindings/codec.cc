@@ -581,7 +581,8 @@ class Decoder {
         return made ? PyArray_Return(reinterpret_cast<PyArrayObject*>(made.release())) : nullptr;
       }
       case 'X': {
-        if (!get(n) || !take(from, n)) return nullptr;
+        char array_kind;
+        if (!get(n) || !take(from, n) || !get(array_kind)) return nullptr;
         Owned made = array();
         PyObject* convert = helper("penstock._interop", "tensor_of_array");
         if (!made || convert == nullptr) return nullptr;

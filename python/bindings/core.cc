@@ -202,7 +202,8 @@ void Core::drain() {
 
 void Core::check_open() {
   if (!board_->closed()) return;
-  if (fatal_.is_valid()) raise(fatal_);
+  // Given away: its traceback will lead back to the loader, a cycle that no collector sees.
+  if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));
   throw Error(Code::kClosed, "Loader", "the loader was closed");
 }
 

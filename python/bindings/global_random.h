@@ -21,6 +21,7 @@ struct TwisterState {
 // takes a tenth of what their seed() does. Where it lies is not assumed but found, by looking for
 // what their public get_state() says; where it is not found (another interpreter, a future NumPy),
 // their public seed() is used: slower, and other numbers, the same ones in all workers of a run.
+// So it is for torch's default generator, in processes that have imported torch.
 //
 // Not synchronised. REQUIRED everywhere: the GIL. Throws nanobind::python_error.
 class GlobalGenerators {
@@ -36,8 +37,10 @@ class GlobalGenerators {
   void find_numpy_gauss();
   void find_python_state();
   void seed_numpy(uint64_t key);
+  void seed_torch(uint64_t key);
 
   nanobind::object numpy_, numpy_bits_, python_, none_;
+  nanobind::object torch_seed_;  // manual_seed of torch's default generator, once there is one
   TwisterState numpy_state_, python_state_;
   int* numpy_has_gauss_ = nullptr;  // whether the second number of a normal pair is kept back
 };

@@ -233,7 +233,7 @@ void bind_random(nb::module_& m) {
   m.def("set_ticket_key", &set_ticket_key, nb::arg("seed"), nb::arg("epoch"), nb::arg("index"));
   m.def("clear_ticket_key", &clear_ticket_key);
   m.def("rekey_globals", &rekey_globals, nb::arg("seed"), nb::arg("epoch"), nb::arg("index"),
-        "Put NumPy's and Python's global generators at the address of a sample.");
+        "Put NumPy's, Python's and torch's global generators at the address of a sample.");
   m.def(
       "rekeys_in_place", [] { return global_generators().in_place(); },
       "Whether `rekey_globals` found the generators' states, rather than calling seed().");

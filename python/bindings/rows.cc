@@ -134,7 +134,8 @@ bool Sample::node(PyObject* value, int depth) {
     return true;
   }
   PyObject* tensor = torch_tensor_type();
-  if (tensor != nullptr && reinterpret_cast<PyObject*>(Py_TYPE(value)) == tensor) {
+  if (tensor != nullptr &&
+      PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(tensor))) {
     PyObject* convert = helper("penstock._interop", "array_of_tensor");
     Owned pair(convert == nullptr ? nullptr : PyObject_CallOneArg(convert, value));
     if (!pair) return false;

@@ -27,7 +27,10 @@ class Plan:
     most_rows: int = 1  # listed: rows of a batch at most
     arrays: list[Any] | None = None  # columns
     sample: Any = None  # columns: what one sample looks like
-    initialise: Any = None  # called in every worker before it serves
+    initialise: Any = None  # called with its number in every worker process before it serves
+    # Nothing of an epoch is made before it begins; what was changed in `hooked` by then is sent to
+    # the workers, and its hooks, if it has any, are not for us to call.
+    paused: bool = False
     replayable: bool = True
 
 

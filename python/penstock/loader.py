@@ -151,7 +151,8 @@ class Loader:
 
         self._plan = plan
         self._rank, self._world = rank, world
-        self._hooks = _hooks(plan.hooked)
+        self._hooks = () if plan.paused else _hooks(plan.hooked)
+        self._edited = bool(self._hooks) or plan.paused  # between epochs, by hooks or by the user
         whole = not samples or collate is not None or hasattr(plan.source, "__getitems__")
         places = max(workers, 1)
         if mode == "threads" and timeout is not None:
@@ -176,7 +177,7 @@ class Loader:
             "on_error": on_error,
             "retries": _integer("retries", retries, 0),
             "timeout": -1.0 if timeout is None else float(timeout),
-            "pause": bool(self._hooks) or plan.kind in ("stream", "listed"),
+            "pause": self._edited or plan.kind in ("stream", "listed"),
             "granule_rows": _granule(rows, max(workers, 1), plan, whole),
             "most_rows": rows,
             "keep_freed_memory": True,
@@ -288,16 +289,17 @@ class Loader:
                         "once. Give the generator function, and it is called anew each epoch",
                         "Loader",
                     )
-        if self._hooks and self._tracker is None and self._mode == "processes":
+        if self._edited and self._tracker is None and self._mode == "processes":
             from ._payload import Tracker
 
-            self._tracker = Tracker(plan.hooked)
+            if plan.hooked is not None:
+                self._tracker = Tracker(plan.hooked)
         self._crew.start()
 
     # ---- epoch hooks -----------------------------------------------------------------------------
 
     def _begin_epoch(self, epoch: int) -> None:
-        if self._hooks and self._open_epoch != epoch:
+        if self._edited and self._open_epoch != epoch:
             self._end_epoch()
             self._call("on_epoch_begin")
             self._publish()
@@ -305,7 +307,7 @@ class Loader:
         self._core.begin_epoch()
 
     def _end_epoch(self) -> None:
-        if self._hooks and self._open_epoch is not None:
+        if self._edited and self._open_epoch is not None:
             self._open_epoch = None
             self._call("on_epoch_end")
 
