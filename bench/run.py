@@ -109,7 +109,7 @@ def arguments() -> argparse.Namespace:
     add("--quick", action="store_true", help="smaller sizes, the main peers")
     add("--only", type=words, default=[], help="cases, by their keys: a,b")
     add("--entries", type=words, default=[], help="entries whose name has one of these words")
-    add("--rounds", type=int, default=0, help="rounds of every case (5; with --quick 3)")
+    add("--rounds", type=int, default=0, help="rounds of every case (3)")
     add("--calm", type=float, default=0.10, help="share of the machine that others may take")
     add("--data", default=str(HERE / "data"), help="where inputs are made, once")
     add("--json", type=Path, help="where the results go (bench/results/<machine>.json)")
@@ -130,7 +130,7 @@ def main() -> int:
             for entry in case.entries.values():
                 print(f"    {entry.role:6}{entry.name:<52}{entry.note}")
         return 0
-    rounds = options.rounds or (3 if options.quick else 5)
+    rounds = options.rounds or 3
     machine = describe_machine()
     form = "quick" if options.quick else "full"
     # What is not the whole of it stays local, and never takes the place of a full run.
