@@ -63,7 +63,8 @@ class Allocator {
   // counted and ignored.
   void release(void* block) noexcept;
 
-  // Adds one lease. nullopt if `block` is no live block that its owner still holds.
+  // Adds one lease. nullopt if `block` is no live block that its owner still holds, or there is no
+  // room for the header of one that was never shared.
   std::optional<Ref> share(void* block) noexcept;
 
   // share() and a Lease of it in this process; an empty Lease if there is no such block.

@@ -6,11 +6,10 @@
 namespace penstock {
 namespace {
 
-// Behind a large span, some address space (no pages) is left for small ones. Cut from the free span
-// that a batch of hundreds of megabytes left behind, a few kilobytes would otherwise keep the next
-// batch from fitting where the last one was.
-constexpr uint32_t kLarge = 64;  // 4 MiB
-uint32_t margin_of(uint32_t count) { return count < kLarge ? 0 : count / 16; }
+// How long a free span may be for one of `count` units to be cut from it without further thought.
+// A few kilobytes must not cost hundreds of megabytes that just came back their place.
+constexpr uint32_t kSmall = 16;  // units: 1 MiB
+uint32_t snug_for(uint32_t count) { return count < kSmall ? 4 * kSmall : count + count / 2; }
 
 constexpr uint32_t kAheadStep = 256;  // units: populate_ahead looks around every 16 MiB
 
@@ -90,20 +89,26 @@ bool PageHeap::fault_in(Lock& lock, uint32_t first, uint32_t count) {
   return true;
 }
 
+// Best fit, but for a free span that is much too long: rather than that, one at the region's end is
+// used, since the end can move. To spare the long ones the region grows to at most an eighth more
+// than was ever taken, so this has an end too.
+std::optional<uint32_t> PageHeap::take_span(uint32_t count) {
+  if (auto snug = spans_.take(count, backing_, snug_for(count))) return snug;
+  uint32_t tail = spans_.tail();
+  uint32_t more = tail >= count ? 0 : std::max(count, kSmall) - tail;
+  size_t longest = size_t{spans_.peak_taken()} * 9 / 8;
+  if (more == 0 || (spans_.end() - spans_.begin() + more <= longest && extend(more))) {
+    return spans_.take_from_tail(count);
+  }
+  if (auto start = spans_.take(count, backing_)) return start;
+  if (!extend(count - tail)) return std::nullopt;
+  return spans_.take_from_tail(count);
+}
+
 std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
   for (bool again = false;; again = true) {
-    std::optional<uint32_t> start = spans_.take(count, backing_);
-    if (!start) {
-      uint32_t margin = margin_of(count);
-      if (margin > 0 && extend(count + margin)) {
-        uint32_t last = spans_.take_last(count + margin);
-        spans_.shrink(last, count);
-        start = last;
-      } else if (extend(count - spans_.tail())) {
-        start = spans_.take(count, backing_);
-      }
-      if (!start) return std::nullopt;
-    }
+    std::optional<uint32_t> start = take_span(count);
+    if (!start) return std::nullopt;
     uint32_t missing = backing_.missing(*start, count);
     if (missing == 0) return start;
     pending_ += missing;

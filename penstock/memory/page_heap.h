@@ -59,6 +59,7 @@ class PageHeap {
 
  private:
   bool extend(uint32_t count);
+  std::optional<uint32_t> take_span(uint32_t count);
   bool make_room(uint32_t count) noexcept;
   bool fault_in(Lock& lock, uint32_t first, uint32_t count);
   void note_backed(uint32_t first, uint32_t count);

@@ -1,5 +1,6 @@
 #include "penstock/memory/span_map.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 
@@ -30,39 +31,13 @@ void SpanMap::split(Spans::iterator span, uint32_t count) {
   span->second.count = count;
 }
 
-uint32_t SpanMap::take_last(uint32_t count) {
-  auto span = std::prev(spans_.end());
-  set_taken(span);
-  if (span->second.count > count) {
-    try {
-      split(span, span->second.count - count);
-    } catch (...) {
-      set_free(span);
-      throw;
-    }
-    set_free(span);
-    ++span;
-  }
+void SpanMap::count_taken(uint32_t count) {
   taken_ += count;
-  return span->first;
+  peak_taken_ = std::max(peak_taken_, taken_);
 }
 
-std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing) {
-  constexpr int kTries = 16;  // looks past the best fit only for one that needs no page faults
-  auto best = free_.end();
-  uint32_t best_missing = UINT32_MAX;
-  int tries = 0;
-  for (auto each = free_.lower_bound({count, 0}); each != free_.end() && tries < kTries;
-       ++each, ++tries) {
-    uint32_t missing = backing.missing(each->second, count);
-    if (missing < best_missing) {
-      best = each;
-      best_missing = missing;
-    }
-    if (missing == 0) break;
-  }
-  if (best == free_.end()) return std::nullopt;
-  auto span = spans_.find(best->second);
+// Of a free span that is long enough.
+uint32_t SpanMap::take_first(Spans::iterator span, uint32_t count) {
   set_taken(span);
   if (span->second.count > count) {
     try {
@@ -73,8 +48,30 @@ std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing) {
     }
     set_free(std::next(span));
   }
-  taken_ += count;
+  count_taken(count);
   return span->first;
+}
+
+uint32_t SpanMap::take_from_tail(uint32_t count) {
+  return take_first(std::prev(spans_.end()), count);
+}
+
+std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing, uint32_t longest) {
+  constexpr int kTries = 16;  // looks past the best fit only for one that needs no page faults
+  auto best = free_.end();
+  uint32_t best_missing = UINT32_MAX;
+  int tries = 0;
+  for (auto each = free_.lower_bound({count, 0});
+       each != free_.end() && each->first <= longest && tries < kTries; ++each, ++tries) {
+    uint32_t missing = backing.missing(each->second, count);
+    if (missing < best_missing) {
+      best = each;
+      best_missing = missing;
+    }
+    if (missing == 0) break;
+  }
+  if (best == free_.end()) return std::nullopt;
+  return take_first(spans_.find(best->second), count);
 }
 
 Backing::Stretch SpanMap::give(uint32_t start) noexcept {
@@ -129,7 +126,7 @@ bool SpanMap::grow(uint32_t start, uint32_t count) noexcept {
     spans_.erase(after);
   }
   span->second.count = count;
-  taken_ += more;
+  count_taken(more);
   return true;
 }
 

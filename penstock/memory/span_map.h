@@ -25,12 +25,15 @@ class SpanMap {
   uint32_t begin() const { return begin_; }
   uint32_t end() const { return end_; }
   uint32_t taken() const { return taken_; }  // units
+  uint32_t peak_taken() const { return peak_taken_; }
 
   // The start of a span of exactly `count` units: of the free ones that are large enough, the
   // smallest whose pages are there; failing that, the one that lacks fewest. nullopt: none is.
-  std::optional<uint32_t> take(uint32_t count, const Backing& backing);
-  // The start of a span of the last `count` units. REQUIRED: count <= tail().
-  uint32_t take_last(uint32_t count);
+  // Spans longer than `longest` are left whole.
+  std::optional<uint32_t> take(uint32_t count, const Backing& backing,
+                               uint32_t longest = UINT32_MAX);
+  // The first units of the free span at the very end. REQUIRED: 0 < count <= tail().
+  uint32_t take_from_tail(uint32_t count);
 
   // Frees the span that starts there. Returns the free span it became part of.
   Backing::Stretch give(uint32_t start) noexcept;
@@ -69,10 +72,13 @@ class SpanMap {
   void set_free(Spans::iterator span) noexcept;
   void set_taken(Spans::iterator span) noexcept;
   void split(Spans::iterator span, uint32_t count);
+  uint32_t take_first(Spans::iterator span, uint32_t count);
+  void count_taken(uint32_t count);
 
   uint32_t begin_;
   uint32_t end_;
   uint32_t taken_ = 0;
+  uint32_t peak_taken_ = 0;
   Spans spans_;
   FreeIndex free_;
 };

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -288,9 +289,13 @@ TEST(Lease, thousands_of_blocks_go_to_another_process_and_come_back_whole) {
   for (int i = 0; i < kBlocks; ++i) {
     size_t bytes = 16 + random() % (i % 8 == 0 ? 1000000 : 10000);
     std::byte* block = nullptr;
-    while ((block = static_cast<std::byte*>(allocator.allocate(bytes))) == nullptr) {
+    std::optional<Ref> ref;
+    while (!ref) {  // until the child gave enough back, also for the record of leases
+      allocator.release(block);
+      block = static_cast<std::byte*>(allocator.allocate(bytes));
+      if (block != nullptr) ref = allocator.share(block);
     }
-    Parcel parcel{allocator.share(block).value(), random()};
+    Parcel parcel{*ref, random()};
     std::memcpy(block, &parcel.stamp, 8);
     std::memcpy(block + bytes - 8, &parcel.stamp, 8);
     allocator.release(block);
