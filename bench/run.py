@@ -149,8 +149,11 @@ def main() -> int:
         results["seconds"] = round(time.monotonic() - began)
         path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     targets = [target for case in results["cases"] for target in case["targets"]]
-    met = sum(1 for target in targets if target["met"])
-    print(f"{met} of {len(targets)} targets met, in {results['seconds']} s; kept in {path}")
+    verdicts = [target["met"] for target in targets]
+    print(
+        f"{verdicts.count(True)} targets met, {verdicts.count(False)} not, "
+        f"{verdicts.count(None)} not measured, in {results['seconds']} s; kept in {path}"
+    )
     return 0
 
 

@@ -121,7 +121,8 @@ def shown(values: dict[str, float], scale: float = 1.0) -> str:
 
 
 def print_case(case: Summary) -> None:
-    print(f"== {case['key']}: {case['title']}")
+    sizes = ", ".join(f"{name} {value}" for name, value in case["size"].items())
+    print(f"== {case['key']}: {case['title']} ({sizes})")
     for entry in case["entries"]:
         if "figures" not in entry:
             why = entry.get("missing") or f"failed: {entry.get('failed')}"

@@ -35,7 +35,8 @@ def row(case: dict[str, Any]) -> str:
             cells[entry["role"]].append(text + (f" (x {number(times['median'])})" if times else ""))
     targets = case["targets"]
     missed = [t for t in targets if t["met"] is False]
-    met = f"{sum(1 for t in targets if t['met'])} of {len(targets)} targets"
+    measured = [t for t in targets if t["met"] is not None]
+    met = f"{sum(1 for t in measured if t['met'])} of {len(measured)} targets"
     if missed:
         met += "; not: " + ", ".join(
             t["says"] + (f" {t['against']}" if t["against"] else "") for t in missed
