@@ -21,8 +21,8 @@ struct Column {
 class ColumnsWorker : public Fulfiller {
  public:
   // `spec`: opaque bytes that describe a batch's structure to the consumer; `fields`: one a column.
-  ColumnsWorker(std::vector<Column> columns, std::vector<Field> fields,
-                std::vector<std::byte> spec, const Order& order)
+  ColumnsWorker(std::vector<Column> columns, std::vector<Field> fields, std::vector<std::byte> spec,
+                const Order& order)
       : columns_(std::move(columns)),
         fields_(std::move(fields)),
         spec_(std::move(spec)),

@@ -140,7 +140,7 @@ bool Slot::finish_inline(ResultKind kind, uint64_t payload_bytes,
   unit.kind = kind;
   unit.bytes = payload_bytes;
   unit.length = static_cast<uint32_t>(packet.size());
-  std::memcpy(unit.packet, packet.data(), packet.size());
+  std::copy(packet.begin(), packet.end(), unit.packet);
   board_.finish(claim_);
   return true;
 }

@@ -1,0 +1,356 @@
+// What a worker sees: the layout that granules agree on, room for it, tickets that are taken away.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <new>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/allocator.h"
+#include "penstock/workers/worker.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kBytes = 1 << 20;
+
+std::span<const std::byte> layout_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+struct World {
+  explicit World(uint32_t granules, size_t max_bytes = SIZE_MAX)
+      : board(Board::create({4, granules, 4}, false)),
+        arena(Region::create(Region::Kind::kPrivate), {.max_bytes = max_bytes}),
+        memory(arena) {}
+
+  uint64_t post() {
+    Post& next = board->next_post();
+    next.epoch = next.base = next.step = next.version = 0;
+    next.rows = next.granules = board->granules();
+    next.owner = kAnyWorker;
+    next.stream = 0;
+    next.indices_offset = 0;
+    uint64_t seq = next.seq;
+    board->publish(next);
+    return seq;
+  }
+  Board::Claim claim(uint32_t worker) {
+    uint64_t cursor = UINT64_MAX;
+    Board::Claim claim;
+    EXPECT_TRUE(board->claim(worker, cursor, claim));
+    return claim;
+  }
+
+  std::unique_ptr<Board> board;
+  Allocator arena;
+  LocalRows memory;
+};
+
+class Idle : public Fulfiller {
+  void run(const Ticket&, Slot&) override {}
+};
+Idle idle;
+
+// ---- layouts ------------------------------------------------------------------------------------
+
+TEST(Slot, granules_of_one_batch_share_its_memory) {
+  World world(3);
+  uint64_t seq = world.post();
+  std::byte* base = nullptr;
+  for (uint32_t w = 0; w < 3; ++w) {
+    Slot slot(*world.board, world.claim(w), &world.memory, idle);
+    std::byte* rows = slot.rows(layout_of("abc"), kBytes, w + 7);
+    ASSERT_NE(rows, nullptr);
+    if (w == 0) base = rows;
+    EXPECT_EQ(rows, base);
+    EXPECT_EQ(slot.layout_row(), 7u);  // of the first to come
+    EXPECT_EQ(slot.rows(layout_of("abcd"), kBytes), nullptr);
+    EXPECT_EQ(slot.rows(layout_of("abd"), kBytes), nullptr);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(slot.layout().data()), 3), "abc");
+    EXPECT_TRUE(slot.finish_inline(ResultKind::kRows, 0, {}));
+  }
+  EXPECT_TRUE(world.board->ready(seq));
+  EXPECT_EQ(world.arena.stats().live_blocks, 1u);
+}
+
+TEST(Slot, many_threads_agree_on_one_layout) {
+  for (int round = 0; round < 100; ++round) {
+    World world(4);
+    uint64_t seq = world.post();
+    std::vector<std::byte*> rows(4);
+    std::vector<std::thread> threads;
+    for (uint32_t w = 0; w < 4; ++w) {
+      threads.emplace_back([&, w] {
+        Slot slot(*world.board, world.claim(w), &world.memory, idle);
+        std::string_view mine = w % 2 == 0 ? "even" : "odd";
+        rows[w] = slot.rows(layout_of(mine), 4096);
+        if (rows[w] != nullptr) {
+          Slot::Write ours(slot);
+          EXPECT_TRUE(static_cast<bool>(ours));
+          rows[w][w] = std::byte(w);
+        }
+        slot.finish_inline(ResultKind::kRows, 0, {});
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_TRUE(world.board->ready(seq));
+    EXPECT_EQ(rows[0], rows[2]);
+    EXPECT_EQ(rows[1], rows[3]);
+    EXPECT_NE(rows[0] == nullptr, rows[1] == nullptr);
+    EXPECT_EQ(world.arena.stats().live_blocks, 1u);
+  }
+}
+
+TEST(Slot, room_that_the_post_has_already_is_used_if_it_is_enough) {
+  World world(1);
+  for (uint64_t has : {kBytes / 2, kBytes, 2 * kBytes}) {
+    Post& next = world.board->next_post();
+    next.rows = next.granules = 1;
+    next.owner = kAnyWorker;
+    next.indices_offset = 0;
+    void* room = world.arena.allocate(has);
+    next.slot_offset = world.arena.region()->offset_of(room);
+    next.slot_bytes = has;
+    uint64_t seq = next.seq;
+    world.board->publish(next);
+    Slot slot(*world.board, world.claim(0), &world.memory, idle);
+    std::byte* rows = slot.rows(layout_of("x"), kBytes);
+    if (has >= kBytes) {
+      EXPECT_EQ(rows, room);
+    }
+    EXPECT_GE(next.slot_bytes, kBytes);
+    slot.finish_inline(ResultKind::kRows, 0, {});
+    EXPECT_EQ(world.arena.stats().live_blocks, seq + 1);  // what was too small was given back
+  }
+}
+
+TEST(Slot, a_layout_of_too_many_arrays_is_refused) {
+  World world(1);
+  world.post();
+  Slot slot(*world.board, world.claim(0), &world.memory, idle);
+  EXPECT_THROW(slot.rows(layout_of(std::string(kLayoutBytes + 1, 'x')), 1), Error);
+}
+
+// ---- room ---------------------------------------------------------------------------------------
+
+Code code_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return Code::kInternal;
+}
+
+TEST(Slot, the_lowest_batch_hears_that_there_is_no_room) {
+  World world(1, 4 * kBytes);
+  world.post();
+  Slot slot(*world.board, world.claim(0), &world.memory, idle);
+  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kOutOfMemory);
+}
+
+TEST(Slot, a_later_batch_waits_until_there_is_room) {
+  World world(1, 8 * kBytes);
+  void* hog = world.arena.allocate(6 * kBytes);
+  world.post();
+  uint64_t later = world.post();
+  Board::Claim first = world.claim(0), second = world.claim(1);
+  std::thread waits([&] {
+    Slot slot(*world.board, second, &world.memory, idle);
+    EXPECT_NE(slot.rows(layout_of("x"), 4 * kBytes), nullptr);
+    EXPECT_GT(slot.waited_ns(), 0u);
+    // The time that it waited for room does not count against it.
+    EXPECT_GT(second.unit->claimed_ns.load(), first.unit->claimed_ns.load());
+    slot.finish_inline(ResultKind::kRows, 0, {});
+  });
+  while (Board::layout_state_of(world.board->post_at(later).layout_state.load()) !=
+             LayoutState::kProposed ||
+         second.unit->claimed_ns.load() != 0) {
+    std::this_thread::yield();
+  }
+  world.arena.release(hog);
+  waits.join();
+  EXPECT_TRUE(world.board->ready(later));
+}
+
+TEST(Slot, who_waits_for_room_is_let_go_when_the_batch_is_withdrawn) {
+  World world(1, 4 * kBytes);
+  world.post();
+  world.post();
+  Board::Claim first = world.claim(0), second = world.claim(1);
+  std::thread waits([&] {
+    Slot slot(*world.board, second, &world.memory, idle);
+    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kClosed);
+    slot.finish_inline(ResultKind::kNone, 0, {});
+  });
+  while (second.unit->claimed_ns.load() != 0) std::this_thread::yield();
+  world.board->withdraw(1);
+  world.board->advance_head(2);
+  waits.join();
+  EXPECT_TRUE(world.board->withdraw(1));
+  EXPECT_TRUE(world.board->holds(first));
+}
+
+TEST(Slot, who_waits_for_room_is_let_go_when_the_board_closes) {
+  World world(1, 4 * kBytes);
+  world.post();
+  world.post();
+  world.claim(0);
+  Board::Claim second = world.claim(1);
+  std::thread waits([&] {
+    Slot slot(*world.board, second, &world.memory, idle);
+    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kClosed);
+  });
+  while (second.unit->claimed_ns.load() != 0) std::this_thread::yield();
+  world.board->close();
+  waits.join();
+}
+
+// Several threads look for room at once, for several posts; none is given two blocks or none.
+TEST(Slot, room_is_found_once_whoever_looks_for_it) {
+  for (int round = 0; round < 50; ++round) {
+    World world(1);
+    for (int i = 0; i < 4; ++i) world.post();
+    std::vector<std::thread> threads;
+    for (uint32_t w = 0; w < 4; ++w) {
+      threads.emplace_back([&, w] {
+        Slot slot(*world.board, world.claim(w), &world.memory, idle);
+        EXPECT_NE(slot.rows(layout_of("x"), 70'000), nullptr);
+        slot.finish_inline(ResultKind::kRows, 0, {});
+      });
+    }
+    for (int i = 0; i < 20; ++i) serve_room(*world.board, world.arena);
+    for (auto& thread : threads) thread.join();
+    std::set<uint64_t> offsets;
+    for (uint64_t seq = 0; seq < 4; ++seq) offsets.insert(world.board->post_at(seq).slot_offset);
+    EXPECT_EQ(offsets.size(), 4u);
+    EXPECT_EQ(world.arena.stats().live_blocks, 4u);
+  }
+}
+
+// ---- taken away ---------------------------------------------------------------------------------
+
+TEST(Slot, what_was_taken_away_is_not_written_any_more) {
+  World world(1);
+  world.post();
+  Board::Claim claim = world.claim(0);
+  Slot slot(*world.board, claim, &world.memory, idle);
+  EXPECT_TRUE(slot.progress(3));
+  EXPECT_NE(slot.rows(layout_of("x"), kBytes), nullptr);
+  { EXPECT_TRUE(static_cast<bool>(Slot::Write(slot))); }
+  ASSERT_TRUE(world.board->take_over(claim));
+  world.board->reopen_unit(claim, 0);
+  { EXPECT_FALSE(static_cast<bool>(Slot::Write(slot))); }
+  EXPECT_FALSE(slot.progress(5));
+  EXPECT_EQ(claim.unit->progress.load(), 0u);
+  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), kBytes); }), Code::kClosed);
+  EXPECT_FALSE(slot.taken_away());
+  EXPECT_FALSE(slot.finish_inline(ResultKind::kRows, 0, {}));
+  EXPECT_TRUE(slot.taken_away());
+  EXPECT_EQ(claim.unit->writers.load(), 0u);
+}
+
+TEST(Slot, a_place_in_use_by_another_batch_is_not_touched) {
+  World world(1);
+  world.post();
+  Board::Claim old = world.claim(0);
+  Slot zombie(*world.board, old, &world.memory, idle);
+  ASSERT_TRUE(world.board->take_over(old));
+  world.board->finish(old);
+  for (uint64_t seq = 0; seq < 4; ++seq) {  // one lap
+    if (seq > 0) {
+      Slot slot(*world.board, world.claim(1), &world.memory, idle);
+      slot.finish_inline(ResultKind::kNone, 0, {});
+    }
+    world.board->close_layout(seq);
+    world.board->clear(seq);
+    world.board->advance_head(seq + 1);
+    world.post();
+  }
+  EXPECT_EQ(world.board->post_at(4).seq, 4u);
+  EXPECT_EQ(code_of([&] { zombie.rows(layout_of("old"), kBytes); }), Code::kClosed);
+  EXPECT_EQ(Board::layout_state_of(world.board->post_at(4).layout_state.load()),
+            LayoutState::kNone);
+  EXPECT_FALSE(zombie.finish_inline(ResultKind::kRows, 0, {}));
+}
+
+// ---- serving ------------------------------------------------------------------------------------
+
+class Throws : public Fulfiller {
+ public:
+  void run(const Ticket& ticket, Slot& slot) override {
+    switch (ticket.begin) {
+      case 0:
+        throw Error(Code::kOutOfMemory, "here", "nothing left");
+      case 1:
+        throw std::bad_alloc();
+      default:
+        slot.finish_inline(ResultKind::kPacket, 5, {});
+    }
+  }
+};
+
+TEST(Serve, what_is_thrown_becomes_the_result) {
+  World world(3);
+  uint64_t seq = world.post();
+  Throws throws;
+  serve_post(*world.board, 0, seq, throws, &world.memory);
+  ASSERT_TRUE(world.board->ready(seq));
+  Unit& first = world.board->unit_at(seq, 0);
+  EXPECT_EQ(first.kind, ResultKind::kNoRoom);
+  EXPECT_EQ(std::string(reinterpret_cast<char*>(first.packet), first.length), "here: nothing left");
+  EXPECT_EQ(world.board->unit_at(seq, 1).kind, ResultKind::kNoRoom);
+  EXPECT_EQ(world.board->unit_at(seq, 2).kind, ResultKind::kPacket);
+  EXPECT_EQ(world.board->place(0).counters.tickets.get(), 3u);
+}
+
+class TakenFrom : public Fulfiller {
+ public:
+  explicit TakenFrom(Board& board) : board_(board) {}
+  void run(const Ticket&, Slot& slot) override {
+    ++runs;
+    ASSERT_TRUE(board_.take_over(slot.claim()));
+    board_.reopen_unit(slot.claim(), 0);
+    slot.finish_inline(ResultKind::kPacket, 0, {});
+  }
+  int runs = 0;
+
+ private:
+  Board& board_;
+};
+
+TEST(Serve, a_worker_whose_ticket_was_taken_away_ends) {
+  World world(1);
+  world.post();
+  world.post();
+  TakenFrom worker(*world.board);
+  serve(*world.board, 0, worker, &world.memory);
+  EXPECT_EQ(worker.runs, 1);
+}
+
+TEST(Ticket, granules_share_a_batchs_rows) {
+  auto board = Board::create({2, 4, 1}, false);
+  for (uint32_t rows = 0; rows < 40; ++rows) {
+    for (uint32_t granules = 1; granules <= 4; ++granules) {
+      Post& post = board->post_at(0);
+      post.rows = rows;
+      post.granules = granules;
+      uint32_t next = 0;
+      for (uint32_t g = 0; g < granules; ++g) {
+        Ticket ticket = ticket_of(board->claim_in(0, g, 0));
+        EXPECT_EQ(ticket.rows, rows);
+        EXPECT_EQ(ticket.begin, std::min(next, rows));
+        next = ticket.end;
+      }
+      EXPECT_EQ(next, rows);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock
