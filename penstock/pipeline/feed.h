@@ -105,6 +105,7 @@ class Feed {
   uint64_t typical_bytes() const { return batch_bytes_; }
 
  private:
+  void read_clock_on_asking();
   bool ended(const Position& at);  // no ticket of its epoch is left at or after `at`
   void fill();
   uint64_t window() const;
@@ -136,6 +137,8 @@ class Feed {
   std::vector<uint64_t> withdrawn_;  // posts whose units are still being worked on
   uint64_t asked_ns_ = 0;            // 0: the consumer is busy
   uint64_t given_ns_ = 0;
+  bool quick_ = false;    // the last batches were asked for within microseconds
+  uint32_t untimed_ = 0;  // batches since the clock was read
   uint64_t next_depth_ns_ = 0;
   TraceWriter trace_;
   DepthHistory depths_;

@@ -190,7 +190,8 @@ class Board {
     uint64_t word = 0;  // of the unit, as claimed
   };
   // `cursor` is the worker's own memory of where to look; starts at 0.
-  bool claim(uint32_t worker, uint64_t& cursor, Claim& out);
+  // `now`: the time, for the timeout; 0: read the clock.
+  bool claim(uint32_t worker, uint64_t& cursor, Claim& out, uint64_t now = 0);
   // A particular post's open unit: the consumer working in line.
   bool claim_of(uint32_t worker, uint64_t seq, Claim& out);
   // False: the supervisor took the ticket away (it timed out). From then on for ever.
@@ -253,7 +254,7 @@ class Board {
   Board() = default;
   void lay_out(std::byte* base);
   bool try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
-                 Claim& out);
+                 Claim& out, uint64_t now);
   bool progress();
   template <class There>
   void sleep_until(uint64_t wants, int64_t timeout_ns, There there);

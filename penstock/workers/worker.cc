@@ -183,10 +183,66 @@ Ticket ticket_of(const Board::Claim& claim) {
 
 namespace {
 
-// Runs one claim; `mark` is when the worker got free, and becomes when it got free again. False:
-// the ticket was taken away, and the place with it, so nothing is counted.
+// Where a worker's time goes. Tickets that take less than kQuickNs are timed a few at a time:
+// reading the clock would be a noticeable part of them.
+class Stopwatch {
+ public:
+  explicit Stopwatch(WorkerPlace& place) : place_(place), trace_(&place.trace), mark_(now_ns()) {}
+
+  uint64_t now() const { return mark_; }  // as of the last reading
+
+  void ran(const Ticket& ticket, uint32_t granule, uint64_t waited_ns) {
+    place_.counters.tickets.add_single_writer();
+    ++untimed_;
+    ticket_ = ticket;
+    granule_ = granule;
+    if (quick_ && waited_ns == 0 && untimed_ < kUntimed) return;
+    uint64_t end = settle();
+    if (waited_ns == 0) return;
+    // Counted as busy so far.
+    place_.counters.busy_ns.add_single_writer(-waited_ns);
+    place_.counters.wait_slot_ns.add_single_writer(waited_ns);
+    trace_.record(TraceKind::kWaitSlot, end - waited_ns, end, ticket.epoch, ticket.step);
+  }
+
+  // Accounts for the tickets that were not yet. Returns the time.
+  uint64_t settle() {
+    if (untimed_ == 0) return mark_;
+    uint64_t end = now_ns();
+    uint64_t each = (end - mark_) / untimed_;
+    place_.counters.busy_ns.add_single_writer(end - mark_);
+    trace_.record(TraceKind::kUser, mark_, end, ticket_.epoch, ticket_.step, granule_);
+    uint64_t mean = place_.ticket_ns.load(std::memory_order_relaxed);
+    place_.ticket_ns.store(mean == 0 ? each : mean - mean / 8 + each / 8,
+                           std::memory_order_relaxed);
+    quick_ = each < kQuickNs;
+    untimed_ = 0;
+    mark_ = end;
+    return end;
+  }
+
+  void waited() {
+    uint64_t end = now_ns();
+    place_.counters.wait_ticket_ns.add_single_writer(end - mark_);
+    trace_.record(TraceKind::kWaitTicket, mark_, end);
+    mark_ = end;
+  }
+
+ private:
+  static constexpr uint64_t kQuickNs = 20'000;
+  static constexpr uint32_t kUntimed = 8;
+  WorkerPlace& place_;
+  TraceWriter trace_;
+  uint64_t mark_;
+  uint32_t untimed_ = 0;
+  bool quick_ = false;
+  Ticket ticket_;  // the last one
+  uint32_t granule_ = 0;
+};
+
+// Runs one claim. False: the ticket was taken away meanwhile.
 bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
-               TraceWriter& trace, uint64_t& mark) {
+               Stopwatch& watch) {
   WorkerPlace& place = board.place(claim.worker);
   Ticket ticket = ticket_of(claim);
   Slot slot(board, claim, memory, fulfiller);
@@ -202,19 +258,7 @@ bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
     if (!slot.finished()) slot.finish_inline(ResultKind::kNoRoom, 0, bytes_of(error.what()));
   }
   if (slot.taken_away()) return false;
-  uint64_t end = now_ns();
-  uint64_t took = end - mark;
-  place.counters.tickets.add_single_writer();
-  place.counters.busy_ns.add_single_writer(took - std::min(took, slot.waited_ns()));
-  if (slot.waited_ns() != 0) {
-    place.counters.wait_slot_ns.add_single_writer(slot.waited_ns());
-    trace.record(TraceKind::kWaitSlot, end - slot.waited_ns(), end, ticket.epoch, ticket.step);
-  }
-  trace.record(TraceKind::kUser, mark, end - slot.waited_ns(), ticket.epoch, ticket.step,
-               claim.granule);
-  uint64_t mean = place.ticket_ns.load(std::memory_order_relaxed);
-  place.ticket_ns.store(mean == 0 ? took : mean - mean / 8 + took / 8, std::memory_order_relaxed);
-  mark = end;
+  watch.ran(ticket, claim.granule, slot.waited_ns());
   return true;
 }
 
@@ -222,32 +266,28 @@ bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
 
 void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory) {
   WorkerPlace& place = board.place(worker);
-  TraceWriter trace(&place.trace);
+  Stopwatch watch(place);
   uint64_t cursor = 0;
-  uint64_t mark = now_ns();
   Board::Claim claim;
   while (!board.closed()) {
-    if (board.claim(worker, cursor, claim)) {
-      if (!run_claim(board, claim, fulfiller, memory, trace, mark)) return;
+    if (board.claim(worker, cursor, claim, watch.now())) {
+      if (!run_claim(board, claim, fulfiller, memory, watch)) return;
       continue;
     }
+    watch.settle();
     fulfiller.before_wait();
     board.wait_for_work(worker, cursor);
     fulfiller.after_wait();
-    uint64_t end = now_ns();
-    place.counters.wait_ticket_ns.add_single_writer(end - mark);
-    trace.record(TraceKind::kWaitTicket, mark, end);
-    mark = end;
+    watch.waited();
   }
 }
 
 void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfiller,
                 RowMemory* memory) {
-  TraceWriter trace(&board.place(worker).trace);
-  uint64_t mark = now_ns();
+  Stopwatch watch(board.place(worker));
   Board::Claim claim;
   while (board.claim_of(worker, seq, claim)) {
-    if (!run_claim(board, claim, fulfiller, memory, trace, mark)) return;
+    if (!run_claim(board, claim, fulfiller, memory, watch)) return;
   }
 }
 
