@@ -121,6 +121,7 @@ void Feed::wait(int64_t timeout_ns) {
 
 Lease Feed::take_rows() {
   Post& post = current();
+  board_.close_layout(current_);
   if (post.slot_bytes == 0) return {};
   std::byte* room = arena_.region()->base() + post.slot_offset;
   Lease lease = arena_.lease(room);

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 
 namespace penstock {
@@ -301,16 +300,15 @@ void Board::wake_some(uint64_t count) {
 // ---- a worker ----------------------------------------------------------------------------------
 
 bool Board::try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
-                      Claim& out, uint64_t now) {
+                      Claim& out) {
   uint64_t mine = word_of(seq, worker, attempt_of(word), losses_of(word), UnitState::kClaimed);
   if (!unit.word.compare_exchange_strong(word, mine, std::memory_order_seq_cst)) return false;
-  unit.claimed_ns.store(now != 0 ? now : now_ns(), std::memory_order_relaxed);
   out = {&post_at(seq), &unit, seq, granule, worker, losses_of(mine), mine};
   places_[worker].tickets.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out, uint64_t now) {
+bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
   if (closed()) return false;
   uint64_t end = posted() * granules_;
   uint64_t first = head() * granules_;
@@ -329,7 +327,7 @@ bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out, uint64_t now) {
     if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
     uint32_t owner = post_at(seq).owner;
     if (owner != kAnyWorker && owner != worker) continue;
-    if (!try_claim(unit, word, worker, seq, granule, out, now)) continue;
+    if (!try_claim(unit, word, worker, seq, granule, out)) continue;
     if (owner == kAnyWorker && u + 1 > hint) {
       header_->hint.store(u + 1, std::memory_order_relaxed);
     }
@@ -347,7 +345,7 @@ bool Board::claim_of(uint32_t worker, uint64_t seq, Claim& out) {
     Unit& unit = unit_at(seq, g);
     uint64_t word = unit.word.load(std::memory_order_acquire);
     if (state_of(word) == UnitState::kOpen && seq_of(word) == seq &&
-        try_claim(unit, word, worker, seq, g, out, 0)) {
+        try_claim(unit, word, worker, seq, g, out)) {
       return true;
     }
   }

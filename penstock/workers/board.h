@@ -67,12 +67,13 @@ struct BlockRef {  // a block in a worker's arena
   uint32_t arena = 0;
 };
 
+inline constexpr uint64_t kClockStopped = UINT64_MAX;  // Unit::claimed_ns: it cannot time out now
 inline constexpr size_t kUnitBytes = 512;
 inline constexpr size_t kLayoutBytes = 16 * 1024;
 
 struct alignas(64) Unit {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
-  std::atomic<uint64_t> claimed_ns;  // when, for the timeout
+  std::atomic<uint64_t> claimed_ns;  // for the timeout: when it was first seen claimed; 0: not yet
   std::atomic<uint64_t> poison;      // rows that must not be tried again (timed out, deadly)
   std::atomic<uint32_t> progress;    // the row in work
   std::atomic<uint32_t> writers;  // threads that write into the batch's rows just now (Slot::Write)
@@ -190,8 +191,7 @@ class Board {
     uint64_t word = 0;  // of the unit, as claimed
   };
   // `cursor` is the worker's own memory of where to look; starts at 0.
-  // `now`: the time, for the timeout; 0: read the clock.
-  bool claim(uint32_t worker, uint64_t& cursor, Claim& out, uint64_t now = 0);
+  bool claim(uint32_t worker, uint64_t& cursor, Claim& out);
   // A particular post's open unit: the consumer working in line.
   bool claim_of(uint32_t worker, uint64_t seq, Claim& out);
   // False: the supervisor took the ticket away (it timed out). From then on for ever.
@@ -254,7 +254,7 @@ class Board {
   Board() = default;
   void lay_out(std::byte* base);
   bool try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
-                 Claim& out, uint64_t now);
+                 Claim& out);
   bool progress();
   template <class There>
   void sleep_until(uint64_t wants, int64_t timeout_ns, There there);

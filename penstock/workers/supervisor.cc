@@ -45,6 +45,7 @@ void Supervisor::attach(uint32_t worker, os::Fd process, os::Fd link) {
   Process& p = processes_[worker];
   board_.place(worker).tickets.store(0, std::memory_order_relaxed);
   p.failed = false;
+  p.ready = false;
   p.pidfd = std::move(process);
   p.link = std::move(link);
   poller_.add(p.link.get(), worker | kLinkBit);
@@ -117,6 +118,7 @@ void Supervisor::hear(uint32_t worker, Event& event) {
       auto region = Region::open(descriptor.get());
       std::lock_guard lock(mutex_);
       arenas_[static_cast<uint32_t>(header.number)] = {std::move(region), worker};
+      processes_[worker].ready = true;
       announced_.notify_all();
       break;
     }
@@ -203,6 +205,7 @@ void Supervisor::bury(uint32_t worker, Event& event) {
     p.pidfd.reset();
     orphan_arenas(worker);
     if (p.failed) return;
+    event.ready = p.ready;
   }
   WorkerPlace& place = board_.place(worker);
   event.kind = Kind::kDied;
@@ -241,10 +244,16 @@ void Supervisor::check_timeouts(Event& event) {
       Unit& unit = board_.unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
       uint64_t since = unit.claimed_ns.load(std::memory_order_relaxed);
-      if (Board::state_of(word) != UnitState::kClaimed || Board::seq_of(word) != seq ||
-          since == 0 || now < since || now - since < static_cast<uint64_t>(policy_.timeout_ns)) {
+      if (Board::state_of(word) != UnitState::kClaimed || Board::seq_of(word) != seq) continue;
+      if (since == 0) {
+        // Workers read no clock: a ticket's time begins when it is first seen here.
+        uint64_t seen = now;
+        if (unit.claimed_ns.compare_exchange_strong(since, now) && unit.word.load() != word) {
+          unit.claimed_ns.compare_exchange_strong(seen, 0);
+        }
         continue;
       }
+      if (now < since || now - since < static_cast<uint64_t>(policy_.timeout_ns)) continue;
       Board::Claim claim = board_.claim_in(seq, g, word);
       if (!board_.take_over(claim)) continue;
       board_.consumer().timeouts.add();

@@ -48,6 +48,7 @@ class Supervisor {
     Kind kind = Kind::kNothing;
     uint32_t worker = 0;
     uint32_t tickets = 0;  // that it had claimed
+    bool ready = false;    // kDied: it had come as far as serving tickets
     std::string detail;    // kFailed: the encoded exception
   };
 
@@ -78,10 +79,11 @@ class Supervisor {
     os::Fd pidfd;
     os::Fd link;
     bool failed = false;
+    bool ready = false;
   };
   // A worker's arena. Once its worker died it is kept until the consumer took in, or let go, every
-  // ticket that was posted by then; afterwards only leases keep it. The empty entry says that it was
-  // there.
+  // ticket that was posted by then; afterwards only leases keep it. The empty entry says that it
+  // was there.
   struct Arena {
     std::shared_ptr<Region> region;
     uint32_t worker = 0;

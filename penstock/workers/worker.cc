@@ -109,7 +109,7 @@ void Slot::propose(uint32_t word, std::span<const std::byte> layout, uint64_t by
 // Time spent here is not the ticket's: it is not its fault, and it does not time out.
 void Slot::wait_for_room(uint32_t word) {
   Post& post = *claim_.post;
-  uint64_t since = claim_.unit->claimed_ns.exchange(0, std::memory_order_relaxed);
+  uint64_t since = claim_.unit->claimed_ns.exchange(kClockStopped, std::memory_order_relaxed);
   uint64_t begin = now_ns();
   worker_.before_wait();
   bool ask = Board::layout_state_of(word) == LayoutState::kProposed && !asked_;
@@ -124,7 +124,7 @@ void Slot::wait_for_room(uint32_t word) {
   uint64_t waited = now_ns() - begin;
   waited_ns_ += waited;
   if (board_.holds(claim_))
-    claim_.unit->claimed_ns.store(since + waited, std::memory_order_relaxed);
+    claim_.unit->claimed_ns.store(since == 0 ? 0 : since + waited, std::memory_order_relaxed);
 }
 
 bool Slot::begin_result() {
@@ -189,8 +189,6 @@ class Stopwatch {
  public:
   explicit Stopwatch(WorkerPlace& place) : place_(place), trace_(&place.trace), mark_(now_ns()) {}
 
-  uint64_t now() const { return mark_; }  // as of the last reading
-
   void ran(const Ticket& ticket, uint32_t granule, uint64_t waited_ns) {
     place_.counters.tickets.add_single_writer();
     ++untimed_;
@@ -243,7 +241,6 @@ class Stopwatch {
 // Runs one claim. False: the ticket was taken away meanwhile.
 bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
                Stopwatch& watch) {
-  WorkerPlace& place = board.place(claim.worker);
   Ticket ticket = ticket_of(claim);
   Slot slot(board, claim, memory, fulfiller);
   try {
@@ -270,7 +267,7 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
   uint64_t cursor = 0;
   Board::Claim claim;
   while (!board.closed()) {
-    if (board.claim(worker, cursor, claim, watch.now())) {
+    if (board.claim(worker, cursor, claim)) {
       if (!run_claim(board, claim, fulfiller, memory, watch)) return;
       continue;
     }

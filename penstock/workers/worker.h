@@ -5,7 +5,6 @@
 #include <span>
 #include <string_view>
 
-#include "penstock/base/clock.h"
 #include "penstock/workers/board.h"
 #include "penstock/workers/ticket.h"
 
@@ -80,7 +79,7 @@ class Slot {
   }
   // What was done so far is not the ticket's own work: its time begins now.
   void restart_clock() {
-    if (board_.holds(claim_)) claim_.unit->claimed_ns.store(now_ns(), std::memory_order_relaxed);
+    if (board_.holds(claim_)) claim_.unit->claimed_ns.store(0, std::memory_order_relaxed);
   }
   // Rows (counted from the ticket's begin) that timed out or killed workers: not to be tried again.
   // One bit stands for every 64th row of a longer granule.

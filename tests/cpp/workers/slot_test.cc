@@ -159,18 +159,20 @@ TEST(Slot, a_later_batch_waits_until_there_is_room) {
   void* hog = world.arena.allocate(6 * kBytes);
   world.post();
   uint64_t later = world.post();
-  Board::Claim first = world.claim(0), second = world.claim(1);
+  world.claim(0);
+  Board::Claim second = world.claim(1);
+  second.unit->claimed_ns.store(1000);
   std::thread waits([&] {
     Slot slot(*world.board, second, &world.memory, idle);
     EXPECT_NE(slot.rows(layout_of("x"), 4 * kBytes), nullptr);
     EXPECT_GT(slot.waited_ns(), 0u);
     // The time that it waited for room does not count against it.
-    EXPECT_GT(second.unit->claimed_ns.load(), first.unit->claimed_ns.load());
+    EXPECT_EQ(second.unit->claimed_ns.load(), 1000 + slot.waited_ns());
     slot.finish_inline(ResultKind::kRows, 0, {});
   });
   while (Board::layout_state_of(world.board->post_at(later).layout_state.load()) !=
              LayoutState::kProposed ||
-         second.unit->claimed_ns.load() != 0) {
+         second.unit->claimed_ns.load() != kClockStopped) {
     std::this_thread::yield();
   }
   world.arena.release(hog);
@@ -188,7 +190,7 @@ TEST(Slot, who_waits_for_room_is_let_go_when_the_batch_is_withdrawn) {
     EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kClosed);
     slot.finish_inline(ResultKind::kNone, 0, {});
   });
-  while (second.unit->claimed_ns.load() != 0) std::this_thread::yield();
+  while (second.unit->claimed_ns.load() != kClockStopped) std::this_thread::yield();
   world.board->withdraw(1);
   world.board->advance_head(2);
   waits.join();
@@ -206,7 +208,7 @@ TEST(Slot, who_waits_for_room_is_let_go_when_the_board_closes) {
     Slot slot(*world.board, second, &world.memory, idle);
     EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kClosed);
   });
-  while (second.unit->claimed_ns.load() != 0) std::this_thread::yield();
+  while (second.unit->claimed_ns.load() != kClockStopped) std::this_thread::yield();
   world.board->close();
   waits.join();
 }

@@ -1,0 +1,534 @@
+// Worker processes under a supervisor: killed, stuck, out of room, and closed at any moment. The
+// processes are forked before any thread is started and wait until they are given a place.
+#include "penstock/workers/supervisor.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../memory/child.h"
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/feed.h"
+#include "penstock/pipeline/tickets.h"
+#include "penstock/workers/worker.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint32_t kRows = 8, kGranuleRows = 4;
+constexpr uint64_t kRowBytes = 5000;
+
+std::byte fill_of(uint64_t step, uint64_t row) { return std::byte(step * 16 + row + 1); }
+
+// How a worker behaves: called for each row, before it is written (after 0) and after (after 1),
+// and at the end of a ticket (row == its end). `times` counts, in memory that all processes share,
+// how often this row of the plan got there.
+using Behaviour = std::function<void(const Ticket&, uint32_t row, bool after, uint32_t times)>;
+
+struct Scratch {  // shared by all processes
+  std::atomic<uint32_t> times[64][kRows + 1][2];
+};
+
+class FeedRows : public RowMemory {
+ public:
+  FeedRows(std::shared_ptr<Region> region, int link) : region_(std::move(region)), link_(link) {}
+  std::byte* at(uint64_t offset) override { return region_->base() + offset; }
+  void request(Board&) override { link_send(link_, {LinkMessage::kRoom, 0, 0, 0}); }
+
+ private:
+  std::shared_ptr<Region> region_;
+  int link_;
+};
+
+class RowWriter : public Fulfiller {
+ public:
+  RowWriter(Scratch& scratch, const Behaviour& behaviour)
+      : scratch_(scratch), behaviour_(behaviour) {}
+  void run(const Ticket& ticket, Slot& slot) override {
+    std::byte* base = nullptr;
+    for (uint32_t row = 0; row < ticket.end - ticket.begin; ++row) {
+      slot.progress(row);
+      if (slot.poisoned(row)) continue;
+      happen(ticket, ticket.begin + row, false);
+      if (base == nullptr) {
+        base = slot.rows(std::as_bytes(std::span("rows", 4)), ticket.rows * kRowBytes);
+      }
+      uint32_t r = ticket.begin + row;
+      std::memset(base + r * kRowBytes, int(fill_of(ticket.step, r)), kRowBytes);
+      happen(ticket, ticket.begin + row, true);
+    }
+    happen(ticket, ticket.end, false);
+    slot.finish_inline(ResultKind::kRows, 1, {});
+  }
+
+ private:
+  void happen(const Ticket& ticket, uint32_t row, bool after) {
+    auto& times = scratch_.times[ticket.step % 64][row][after];
+    if (behaviour_) behaviour_(ticket, row, after, times.fetch_add(1));
+  }
+  Scratch& scratch_;
+  const Behaviour& behaviour_;
+};
+
+// What a worker process does with its place, instead of serving the board.
+using Life = std::function<void(Board&, uint32_t worker, int link)>;
+
+class World {
+ public:
+  struct Settings {
+    uint64_t steps = 20;
+    uint32_t workers = 2, spares = 4;
+    Supervisor::Policy policy = {};
+    Behaviour behaviour = {};
+    Life life = {};
+  };
+
+  explicit World(Settings s)
+      : settings_(std::move(s)),
+        scratch_(static_cast<Scratch*>(os::reserve_mapping(-1, sizeof(Scratch), true))),
+        order_({.length = settings_.steps * kRows, .batch_size = kRows}),
+        tickets_(order_),
+        board_(Board::create({16, kRows / kGranuleRows, settings_.workers}, true)),
+        arena_(Region::create(Region::Kind::kShared)) {
+    for (uint32_t i = 0; i < settings_.workers + settings_.spares; ++i) fork_one();
+    supervisor_ = std::make_unique<Supervisor>(*board_, arena_, settings_.policy);
+    Feed::Options options;
+    options.queue = 4;
+    options.workers = settings_.workers;
+    options.granule_rows = kGranuleRows;
+    options.pause_at_epochs = true;
+    feed_ = std::make_unique<Feed>(*board_, arena_, tickets_, options, [](Unit&) {});
+    for (uint32_t w = 0; w < settings_.workers; ++w) employ(w);
+    watcher_ = std::thread([this] { watch(); });
+  }
+  ~World() {
+    supervisor_->close(2'000'000'000);
+    watcher_.join();
+    for (Process& p : processes_) {
+      p.go.reset();  // those that were never needed end by this
+      p.link.reset();
+      testing::status_of(p.pid);
+    }
+    os::unmap(scratch_, sizeof(Scratch));
+  }
+
+  Board& board() { return *board_; }
+  Feed& feed() { return *feed_; }
+  Supervisor& supervisor() { return *supervisor_; }
+  std::vector<Supervisor::Event> events() {
+    std::lock_guard lock(mutex_);
+    return events_;
+  }
+  void until_event(Supervisor::Kind kind, int count = 1) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      int seen = 0;
+      for (auto& event : events_) seen += event.kind == kind;
+      return seen >= count;
+    });
+  }
+
+  // The next batch: its kind (of the first unit that is no rows), and its rows checked but for
+  // `lost` (step, row).
+  ResultKind take(uint64_t step, std::optional<std::pair<uint64_t, uint32_t>> lost = {},
+                  Unit* failed = nullptr) {
+    while (feed_->poll(0) != Feed::Poll::kBatch) {
+      if (board_->closed()) return ResultKind::kNone;
+      feed_->wait(1'000'000'000);
+    }
+    EXPECT_EQ(feed_->current().step, step);
+    for (uint32_t g = 0; g < feed_->current().granules; ++g) {
+      Unit& unit = board_->unit_at(feed_->current_seq(), g);
+      if (unit.kind == ResultKind::kRows) continue;
+      if (failed != nullptr) {
+        failed->kind = unit.kind;
+        failed->bytes = unit.bytes;
+        failed->worker = unit.worker;
+        failed->object = unit.object;
+        failed->length = unit.length;
+        failed->block = unit.block;
+      }
+      return unit.kind;
+    }
+    Lease lease = feed_->take_rows();
+    for (uint32_t row = 0; row < kRows; ++row) {
+      if (lost && *lost == std::pair{step, row}) continue;
+      for (uint64_t at = 0; at < kRowBytes; at += 100) {
+        EXPECT_EQ(lease.data()[row * kRowBytes + at], fill_of(step, row)) << step << " " << row;
+      }
+    }
+    feed_->deliver(1, kRows);
+    return ResultKind::kRows;
+  }
+  void take_all() {
+    feed_->begin_epoch();
+    for (uint64_t step = 0; step < settings_.steps; ++step) {
+      ASSERT_EQ(take(step), ResultKind::kRows) << step;
+    }
+  }
+
+ private:
+  struct Process {
+    pid_t pid;
+    os::Fd go, link;
+  };
+
+  void fork_one() {
+    int go[2];
+    ASSERT_EQ(pipe(go), 0);
+    auto [ours, theirs] = link_pair();
+    pid_t pid = testing::start_child([&] {
+      close(go[1]);
+      ours.reset();
+      for (Process& p : processes_) p.go.reset();  // those of older siblings
+      uint32_t worker;
+      if (read(go[0], &worker, sizeof(worker)) != sizeof(worker)) return true;
+      if (settings_.life) {
+        settings_.life(*board_, worker, theirs.get());
+        return true;
+      }
+      RowWriter writer(*scratch_, settings_.behaviour);
+      FeedRows rows(Region::open(arena_.region()->fd()), theirs.get());
+      serve(*board_, worker, writer, &rows);
+      return true;
+    });
+    close(go[0]);
+    processes_.push_back({pid, os::Fd(go[1]), std::move(ours)});
+  }
+  void employ(uint32_t worker) {
+    ASSERT_LT(next_, processes_.size());
+    Process& p = processes_[next_++];
+    supervisor_->attach(worker, os::open_process(p.pid), std::move(p.link));
+    ASSERT_EQ(write(p.go.get(), &worker, sizeof(worker)), ssize_t(sizeof(worker)));
+  }
+  void watch() {
+    for (;;) {
+      Supervisor::Event event = supervisor_->wait();
+      if (event.kind == Supervisor::Kind::kClosed) return;
+      if (event.kind == Supervisor::Kind::kDied && !board_->closed()) employ(event.worker);
+      std::lock_guard lock(mutex_);
+      events_.push_back(std::move(event));
+      changed_.notify_all();
+    }
+  }
+
+  Settings settings_;
+  Scratch* scratch_;
+  Order order_;
+  IndexedTickets tickets_;
+  std::unique_ptr<Board> board_;
+  Allocator arena_;
+  std::vector<Process> processes_;
+  size_t next_ = 0;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<Feed> feed_;
+  std::thread watcher_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Supervisor::Event> events_;
+};
+
+void die() { raise(SIGKILL); }
+
+// ---- deaths -------------------------------------------------------------------------------------
+
+TEST(Supervisor, workers_that_live_make_an_epoch) {
+  World world({.spares = 0});
+  world.take_all();
+  EXPECT_EQ(world.board().consumer().reissued.get(), 0u);
+}
+
+TEST(Supervisor, a_dead_worker_loses_no_batch_wherever_it_dies) {
+  for (uint32_t row : {0u, 3u, 4u, kRows}) {
+    for (bool after : {false, true}) {
+      if (row == kRows && after) continue;
+      World world({.behaviour = [=](const Ticket& t, uint32_t r, bool a, uint32_t times) {
+        if (t.step % 7 == 2 && r == row && a == after && times < 1) die();
+      }});
+      world.take_all();
+      world.until_event(Supervisor::Kind::kDied, 3);
+      EXPECT_EQ(world.board().consumer().reissued.get(), 3u);
+      for (auto& event : world.events()) {
+        EXPECT_EQ(event.kind, Supervisor::Kind::kDied);
+      }
+    }
+  }
+}
+
+TEST(Supervisor, a_worker_that_dies_after_its_result_lost_nothing) {
+  std::atomic<int>* deaths = static_cast<std::atomic<int>*>(os::reserve_mapping(-1, 4096, true));
+  {
+    World world({.spares = 3, .life = [deaths](Board& board, uint32_t worker, int) {
+                   uint64_t cursor = 0;
+                   Board::Claim claim;
+                   while (!board.closed()) {
+                     if (!board.claim(worker, cursor, claim)) {
+                       board.wait_for_work(worker, cursor);
+                       continue;
+                     }
+                     board.begin_result(claim);
+                     claim.unit->kind = ResultKind::kPacket;
+                     claim.unit->bytes = claim.seq;
+                     // As finish() does, but for waking anybody.
+                     if (claim.seq == 3 && deaths->fetch_add(1) < 3) {
+                       claim.unit->word.store(Board::with_state(claim.word, UnitState::kDone));
+                       die();
+                     }
+                     board.finish(claim);
+                   }
+                 }});
+    world.feed().begin_epoch();
+    for (uint64_t step = 0; step < 20; ++step) {
+      EXPECT_EQ(world.take(step), ResultKind::kPacket);
+      world.feed().deliver(1, 1);
+    }
+    EXPECT_EQ(world.board().consumer().reissued.get(), 0u);
+  }
+  os::unmap(deaths, 4096);
+}
+
+TEST(Supervisor, a_row_that_kills_three_workers_is_an_error_that_names_it) {
+  World world({.behaviour = [](const Ticket& t, uint32_t row, bool, uint32_t) {
+    if (t.step == 3 && row == 6) die();
+  }});
+  world.feed().begin_epoch();
+  for (uint64_t step = 0; step < 3; ++step) EXPECT_EQ(world.take(step), ResultKind::kRows);
+  Unit failed{};
+  EXPECT_EQ(world.take(3, {}, &failed), ResultKind::kLost);
+  EXPECT_EQ(failed.bytes, 6u - kGranuleRows);  // counted from the granule's begin
+  world.until_event(Supervisor::Kind::kDied, 3);
+  EXPECT_EQ(world.board().consumer().reissued.get(), 3u);
+}
+
+TEST(Supervisor, a_deadly_row_is_left_out_under_a_policy_that_says_so) {
+  World world({.policy = {.raise = false},
+               .behaviour = [](const Ticket& t, uint32_t row, bool after, uint32_t) {
+                 if (t.step == 3 && row == 6 && !after) die();
+               }});
+  world.feed().begin_epoch();
+  for (uint64_t step = 0; step < 20; ++step) {
+    EXPECT_EQ(world.take(step, std::pair{uint64_t{3}, 6u}), ResultKind::kRows);
+  }
+  world.until_event(Supervisor::Kind::kDied, 3);
+  EXPECT_EQ(world.events().size(), 3u);
+}
+
+TEST(Supervisor, deaths_are_told_with_what_the_worker_had_done) {
+  World world({.spares = 2, .life = [](Board& board, uint32_t worker, int) {
+                 if (worker == 1) die();
+                 uint64_t cursor = 0;
+                 Board::Claim claim;
+                 while (!board.closed() && !board.claim(worker, cursor, claim)) {
+                   board.wait_for_work(worker, cursor);
+                 }
+                 if (board.place(worker).tickets.load() == 1 && claim.losses == 0) die();
+                 while (!board.closed()) board.wait_for_work(worker, cursor);
+               }});
+  world.until_event(Supervisor::Kind::kDied);
+  EXPECT_EQ(world.events()[0].worker, 1u);
+  EXPECT_EQ(world.events()[0].tickets, 0u);  // before its first
+}
+
+// ---- timeouts -----------------------------------------------------------------------------------
+
+void hang() {
+  for (;;) pause();
+}
+
+TEST(Supervisor, a_stuck_process_is_killed_and_its_row_named) {
+  World world({.policy = {.timeout_ns = 100'000'000},
+               .behaviour = [](const Ticket& t, uint32_t row, bool after, uint32_t) {
+                 if (t.step == 2 && row == 5 && after) hang();
+               }});
+  world.feed().begin_epoch();
+  for (uint64_t step = 0; step < 2; ++step) EXPECT_EQ(world.take(step), ResultKind::kRows);
+  Unit failed{};
+  EXPECT_EQ(world.take(2, {}, &failed), ResultKind::kTimeout);
+  EXPECT_EQ(failed.bytes, 1u);
+  EXPECT_EQ(world.board().consumer().timeouts.get(), 1u);
+  world.until_event(Supervisor::Kind::kDied);
+}
+
+TEST(Supervisor, a_stuck_row_is_left_out_under_a_policy_that_says_so) {
+  World world({.policy = {.raise = false, .timeout_ns = 100'000'000},
+               .behaviour = [](const Ticket& t, uint32_t row, bool after, uint32_t) {
+                 if (t.step == 2 && row == 5 && !after) hang();
+               }});
+  world.feed().begin_epoch();
+  for (uint64_t step = 0; step < 20; ++step) {
+    EXPECT_EQ(world.take(step, std::pair{uint64_t{2}, 5u}), ResultKind::kRows);
+  }
+}
+
+TEST(Supervisor, a_stuck_process_with_withdrawn_work_is_killed_too) {
+  World world({.workers = 1,
+               .policy = {.timeout_ns = 100'000'000},
+               .behaviour = [](const Ticket& t, uint32_t, bool, uint32_t) {
+                 if (t.step == 2) hang();
+               }});
+  world.feed().begin_epoch();
+  for (uint64_t step = 0; step < 2; ++step) EXPECT_EQ(world.take(step), ResultKind::kRows);
+  Post& stuck = world.board().post_at(2);
+  while (Board::state_of(world.board().unit_at(2, 0).word.load()) != UnitState::kClaimed) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(stuck.step, 2u);
+  world.feed().seek({0, 0, 3});
+  for (uint64_t step = 3; step < 20; ++step) EXPECT_EQ(world.take(step), ResultKind::kRows);
+  while (!world.feed().settle(-1)) {
+  }
+}
+
+// ---- the link -----------------------------------------------------------------------------------
+
+// Claims one ticket and answers it over the link with `bytes` bytes, of which it sends `sent`.
+Life spills(uint64_t bytes, uint64_t sent) {
+  return [=](Board& board, uint32_t worker, int link) {
+    uint64_t cursor = 0;
+    Board::Claim claim;
+    while (!board.closed()) {
+      if (!board.claim(worker, cursor, claim)) {
+        board.wait_for_work(worker, cursor);
+        continue;
+      }
+      std::vector<std::byte> packet(sent, std::byte(claim.seq + 1));
+      LinkHeader header{LinkMessage::kPayload, uint32_t(ResultKind::kPacket),
+                        claim.seq * board.granules() + claim.granule, bytes};
+      link_send(link, header, packet);
+      if (sent < bytes) hang();
+    }
+  };
+}
+
+TEST(Supervisor, what_finds_no_room_comes_over_the_link) {
+  constexpr uint64_t kBytes = 3 << 20;
+  World world({.spares = 0, .life = spills(kBytes, kBytes)});
+  world.feed().begin_epoch();
+  for (uint64_t step = 0; step < 20; ++step) {
+    Unit unit{};
+    EXPECT_EQ(world.take(step, {}, &unit), ResultKind::kPacket);
+    EXPECT_EQ(unit.block.arena, kSpilled);
+    EXPECT_GT(unit.length, Slot::kInline);
+    for (uint32_t g = 0; g < 2; ++g) {
+      Unit& granule = world.board().unit_at(world.feed().current_seq(), g);
+      std::unique_ptr<Spill> spill(reinterpret_cast<Spill*>(granule.object));
+      granule.kind = ResultKind::kNone;
+      ASSERT_EQ(spill->size, kBytes);
+      for (uint64_t at = 0; at < kBytes; at += 4096) {
+        ASSERT_EQ(spill->bytes[at], std::byte(step + 1));
+      }
+    }
+    world.feed().deliver(1, 1);
+  }
+}
+
+TEST(Supervisor, closing_ends_a_worker_in_the_middle_of_a_message) {
+  uint64_t begin = now_ns();
+  {
+    World world({.spares = 0, .life = spills(1 << 20, 1 << 10)});
+    world.feed().begin_epoch();
+    world.feed().poll(0);
+    world.board().wake_workers(true);
+    while (world.board().place(0).tickets.load() == 0) std::this_thread::yield();
+    world.supervisor().close(0);
+  }
+  EXPECT_LT(now_ns() - begin, 20'000'000'000u);
+}
+
+TEST(Supervisor, an_announced_arena_is_found_by_its_number) {
+  World world({.workers = 1, .spares = 0, .life = [](Board& board, uint32_t worker, int link) {
+                 auto region = Region::create(Region::Kind::kShared);
+                 link_send(link, {LinkMessage::kArena, 0, 42, 0}, {}, region->fd());
+                 uint64_t cursor = 0;
+                 while (!board.closed()) board.wait_for_work(worker, cursor);
+               }});
+  EXPECT_NE(world.supervisor().region(42), nullptr);
+  std::thread closer([&] { world.supervisor().close(1'000'000'000); });
+  EXPECT_EQ(world.supervisor().region(43), nullptr);
+  closer.join();
+}
+
+TEST(Supervisor, a_worker_that_cannot_start_says_why) {
+  std::string why(100'000, 'w');
+  World world({.workers = 1, .spares = 0, .life = [why](Board&, uint32_t, int link) {
+                 link_send(link, {LinkMessage::kFailed, 0, 0, why.size()},
+                           std::as_bytes(std::span(why.data(), why.size())));
+               }});
+  world.until_event(Supervisor::Kind::kFailed);
+  EXPECT_EQ(world.events().back().detail, why);
+}
+
+TEST(Supervisor, an_update_reaches_every_living_worker) {
+  World world({.spares = 0, .life = [](Board& board, uint32_t worker, int link) {
+                 LinkHeader header;
+                 os::Fd descriptor;
+                 if (!link_receive(link, header, descriptor)) return;
+                 uint64_t value = 0;
+                 if (pread(descriptor.get(), &value, sizeof(value), 0) != sizeof(value)) return;
+                 board.place(worker).ticket_ns.store(header.number * 1000 + value);
+                 uint64_t cursor = 0;
+                 while (!board.closed()) board.wait_for_work(worker, cursor);
+               }});
+  os::Fd file = os::memory_file("penstock-test");
+  uint64_t value = 7;
+  ASSERT_EQ(pwrite(file.get(), &value, sizeof(value), 0), ssize_t(sizeof(value)));
+  world.supervisor().send_update(5, file.get());
+  for (uint32_t w = 0; w < 2; ++w) {
+    while (world.board().place(w).ticket_ns.load() == 0) std::this_thread::yield();
+    EXPECT_EQ(world.board().place(w).ticket_ns.load(), 5007u);
+  }
+}
+
+// ---- closing ------------------------------------------------------------------------------------
+
+TEST(Supervisor, closing_kills_who_does_not_end) {
+  uint64_t begin = now_ns();
+  {
+    World world({.behaviour = [](const Ticket&, uint32_t, bool, uint32_t) { hang(); }});
+    world.feed().begin_epoch();
+    world.feed().poll(0);
+    world.board().wake_workers(true);
+    world.supervisor().close(10'000'000);
+  }
+  EXPECT_LT(now_ns() - begin, 20'000'000'000u);
+}
+
+TEST(Supervisor, a_process_attached_too_late_is_killed) {
+  auto board = Board::create({4, 1, 1}, true);
+  Allocator arena(Region::create(Region::Kind::kShared));
+  pid_t pid = testing::start_child([] {
+    hang();
+    return true;
+  });
+  Supervisor supervisor(*board, arena, {});
+  supervisor.close(0);
+  auto [ours, theirs] = link_pair();
+  supervisor.attach(0, os::open_process(pid), std::move(ours));
+  int status = testing::status_of(pid);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(supervisor.wait().kind, Supervisor::Kind::kClosed);
+}
+
+TEST(Supervisor, closing_from_another_thread_ends_waiting) {
+  for (int round = 0; round < 100; ++round) {
+    auto board = Board::create({4, 1, 1}, false);
+    Allocator arena(Region::create(Region::Kind::kPrivate));
+    Supervisor supervisor(*board, arena, {});
+    std::thread closer([&] { supervisor.close(0); });
+    EXPECT_EQ(supervisor.wait().kind, Supervisor::Kind::kClosed);
+    closer.join();
+  }
+}
+
+}  // namespace
+}  // namespace penstock
