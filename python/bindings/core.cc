@@ -201,6 +201,10 @@ void Core::drain() {
 }
 
 void Core::check_open() {
+  if (arena_->region()->inherited()) {
+    throw Error(Code::kClosed, "Loader",
+                "it belongs to the process that made it; make another one in this process");
+  }
   if (!board_->closed()) return;
   // Given away: its traceback will lead back to the loader, a cycle that no collector sees.
   if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));
@@ -481,6 +485,7 @@ void Core::begin_epoch() {
 
 void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
   ConsumerLock lock(consumer_);
+  check_open();
   feed_->seek({epoch, base, step}, {ahead.begin(), ahead.end()});
 }
 
@@ -551,7 +556,7 @@ nb::tuple Core::supervise() {
     event = supervisor_->wait();
   }
   static const char* const names[] = {"nothing", "died", "abandoned", "failed", "closed"};
-  return nb::make_tuple(names[static_cast<int>(event.kind)], event.worker, event.tickets,
+  return nb::make_tuple(names[static_cast<int>(event.kind)], event.worker, event.ready,
                         nb::bytes(event.detail.data(), event.detail.size()));
 }
 

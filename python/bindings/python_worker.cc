@@ -140,11 +140,14 @@ Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key)
     stay.returned();
     if (value) return value;
     board_.place(worker_).counters.errors.add_single_writer();
-    if (left == 0) return value;
+    if (left == 0 || !is_trouble()) return value;
     PyErr_Clear();
     board_.consumer().retried.add();
   }
 }
+
+// Not Ctrl-C, nor sys.exit(): those no policy passes over.
+bool PythonWorker::is_trouble() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 std::string PythonWorker::pending_error() {
   Owned exception = take_exception();
@@ -159,7 +162,7 @@ std::string PythonWorker::pending_error() {
 
 // The error in flight becomes a loss under the policy. False: the policy is to raise it.
 bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
-  if (settings_.on_error == OnError::kRaise) return false;
+  if (settings_.on_error == OnError::kRaise || !is_trouble()) return false;
   losses_.push_back({row, index, pending_error(), replaced});
   return true;
 }
@@ -177,7 +180,7 @@ Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
     value = attempt(ticket, index.get(), key);
   }
   if (value) return value;
-  if (settings_.on_error == OnError::kRaise) return value;
+  if (settings_.on_error == OnError::kRaise || !is_trouble()) return value;
   bool replace = settings_.on_error == OnError::kReplace && !indices_.objects &&
                  order_.options().length > 0;
   if (!replace) {
@@ -197,6 +200,7 @@ Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
       losses_.push_back({row, key, std::move(first), true});
       return value;
     }
+    if (!is_trouble()) return value;
   }
   if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, first.c_str());
   return value;  // none of them: that is an error after all

@@ -80,6 +80,7 @@ class PythonWorker : public Fulfiller {
   void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
   void emit_with_losses(Slot& slot, Owned value);
   Owned losses() const;
+  static bool is_trouble();
   static std::string pending_error();
 
   PlanSettings settings_;

@@ -15,7 +15,7 @@ from typing import Any
 from . import _engine, errors
 from ._plan import Plan
 
-# A worker that dies this often before its first ticket will not get better.
+# Workers that die this often before they are ready for tickets will not get better.
 _MOST_FALSE_STARTS = 3
 _STDERR_TAIL = 4096
 
@@ -112,8 +112,9 @@ class Crew:
         self._next_number += 1
         ours, theirs = _engine.link_pair()
         own(ours)
-        stderr = _engine.memory_file("penstock-stderr")
+        stderr, started = -1, None
         try:
+            stderr = _engine.memory_file("penstock-stderr")
             started = self._launcher.start(
                 worker,
                 {
@@ -130,10 +131,16 @@ class Crew:
                     "length": self.length,
                 },
             )
+            pidfd = os.dup(started.pidfd)
         except BaseException:
             disown(ours)
             os.close(ours)
-            os.close(stderr)
+            if stderr >= 0:
+                os.close(stderr)
+            if started is not None:
+                started.kill()
+                started.wait(1.0)
+                started.close()
             raise
         finally:
             os.close(theirs)
@@ -143,7 +150,7 @@ class Crew:
         self._stderr[worker] = stderr
         self.processes[worker] = started
         disown(ours)  # the engine closes it
-        self.core.attach(worker, os.dup(started.pidfd), ours, started.pid)
+        self.core.attach(worker, pidfd, ours, started.pid)
 
     # ---- watching --------------------------------------------------------------------------------
 
@@ -156,7 +163,7 @@ class Crew:
         )
         self._supervisor.start()
 
-    def handle(self, kind: str, worker: int, tickets: int, detail: bytes) -> None:
+    def handle(self, kind: str, worker: int, ready: bool, detail: bytes) -> None:
         """Act on what the engine's supervisor saw."""
         with self._lock:
             if self._closed or self.core.closed():
@@ -168,9 +175,9 @@ class Crew:
                     self._start_thread(self._spare)
                     self._spare += 1
             elif kind == "died":
-                self._replace(worker, tickets)
+                self._replace(worker, ready)
 
-    def _replace(self, worker: int, tickets: int) -> None:
+    def _replace(self, worker: int, ready: bool) -> None:
         from ._launch import describe_exit
 
         started = self.processes.pop(worker, None)
@@ -178,7 +185,7 @@ class Crew:
         if started is not None:
             how = describe_exit(started.wait(1.0) or 0)
             started.close()
-        self._false_starts = self._false_starts + 1 if tickets == 0 else 0
+        self._false_starts = 0 if ready else self._false_starts + 1
         if self._false_starts >= _MOST_FALSE_STARTS:
             said = self._said(worker)
             self.core.set_fatal(
@@ -189,9 +196,9 @@ class Crew:
                 )
             )
             return
-        self.core.count_restart()
         try:
             self._start_process(worker)
+            self.core.count_restart()
         except Exception as error:
             self.core.set_fatal(error)
 
@@ -267,13 +274,13 @@ def _pack(plan: Any) -> Any:
 def _watch(crew: weakref.ref[Crew], core: Any) -> None:
     while True:
         try:
-            kind, worker, tickets, detail = core.supervise()
+            kind, worker, ready, detail = core.supervise()
             if kind == "closed":
                 return
             alive = crew()
             if alive is None:
                 return
-            alive.handle(kind, worker, tickets, detail)
+            alive.handle(kind, worker, ready, detail)
             del alive
         except Exception as error:
             core.set_fatal(error)  # nobody watches any more: better an error than a wait for ever

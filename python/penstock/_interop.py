@@ -143,7 +143,7 @@ def copy_tensor(tensor: Any) -> Any:
 
 def encode_indices(indices: Any) -> tuple[int, int, bytes]:
     """A sampler's batch of indices as (count, kind, bytes): kind 0 are uint64, 1 a pickled list."""
-    if not isinstance(indices, (list, tuple)):
+    if not isinstance(indices, (list, tuple, np.ndarray)):
         indices = list(indices) if hasattr(indices, "__iter__") else [indices]
     try:
         array = np.asarray(indices)
@@ -196,7 +196,8 @@ def failure(
         exception = errors.unpack_exception(carried)
     else:
         exception = carried
-        if exception.__cause__ is None:
+        # Ctrl-C is nobody's fault.
+        if exception.__cause__ is None and isinstance(exception, Exception):
             exception.__cause__ = errors.WorkerTraceback(
                 errors._format(exception), f"worker {worker}", epoch, index
             )

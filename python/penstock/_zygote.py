@@ -53,8 +53,12 @@ class _Server:
             for fd, _ in self._poll.poll():
                 if fd in self._children:
                     self._reap(fd)
-                elif fd == self._link.fileno() and not self._answer():
-                    return
+                elif fd == self._link.fileno():
+                    try:
+                        if not self._answer():
+                            return
+                    except (BrokenPipeError, ConnectionResetError):
+                        return  # whoever asked did not wait for the answer
 
     def _reap(self, pidfd: int) -> None:
         serial, pid = self._children.pop(pidfd)

@@ -1,0 +1,439 @@
+"""Workers that cannot start, or not with what they were given."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from contract import KINDS, SPAWN, Mode, each
+from datasets import Items
+from faults import Deadly, right, run, wait_until
+
+pytestmark = pytest.mark.timeout(60)
+
+FORK = Mode(2, "fork")
+METHODS = (FORK, Mode(2, "forkserver"), SPAWN)
+
+
+class Unpicklable(Items):
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.inner = {"deep": [1, threading.Lock()]}
+
+
+@each(METHODS, ())
+def test_what_cannot_be_sent_is_named(mode):
+    with (
+        penstock.Loader(Unpicklable(), **mode.options) as feed,
+        pytest.raises(penstock.InvalidArgument, match=r"dataset\.inner\['deep'\]\[1\].*lock"),
+    ):
+        list(feed)
+    lock = threading.Lock()
+    with (
+        penstock.Loader(
+            Items(5), batch_size=2, collate=lambda samples: lock and samples, **mode.options
+        ) as feed,
+        pytest.raises(penstock.InvalidArgument, match=r"collate.*lock"),
+    ):
+        list(feed)
+
+
+@each((Mode(2), Mode(0)), ())
+def test_threads_need_nothing_to_be_picklable(mode):
+    with penstock.Loader(Unpicklable(), **mode.options) as feed:
+        assert right(list(feed), 5)
+
+
+class FailsThere(Items):
+    """Cannot be rebuilt in a worker."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(5)
+        self.how = how
+
+    def __setstate__(self, state: Any) -> None:
+        if state["how"] == "raises":
+            raise RuntimeError("no such device here")
+        if state["how"] == "imports":
+            import a_module_that_is_not_there  # noqa: F401
+        print("the last words of the worker", file=sys.stderr)
+        sys.stderr.flush()
+        os.write(2, b"and from below\n")
+        os._exit(7)
+
+
+@each(METHODS, ())
+def test_an_exception_while_a_worker_starts_is_raised_here(mode):
+    for how, kind, text in (
+        ("raises", RuntimeError, "no such device here"),
+        ("imports", ModuleNotFoundError, "a_module_that_is_not_there"),
+    ):
+        with penstock.Loader(FailsThere(how), **mode.options) as feed:
+            with pytest.raises(kind, match=text) as caught:
+                list(feed)
+            cause = caught.value.__cause__
+            assert isinstance(cause, penstock.WorkerTraceback)
+            assert "__setstate__" in cause.traceback
+            # It is closed for whoever asks again.
+            with pytest.raises(penstock.Closed):
+                list(feed)
+
+
+@each(METHODS, ())
+def test_a_worker_that_dies_three_times_before_it_is_ready_says_what_it_said(mode):
+    with (
+        penstock.Loader(FailsThere("dies"), **mode.options) as feed,
+        pytest.raises(penstock.WorkerLost) as caught,
+    ):
+        list(feed)
+    text = str(caught.value)
+    assert "exited with 7" in text
+    assert "the last words of the worker" in text
+    assert "and from below" in text
+
+
+def test_a_module_that_workers_cannot_import_is_an_error_that_says_so(tmp_path):
+    module = tmp_path / "passing_module.py"
+    module.write_text(
+        "class Dataset:\n"
+        "    def __len__(self): return 3\n"
+        "    def __getitem__(self, i): return i\n"
+        "import os\n"
+        "if os.environ.get('PENSTOCK_TEST_FAILS'): raise ImportError('not in a worker')\n"
+    )
+    code, out, _ = run(
+        tmp_path,
+        """
+import os, sys, penstock
+sys.path.insert(0, sys.argv[1])
+import passing_module
+os.environ["PENSTOCK_TEST_FAILS"] = "1"
+feed = penstock.Loader(passing_module.Dataset(), workers=1, use_multiprocessing=True)
+try:
+    list(feed)
+except ImportError as error:
+    print("said:", error)
+""",
+        tmp_path,
+    )
+    assert code == 0
+    assert "said: not in a worker" in out
+
+
+GUARDLESS = """
+import sys, penstock
+from datasets import Items
+feed = penstock.Loader(Items(6), workers=2, use_multiprocessing=True, start_method=sys.argv[1])
+print([index for _, index in feed])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_a_script_needs_no_guard(method, tmp_path):
+    code, out, error = run(tmp_path, GUARDLESS, method)
+    assert (code, out, error) == (0, "[0, 1, 2, 3, 4, 5]\n", "")
+
+
+def test_what_a_script_defines_travels(tmp_path):
+    code, out, error = run(
+        tmp_path,
+        """
+import penstock
+class Mine:
+    def __len__(self): return 4
+    def __getitem__(self, i):
+        if i == 3: raise MyError("mine")
+        return i * factor
+class MyError(Exception): pass
+factor = 3
+feed = penstock.Loader(Mine(), workers=2, use_multiprocessing=True)
+taken = []
+try:
+    for item in feed: taken.append(item)
+except MyError as error:
+    print(taken, repr(error))
+""",
+    )
+    assert (code, out, error) == (0, "[0, 3, 6] MyError('mine')\n", "")
+
+
+def test_a_script_that_is_imported_again_is_told_of_the_guard(tmp_path):
+    code, out, _ = run(
+        tmp_path,
+        """
+import multiprocessing, sys
+import penstock
+from datasets import Items
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
+    print("exit code", process.exitcode)
+else:
+    try:
+        penstock.Loader(Items(3), workers=1, use_multiprocessing=True)
+    except penstock.InvalidArgument as error:
+        print(error)
+        raise SystemExit(5)
+""",
+    )
+    assert code == 0
+    assert 'if __name__ == "__main__":' in out
+    assert "exit code 5" in out
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+
+class Hungry(Items):
+    """Lives under a limit on address space, and asks for more at one index."""
+
+    def __init__(self, length: int, hungry: int) -> None:
+        super().__init__(length, 50_000)
+        self.hungry = hungry
+
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state)
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (700 << 20),) * 2)
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.hungry:
+            np.ones(4 << 30, np.uint8)
+        return super().__getitem__(index)
+
+
+@each((FORK,), (SPAWN,))
+def test_a_memory_limit_is_a_memory_error_at_its_place(mode):
+    with penstock.Loader(Hungry(12, 7), **mode.options) as feed:
+        seen = []
+        with pytest.raises(MemoryError) as caught:
+            for batch in feed:
+                seen.append(batch)
+        assert right(seen, 7)
+        assert caught.value.__cause__.index == 7
+    with penstock.Loader(Hungry(12, 7), on_error="skip", batch_size=3, **mode.options) as feed:
+        assert [len(batch[1]) for batch in feed] == [3, 3, 2, 3]
+
+
+DESCRIPTORS = """
+import os, resource, sys
+import penstock
+from datasets import Items
+method, spare = sys.argv[1], int(sys.argv[2])
+opened = []
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+before = sorted(os.listdir("/proc/self/fd"))
+used = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, most))
+options = dict(workers=2, use_multiprocessing=True, start_method=method)
+for attempt in range(2):
+    try:
+        with penstock.Loader(Items(6), **options) as feed:
+            print("fed", [index for _, index in feed])
+    except (penstock.Error, OSError) as error:
+        print("refused", type(error).__name__, error)
+    feed = None
+resource.setrlimit(resource.RLIMIT_NOFILE, (1000, most))
+with penstock.Loader(Items(6), **options) as feed:
+    print("fed", [index for _, index in feed])
+del feed
+print(sorted(os.listdir("/proc/self/fd")) == before or os.listdir("/proc/self/fd"))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_descriptors_used_up_are_an_error_and_no_leak(method, tmp_path):
+    refused = 0
+    for spare in (0, 1, 3, 6, 9, 12, 15, 20):
+        code, out, error = run(tmp_path, DESCRIPTORS, method, spare)
+        assert code == 0, error
+        lines = out.splitlines()
+        assert len(lines) == 4
+        assert lines[2] == "fed [0, 1, 2, 3, 4, 5]"
+        assert lines[3] == "True"
+        for line in lines[:2]:
+            assert line == lines[2] or line.startswith("refused ")
+            refused += line.startswith("refused ")
+            assert "bad_cast" not in line
+    assert refused >= 4
+
+
+def test_no_descriptor_for_a_replacement_is_an_error(tmp_path):
+    source = Deadly(tmp_path, {4}, times=1)
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with penstock.Loader(source, max_queue_size=1, **Mode(1, "fork").options) as feed:
+        iterator = iter(feed)
+        next(iterator)
+        used = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used, most))
+        fillers = []
+        try:
+            while True:
+                fillers.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        try:
+            with pytest.raises((penstock.Error, OSError), match="(?i)descriptor|files|worker"):
+                list(iterator)
+        finally:
+            for fd in fillers:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+
+
+# ---- several at once -----------------------------------------------------------------------------
+
+
+@each(KINDS, (SPAWN,))
+def test_two_feeds_at_once(mode):
+    source = Items(20)
+    with (
+        penstock.Loader(source, shuffle=True, seed=1, **mode.options) as one,
+        penstock.Loader(source, shuffle=True, seed=2, **mode.options) as two,
+        penstock.Loader(source, shuffle=True, seed=1, workers=0) as first,
+        penstock.Loader(source, shuffle=True, seed=2, workers=0) as second,
+    ):
+        for _ in range(2):
+            for a, b, c, d in zip(one, two, first, second, strict=True):
+                assert (a[1], b[1]) == (c[1], d[1])
+                assert (a[0] == c[0]).all()
+                assert (b[0] == d[0]).all()
+
+
+class Nested(Items):
+    """Feeds itself from a feed of its own."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(4)
+        self.options = options
+
+    def __getitem__(self, index: int) -> Any:
+        with penstock.Loader(Items(5 + index, 2000), **self.options) as inner:
+            batches = list(inner)
+        assert right(batches, 5 + index)
+        return np.concatenate([array for array, _ in batches]), index
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [Mode(2), Mode(1, "fork"), pytest.param(Mode(1, "spawn"), marks=pytest.mark.slow)],
+    ids=str,
+)
+@each((Mode(2), FORK), (SPAWN, Mode(2, "forkserver")))
+def test_a_feed_inside_a_worker(mode, inner):
+    with penstock.Loader(Nested(inner.options), **mode.options) as feed:
+        for array, index in feed:
+            assert (array == np.repeat(np.arange(5 + index), 2000)).all()
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+class Endless(Items):
+    def __getitem__(self, index: int) -> Any:
+        while index == 3 and not getattr(self, "released", False):
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+@each((Mode(2), FORK), (SPAWN, Mode(2, "forkserver")))
+def test_closing_from_another_thread_ends_a_wait(mode):
+    source = Endless(8)
+    feed = penstock.Loader(source, **mode.options)
+    waiting = threading.Event()
+    ended: list[Any] = []
+
+    def consume():
+        try:
+            for _, index in feed:
+                if index == 2:
+                    waiting.set()
+        except penstock.Closed:
+            ended.append(time.monotonic())
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert waiting.wait(20)
+    time.sleep(0.05)  # it is in next() now, or will see the same when it is
+    begin = time.monotonic()
+    feed.close()
+    consumer.join(10)
+    source.released = True
+    assert ended
+    assert ended[0] - begin < 1.5
+    with pytest.raises(penstock.Closed):
+        iter(feed)
+
+
+@each(KINDS, (SPAWN,))
+@pytest.mark.parametrize("close", [True, False])
+def test_a_consumer_may_stop_at_any_time(close, mode):
+    for taken in (0, 1, 5):
+        feed = penstock.Loader(Items(30, 3000), max_queue_size=4, **mode.options)
+        iterator = iter(feed)
+        held = [next(iterator) for _ in range(taken)]
+        if close:
+            feed.close()
+        del feed, iterator
+        assert all((array == index).all() for array, index in held)
+
+
+@each((Mode(2), FORK), ())
+def test_many_threads_may_look_and_close_at_once(mode):
+    feed = penstock.Loader(Items(200, 3000), **mode.options)
+    stop = threading.Event()
+    troubles: list[BaseException] = []
+
+    def look():
+        try:
+            while not stop.is_set():
+                feed.stats()
+                feed.analysis()
+                feed.state()
+        except BaseException as error:
+            troubles.append(error)
+
+    lookers = [threading.Thread(target=look) for _ in range(3)]
+    for looker in lookers:
+        looker.start()
+    iterator = iter(feed)
+    for _ in range(100):
+        next(iterator)
+    closers = [threading.Thread(target=feed.close) for _ in range(4)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join()
+    stop.set()
+    for looker in lookers:
+        looker.join()
+    assert not troubles
+    with pytest.raises(penstock.Closed):
+        next(iterator)
+
+
+def test_a_feed_that_is_never_asked_starts_nothing():
+    feed = penstock.Loader(Items(30), **FORK.options)
+    assert len(feed) == 30
+    assert feed.stats()["delivered"] == 0
+    del feed
+
+
+@each((FORK,), (SPAWN,))
+def test_a_worker_killed_while_the_feed_closes(mode):
+    for _ in range(5):
+        with penstock.Loader(Items(50, 3000), max_queue_size=2, **mode.options) as feed:
+            next(iter(feed))
+            for worker in feed.stats()["workers"]:
+                os.kill(worker["pid"], 9)
+    wait_until(lambda: True)
