@@ -185,9 +185,16 @@ void LoaderWorker::write_row(const Ticket& ticket, Slot& slot, uint32_t row,
 
 void LoaderWorker::refuse_ragged(const Ticket& ticket, Slot& slot, uint32_t row,
                                  const Example& sample) {
-  SampleLayout expected(slot.layout());
+  SampleLayout expected;
+  uint32_t other_row;
+  {
+    Slot::Write ours(slot);
+    if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+    expected = SampleLayout(slot.layout());
+    other_row = slot.layout_row();
+  }
   uint64_t other = 0;
-  order_.indices(ticket.epoch, ticket.base, ticket.step, slot.layout_row(), {&other, 1});
+  order_.indices(ticket.epoch, ticket.base, ticket.step, other_row, {&other, 1});
   throw Error(Code::kInvalidArgument, "batch",
               "samples of one batch must be alike: index " + std::to_string(indices_[row]) +
                   " gave " + SampleLayout(sample).to_string() + ", index " + std::to_string(other) +

@@ -241,8 +241,13 @@ class Stopwatch {
 // Runs one claim. False: the ticket was taken away meanwhile.
 bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
                Stopwatch& watch) {
-  Ticket ticket = ticket_of(claim);
   Slot slot(board, claim, memory, fulfiller);
+  Ticket ticket;
+  {
+    Slot::Write ours(slot);  // the post is read too only while it is this one
+    if (!ours) return false;
+    ticket = ticket_of(claim);
+  }
   try {
     fulfiller.run(ticket, slot);
   } catch (const Error& error) {

@@ -45,9 +45,10 @@ class Fulfiller;
 // meanwhile (it timed out), and then whatever was to be handed over is still the caller's.
 class Slot {
  public:
-  // Held around every write into rows(). False: the ticket was taken away, and nothing may be
-  // written any more, because the batch may be with its user by now. Whoever takes a ticket away
-  // from a thread waits for the writes that had begun; so let no user code run inside.
+  // Held around every write into rows() (and every look at the post). False: the ticket was taken
+  // away, and nothing may be written any more, because the batch may be with its user by now.
+  // Whoever takes a ticket away from a thread waits for the writes that had begun; so let no user
+  // code run inside.
   class Write {
    public:
     explicit Write(Slot& slot) : unit_(*slot.claim_.unit) {
