@@ -77,7 +77,7 @@ $(STAMPS)/peers: tools/frameworks.sh $(STAMPS)/demo-group $(STAMPS)/bench-group
 	touch $@
 
 bench: $(STAMPS)/engine $(STAMPS)/peers
-	$(PY) bench/run.py
+	$(PY) bench/run.py $(if $(QUICK),--quick)
 
 lint: $(STAMPS)/engine $(STAMPS)/lint-group
 	tools/lint.sh
