@@ -31,6 +31,8 @@ class ColumnsWorker : public Fulfiller {
   void run(const Ticket& ticket, Slot& slot) override;
 
  private:
+  void take_listed(const std::byte* listed, uint32_t begin);
+
   std::vector<Column> columns_;
   std::vector<Field> fields_;
   std::vector<std::byte> spec_;

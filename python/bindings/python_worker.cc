@@ -121,11 +121,8 @@ bool PythonWorker::load_indices(const Ticket& ticket, Slot& slot) {
 uint64_t PythonWorker::key_of(const Ticket& ticket, uint32_t row) const {
   if (indices_.objects) {
     PyObject* item = PyList_GET_ITEM(indices_.objects.get(), row);
-    if (PyLong_CheckExact(item)) {
-      uint64_t number = PyLong_AsUnsignedLongLongMask(item);
-      if (PyErr_Occurred() == nullptr) return number;
-      PyErr_Clear();
-    }
+    // Raises nothing, and the user's exception may be on its way: nothing may be cleared here.
+    if (PyLong_CheckExact(item)) return PyLong_AsUnsignedLongLongMask(item);
     return order_.position(ticket.base, ticket.step, ticket.begin + row);
   }
   return indices_.numbers[row];

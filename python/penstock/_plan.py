@@ -22,7 +22,7 @@ class Plan:
     length: int = 0  # items or samples of a map
     streams: int = 1
     hooked: Any = None  # the user's object, whose epoch hooks are called
-    begin: Callable[[int], Any] | None = None  # listed: the sampler's lists of an epoch
+    begin: Callable[[int], Any] | None = None  # listed (or columns): a sampler's lists of an epoch
     begin_length: Callable[[], int] | None = None
     most_rows: int = 1  # listed: rows of a batch at most
     arrays: list[Any] | None = None  # columns

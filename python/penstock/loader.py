@@ -159,7 +159,7 @@ class Loader:
             places = min(2 * places + 8, _MOST_WORKERS)  # for those who stand in for stuck threads
         rows = max(plan.most_rows, batch)
         self._settings: dict[str, Any] = {
-            "source": plan.kind,
+            "source": plan.kind if plan.begin is None else "listed",
             "samples": samples,
             "length": plan.length,
             "batch_size": batch,
@@ -382,7 +382,7 @@ class Loader:
                 )
             ahead.append(step)
         with self._lock:
-            indexed = self._plan.kind in ("map", "columns")
+            indexed = self._settings["source"] in ("map", "columns")
             self._serial += 1
             self._core.set_serial(self._serial)
             if indexed:

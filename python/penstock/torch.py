@@ -12,6 +12,7 @@ their batch in place, and that tensors are views of memory that workers wrote.
 from __future__ import annotations
 
 import base64
+import operator
 import os
 import weakref
 from collections import deque
@@ -195,8 +196,11 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         return _Iteration(self, line, epoch, lists)
 
     def _idle_line(self) -> _Line:
-        for line in self._lines:
-            if self.persistent_workers or not line.busy():
+        for line in list(self._lines):
+            if not line.is_for(self.dataset):
+                self._lines.remove(line)
+                line.loader.close()
+            elif self.persistent_workers or not line.busy():
                 return line
         line = _Line(self)
         self._lines.append(line)
@@ -379,8 +383,16 @@ class _Line:
         self.lists = _Lists(4 * (owner.num_workers + 1) + 4 * (owner.prefetch_factor or 0))
         self.collates = owner._collates
         self.iteration: weakref.ref[_Iteration] | None = None
-        self._make = _maker(owner, self.lists)
+        self.tensors = None if self.collates else _columns_of(owner)
+        self._make = _maker(owner, self.lists, self.tensors)
         self.loader = self._make(self.collates)
+
+    def is_for(self, dataset: Any) -> bool:
+        """Whether the tensors that are gathered are the dataset's still."""
+        if self.tensors is None:
+            return True
+        now = dataset.tensors
+        return len(now) == len(self.tensors) and all(map(operator.is_, now, self.tensors))
 
     def busy(self) -> bool:
         return self.iteration is not None and self.iteration() is not None
@@ -404,7 +416,24 @@ class _Line:
         return iter(self.loader)
 
 
-def _maker(owner: DataLoader, lists: _Lists) -> Callable[[bool], Loader]:
+def _columns_of(owner: DataLoader) -> tuple[Any, ...] | None:
+    """The tensors of a dataset whose samples are rows of tensors, to be gathered natively."""
+    dataset = owner.dataset
+    if type(dataset) is not torch.utils.data.TensorDataset or not owner._auto_collation:
+        return None
+    if owner.worker_init_fn is not None or not dataset.tensors or len(dataset) == 0:
+        return None
+    for tensor in dataset.tensors:
+        if type(tensor) is not torch.Tensor or _interop.array_of_tensor(tensor) is None:
+            return None
+        if not tensor[:1].is_contiguous():
+            return None
+    return tuple(dataset.tensors)
+
+
+def _maker(
+    owner: DataLoader, lists: _Lists, tensors: tuple[Any, ...] | None
+) -> Callable[[bool], Loader]:
     """How to make a line's Loader; holds on to nothing that leads back to the DataLoader."""
     dataset = owner.dataset
     collate_fn = owner.collate_fn
@@ -442,6 +471,11 @@ def _maker(owner: DataLoader, lists: _Lists) -> Callable[[bool], Loader]:
             plan.length = len(dataset) if hasattr(dataset, "__len__") else 0
             if listed:
                 plan.kind, plan.begin, plan.most_rows = "listed", lists, rows if samples else 1
+            if tensors is not None and not collates:
+                plan.kind, plan.sample = "columns", tuple(tensor[0] for tensor in tensors)
+                pairs = [_interop.array_of_tensor(tensor) for tensor in tensors]
+                plan.arrays = [pair[0] for pair in pairs if pair is not None]
+                lists.rows = plan.length
             if one_by_one is not None:
                 plan.source = Collated(dataset, one_by_one)
         collate = collate_fn if collates and samples else None
@@ -466,6 +500,7 @@ class _Lists:
         self._recent: deque[Any] = deque(maxlen=window)
         self._taken = 0
         self._source: Iterator[Any] = iter(())
+        self.rows: int | None = None  # indices must be of so many rows
 
     def open(self, epoch: int, lists: Iterator[Any] | None) -> None:
         self._recent.clear()
@@ -478,9 +513,22 @@ class _Lists:
             yield ()
         yield from list(self._recent)
         for item in self._source:
+            if self.rows is not None:
+                item = _checked(item, self.rows)
             self._recent.append(item)
             self._taken += 1
             yield item
+
+
+def _checked(indices: Any, rows: int) -> Any:
+    """Say of indices what indexing a tensor with them would say."""
+    array = np.asarray(indices)
+    if array.size == 0 or array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"rows of tensors are taken by integers, not by {indices!r:.100}")
+    if array.min() < -rows or array.max() >= rows:
+        wrong = array[(array < -rows) | (array >= rows)][0]
+        raise IndexError(f"index {wrong} is out of bounds for a dataset of {rows}")
+    return np.where(array < 0, array + rows, array) if array.min() < 0 else array
 
 
 class _Order:
@@ -509,8 +557,10 @@ class _Order:
             )
             if not owner._auto_collation:
                 lists = iter(sampler)
-            else:
+            elif sampler.replacement:
                 lists = iter(BatchSampler(sampler, owner.batch_size, owner.drop_last))
+            else:
+                lists = _slices(sampler, owner.batch_size, owner.drop_last)
         elif type(sampler) is RandomSampler and isinstance(sampler.generator, torch.Generator):
             if again is None:
                 state = sampler.generator.get_state().numpy().tobytes()
@@ -519,6 +569,16 @@ class _Order:
                 state = np.frombuffer(base64.b64decode(again), np.uint8).copy()
                 sampler.generator.set_state(torch.from_numpy(state))
         return lists if owner._auto_collation else ([index] for index in lists)
+
+
+def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
+    """Batches of a RandomSampler without replacement: its numbers, in arrays instead of lists."""
+    rows, wanted = len(sampler.data_source), sampler.num_samples
+    passes = [torch.randperm(rows, generator=sampler.generator) for _ in range(-(-wanted // rows))]
+    order = (passes[0] if len(passes) == 1 else torch.cat(passes))[:wanted].numpy()
+    end = wanted - wanted % batch_size if drop_last else wanted
+    for at in range(0, end, batch_size):
+        yield order[at : at + batch_size]
 
 
 def _draws_its_seed(sampler: Any) -> bool:

@@ -261,12 +261,69 @@ def test_getitems_is_used(way):
         assert labels(loader) == [[4] * 4, [4] * 4, [2] * 2]
 
 
-def test_subsets_and_tensor_datasets(way):
-    dataset = TensorDataset(torch.arange(20.0), torch.arange(20))
-    with DataLoader(dataset, batch_size=8, **way) as loader:
-        all_same(list(loader), list(TorchLoader(dataset, batch_size=8)))
-    subset = Subset(dataset, [5, 3, 1])
-    with DataLoader(subset, batch_size=2) as loader:
+def tensors_of(n=50):
+    return TensorDataset(
+        torch.arange(n * 6.0).reshape(n, 2, 3),
+        torch.arange(n),
+        torch.arange(n).to(torch.bfloat16),
+        torch.arange(4 * n).reshape(n, 4)[:, 1:3],  # its rows lie apart
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "drop_last": True}])
+def test_rows_of_tensors_are_gathered_natively(way, options):
+    dataset = tensors_of()
+    torch.manual_seed(2)
+    theirs = [list(TorchLoader(dataset, batch_size=8, **options)) for _ in range(2)]
+    torch.manual_seed(2)
+    with DataLoader(dataset, batch_size=8, **options, **way) as loader:
+        for batches in theirs:
+            all_same(list(loader), batches)
+        assert loader.stats()["errors"] == 0
+        assert loader._lines[0].loader._mode != "processes"
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_rows_of_tensors_follow_samplers(sampler):
+    dataset = tensors_of(20)
+    rows = {} if "batch_sampler" in SAMPLERS[sampler](dataset) else {"batch_size": 6}
+    torch.manual_seed(1)
+    theirs = list(TorchLoader(dataset, **rows, **SAMPLERS[sampler](dataset)))
+    torch.manual_seed(1)
+    with DataLoader(dataset, num_workers=2, **rows, **SAMPLERS[sampler](dataset)) as ours:
+        all_same(list(ours), theirs)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_rows_of_tensors_are_indexed_as_torch_does(native):
+    dataset = tensors_of(5)
+    if not native:
+        dataset.tensors = (dataset.tensors[0], dataset.tensors[1], torch.zeros(3, 5).t())
+    with DataLoader(dataset, sampler=[-1, -5, 4], batch_size=3) as loader:
+        assert next(iter(loader))[1].tolist() == [4, 0, 4]
+    for wrong, error in ((5, IndexError), (-6, IndexError), ("a", TypeError)):
+        with DataLoader(dataset, sampler=[0, wrong]) as loader:
+            batches = iter(loader)
+            assert next(batches)[1].tolist() == [0]
+            with warnings.catch_warnings(), pytest.raises(error):
+                warnings.simplefilter("ignore")  # torch's, of "a"
+                next(batches)
+
+
+def test_other_tensors_in_the_dataset_are_seen_from_the_next_epoch_on():
+    dataset = tensors_of(6)
+    with DataLoader(dataset, batch_size=6, num_workers=1) as loader:
+        assert next(iter(loader))[1].tolist() == list(range(6))
+        dataset.tensors = tuple(t + 1 for t in dataset.tensors)
+        assert next(iter(loader))[1].tolist() == list(range(1, 7))
+        dataset.tensors[1][0] = 77
+        assert next(iter(loader))[1].tolist() == [77, 2, 3, 4, 5, 6]
+        assert len(loader._lines) == 1
+
+
+def test_subsets(way):
+    subset = Subset(tensors_of(), [5, 3, 1])
+    with DataLoader(subset, batch_size=2, **way) as loader:
         all_same(list(loader), list(TorchLoader(subset, batch_size=2)))
 
 
