@@ -1,0 +1,23 @@
+#pragma once
+
+#include "penstock/workers/board.h"
+
+namespace penstock {
+
+// What lies in front of a board's places and rings. Only board.cc and board_memory.cc see it.
+struct Board::Header {
+  uint64_t magic;
+  uint32_t posts, granules, workers, unused;
+  alignas(64) std::atomic<uint64_t> head;
+  std::atomic<uint64_t> posted;
+  alignas(64) std::atomic<uint64_t> hint;  // the unit to look at first
+  std::atomic<uint64_t> reopens;           // units that were opened again: look behind the hint
+  alignas(64) std::atomic<uint64_t> sleeping[kMaxWorkers / 64];
+  alignas(64) std::atomic<uint64_t> wants;  // seq + 1 that the consumer sleeps for; 0: awake
+  std::atomic<uint32_t> consumer_event;
+  std::atomic<uint32_t> closed;
+  alignas(64) ConsumerCounters consumer;
+  TraceRing consumer_trace;
+};
+
+}  // namespace penstock
