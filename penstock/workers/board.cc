@@ -232,7 +232,7 @@ bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
     Unit& unit = unit_at(seq, granule);
     uint64_t word = unit.word.load(std::memory_order_acquire);
     if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
-    uint32_t owner = post_at(seq).owner;
+    uint32_t owner = post_at(seq).owner.load(std::memory_order_relaxed);
     if (owner != kAnyWorker && owner != worker) continue;
     if (!try_claim(unit, word, worker, seq, granule, out)) continue;
     if (owner == kAnyWorker && u + 1 > hint) {
@@ -289,7 +289,7 @@ void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
     uint64_t seq = u / granules_;
     uint64_t word = unit_at(seq, u % granules_).word.load(std::memory_order_seq_cst);
     if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
-    uint32_t owner = post_at(seq).owner;
+    uint32_t owner = post_at(seq).owner.load(std::memory_order_relaxed);
     there = owner == kAnyWorker || owner == worker;
   }
   if (there) {
@@ -363,7 +363,7 @@ void Board::reopen_unit(const Claim& claim, uint32_t losses) {
   claim.unit->claimed_ns.store(0, std::memory_order_relaxed);
   claim.unit->progress.store(0, std::memory_order_relaxed);
   uint32_t attempt = attempt_of(claim.word) % 255 + 1;
-  uint32_t owner = claim.post->owner;
+  uint32_t owner = claim.post->owner.load(std::memory_order_relaxed);
   claim.unit->word.store(word_of(claim.seq, 0, attempt, losses, UnitState::kOpen),
                          std::memory_order_seq_cst);
   // After the unit is open: whoever has seen this count finds the unit, or that it is taken.

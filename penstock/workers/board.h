@@ -102,7 +102,9 @@ struct alignas(64) Post {
   uint64_t epoch, base, step, version;
   uint32_t rows;
   uint32_t granules;
-  uint32_t owner;  // kAnyWorker, or the only worker that may claim it
+  // kAnyWorker, or the only worker that may claim it. Atomic because it is looked at before a
+  // claim.
+  std::atomic<uint32_t> owner;
   uint32_t stream;
   // Explicit indices (a sampler's), in the feed's arena; count 0: the order of the plan.
   uint64_t indices_offset;
