@@ -167,7 +167,7 @@ bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
 // One row's sample under the error policy. Null with an exception set: to be raised. Null without:
 // the row is lost, and noted.
 Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
-  slot.progress(row);
+  if (!slot.progress(row)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
   uint64_t key = key_of(ticket, row);
   Owned value;
   if (slot.poisoned(row)) {
@@ -362,6 +362,8 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
       }
     }
   }
+  Slot::Write ours(slot);  // of a ticket that timed out the batch may be with its user by now
+  if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
   return write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters());
 }
 
