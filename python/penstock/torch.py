@@ -11,23 +11,19 @@ their batch in place, and that tensors are views of memory that workers wrote.
 
 from __future__ import annotations
 
-import base64
-import operator
 import os
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
-from . import _interop
-from ._plan import Plan
-from ._torch_worker import Collated, Start, Streams
+from ._torch_line import Line
+from ._torch_order import Order
+from ._torch_types import STANDARD_COLLATE, converted, tensors_of
 from .errors import Closed, InvalidArgument
 from .loader import Loader
 
@@ -36,7 +32,6 @@ __all__ = ["DataLoader"]
 _STATE_VERSION = 1
 # How the engine begins to say that the samples of a batch cannot be rows of the same arrays.
 _UNLIKE = "samples of one batch must be alike"
-_STANDARD_COLLATE = dict(torch_collate.default_collate_fn_map)
 
 
 class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
@@ -70,9 +65,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     generator when the loader is first iterated over.
     """
 
-    _lines: list[_Line]
-    _latest: _Line | None
-    _order: _Order
+    _lines: list[Line]
+    _latest: Line | None
+    _order: Order
     _resumed: dict[str, Any] | None
     _epoch: int  # of the next iteration
     _key: int | None  # the seed of all that is drawn in workers
@@ -104,7 +99,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         retries: int = 0,
         max_bytes: int | None = None,
     ) -> None:
-        if isinstance(dataset, (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)):
+        pipes = [getattr(torch.utils.data, f"{kind}DataPipe", ()) for kind in ("Iter", "Map")]
+        if any(isinstance(dataset, kind) for kind in pipes):
             raise InvalidArgument("data pipes need torch's own DataLoader", "DataLoader")
         if use_threads and worker_init_fn is not None:
             raise InvalidArgument("worker_init_fn is for worker processes", "DataLoader")
@@ -156,7 +152,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         known = torch_collate.default_collate_fn_map
         return bool(
             self.collate_fn is torch_collate.default_collate
-            and all(known.get(kind) is function for kind, function in _STANDARD_COLLATE.items())
+            and all(known.get(kind) is function for kind, function in STANDARD_COLLATE.items())
         )
 
     def _mode(self) -> dict[str, Any]:
@@ -195,18 +191,18 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         self._latest = line
         return _Iteration(self, line, epoch, lists)
 
-    def _idle_line(self) -> _Line:
+    def _idle_line(self) -> Line:
         for line in list(self._lines):
-            if not line.is_for(self.dataset):
+            if line.loader._core.closed() or not line.is_for(self.dataset):
                 self._lines.remove(line)
                 line.loader.close()
             elif self.persistent_workers or not line.busy():
                 return line
-        line = _Line(self)
+        line = Line(self)
         self._lines.append(line)
         return line
 
-    def _gone(self, line: _Line) -> None:
+    def _gone(self, line: Line) -> None:
         """Keep one set of workers for the next epoch; more are for iterations side by side."""
         if line in self._lines and len(self._lines) > 1 and line is not self._latest:
             self._lines.remove(line)
@@ -289,7 +285,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     def _forget(self) -> None:
         self._lines = []
         self._latest = None
-        self._order = _Order()
+        self._order = Order()
         self._resumed = None
         self._epoch = 0
         self._key = self.seed
@@ -299,7 +295,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         fresh: dict[str, Any] = {
             "_lines": [],
             "_latest": None,
-            "_order": _Order(),
+            "_order": Order(),
             "_resumed": None,
         }
         return {**self.__dict__, **fresh}
@@ -311,7 +307,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
 class _Iteration:
     """``for batch in loader``: one epoch."""
 
-    def __init__(self, owner: DataLoader, line: _Line, epoch: int, lists: Any) -> None:
+    def __init__(self, owner: DataLoader, line: Line, epoch: int, lists: Any) -> None:
         self._owner = owner
         self._line = line
         self._epoch = epoch
@@ -336,13 +332,13 @@ class _Iteration:
             if line.collates or not str(error).startswith(_UNLIKE):
                 self._end()
                 raise
-            self._batches = line.collate_from_now_on(error)
+            self._batches = line.collate_from_now_on()
             return next(self)
         except BaseException:
             self._end()
             raise
         if not line.collates:
-            batch = _tensors(batch) if self._owner._auto_collation else _converted(batch)
+            batch = tensors_of(batch) if self._owner._auto_collation else converted(batch)
         if self._pins:
             from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -367,262 +363,12 @@ class _Iteration:
         )
 
     def _end(self) -> None:
-        self._line.iteration = None
-        self._owner._gone(self._line)
+        line = self._line
+        # In __del__ the reference to self is dead already. A later iteration's is not ours to end.
+        if line.iteration is not None and line.iteration() in (None, self):
+            line.iteration = None
+            self._owner._gone(line)
 
     def __del__(self) -> None:
-        line = getattr(self, "_line", None)
-        if line is not None and line.iteration is not None and line.iteration() in (None, self):
+        if hasattr(self, "_line"):
             self._end()
-
-
-class _Line:
-    """A Loader for one iteration at a time, and whether its workers collate."""
-
-    def __init__(self, owner: DataLoader) -> None:
-        self.lists = _Lists(4 * (owner.num_workers + 1) + 4 * (owner.prefetch_factor or 0))
-        self.collates = owner._collates
-        self.iteration: weakref.ref[_Iteration] | None = None
-        self.tensors = None if self.collates else _columns_of(owner)
-        self._make = _maker(owner, self.lists, self.tensors)
-        self.loader = self._make(self.collates)
-
-    def is_for(self, dataset: Any) -> bool:
-        """Whether the tensors that are gathered are the dataset's still."""
-        if self.tensors is None:
-            return True
-        now = dataset.tensors
-        return len(now) == len(self.tensors) and all(map(operator.is_, now, self.tensors))
-
-    def busy(self) -> bool:
-        return self.iteration is not None and self.iteration() is not None
-
-    def go_to(self, epoch: int) -> None:
-        state = self.loader.state()
-        if (state["epoch"], state["batches"]) != (epoch, 0) or state["ahead"]:
-            self.loader.restore({**state, "epoch": epoch, "batches": 0, "ahead": []})
-
-    def collate_from_now_on(self, error: Exception) -> Iterator[Any]:
-        """Make batches with default_collate, from the one on that could not be made of rows.
-
-        It stacks what rows cannot be (numbers and arrays of several types, dicts in another order),
-        and says in torch's words what cannot be stacked.
-        """
-        place = self.loader.state()
-        self.loader.close()
-        self.collates = True
-        self.loader = self._make(True)
-        self.loader.restore(place)
-        return iter(self.loader)
-
-
-def _columns_of(owner: DataLoader) -> tuple[Any, ...] | None:
-    """The tensors of a dataset whose samples are rows of tensors, to be gathered natively."""
-    dataset = owner.dataset
-    if type(dataset) is not torch.utils.data.TensorDataset or not owner._auto_collation:
-        return None
-    if owner.worker_init_fn is not None or not dataset.tensors or len(dataset) == 0:
-        return None
-    for tensor in dataset.tensors:
-        if type(tensor) is not torch.Tensor or _interop.array_of_tensor(tensor) is None:
-            return None
-        if not tensor[:1].is_contiguous():
-            return None
-    return tuple(dataset.tensors)
-
-
-def _maker(
-    owner: DataLoader, lists: _Lists, tensors: tuple[Any, ...] | None
-) -> Callable[[bool], Loader]:
-    """How to make a line's Loader; holds on to nothing that leads back to the DataLoader."""
-    dataset = owner.dataset
-    collate_fn = owner.collate_fn
-    samples = owner._auto_collation
-    rows = owner.batch_size or getattr(owner.batch_sampler, "batch_size", None) or 64
-    if owner._key is None:
-        owner._key = int(torch.empty((), dtype=torch.int64).random_(generator=owner.generator))
-    known = torch_collate.default_collate_fn_map
-    added = {kind: f for kind, f in known.items() if _STANDARD_COLLATE.get(kind) is not f}
-    start = Start(dataset, owner.num_workers, owner._key, owner.worker_init_fn, added)
-    options = {
-        **owner._mode(),
-        "seed": owner._key,
-        "shuffle": owner._engine_shuffles,
-        "drop_last": owner.drop_last,
-        "batch_size": rows if samples else None,
-        "ordered": owner.in_order,
-        "on_error": owner.on_error,
-        "retries": owner.retries,
-        "max_bytes": owner.max_bytes,
-    }
-    is_map, listed, threads = owner._is_map, owner._lists_of is not None, owner.use_threads
-    tracked = None if owner.persistent_workers else dataset
-    title = type(dataset).__name__
-
-    def make(collates: bool) -> Loader:
-        one_by_one = collate_fn if collates and not samples else None
-        plan = Plan("map", dataset, title, hooked=tracked, initialise=start, paused=True)
-        if not is_map:
-            plan.kind = "stream"
-            plan.source = Streams(dataset, one_by_one)
-            # Threads share one copy of the dataset, which cannot know whose share it is to yield.
-            plan.streams = 1 if threads else max(options["workers"], 1)
-        else:
-            plan.length = len(dataset) if hasattr(dataset, "__len__") else 0
-            if listed:
-                plan.kind, plan.begin, plan.most_rows = "listed", lists, rows if samples else 1
-            if tensors is not None and not collates:
-                plan.kind, plan.sample = "columns", tuple(tensor[0] for tensor in tensors)
-                pairs = [_interop.array_of_tensor(tensor) for tensor in tensors]
-                plan.arrays = [pair[0] for pair in pairs if pair is not None]
-                lists.rows = plan.length
-            if one_by_one is not None:
-                plan.source = Collated(dataset, one_by_one)
-        collate = collate_fn if collates and samples else None
-        return Loader(plan, collate=collate, **options)
-
-    return make
-
-
-# ---- order -------------------------------------------------------------------------------------
-
-
-class _Lists:
-    """A sampler's lists of an epoch, as the engine asks for them; it may ask again for recent ones.
-
-    Parameters
-    ----------
-    window : int
-        Lists that may have been asked for and not been delivered as batches.
-    """
-
-    def __init__(self, window: int) -> None:
-        self._recent: deque[Any] = deque(maxlen=window)
-        self._taken = 0
-        self._source: Iterator[Any] = iter(())
-        self.rows: int | None = None  # indices must be of so many rows
-
-    def open(self, epoch: int, lists: Iterator[Any] | None) -> None:
-        self._recent.clear()
-        self._taken = 0
-        self._source = iter(()) if lists is None else lists
-
-    def __call__(self, epoch: int) -> Iterator[Any]:
-        # Only the engine counts steps: what was delivered long ago just takes its place.
-        for _ in range(self._taken - len(self._recent)):
-            yield ()
-        yield from list(self._recent)
-        for item in self._source:
-            if self.rows is not None:
-                item = _checked(item, self.rows)
-            self._recent.append(item)
-            self._taken += 1
-            yield item
-
-
-def _checked(indices: Any, rows: int) -> Any:
-    """Say of indices what indexing a tensor with them would say."""
-    array = np.asarray(indices)
-    if array.size == 0 or array.ndim != 1 or array.dtype.kind not in "iu":
-        raise TypeError(f"rows of tensors are taken by integers, not by {indices!r:.100}")
-    if array.min() < -rows or array.max() >= rows:
-        wrong = array[(array < -rows) | (array >= rows)][0]
-        raise IndexError(f"index {wrong} is out of bounds for a dataset of {rows}")
-    return np.where(array < 0, array + rows, array) if array.min() < 0 else array
-
-
-class _Order:
-    """Begins a sampler's epoch so that its order can be had again; `drawn` is what that takes."""
-
-    def __init__(self) -> None:
-        self.drawn: int | str | None = None
-
-    @staticmethod
-    def begin(owner: DataLoader) -> Iterator[Any]:
-        if _draws_its_seed(owner.sampler):
-            return iter(())  # see draw()
-        return iter(owner._index_sampler)
-
-    def draw(self, owner: DataLoader, lists: Iterator[Any], again: Any) -> Iterator[Any]:
-        """Make what `RandomSampler` would draw at its first index; or take what it drew then."""
-        sampler = owner.sampler
-        self.drawn = again
-        if _draws_its_seed(sampler):
-            if again is None:
-                self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
-            generator = torch.Generator()
-            generator.manual_seed(self.drawn)
-            sampler = RandomSampler(
-                sampler.data_source, sampler.replacement, sampler._num_samples, generator
-            )
-            if not owner._auto_collation:
-                lists = iter(sampler)
-            elif sampler.replacement:
-                lists = iter(BatchSampler(sampler, owner.batch_size, owner.drop_last))
-            else:
-                lists = _slices(sampler, owner.batch_size, owner.drop_last)
-        elif type(sampler) is RandomSampler and isinstance(sampler.generator, torch.Generator):
-            if again is None:
-                state = sampler.generator.get_state().numpy().tobytes()
-                self.drawn = base64.b64encode(state).decode()
-            else:
-                state = np.frombuffer(base64.b64decode(again), np.uint8).copy()
-                sampler.generator.set_state(torch.from_numpy(state))
-        return lists if owner._auto_collation else ([index] for index in lists)
-
-
-def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
-    """Batches of a RandomSampler without replacement: its numbers, in arrays instead of lists."""
-    rows, wanted = len(sampler.data_source), sampler.num_samples
-    passes = [torch.randperm(rows, generator=sampler.generator) for _ in range(-(-wanted // rows))]
-    order = (passes[0] if len(passes) == 1 else torch.cat(passes))[:wanted].numpy()
-    end = wanted - wanted % batch_size if drop_last else wanted
-    for at in range(0, end, batch_size):
-        yield order[at : at + batch_size]
-
-
-def _draws_its_seed(sampler: Any) -> bool:
-    return type(sampler) is RandomSampler and sampler.generator is None
-
-
-# ---- types -------------------------------------------------------------------------------------
-
-
-def _tensors(nest: Any, in_sequence: bool = False) -> Any:
-    """Turn a batch of the engine's (arrays, lists of what is no array) into default_collate's."""
-    kind = type(nest)
-    if kind is np.ndarray:
-        return torch.from_numpy(nest)
-    if kind is tuple:
-        return [_tensors(value, True) for value in nest]
-    if kind is dict:
-        return {key: _tensors(value) for key, value in nest.items()}
-    if kind is list:
-        if nest and _is_column(nest[0]):
-            values = tuple(nest) if in_sequence else nest
-            return values if isinstance(nest[0], (str, bytes)) else _collated(values)
-        return [_tensors(value, True) for value in nest]
-    if isinstance(nest, tuple):  # a named one
-        return kind(*(_tensors(value, True) for value in nest))
-    return nest
-
-
-def _is_column(value: Any) -> bool:
-    """Whether a list that begins so has an object of each sample, and is no sample that was a list.
-
-    The engine makes no object of what can be a row or be taken apart.
-    """
-    kind = type(value)
-    if kind is np.ndarray:
-        return bool(value.ndim == 0 or value.dtype.hasobject or value.dtype.kind == "T")
-    if kind in (list, dict) or isinstance(value, tuple):
-        return False
-    return not isinstance(value, torch.Tensor) or _interop.array_of_tensor(value) is None
-
-
-def _collated(values: Any) -> Any:
-    return torch_collate.default_collate(values)
-
-
-def _converted(item: Any) -> Any:
-    return torch_collate.default_convert(item)

@@ -1,0 +1,130 @@
+"""One set of workers of a DataLoader: a Loader, made of what torch's arguments say."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.data
+from torch.utils.data._utils import collate as torch_collate
+
+from . import _interop
+from ._plan import Plan
+from ._torch_order import Lists
+from ._torch_types import STANDARD_COLLATE
+from ._torch_worker import Collated, Start, Streams
+from .loader import Loader
+
+if TYPE_CHECKING:
+    from .torch import DataLoader
+
+
+class Line:
+    """A Loader for one iteration at a time, and whether its workers collate."""
+
+    def __init__(self, owner: DataLoader) -> None:
+        self.lists = Lists(((owner.prefetch_factor or 0) + 2) * (owner.num_workers + 1) + 8)
+        self.collates = owner._collates
+        self.iteration: weakref.ref[Any] | None = None  # who iterates
+        self.tensors = None if self.collates else _columns_of(owner)
+        self._make = _maker(owner, self.lists, self.tensors)
+        self.loader = self._make(self.collates)
+
+    def is_for(self, dataset: Any) -> bool:
+        """Whether the tensors that are gathered are the dataset's still."""
+        if self.tensors is None:
+            return True
+        now = dataset.tensors
+        return len(now) == len(self.tensors) and all(map(operator.is_, now, self.tensors))
+
+    def busy(self) -> bool:
+        return self.iteration is not None and self.iteration() is not None
+
+    def go_to(self, epoch: int) -> None:
+        state = self.loader.state()
+        if (state["epoch"], state["batches"]) != (epoch, 0) or state["ahead"]:
+            self.loader.restore({**state, "epoch": epoch, "batches": 0, "ahead": []})
+
+    def collate_from_now_on(self) -> Iterator[Any]:
+        """Make batches with default_collate, from the one on that could not be made of rows.
+
+        It stacks what rows cannot be (numbers and arrays of several types, dicts in another order),
+        and says in torch's words what cannot be stacked.
+        """
+        place = self.loader.state()
+        self.loader.close()
+        self.collates = True
+        self.loader = self._make(True)
+        self.loader.restore(place)
+        return iter(self.loader)
+
+
+def _columns_of(owner: DataLoader) -> tuple[Any, ...] | None:
+    """The tensors of a dataset whose samples are rows of tensors, to be gathered natively."""
+    dataset = owner.dataset
+    if type(dataset) is not torch.utils.data.TensorDataset or not owner._auto_collation:
+        return None
+    if owner.worker_init_fn is not None or not dataset.tensors or len(dataset) == 0:
+        return None
+    for tensor in dataset.tensors:
+        if type(tensor) is not torch.Tensor or _interop.array_of_tensor(tensor) is None:
+            return None
+        if not tensor[:1].is_contiguous():
+            return None
+    return tuple(dataset.tensors)
+
+
+def _maker(
+    owner: DataLoader, lists: Lists, tensors: tuple[Any, ...] | None
+) -> Callable[[bool], Loader]:
+    """How to make a line's Loader; holds on to nothing that leads back to the DataLoader."""
+    dataset = owner.dataset
+    collate_fn = owner.collate_fn
+    samples = owner._auto_collation
+    rows = owner.batch_size or getattr(owner.batch_sampler, "batch_size", None) or 64
+    if owner._key is None:
+        owner._key = int(torch.empty((), dtype=torch.int64).random_(generator=owner.generator))
+    known = torch_collate.default_collate_fn_map
+    added = {kind: f for kind, f in known.items() if STANDARD_COLLATE.get(kind) is not f}
+    start = Start(dataset, owner.num_workers, owner._key, owner.worker_init_fn, added)
+    options = {
+        **owner._mode(),
+        "seed": owner._key,
+        "shuffle": owner._engine_shuffles,
+        "drop_last": owner.drop_last,
+        "batch_size": rows if samples else None,
+        "ordered": owner.in_order,
+        "on_error": owner.on_error,
+        "retries": owner.retries,
+        "max_bytes": owner.max_bytes,
+    }
+    is_map, listed, threads = owner._is_map, owner._lists_of is not None, owner.use_threads
+    tracked = None if owner.persistent_workers else dataset
+    title = type(dataset).__name__
+
+    def make(collates: bool) -> Loader:
+        one_by_one = collate_fn if collates and not samples else None
+        plan = Plan("map", dataset, title, hooked=tracked, initialise=start, paused=True)
+        if not is_map:
+            plan.kind = "stream"
+            plan.source = Streams(dataset, one_by_one)
+            # Threads share one copy of the dataset, which cannot know whose share it is to yield.
+            plan.streams = 1 if threads else max(options["workers"], 1)
+        else:
+            plan.length = len(dataset) if hasattr(dataset, "__len__") else 0
+            if listed:
+                plan.kind, plan.begin, plan.most_rows = "listed", lists, rows if samples else 1
+            if tensors is not None and not collates:
+                plan.kind, plan.sample = "columns", tuple(tensor[0] for tensor in tensors)
+                pairs = [_interop.array_of_tensor(tensor) for tensor in tensors]
+                plan.arrays = [pair[0] for pair in pairs if pair is not None]
+                lists.rows = plan.length
+            if one_by_one is not None:
+                plan.source = Collated(dataset, one_by_one)
+        collate = collate_fn if collates and samples else None
+        return Loader(plan, collate=collate, **options)
+
+    return make

@@ -1,0 +1,113 @@
+"""The indices of an epoch of a DataLoader, drawn as torch draws them, and again where need be."""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, RandomSampler
+
+if TYPE_CHECKING:
+    from .torch import DataLoader
+
+
+class Lists:
+    """A sampler's lists of an epoch, as the engine asks for them; it may ask again for recent ones.
+
+    Parameters
+    ----------
+    window : int
+        Lists that may have been asked for and not been delivered as batches.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._recent: deque[Any] = deque(maxlen=window)
+        self._taken = 0
+        self._source: Iterator[Any] = iter(())
+        self.rows: int | None = None  # indices must be of so many rows
+
+    def open(self, epoch: int, lists: Iterator[Any] | None) -> None:
+        self._recent.clear()
+        self._taken = 0
+        self._source = iter(()) if lists is None else lists
+
+    def __call__(self, epoch: int) -> Iterator[Any]:
+        # Only the engine counts steps: what was delivered long ago just takes its place.
+        for _ in range(self._taken - len(self._recent)):
+            yield ()
+        yield from list(self._recent)
+        for item in self._source:
+            if self.rows is not None:
+                item = _checked(item, self.rows)
+            self._recent.append(item)
+            self._taken += 1
+            yield item
+
+
+def _checked(indices: Any, rows: int) -> Any:
+    """Say of indices what indexing a tensor with them would say."""
+    array = np.asarray(indices)
+    if array.size == 0 or array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"rows of tensors are taken by integers, not by {indices!r:.100}")
+    if array.min() < -rows or array.max() >= rows:
+        wrong = array[(array < -rows) | (array >= rows)][0]
+        raise IndexError(f"index {wrong} is out of bounds for a dataset of {rows}")
+    return np.where(array < 0, array + rows, array) if array.min() < 0 else array
+
+
+class Order:
+    """Begins a sampler's epoch so that its order can be had again; `drawn` is what that takes."""
+
+    def __init__(self) -> None:
+        self.drawn: int | str | None = None
+
+    @staticmethod
+    def begin(owner: DataLoader) -> Iterator[Any]:
+        if _draws_its_seed(owner.sampler):
+            return iter(())  # see draw()
+        return iter(owner._index_sampler)
+
+    def draw(self, owner: DataLoader, lists: Iterator[Any], again: Any) -> Iterator[Any]:
+        """Make what `RandomSampler` would draw at its first index; or take what it drew then."""
+        sampler = owner.sampler
+        self.drawn = again
+        if _draws_its_seed(sampler):
+            if again is None:
+                self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
+            generator = torch.Generator()
+            generator.manual_seed(self.drawn)
+            sampler = RandomSampler(
+                sampler.data_source, sampler.replacement, sampler._num_samples, generator
+            )
+            if not owner._auto_collation:
+                lists = iter(sampler)
+            elif sampler.replacement:
+                lists = iter(BatchSampler(sampler, owner.batch_size, owner.drop_last))
+            else:
+                lists = _slices(sampler, owner.batch_size, owner.drop_last)
+        elif type(sampler) is RandomSampler and isinstance(sampler.generator, torch.Generator):
+            if again is None:
+                state = sampler.generator.get_state().numpy().tobytes()
+                self.drawn = base64.b64encode(state).decode()
+            else:
+                state = np.frombuffer(base64.b64decode(again), np.uint8).copy()
+                sampler.generator.set_state(torch.from_numpy(state))
+        return lists if owner._auto_collation else ([index] for index in lists)
+
+
+def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
+    """Batches of a RandomSampler without replacement: its numbers, in arrays instead of lists."""
+    rows, wanted = len(sampler.data_source), sampler.num_samples
+    passes = [torch.randperm(rows, generator=sampler.generator) for _ in range(-(-wanted // rows))]
+    order = (passes[0] if len(passes) == 1 else torch.cat(passes))[:wanted].numpy()
+    end = wanted - wanted % batch_size if drop_last else wanted
+    for at in range(0, end, batch_size):
+        yield order[at : at + batch_size]
+
+
+def _draws_its_seed(sampler: Any) -> bool:
+    return type(sampler) is RandomSampler and sampler.generator is None
