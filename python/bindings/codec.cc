@@ -90,7 +90,8 @@ bool owns_its_memory(PyArrayObject* array, bool unique, PyArrayObject*& root, Co
   return true;
 }
 
-// ---- encoding ------------------------------------------------------------------------------------
+// ---- encoding
+// ------------------------------------------------------------------------------------
 
 void Encoder::put(const void* bytes, size_t n) {
   const auto* from = static_cast<const std::byte*>(bytes);
@@ -295,7 +296,7 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
   // NumPy does the strided copy, into an array laid over the block.
   Py_INCREF(PyArray_DESCR(array));
   Owned over(PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), PyArray_NDIM(array),
-                                PyArray_DIMS(array), nullptr, block, NPY_ARRAY_CARRAY, nullptr));
+                                  PyArray_DIMS(array), nullptr, block, NPY_ARRAY_CARRAY, nullptr));
   if (over && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(over.get()), array) == 0) {
     put_block(block, block);
     count_copy(counters_, reason, bytes);
@@ -346,15 +347,16 @@ bool Encoder::pickled(PyObject* value) {
   return true;
 }
 
-// ---- decoding ------------------------------------------------------------------------------------
+// ---- decoding
+// ------------------------------------------------------------------------------------
 
 namespace {
 
 struct Bytes {  // what a place names
   std::byte* data = nullptr;
-  uint64_t bytes = 0;     // from data on
-  uint64_t before = 0;    // and before it, for negative strides
-  Owned owner;              // keeps it; null: lives in the packet, copy it
+  uint64_t bytes = 0;   // from data on
+  uint64_t before = 0;  // and before it, for negative strides
+  Owned owner;          // keeps it; null: lives in the packet, copy it
 };
 
 class Decoder {
@@ -439,8 +441,8 @@ class Decoder {
     uint8_t flags, ndim, type;
     if (!get(flags) || !get(ndim) || !get(type) || ndim > NPY_MAXDIMS) return Owned(broken());
     Owned dtype = type == kOtherDtype
-                    ? class_ref()
-                    : Owned(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)));
+                      ? class_ref()
+                      : Owned(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)));
     if (!dtype || !PyArray_DescrCheck(dtype.get())) return Owned(broken());
     auto* descr = reinterpret_cast<PyArray_Descr*>(dtype.get());
     npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
@@ -471,7 +473,8 @@ class Decoder {
     if (above > bytes.bytes || below > bytes.before) return Owned(broken());
     dtype.release();  // the array's now
     if (!bytes.owner) {
-      Owned made(PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape, nullptr, nullptr, 0, nullptr));
+      Owned made(
+          PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape, nullptr, nullptr, 0, nullptr));
       if (!made) return {};
       auto* array = reinterpret_cast<PyArrayObject*>(made.get());
       std::memcpy(PyArray_DATA(array), bytes.data, total);
@@ -479,8 +482,9 @@ class Decoder {
       return made;
     }
     int writeable = (flags & 2) != 0 ? 0 : NPY_ARRAY_WRITEABLE;
-    Owned made(PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape, contiguous ? nullptr : strides,
-                                  bytes.data, writeable, nullptr));
+    Owned made(PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape,
+                                    contiguous ? nullptr : strides, bytes.data, writeable,
+                                    nullptr));
     if (made && PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(made.get()),
                                       bytes.owner.release()) != 0) {
       return {};
@@ -530,8 +534,8 @@ class Decoder {
       // An array as the buffer: it keeps the lease, whatever is made from it.
       npy_intp size = static_cast<npy_intp>(part.bytes);
       Owned over(part.owner ? PyArray_New(&PyArray_Type, 1, &size, NPY_UINT8, nullptr, part.data, 0,
-                                        NPY_ARRAY_CARRAY, nullptr)
-                          : PyArray_SimpleNew(1, &size, NPY_UINT8));
+                                          NPY_ARRAY_CARRAY, nullptr)
+                            : PyArray_SimpleNew(1, &size, NPY_UINT8));
       if (!over) return nullptr;
       auto* array = reinterpret_cast<PyArrayObject*>(over.get());
       if (!part.owner) {
@@ -542,7 +546,7 @@ class Decoder {
       if (PyList_Append(buffers.get(), over.get()) != 0) return nullptr;
     }
     Owned view(PyMemoryView_FromMemory(reinterpret_cast<char*>(pickle.data),
-                                     static_cast<Py_ssize_t>(pickle.bytes), PyBUF_READ));
+                                       static_cast<Py_ssize_t>(pickle.bytes), PyBUF_READ));
     PyObject* load = helper("penstock._interop", "load");
     if (!buffers || !view || load == nullptr) return nullptr;
     return PyObject_CallFunctionObjArgs(load, view.get(), buffers.get(), nullptr);
@@ -628,7 +632,8 @@ PyObject* decode(std::span<const std::byte> tree, std::span<std::byte> tail,
   return Decoder(tree, tail, std::move(tail_owner), arena_of).run();
 }
 
-// ---- in the same process -------------------------------------------------------------------------
+// ---- in the same process
+// -------------------------------------------------------------------------
 
 namespace {
 
@@ -668,8 +673,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     bool changed = false;
     for (Py_ssize_t i = 0; made && i < n; ++i) {
       PyObject* item = PyTuple_GET_ITEM(value, i);
-      PyObject* other =
-          detached(item, unique && only_ours(item), depth + 1, counters, bytes);
+      PyObject* other = detached(item, unique && only_ours(item), depth + 1, counters, bytes);
       if (other == nullptr) return nullptr;
       changed = changed || other != item;
       PyTuple_SET_ITEM(made.get(), i, other);
@@ -684,8 +688,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     Owned made(PyList_New(PyList_GET_SIZE(value)));
     for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(value); ++i) {
       PyObject* item = PyList_GET_ITEM(value, i);
-      PyObject* other =
-          detached(item, unique && only_ours(item), depth + 1, counters, bytes);
+      PyObject* other = detached(item, unique && only_ours(item), depth + 1, counters, bytes);
       if (other == nullptr) return nullptr;
       PyList_SET_ITEM(made.get(), i, other);
     }

@@ -1,13 +1,12 @@
 #pragma once
 
-#include "numpy_api.h"
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "numpy_api.h"
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/counters.h"
 #include "penstock/workers/board.h"
@@ -26,7 +25,8 @@ namespace penstock::python {
 //           | 'X' u32 dtype name, array   a torch tensor
 //           | 'P' u64 pickle, u32 place*  anything else: pickle protocol 5 with its buffers
 //   class  := u32 pickle
-//   array  := u8 flags (1 C-contiguous, 2 read-only), u8 ndim, dtype, i64 shape*, i64 stride* unless
+//   array  := u8 flags (1 C-contiguous, 2 read-only), u8 ndim, dtype, i64 shape*, i64 stride*
+//   unless
 //             contiguous, place
 //   dtype  := u8 NumPy's type number, or 255 u32 pickle of the dtype
 //   place  := 0 u64 bytes                 inline
@@ -39,8 +39,8 @@ class Encoder {
       : arena_(arena), number_(number), counters_(counters) {}
 
   // Encodes `value`, of which the caller holds the only reference that it knows of: an array that
-  // nobody else refers to is handed over, not copied (then drop `value` before it is finished with).
-  // False: a Python exception is set, and nothing is held.
+  // nobody else refers to is handed over, not copied (then drop `value` before it is finished
+  // with). False: a Python exception is set, and nothing is held.
   bool encode(PyObject* value);
 
   std::span<const std::byte> tree() const { return tree_; }

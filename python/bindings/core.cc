@@ -2,7 +2,6 @@
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-
 #include <unistd.h>
 
 #include <cstring>
@@ -39,7 +38,8 @@ nb::object steal(PyObject* object) {
 
 }  // namespace
 
-// ---- tickets of a sampler ------------------------------------------------------------------------
+// ---- tickets of a sampler
+// ------------------------------------------------------------------------
 
 bool ListedTickets::describe(const Position& at, Post& post) {
   if (error_) return false;
@@ -84,19 +84,21 @@ bool ListedTickets::describe(const Position& at, Post& post) {
   return true;
 }
 
-// ---- construction --------------------------------------------------------------------------------
+// ---- construction
+// --------------------------------------------------------------------------------
 
-Core::Core(nb::dict s) : owner_(getpid()), order_([&] {
-    Order::Options o;
-    o.length = setting<uint64_t>(s, "length");
-    o.batch_size = std::max<uint64_t>(setting<uint64_t>(s, "batch_size"), 1);
-    o.shuffle = setting<bool>(s, "shuffle");
-    o.seed = setting<uint64_t>(s, "seed");
-    o.drop_last = setting<bool>(s, "drop_last");
-    o.rank = setting<uint32_t>(s, "rank");
-    o.world = setting<uint32_t>(s, "world");
-    return o;
-  }()) {
+Core::Core(nb::dict s)
+    : owner_(getpid()), order_([&] {
+        Order::Options o;
+        o.length = setting<uint64_t>(s, "length");
+        o.batch_size = std::max<uint64_t>(setting<uint64_t>(s, "batch_size"), 1);
+        o.shuffle = setting<bool>(s, "shuffle");
+        o.seed = setting<uint64_t>(s, "seed");
+        o.drop_last = setting<bool>(s, "drop_last");
+        o.rank = setting<uint32_t>(s, "rank");
+        o.world = setting<uint32_t>(s, "world");
+        return o;
+      }()) {
   plan_.order = order_.options();
   plan_.samples = setting<bool>(s, "samples");
   plan_.retries = setting<uint32_t>(s, "retries");
@@ -221,7 +223,8 @@ void Core::set_fatal(nb::object exception) {
   board_->close();
 }
 
-// ---- the consumer ----------------------------------------------------------------------------------
+// ---- the consumer
+// ----------------------------------------------------------------------------------
 
 namespace {
 // Taken without the GIL, or two Python threads would wait for each other.
@@ -508,7 +511,8 @@ void Core::set_length(uint64_t length, uint64_t version) {
   feed_->set_version(version);
 }
 
-// ---- workers ---------------------------------------------------------------------------------------
+// ---- workers
+// ---------------------------------------------------------------------------------------
 
 void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
   PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, {});
@@ -516,8 +520,8 @@ void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb
 }
 
 void Core::set_inline(nb::object source, nb::object collate, nb::object update) {
-  inline_ = std::make_unique<PythonWorker>(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_,
-                                           PythonWorker::Outlet{});
+  inline_ = std::make_unique<PythonWorker>(plan_, source.ptr(), collate.ptr(), update.ptr(),
+                                           *board_, PythonWorker::Outlet{});
 }
 
 void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint32_t threads) {
@@ -574,7 +578,8 @@ void Core::send_update(uint64_t version, int fd, int64_t worker) {
   }
 }
 
-// ---- observation -----------------------------------------------------------------------------------
+// ---- observation
+// -----------------------------------------------------------------------------------
 
 Snapshot Core::snapshot(nb::dict about) {
   Snapshot s;
@@ -615,8 +620,8 @@ nb::dict Core::stats() {
   }
   nb::list losses;
   for (const LostItem& loss : losses_) {
-    losses.append(nb::make_tuple(loss.epoch, loss.index,
-                                 nb::str(loss.reason.data(), loss.reason.size())));
+    losses.append(
+        nb::make_tuple(loss.epoch, loss.index, nb::str(loss.reason.data(), loss.reason.size())));
   }
   out["losses"] = losses;
   nb::list workers;
@@ -654,7 +659,9 @@ void bind_core(nb::module_& m) {
   m.attr("END") = nb::borrow(end_marker());
   nb::class_<EpochIterator>(m, "EpochIterator")
       .def(nb::init<nb::object, uint64_t, uint64_t, nb::object>())
-      .def("__iter__", [](nb::handle self) { return self; })
+      .def(
+          "__iter__", [](nb::handle self) { return self; },
+          nb::sig("def __iter__(self) -> EpochIterator"))
       .def("__next__", &EpochIterator::next);
   nb::class_<Core>(m, "Core", "One Loader's engine. Internal: use penstock.Loader.")
       .def(nb::init<nb::dict>())

@@ -1,7 +1,5 @@
 #pragma once
 
-#include "numpy_api.h"
-
 #include <nanobind/nanobind.h>
 
 #include <atomic>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "codec.h"
+#include "numpy_api.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/columns.h"
 #include "penstock/pipeline/feed.h"
@@ -61,7 +60,8 @@ class Core {
   explicit Core(nanobind::dict settings);
   ~Core();
 
-  // `serial`: of the iteration that asks; a later one has made it stale (END). END: the epoch is over.
+  // `serial`: of the iteration that asks; a later one has made it stale (END). END: the epoch is
+  // over.
   nanobind::object next(uint64_t epoch, uint64_t serial);
   void set_serial(uint64_t serial) { serial_ = serial; }
   bool is_current(uint64_t serial) const { return serial == serial_; }
@@ -75,7 +75,8 @@ class Core {
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return board_->closed(); }
   void close(double grace);
-  // Lets go of what was made and not taken. After close(), when Python's threads have ended as well.
+  // Lets go of what was made and not taken. After close(), when Python's threads have ended as
+  // well.
   void drain();
   // Waits until no worker is busy with tickets that were taken back: before the dataset is changed.
   void settle();

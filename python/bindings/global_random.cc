@@ -83,7 +83,7 @@ void GlobalGenerators::rekey(uint64_t seed, uint64_t epoch, uint64_t index) {
 void GlobalGenerators::seed_torch(uint64_t key) {
   static PyObject* torch_name = PyUnicode_InternFromString("torch");
   if (!torch_seed_.is_valid()) {
-    PyObject* torch = PyDict_GetItem(PyImport_GetModuleDict(), torch_name);  // borrowed
+    PyObject* torch = PyDict_GetItem(PyImport_GetModuleDict(), torch_name);    // borrowed
     if (torch == nullptr || !nb::hasattr(torch, "default_generator")) return;  // or half imported
     torch_seed_ = nb::getattr(torch, "default_generator").attr("manual_seed");
   }

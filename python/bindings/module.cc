@@ -1,15 +1,14 @@
 #define PENSTOCK_IMPORTS_NUMPY
-#include "numpy_api.h"
-
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
 #include "core.h"
 #include "digest.h"
+#include "numpy_api.h"
 #include "os.h"
-#include "permutation.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "permutation.h"
 #include "random.h"
 
 namespace nb = nanobind;

@@ -45,8 +45,8 @@ class Owned {
 };
 
 // Around a call into Python from a thread that the interpreter may end there: CPython before 3.14
-// does that at exit by unwinding the thread's stack, through our frames, without the GIL. The thread
-// stays where it is instead, until the process is gone.
+// does that at exit by unwinding the thread's stack, through our frames, without the GIL. The
+// thread stays where it is instead, until the process is gone.
 //
 //   StayWhenEnded stay;
 //   PyObject* value = PyObject_GetItem(...);

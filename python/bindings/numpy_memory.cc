@@ -71,8 +71,8 @@ bool install_numpy_memory(Allocator& arena, size_t threshold) {
   }
   // Arrays keep a reference to the handler that made them, so both live for ever.
   auto* context = new Context{&arena, threshold};
-  auto* handler = new PyDataMem_Handler{
-      "penstock", 1, {context, allocate, allocate_zeroed, resize, release}};
+  auto* handler =
+      new PyDataMem_Handler{"penstock", 1, {context, allocate, allocate_zeroed, resize, release}};
   Owned capsule(PyCapsule_New(handler, "mem_handler", nullptr));
   Owned old(capsule ? PyDataMem_SetHandler(capsule.get()) : nullptr);
   if (!old) PyErr_Clear();

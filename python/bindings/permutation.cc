@@ -1,9 +1,8 @@
 #include "permutation.h"
 
-#include "numpy_api.h"
-
 #include <nanobind/nanobind.h>
 
+#include "numpy_api.h"
 #include "penstock/base/bijection.h"
 #include "penstock/pipeline/order.h"
 
@@ -18,7 +17,9 @@ class Permutation {
   Permutation(uint64_t length, uint64_t seed, uint64_t epoch)
       : length_(length),
         epoch_(epoch),
-        order_({.length = length, .batch_size = std::max<uint64_t>(length, 1), .shuffle = true,
+        order_({.length = length,
+                .batch_size = std::max<uint64_t>(length, 1),
+                .shuffle = true,
                 .seed = seed}) {}
   uint64_t length() const { return length_; }
 
@@ -38,8 +39,7 @@ class Permutation {
     auto n = static_cast<npy_intp>(count);
     nb::object made = nb::steal(PyArray_SimpleNew(1, &n, NPY_UINT64));
     if (!made.is_valid()) throw nb::python_error();
-    auto* data = static_cast<uint64_t*>(
-        PyArray_DATA(reinterpret_cast<PyArrayObject*>(made.ptr())));
+    auto* data = static_cast<uint64_t*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(made.ptr())));
     nb::gil_scoped_release unlocked;
     order_.indices(epoch_, 0, 0, start, {data, count});
     return made;

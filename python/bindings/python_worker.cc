@@ -178,8 +178,8 @@ Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
   }
   if (value) return value;
   if (settings_.on_error == OnError::kRaise || !is_trouble()) return value;
-  bool replace = settings_.on_error == OnError::kReplace && !indices_.objects &&
-                 order_.options().length > 0;
+  bool replace =
+      settings_.on_error == OnError::kReplace && !indices_.objects && order_.options().length > 0;
   if (!replace) {
     note_loss(row, key, false);
     return value;
@@ -294,7 +294,8 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
   slot.leave_to_supervisor();
 }
 
-// ---- an item is a whole batch --------------------------------------------------------------------
+// ---- an item is a whole batch
+// --------------------------------------------------------------------
 
 void PythonWorker::run_item(const Ticket& ticket, Slot& slot) {
   Owned value = sample(ticket, slot, 0);
@@ -313,7 +314,8 @@ void PythonWorker::emit_with_losses(Slot& slot, Owned value) {
   emit(slot, ResultKind::kReplaced, std::move(pair));
 }
 
-// ---- items are samples ---------------------------------------------------------------------------
+// ---- items are samples
+// ---------------------------------------------------------------------------
 
 // Writes one sample into its row. False: it failed; an exception is set if that is to be raised.
 bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row,
@@ -328,8 +330,7 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
         known_rows_ = whole;
       }
     }
-    std::byte* base =
-        base_ != nullptr ? nullptr : slot.rows(taken_.spec, known_layout_.bytes());
+    std::byte* base = base_ != nullptr ? nullptr : slot.rows(taken_.spec, known_layout_.bytes());
     if (base == nullptr) {
       auto expected = base_ != nullptr ? std::span<const std::byte>(known_spec_) : slot.layout();
       std::string text = "samples of one batch must be alike: index " + std::to_string(index) +
@@ -376,8 +377,7 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
     return;
   }
   Owned lost = losses();
-  Owned value(Py_BuildValue("(IOO)", count, lost.get(),
-                            columns_ ? columns_.get() : Py_None));
+  Owned value(Py_BuildValue("(IOO)", count, lost.get(), columns_ ? columns_.get() : Py_None));
   emit(slot, ResultKind::kRows, std::move(value), bytes);
 }
 
@@ -445,7 +445,8 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   emit_with_losses(slot, std::move(batch));
 }
 
-// ---- streams -------------------------------------------------------------------------------------
+// ---- streams
+// -------------------------------------------------------------------------------------
 
 void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   Stream& stream = streams_[ticket.stream];

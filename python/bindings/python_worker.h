@@ -1,13 +1,12 @@
 #pragma once
 
-#include "numpy_api.h"
-
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "codec.h"
+#include "numpy_api.h"
 #include "penstock/pipeline/order.h"
 #include "penstock/workers/link.h"
 #include "penstock/workers/worker.h"
@@ -53,7 +52,7 @@ class PythonWorker : public Fulfiller {
   // An index as the user sees it: a number, or whatever a sampler gave.
   struct Indices {
     std::vector<uint64_t> numbers;
-    Owned objects;  // a list, instead of numbers
+    Owned objects;                   // a list, instead of numbers
     PyObject* at(size_t row) const;  // new reference
   };
   struct Loss {

@@ -155,8 +155,7 @@ bool Sample::node(PyObject* value, int depth) {
   if (depth < kMaxDepth && (PyTuple_CheckExact(value) || named || PyList_CheckExact(value))) {
     bool list = PyList_CheckExact(value);
     put(spec, list ? 'L' : named ? 'M' : 'T');
-    if (named &&
-        !put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(Py_TYPE(value)))) {
+    if (named && !put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(Py_TYPE(value)))) {
       return false;
     }
     Py_ssize_t n = list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value);
@@ -183,7 +182,8 @@ bool Sample::node(PyObject* value, int depth) {
   return true;
 }
 
-// ---- columns -------------------------------------------------------------------------------------
+// ---- columns
+// -------------------------------------------------------------------------------------
 
 namespace {
 
@@ -264,7 +264,8 @@ void close_gaps(const RowLayout& layout, std::byte* base, const std::vector<uint
   }
 }
 
-// ---- the batch -------------------------------------------------------------------------------------
+// ---- the batch
+// -------------------------------------------------------------------------------------
 
 namespace {
 

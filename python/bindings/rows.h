@@ -1,12 +1,11 @@
 #pragma once
 
-#include "numpy_api.h"
-
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "numpy_api.h"
 #include "penstock/memory/batch_layout.h"
 #include "penstock/observe/counters.h"
 

@@ -77,8 +77,7 @@ void bind_worker(nb::module_& m) {
   });
   m.def("report_failure", [](int link, nb::bytes packed) {
     LinkHeader header{LinkMessage::kFailed, 0, 0, packed.size()};
-    link_send(link, header,
-              {static_cast<const std::byte*>(packed.data()), packed.size()});
+    link_send(link, header, {static_cast<const std::byte*>(packed.data()), packed.size()});
   });
   m.def("receive_update", [](int link) {
     LinkHeader header;

@@ -70,8 +70,8 @@ def dump_key(key: Any) -> bytes:
     return pickle.dumps(key, 5)
 
 
-def is_plain_dataclass(cls: type) -> bool:
-    """Whether instances are nothing but their ``__dict__``, so that fields may travel one by one."""
+def is_plain_dataclass(cls: Any) -> bool:
+    """Whether instances are nothing but their ``__dict__``: then fields travel one by one."""
     return (
         hasattr(cls, "__dict__")
         and cls.__dictoffset__ != 0
@@ -84,7 +84,7 @@ def is_plain_dataclass(cls: type) -> bool:
     )
 
 
-def make_dataclass(cls: type, fields: dict[str, Any]) -> Any:
+def make_dataclass(cls: Any, fields: dict[str, Any]) -> Any:
     made = cls.__new__(cls)
     made.__dict__.update(fields)
     return made
@@ -133,7 +133,8 @@ def copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Copy an array of a subclass; a memory map becomes an ordinary array."""
     if isinstance(array, np.memmap):
         return np.array(array, subok=False)
-    return array.copy()
+    copy: np.ndarray[Any, Any] = array.copy()
+    return copy
 
 
 def copy_tensor(tensor: Any) -> Any:

@@ -117,7 +117,9 @@ def plan_of(source: Any, samples: bool) -> Plan:
         return _columns(source, samples)
     if isinstance(source, dict) and any(isinstance(key, str) for key in source):
         others = {k: type(v).__name__ for k, v in source.items() if not _is_columns(v)}
-        raise InvalidArgument(f"a dict is fed when all it holds are arrays; not so {others}", "Loader")
+        raise InvalidArgument(
+            f"a dict is fed when all it holds are arrays; not so {others}", "Loader"
+        )
     if is_stream_function(source):
         title = getattr(source, "__name__", title)
         return Plan("stream", FunctionStream(source), title, hooked=None)

@@ -1,4 +1,4 @@
-"""The indices of an epoch of a DataLoader, drawn as torch draws them, and again where need be."""
+"""The indices of an epoch: drawn as torch draws them, and again where that is needed."""
 
 from __future__ import annotations
 

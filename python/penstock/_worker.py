@@ -35,7 +35,8 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         _engine.report_failure(link, pack_exception(error, f"worker {index}, starting"))
         sys.exit(1)
     restore_stderr()
-    version, length = settings["version"], settings["length"]
+    version: int = settings["version"]
+    length: int = settings["length"]
 
     def update(wanted: int) -> int:
         nonlocal version, length

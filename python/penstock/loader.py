@@ -282,13 +282,12 @@ class Loader:
         plan = self._plan
         if not plan.replayable:
             epoch, _, step = self._core.position()
-            if epoch or step:
-                if not self._resumed:
-                    raise InvalidArgument(
-                        f"{plan.title} is a generator that was begun already: it can be consumed "
-                        "once. Give the generator function, and it is called anew each epoch",
-                        "Loader",
-                    )
+            if (epoch or step) and not self._resumed:
+                raise InvalidArgument(
+                    f"{plan.title} is a generator that was begun already: it can be consumed "
+                    "once. Give the generator function, and it is called anew each epoch",
+                    "Loader",
+                )
         if self._edited and self._tracker is None and self._mode == "processes":
             from ._payload import Tracker
 
@@ -313,6 +312,7 @@ class Loader:
 
     def _call(self, hook: str) -> None:
         if hook in self._hooks:
+            self._core.settle()  # no thread is still reading what the hook may change
             getattr(self._plan.hooked, hook)()
 
     def _publish(self) -> None:
@@ -515,6 +515,10 @@ def _hooks(hooked: Any) -> tuple[str, ...]:
     for name in ("on_epoch_begin", "on_epoch_end"):
         method = getattr(type(hooked), name, None)
         home = (getattr(method, "__module__", "") or "").partition(".")[0]
-        if callable(getattr(hooked, name, None)) and home not in ("keras", "tf_keras", "tensorflow"):
+        if callable(getattr(hooked, name, None)) and home not in (
+            "keras",
+            "tf_keras",
+            "tensorflow",
+        ):
             found.append(name)
     return tuple(found)

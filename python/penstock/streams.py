@@ -78,7 +78,8 @@ class IterableStream:
         self.iterable = iterable
 
     def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
-        return iter(self.iterable)
+        stream_of_items: Iterable[Any] = iter(self.iterable)
+        return stream_of_items
 
 
 class OneShot:
@@ -89,7 +90,8 @@ class OneShot:
         self.begun = False
 
     def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
-        return iter(self.iterator)
+        items: Iterable[Any] = iter(self.iterator)
+        return items
 
     def __reduce__(self) -> Any:
         from .errors import InvalidArgument

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_workers_are_gone_within_a_second_when_the_parent_is_killed(method, numb
         script.send_signal(number)
         script.wait(10)
         left = wait_for_ends(sorted(everyone), 1.0)
-        assert not left, [open(f"/proc/{pid}/cmdline").read() for pid in left]
+        assert not left, [Path(f"/proc/{pid}/cmdline").read_text() for pid in left]
         assert script.returncode == -number
         assert "Traceback" not in script.stderr.read()
     assert shared_memory() <= before
@@ -79,7 +80,9 @@ def test_workers_are_gone_within_a_second_when_the_parent_is_killed(method, numb
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_parent_killed_with_workers_stuck_in_user_code(method, tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 class Stuck(Items):
     def __getitem__(self, i):
         if i == 1:
@@ -92,6 +95,7 @@ next(iterator)
 say(*(worker["pid"] for worker in feed.stats()["workers"]))
 next(iterator)
 """
+    )
     with start(tmp_path, text, method) as script:
         pids = [int(word) for word in script.stdout.readline().split()]
         script.kill()
@@ -119,7 +123,9 @@ def test_ctrl_c_ends_everything_with_one_traceback(mode, tmp_path):
 
 @pytest.mark.parametrize("mode", ["threads", "fork", "spawn"])
 def test_ctrl_c_while_the_consumer_waits(mode, tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 class Stuck(Items):
     def __getitem__(self, i):
         while i == 1:
@@ -135,6 +141,7 @@ except KeyboardInterrupt:
     feed.close()
     say("closed")
 """
+    )
     with start(tmp_path, text, mode) as script:
         assert script.stdout.readline() == "waiting\n"
         begin = time.monotonic()
@@ -149,17 +156,20 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("mode", ["threads", "fork", "forkserver", "spawn"])
 def test_a_feed_goes_on_after_an_interrupt_that_was_handled(mode, tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 def interrupt(number, frame):
     raise KeyboardInterrupt
 signal.signal(signal.SIGUSR1, interrupt)
-feed = penstock.Loader(Slow(30, 2000, 0.02), max_queue_size=1, **options())
+feed = penstock.Loader(Slow(30, 2000, 0.05), max_queue_size=1, **options())
 taken, interrupts = [], 0
 state = feed.state()
 next(iter(feed))  # an interrupt while workers are being started closes the feed
 while True:
     feed.restore(state)
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    if interrupts < 4:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
     try:
         for _, index in feed:
             taken.append(index)
@@ -167,10 +177,9 @@ while True:
         break
     except KeyboardInterrupt:
         interrupts += 1
-        if interrupts == 4:
-            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-say(interrupts >= 1, sorted(set(taken)) == list(range(30)), feed.epoch)
+say(interrupts == 4, sorted(set(taken)) == list(range(30)), feed.epoch)
 """
+    )
     code, out, error = run(tmp_path, text, mode)
     assert (code, out, error) == (0, "True True 1\n", "")
 
@@ -183,7 +192,7 @@ ENDINGS = {
     "exception": "for batch in feed: raise LookupError('of the script')",
     "sys.exit": "for batch in feed: sys.exit(3)",
     "held batches": "held = list(feed)",
-    "reference cycle": "class C: pass\nc = C(); c.me = c; c.feed = feed; c.it = iter(feed); next(c.it)",
+    "reference cycle": "class C: pass\nc = C(); c.me = c; c.feed = feed; c.it = iter(feed); next(c.it)",  # noqa: E501
     "closed in atexit": "import atexit\natexit.register(feed.close)\nnext(iter(feed))",
     "two feeds": (
         "other = penstock.Loader(Items(50), **options())\n"
@@ -193,14 +202,21 @@ ENDINGS = {
 }
 
 
+EVERY = [*MODES[:3], *(pytest.param(m, marks=pytest.mark.slow) for m in MODES[3:])]
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("mode", [*MODES[:3], *(pytest.param(m, marks=pytest.mark.slow) for m in MODES[3:])])
+@pytest.mark.parametrize("mode", EVERY)
 def test_the_interpreter_ends_with_a_feed_alive(mode, ending, tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 feed = penstock.Loader(Items(50, 3000), max_queue_size=4, **options())
 import atexit
 atexit.register(say, "the end")
-""" + ENDINGS[ending]
+"""
+        + ENDINGS[ending]
+    )
     begin = time.monotonic()
     code, out, error = run(tmp_path, text, mode)
     assert time.monotonic() - begin < 15
@@ -218,7 +234,9 @@ atexit.register(say, "the end")
 
 @pytest.mark.parametrize("mode", ["threads", "fork"])
 def test_the_interpreter_ends_while_workers_are_in_user_code(mode, tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 class Busy(Items):
     def __getitem__(self, i):
         end = time.monotonic() + (60 if i > 2 else 0)
@@ -233,6 +251,7 @@ for _ in range(3):
     next(iterator)
 say("done")
 """
+    )
     for _ in range(3):
         begin = time.monotonic()
         code, out, error = run(tmp_path, text, mode)
@@ -284,7 +303,10 @@ def test_a_fork_of_the_parent_leaves_its_feed_alone(mode, ending, tmp_path):
 
 
 def test_many_forks_while_a_feed_runs(tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
+import logging  # now: imported during a fork it would unlock what it did not lock
 feed = penstock.Loader(Slow(300, 2000, 0.001), max_queue_size=3, **options())
 stop = threading.Event()
 codes = []
@@ -296,18 +318,23 @@ def fork():
         codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 forker = threading.Thread(target=fork)
 forker.start()
-good = [index for _, index in feed] == list(range(300))
+good = True
+while good and len(codes) < 10:
+    good = [index for _, index in feed] == list(range(300))
 stop.set()
 forker.join()
-say(good, set(codes) == {7}, len(codes) > 5)
+say(good, set(codes) == {7})
 """
+    )
     for mode in ("threads", "fork"):
         code, out, error = run(tmp_path, text, mode)
-        assert (code, out, error) == (0, "True True True\n", "")
+        assert (code, out, error) == (0, "True True\n", "")
 
 
 def test_multiprocessing_of_the_user_beside_a_feed(tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 import multiprocessing
 if __name__ == "__main__":
     feed = penstock.Loader(Items(40, 3000), max_queue_size=3, **options())
@@ -318,19 +345,23 @@ if __name__ == "__main__":
         held += iterator
         say(pool.map(abs, range(-5, 0)), len(held))
 """
+    )
     code, out, error = run(tmp_path, text, "spawn")
     assert (code, error) == (0, "")
     assert out == "[5, 4, 3, 2, 1]\n[5, 4, 3, 2, 1] 40\n"
 
 
 def test_a_process_that_ends_takes_no_time_over_its_workers(tmp_path):
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 feed = penstock.Loader(Items(1000, 3000), **options())
 next(iter(feed))
 begin = time.monotonic()
 feed.close()
 say(time.monotonic() - begin)
 """
+    )
     for mode in ("threads", "fork", "spawn"):
         code, out, error = run(tmp_path, text, mode)
         assert (code, error) == (0, "")

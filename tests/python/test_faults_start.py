@@ -283,7 +283,7 @@ def test_no_descriptor_for_a_replacement_is_an_error(tmp_path):
         except OSError:
             pass
         try:
-            with pytest.raises((penstock.Error, OSError), match="(?i)descriptor|files|worker"):
+            with pytest.raises((penstock.Error, OSError), match=r"(?i)descriptor|files|worker"):
                 list(iterator)
         finally:
             for fd in fillers:

@@ -25,7 +25,7 @@ from datasets import BatchedSamples, GloballyRandom, Items, Keyed, Samples
 pytestmark = pytest.mark.timeout(60)
 
 
-@each(FAST + (SPAWN,))
+@each((*FAST, SPAWN))
 def test_items_come_in_order_exactly_once_in_every_epoch(mode):
     with penstock.Loader(Items(25), **mode.options) as feed:
         assert len(feed) == 25
@@ -83,7 +83,7 @@ def test_samples_are_equal_whoever_makes_them(source, options, modes):
             assert_same(epochs(feed, 2), wanted, str(mode))
 
 
-@each(FAST[1:] + (SPAWN,))
+@each((*FAST[1:], SPAWN))
 def test_items_drawn_from_rng_are_equal_whoever_makes_them(mode):
     def run(mode):
         with penstock.Loader(Keyed(), seed=9, shuffle=True, **mode.options) as feed:

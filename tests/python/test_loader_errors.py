@@ -290,9 +290,12 @@ def test_replace_of_whole_items(mode):
 
 @each(KINDS, ())
 def test_when_nothing_can_replace_it_is_an_error_after_all(mode):
-    with penstock.Loader(
-        Troubled(set(range(6)), 6), batch_size=3, on_error="replace", **mode.options
-    ) as feed, pytest.raises(Trouble):
+    with (
+        penstock.Loader(
+            Troubled(set(range(6)), 6), batch_size=3, on_error="replace", **mode.options
+        ) as feed,
+        pytest.raises(Trouble),
+    ):
         list(feed)
 
 

@@ -61,9 +61,7 @@ def take(nest, indices):
 
 
 @each((INLINE, THREADS, Mode(4), PROCESSES), (Mode(2, "spawn"),))
-@pytest.mark.parametrize(
-    "source", [pytest.param(source, id=name) for name, source in columns()]
-)
+@pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in columns()])
 def test_rows_of_arrays_are_gathered_into_batches(source, mode):
     if isinstance(source, np.ndarray) and source.dtype.hasobject:
         with penstock.Loader(source, batch_size=5, **mode.options) as feed:

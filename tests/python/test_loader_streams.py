@@ -150,7 +150,7 @@ def test_a_running_generator_is_consumed_once(mode):
         state = feed.state()
         assert [index for _, index in feed.steps(2)] == [0, 1]
         assert [index for _, index in feed] == [2, 3, 4]
-        with pytest.raises(penstock.InvalidArgument, match="consumed\\s+once|once"):
+        with pytest.raises(penstock.InvalidArgument, match="once"):
             list(feed)
         with pytest.raises(penstock.InvalidArgument, match="generator that runs already"):
             feed.restore(state)

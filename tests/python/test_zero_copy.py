@@ -1,4 +1,4 @@
-"""Zero-copy for unmodified code: nothing is copied that need not be, and nothing is ever aliased."""
+"""Zero-copy for unmodified code: nothing is copied that need not be, nothing is ever aliased."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock
-from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
+from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
 from datasets import Items
 from zero_copy import NO_COPY, ODD, ONE_COPY, Ways, arrays_in, expected
 
@@ -131,17 +131,17 @@ def test_held_batches_outlive_their_loader(batch_size, mode):
     iterator = iter(feed)
     held = [next(iterator) for _ in range(3)]
 
-    def check():
-        for array, index in held:
+    def check(batches):
+        for array, index in batches:
             assert (array == np.reshape(index, (-1, 1))).all()
 
     feed.close()
-    check()
+    check(held)
     gone = weakref.ref(feed)
     del feed, iterator
     gc.collect()
     assert gone() is None
-    check()
+    check(held)
     for array, _ in held:
         array += 1  # still mapped for writing
     del held, array

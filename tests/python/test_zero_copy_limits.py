@@ -54,7 +54,8 @@ def test_a_large_batch_takes_no_copy_and_no_page_faults_in_steady_state(mode):
             for batch, _ in feed:
                 assert batch.dtype == np.float32
         begin, made = faults(), sum(w["tickets"] for w in feed.stats()["workers"])
-        for batch, index in feed:
+        index = None
+        for batch, index in feed:  # noqa: B007
             assert 0.4 < batch.mean() < 0.6
         stats = feed.stats()
         count = sum(w["tickets"] for w in stats["workers"]) - made
