@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import time
 import weakref
 from typing import Any
@@ -250,14 +251,16 @@ def test_tensors_come_back_as_tensors_and_are_not_aliased(mode):
 
     class Tensors:
         def __init__(self):
-            self.kept = torch.zeros(4000)
+            self.kept = {}
 
         def __len__(self):
             return 6
 
         def __getitem__(self, i):
-            self.kept[:] = i
-            return torch.full((4000,), i), self.kept, torch.from_numpy(np.full(4000, i))
+            # One for each thread: what two write to at once is nobody's fault but the dataset's.
+            kept = self.kept.setdefault(threading.get_ident(), torch.zeros(4000))
+            kept[:] = i
+            return torch.full((4000,), i), kept, torch.from_numpy(np.full(4000, i))
 
     for batch_size in (None, 2):
         with penstock.Loader(Tensors(), batch_size=batch_size, **mode.options) as feed:
