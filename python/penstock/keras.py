@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.utils import PyDataset
@@ -26,6 +27,12 @@ from ._plan import Plan
 from .loader import Loader
 
 __all__ = ["Feed", "StreamFeed", "feed"]
+
+if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 8):
+    raise ImportError(
+        "penstock.keras needs Keras 3.8 or later, whose trainers ask for batches one by one and in "
+        f"order; this is {keras.__version__}. A penstock.Loader works with any (docs/keras.md)"
+    )
 
 # Keras looks at one batch to build a model (torch: at `steps_per_execution` of them) and at two to
 # know their shapes (TensorFlow). So many are kept, to be given again.
