@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import pickle
+import signal
 import warnings
 
 import numpy as np
@@ -104,6 +106,20 @@ def test_batches_of_processes_are_of_the_types_that_torch_makes():
                 continue
             dataset.form = form
             all_same(list(loader), list(TorchLoader(dataset, batch_size=5)))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("batch_size", [3, 64])
+def test_samples_that_are_no_rows_keep_their_order(shuffle, batch_size):
+    """From the batch on that shows it, the workers collate; what was delivered before stays."""
+    dataset = data.Numbers(200, "numbers, then names")
+    torch.manual_seed(6)
+    options = {"batch_size": batch_size, "shuffle": shuffle}
+    theirs = [list(TorchLoader(dataset, **options)) for _ in range(2)]
+    torch.manual_seed(6)
+    with DataLoader(dataset, num_workers=3, use_threads=True, **options) as loader:
+        for batches in theirs:
+            all_same(list(loader), batches)
 
 
 @pytest.mark.parametrize("form", data.WRONG)
@@ -474,6 +490,19 @@ def test_an_exception_has_its_type_and_place(way):
             next(batches)
         assert isinstance(caught.value.__cause__, penstock.WorkerTraceback)
         assert caught.value.__cause__.index == 11
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_dead_worker_loses_no_batch(kind):
+    dataset = data.Numbers(400) if kind == "map" else data.Stream(400)
+    with DataLoader(dataset, batch_size=4, num_workers=2) as loader:
+        expected = list(loader)
+        batches = iter(loader)
+        seen = [next(batches) for _ in range(10)]
+        os.kill(loader.stats()["workers"][1]["pid"], signal.SIGKILL)
+        all_same([*seen, *batches], expected)
+        if kind == "stream":  # which the other worker cannot take over
+            assert loader.stats()["restarts"] == 1
 
 
 def test_broken_samples_are_skipped_or_replaced_when_asked():

@@ -64,6 +64,7 @@ FORMS = {
     "keys in another order": lambda i: {"a": i, "b": 1} if i % 2 else {"b": 1, "a": i},
     "more keys": lambda i: {"a": i, "b": 1} if i else {"a": i},
     "float, then int": lambda i: i if i % 2 else float(i),
+    "numbers, then names": lambda i: {"a": i, "b": 1} if i < 150 else {"b": 1, "a": i},
     "two dtypes": lambda i: torch.tensor(i, dtype=torch.int64 if i % 2 else torch.float32),
 }
 
