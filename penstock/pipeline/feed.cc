@@ -231,7 +231,10 @@ void Feed::fill() {
   reap();
   uint64_t most = window();
   while (board_.posted() - board_.head() - taken_ < most) {
-    if (ended(cursor_)) {
+    // Steps that were delivered ahead before a restore are passed by as soon as the position
+    // reaches them, which may be before the cursor does; it may even be in the next epoch.
+    if (cursor_.epoch == position_.epoch) cursor_.step = std::max(cursor_.step, position_.step);
+    if (ended(cursor_) || cursor_.epoch < position_.epoch) {
       if (options_.pause_at_epochs || !tickets_.steps(cursor_.epoch + 1, 0)) return;
       if (cursor_.step == 0 && cursor_.base == 0) return;  // an empty epoch repeats for ever
       cursor_ = {cursor_.epoch + 1, 0, 0};

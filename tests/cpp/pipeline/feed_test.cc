@@ -236,12 +236,20 @@ TEST(Feed, seeking_goes_anywhere_and_makes_nothing_twice) {
 }
 
 TEST(Feed, what_was_delivered_ahead_is_left_out) {
-  World world({.length = 8, .queue = 3, .ordered = false});
-  world.feed().seek({2, 0, 1}, {3, 4, 6});
-  world.feed().begin_epoch();
-  std::set<uint64_t> steps;
-  while (auto at = world.take(2)) steps.insert(at->step);
-  EXPECT_EQ(steps, (std::set<uint64_t>{1, 2, 5, 7}));
+  for (uint32_t queue : {1, 3, 10}) {
+    for (bool pause : {false, true}) {
+      World world({.length = 8, .queue = queue, .workers = 0, .ordered = false, .pause = pause});
+      world.feed().seek({2, 0, 1}, {3, 4, 6, 7});
+      world.feed().begin_epoch();
+      std::vector<uint64_t> steps;
+      while (auto at = world.take(2)) steps.push_back(at->step);
+      EXPECT_EQ(steps, (std::vector<uint64_t>{1, 2, 5}));
+      EXPECT_EQ(world.feed().position(), (Position{3, 0, 0}));
+      EXPECT_EQ(world.in_flight() == 0, pause);
+      world.feed().begin_epoch();
+      EXPECT_EQ(world.take(3), (Position{3, 0, 0}));
+    }
+  }
 }
 
 TEST(Feed, a_claimed_granule_keeps_its_memory_until_its_worker_is_done) {

@@ -59,6 +59,7 @@ class Walk {
           break;
         case 4:
           feed_->restore(states[below(states.size())]);
+          seen_.clear();
           break;
         case 5:
           if (below(4) != 0) break;
@@ -102,7 +103,8 @@ class Walk {
     }
   }
 
-  // All rows are of one batch of the epoch that they say, in its order, but for those left out.
+  // Between two restores nothing comes twice. All rows are of one batch of the epoch that they say,
+  // in its order, but for those left out.
   void check(const Example& batch) {
     auto indices = testing::numbers(batch, "index");
     auto epochs = testing::numbers(batch, "epoch");
@@ -120,6 +122,9 @@ class Walk {
       order_->indices(epoch, 0, step, 0, plan);
       std::erase_if(plan, [&](uint64_t index) { return bad_.contains(index); });
       found = std::equal(plan.begin(), plan.end(), indices.begin(), indices.end());
+      if (found) {
+        EXPECT_TRUE(seen_.insert({epoch, step}).second) << epoch << " " << step;
+      }
     }
     EXPECT_TRUE(found) << "no batch of epoch " << epoch;
   }
@@ -128,6 +133,7 @@ class Walk {
   LoaderOptions options_;
   uint64_t length_;
   std::set<uint64_t> bad_;
+  std::set<std::pair<uint64_t, uint64_t>> seen_;  // (epoch, step)
   std::unique_ptr<Order> order_;
   std::unique_ptr<Loader> feed_;
 };
