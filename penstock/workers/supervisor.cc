@@ -1,6 +1,7 @@
 #include "penstock/workers/supervisor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <new>
@@ -16,6 +17,7 @@ namespace {
 constexpr uint64_t kAlarmTag = UINT64_MAX;
 constexpr uint64_t kLinkBit = uint64_t{1} << 32;
 constexpr int64_t kRoomTickNs = 5'000'000;
+constexpr std::chrono::milliseconds kLookForClosing{50};  // somebody else may close the board
 constexpr int64_t kKillNs = 2'000'000'000;  // that a process may take to die of SIGKILL
 
 // Somebody else's poller may hold this descriptor too; a poller of our own tells when it ends.
@@ -324,10 +326,17 @@ void Supervisor::drop_orphans() {
   }
 }
 
+bool Supervisor::knows(uint32_t number) {
+  std::lock_guard lock(mutex_);
+  return arenas_.contains(number);
+}
+
 std::shared_ptr<Region> Supervisor::region(uint32_t number) {
   std::unique_lock lock(mutex_);
   if (any_orphans_) drop_orphans();
-  announced_.wait(lock, [&] { return arenas_.contains(number) || closed_.load(); });
+  auto decided = [&] { return arenas_.contains(number) || closed_.load() || board_.closed(); };
+  while (!announced_.wait_for(lock, kLookForClosing, decided)) {
+  }
   auto found = arenas_.find(number);
   return found == arenas_.end() ? nullptr : found->second.region;
 }

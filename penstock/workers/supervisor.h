@@ -67,8 +67,10 @@ class Supervisor {
   // Sleeps until something has to be done that only the caller can do.
   Event wait();
 
+  // Whether a worker announced an arena by this number, so that region() will not wait.
+  bool knows(uint32_t number);
   // The arena that a worker announced by this number. Waits for its message if a result was faster.
-  // nullptr once the supervisor is closed.
+  // nullptr once the supervisor or the board is closed.
   std::shared_ptr<Region> region(uint32_t number);
 
   // Kills every process that is still there after `grace_ns`, and ends wait() for good.

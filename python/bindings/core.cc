@@ -147,7 +147,12 @@ Core::Core(nb::dict s)
   supervisor_ = std::make_unique<Supervisor>(*board_, *arena_, policy);
   feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options,
                                  [this](Unit& unit) { let_go(unit); });
-  arena_of_ = [this](uint32_t number) { return supervisor_->region(number); };
+  arena_of_ = [this](uint32_t number) {
+    if (supervisor_->knows(number)) return supervisor_->region(number);
+    // The thread that hears of it may be waiting for the GIL.
+    nb::gil_scoped_release unlocked;
+    return supervisor_->region(number);
+  };
 }
 
 Core::~Core() {
@@ -287,6 +292,15 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
   }
 }
 
+// The arena that a packet speaks of may be gone because the loader was closed meanwhile.
+nb::object Core::decoded(PyObject* made) {
+  if (made == nullptr && board_->closed()) {
+    PyErr_Clear();
+    check_open();
+  }
+  return steal(made);
+}
+
 // What a unit carries, as a Python object; it is the unit's no longer.
 nb::object Core::unit_value(Unit& unit) {
   ResultKind kind = unit.kind;
@@ -297,7 +311,7 @@ nb::object Core::unit_value(Unit& unit) {
   }
   if (kind == ResultKind::kNone || unit.length == 0) return nb::none();
   if (unit.length <= Slot::kInline) {
-    return steal(decode({unit.packet, unit.length}, {}, nullptr, arena_of_));
+    return decoded(decode({unit.packet, unit.length}, {}, nullptr, arena_of_));
   }
   if (unit.block.arena == kSpilled) {
     std::shared_ptr<Spill> spill(reinterpret_cast<Spill*>(std::exchange(unit.object, 0)));
@@ -308,12 +322,13 @@ nb::object Core::unit_value(Unit& unit) {
     if (tree > spill->size) throw Error(Code::kInternal, "Loader", "a packet longer than itself");
     tail = std::min(tail, spill->size);
     std::byte* bytes = spill->bytes.get();
-    return steal(decode({bytes, tree}, {bytes + tail, spill->size - tail}, spill, arena_of_));
+    return decoded(decode({bytes, tree}, {bytes + tail, spill->size - tail}, spill, arena_of_));
   }
   auto region = arena_of_(unit.block.arena);
-  if (region == nullptr) throw Error(Code::kClosed, "Loader", "the loader was closed");
+  if (region == nullptr) check_open();
+  if (region == nullptr) throw Error(Code::kInternal, "Loader", "a result without its arena");
   Lease lease(region, {unit.block.offset, unit.block.bytes, unit.block.generation, 0});
-  return steal(decode({lease.data(), unit.length}, {}, nullptr, arena_of_));
+  return decoded(decode({lease.data(), unit.length}, {}, nullptr, arena_of_));
 }
 
 void Core::let_go(Unit& unit) {

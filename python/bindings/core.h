@@ -102,6 +102,7 @@ class Core {
   nanobind::object take();
   nanobind::object take_rows(Post& post);
   nanobind::object unit_value(Unit& unit);
+  nanobind::object decoded(PyObject* made);
   void let_go(Unit& unit);
   void note_losses(PyObject* list, uint64_t epoch);
   [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
