@@ -278,6 +278,7 @@ TEST(LoaderTimeouts, a_stuck_ticket_is_an_error_that_names_it) {
   EXPECT_EQ(feed.failure()->index, 9u);
   EXPECT_EQ(feed.stats().timeouts, 1u);
   EXPECT_EQ(take_epoch(feed), iota(16));  // another thread has the stuck one's place
+  while (feed.stats().restarts == 0) std::this_thread::yield();
   EXPECT_EQ(feed.stats().restarts, 1u);
   gate->open();
 }
