@@ -60,16 +60,16 @@ demo: $(STAMPS)/engine $(STAMPS)/demo-group
 $(CPP): cpp-%: $(STAMPS)/system-test $(STAMPS)/build
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
-	ctest --preset $*
+	ctest --preset $* $(if $(CI),--repeat until-pass:2)
 
 test: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-release
-	$(PY) -m pytest -m "not slow"
+	tools/pytest.sh $(PY) -m "not slow"
 
 test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-asan
 	$(MAKE) --no-print-directory cpp-tsan
-	$(PY) -m pytest -m slow
+	tools/pytest.sh $(PY) -m slow
 
 # Peers that are not here are left out of the tables.
 $(STAMPS)/peers: tools/frameworks.sh $(STAMPS)/demo-group $(STAMPS)/bench-group
