@@ -102,6 +102,13 @@ class Troubled:
         return np.full(self.width, index, np.int64), index
 
 
+class TroubledTogether(Troubled):
+    """The same, with ``__getitems__``."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
 class Flaky:
     """Raises the first `times` times that an index is asked for, counted per process."""
 

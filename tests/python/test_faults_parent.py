@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(90)
 
 MODES = ["in line", "threads", "fork", "forkserver", "spawn"]
 METHODS = ["fork", "forkserver", "spawn"]
+SLOW_METHODS = [pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:]]
 
 # A script that feeds in the mode that its first argument names.
 HEAD = """
@@ -78,7 +79,7 @@ def test_workers_are_gone_within_a_second_when_the_parent_is_killed(method, numb
     assert shared_memory() <= before
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fork", *SLOW_METHODS])
 def test_a_parent_killed_with_workers_stuck_in_user_code(method, tmp_path):
     text = (
         HEAD
@@ -154,7 +155,7 @@ except KeyboardInterrupt:
     assert time.monotonic() - begin < 5
 
 
-@pytest.mark.parametrize("mode", ["threads", "fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("mode", ["threads", "fork", *SLOW_METHODS])
 def test_a_feed_goes_on_after_an_interrupt_that_was_handled(mode, tmp_path):
     text = (
         HEAD
@@ -202,7 +203,7 @@ ENDINGS = {
 }
 
 
-EVERY = [*MODES[:3], *(pytest.param(m, marks=pytest.mark.slow) for m in MODES[3:])]
+EVERY = [*MODES[:3], *SLOW_METHODS]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -252,7 +253,7 @@ for _ in range(3):
 say("done")
 """
     )
-    for _ in range(3):
+    for _ in range(2):
         begin = time.monotonic()
         code, out, error = run(tmp_path, text, mode)
         assert (code, out, error) == (0, "done\n", "")
@@ -295,7 +296,7 @@ say([index for _, index in feed] == list(range(40)), feed.stats()["restarts"])
 
 
 @pytest.mark.parametrize("ending", ["exit", "_exit", "del"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", EVERY)
 def test_a_fork_of_the_parent_leaves_its_feed_alone(mode, ending, tmp_path):
     code, out, error = run(tmp_path, FORKED, mode, ending)
     assert (code, error) == (0, "")

@@ -83,7 +83,7 @@ def test_samples_are_equal_whoever_makes_them(source, options, modes):
             assert_same(epochs(feed, 2), wanted, str(mode))
 
 
-@each((*FAST[1:], SPAWN))
+@each(FAST[1:])
 def test_items_drawn_from_rng_are_equal_whoever_makes_them(mode):
     def run(mode):
         with penstock.Loader(Keyed(), seed=9, shuffle=True, **mode.options) as feed:

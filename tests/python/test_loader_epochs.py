@@ -60,7 +60,7 @@ def test_hooks_run_once_here_and_their_effects_are_seen_by_all_workers(mode):
         assert source.calls == [("begin", *here), ("end", *here)] * 4
 
 
-@each((Mode(1, "fork"), Mode(1, "spawn")), ())
+@each((Mode(1, "fork"),), (Mode(1, "spawn"),))
 def test_workers_keep_their_caches_and_open_files_across_epochs(mode):
     with penstock.Loader(Hooked(), **mode.options) as feed:
         first, second, third = (list(feed) for _ in range(3))
@@ -93,7 +93,7 @@ def test_steps_run_hooks_where_epochs_end(mode):
         assert [call[0] for call in source.calls] == ["begin", "end"] * 2 + ["begin"]
 
 
-@each((PROCESSES, SPAWN), ())
+@each((PROCESSES,), (SPAWN, Mode(2, "forkserver")))
 def test_a_worker_that_is_replaced_starts_with_what_hooks_changed(mode):
     source = Hooked()
     with penstock.Loader(source, **mode.options) as feed:

@@ -16,10 +16,10 @@ from datasets import Trouble, count_to, for_ever, raises_at_four, safe_items, te
 pytestmark = pytest.mark.timeout(60)
 
 SOME = (INLINE, THREADS, PROCESSES)
-ALL_KINDS = (INLINE, THREADS, Mode(4), PROCESSES, Mode(2, "forkserver"), SPAWN)
+OTHERS = (Mode(2, "forkserver"), SPAWN)
 
 
-@each(ALL_KINDS, ())
+@each((INLINE, THREADS, Mode(4), PROCESSES), OTHERS)
 @pytest.mark.parametrize(
     "source",
     [ten_items, safe_items, functools.partial(count_to, 10)],

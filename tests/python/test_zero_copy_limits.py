@@ -44,27 +44,28 @@ class Images:
 
 @each((ONE,), (Mode(2, "spawn"), Mode(2, "forkserver")))
 def test_a_large_batch_takes_no_copy_and_no_page_faults_in_steady_state(mode):
-    with penstock.Loader(Images(25, 4), max_queue_size=3, **mode.options) as feed:
+    with penstock.Loader(Images(20, 4), max_queue_size=3, **mode.options) as feed:
         pages = 4 * 224 * 224 * 3 * 4 // PAGE
 
-        def faults():
-            return sum(minor_faults(worker["pid"]) for worker in feed.stats()["workers"])
+        def read():
+            workers = [w for w in feed.stats()["workers"] if w["pid"]]  # none before the first batch
+            return sum(minor_faults(w["pid"]) for w in workers), sum(w["tickets"] for w in workers)
 
-        for _ in range(2):  # until every block that is ever needed is there
+        # How many blocks are ever needed at once depends on who is fast when: so the steady state
+        # comes some time, and in it an epoch costs next to no faults. Each batch is three times as
+        # many pages: drawn as float64, and again as float32.
+        shares = []
+        while not shares or (shares[-1] > 0.02 and len(shares) < 12):
+            faults, tickets = read()
             for batch, _ in feed:
                 assert batch.dtype == np.float32
-        begin, made = faults(), sum(w["tickets"] for w in feed.stats()["workers"])
-        index = None
-        for batch, index in feed:  # noqa: B007
-            assert 0.4 < batch.mean() < 0.6
+                assert 0.4 < batch.mean() < 0.6
+            more, made = read()
+            shares.append((more - faults) / (made - tickets) / (3 * pages))
+        assert shares[-1] <= 0.02, shares
         stats = feed.stats()
-        count = sum(w["tickets"] for w in stats["workers"]) - made
-        assert count >= 20
-        # Each batch is three times this many pages: drawn as float64, and again as float32.
-        assert (faults() - begin) / count < 0.05 * pages
         assert sum(stats["bytes_copied"].values()) == 0
-        assert stats["copies_avoided"] >= 75
-        assert index == 24
+        assert stats["copies_avoided"] >= 20 * len(shares)
 
 
 class Limited(Items):
