@@ -20,6 +20,7 @@ SLOW_METHODS = [pytest.param(method, marks=pytest.mark.slow) for method in METHO
 # A script that feeds in the mode that its first argument names.
 HEAD = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" has it ignored
 import penstock
 from datasets import Items
 from faults import Slow
