@@ -48,7 +48,9 @@ def test_a_large_batch_takes_no_copy_and_no_page_faults_in_steady_state(mode):
         pages = 4 * 224 * 224 * 3 * 4 // PAGE
 
         def read():
-            workers = [w for w in feed.stats()["workers"] if w["pid"]]  # none before the first batch
+            workers = [
+                w for w in feed.stats()["workers"] if w["pid"]
+            ]  # none before the first batch
             return sum(minor_faults(w["pid"]) for w in workers), sum(w["tickets"] for w in workers)
 
         # How many blocks are ever needed at once depends on who is fast when: so the steady state
