@@ -109,6 +109,14 @@ size_t Allocator::populate_ahead(size_t bytes) noexcept {
   }
 }
 
+void Allocator::trim() noexcept {
+  PageHeap::Lock lock(impl_->mutex);
+  if (impl_->abandoned) return;
+  impl_->collect();
+  impl_->drop_empty_slabs();
+  impl_->pages.trim(UINT32_MAX);
+}
+
 void Allocator::collect() noexcept {
   PageHeap::Lock lock(impl_->mutex);
   if (!impl_->abandoned) impl_->collect();

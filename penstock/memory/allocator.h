@@ -86,6 +86,9 @@ class Allocator {
   // nothing better to do. Returns the bytes that are newly backed.
   size_t populate_ahead(size_t bytes) noexcept;
 
+  // Gives back all pages that no live block needs: when nothing more will be allocated for a while.
+  void trim() noexcept;
+
   // Takes back what leases have returned. allocate() does it by itself; for tests and idle threads.
   void collect() noexcept;
 

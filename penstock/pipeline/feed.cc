@@ -32,7 +32,11 @@ void Feed::drain() {
       if (unit.kind != ResultKind::kNone) discard_(unit);
       unit.kind = ResultKind::kNone;
     }
+    Post& post = board_.post_at(seq);
+    if (post.slot_bytes != 0) arena_.release(arena_.region()->base() + post.slot_offset);
+    post.slot_bytes = 0;
   }
+  arena_.trim();
 }
 
 // ---- taking ------------------------------------------------------------------------------------

@@ -326,6 +326,11 @@ void Supervisor::drop_orphans() {
   }
 }
 
+void Supervisor::forget_arenas() {
+  std::lock_guard lock(mutex_);
+  arenas_.clear();
+}
+
 bool Supervisor::knows(uint32_t number) {
   std::lock_guard lock(mutex_);
   return arenas_.contains(number);

@@ -73,6 +73,9 @@ class Supervisor {
   // nullptr once the supervisor or the board is closed.
   std::shared_ptr<Region> region(uint32_t number);
 
+  // Keeps no arena any longer; what leases hold stays. After close().
+  void forget_arenas();
+
   // Kills every process that is still there after `grace_ns`, and ends wait() for good.
   void close(int64_t grace_ns);
 

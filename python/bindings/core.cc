@@ -204,6 +204,7 @@ void Core::close(double grace) {
 void Core::drain() {
   if (getpid() != owner_ || !consumer_.try_lock()) return;  // whoever is in next() goes on to ~Core
   feed_->drain();
+  supervisor_->forget_arenas();
   consumer_.unlock();
 }
 

@@ -15,7 +15,8 @@ from typing import Any
 from . import _engine, errors
 from ._plan import Plan
 
-# Workers that die this often before they are ready for tickets will not get better.
+# A worker that dies this often in a row before it is ready for tickets will not get better. Before
+# the first batch, all workers count together.
 _MOST_FALSE_STARTS = 3
 _STDERR_TAIL = 4096
 
@@ -47,7 +48,7 @@ class Crew:
         self._payload: Any = None
         self._launcher: Any = None
         self._stderr: dict[int, int] = {}
-        self._false_starts = 0
+        self._false_starts: dict[int, int] = {}
         self._next_number = 0
         self._spare = 0
         self._threads: list[threading.Thread] = []
@@ -185,8 +186,7 @@ class Crew:
         if started is not None:
             how = describe_exit(started.wait(1.0) or 0)
             started.close()
-        self._false_starts = 0 if ready else self._false_starts + 1
-        if self._false_starts >= _MOST_FALSE_STARTS:
+        if self._false_start(worker, ready) >= _MOST_FALSE_STARTS:
             said = self._said(worker)
             self.core.set_fatal(
                 errors.WorkerLost(
@@ -201,6 +201,11 @@ class Crew:
             self.core.count_restart()
         except Exception as error:
             self.core.set_fatal(error)
+
+    def _false_start(self, worker: int, ready: bool) -> int:
+        counts = self._false_starts
+        counts[worker] = 0 if ready else counts.get(worker, 0) + 1
+        return counts[worker] if self.core.stats()["delivered"] else sum(counts.values())
 
     def _said(self, worker: int) -> str:
         fd = self._stderr.get(worker)

@@ -167,8 +167,9 @@ def test_idle_workers_that_die_are_replaced(mode):
 class Killer(threading.Thread):
     """Kills workers of a feed at times that have nothing to do with what they are at.
 
-    Once or twice quickly, then not before all tickets that were in flight were delivered: so none
-    is lost a third time, which would be an error, and rightly.
+    Once or twice quickly, then not before all tickets that were in flight were delivered, and all
+    workers did something: so no ticket is lost a third time, and no worker dies a third time
+    before its first, which would be errors, and rightly.
     """
 
     def __init__(self, feed, seed, in_flight):
@@ -186,9 +187,15 @@ class Killer(threading.Thread):
                 pids = worker_pids(self.feed)
                 for pid in pids if self.draw.random() < 0.2 else [self.draw.choice(pids)]:
                     self.kill(pid)
-            goal = self.feed.stats()["delivered"] + self.in_flight
-            while not self.stop.is_set() and self.feed.stats()["delivered"] < goal:
+            before = self.feed.stats()
+            while not self.stop.is_set() and not self.recovered(before, self.feed.stats()):
                 time.sleep(0.001)
+
+    def recovered(self, before, now):
+        return now["delivered"] >= before["delivered"] + self.in_flight and all(
+            new["tickets"] > old["tickets"]
+            for old, new in zip(before["workers"], now["workers"], strict=True)
+        )
 
     def kill(self, pid):
         try:

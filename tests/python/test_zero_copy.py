@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import os
 import threading
 import time
 import weakref
@@ -15,6 +17,7 @@ import pytest
 import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
 from datasets import Items
+from faults import wait_until
 from zero_copy import NO_COPY, ODD, ONE_COPY, Ways, arrays_in, expected
 
 pytestmark = pytest.mark.timeout(60)
@@ -148,6 +151,34 @@ def test_held_batches_outlive_their_loader(batch_size, mode):
     del held, array
 
 
+def shared_bytes():
+    """Bytes of memory in all memfds that this process has open."""
+    total = 0
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry.path).startswith("/memfd:"):
+                total += os.stat(entry.path).st_blocks * 512
+    return total
+
+
+@each((PROCESSES,), (SPAWN,))
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_closing_gives_memory_back_although_the_feed_is_still_there(batch_size, mode):
+    before = shared_bytes()
+    with penstock.Loader(Items(60, 200_000), batch_size=batch_size, **mode.options) as feed:
+        iterator = iter(feed)
+        held = [next(iterator) for _ in range(3)]
+        payload = sum(array.nbytes for array, _ in held)
+        wait_until(lambda: shared_bytes() - before > 3 * payload)
+    del iterator
+    if batch_size is not None:  # samples lie in the feed's own arena, which goes batch by batch
+        assert shared_bytes() - before < payload + (2 << 20)
+    assert all((array == np.reshape(index, (-1, 1))).all() for array, index in held)
+    del held
+    assert shared_bytes() - before < 2 << 20
+    assert feed.stats()["delivered"] == 3
+
+
 class Remembered(Items):
     """Knows which of its arrays are still somewhere, in this process."""
 
@@ -198,7 +229,7 @@ def test_samples_are_never_aliased(way, mode):
                     assert_same(row, expected(way, 3 * b + r), f"{way}, {b}, {r}")
 
 
-@each((INLINE, THREADS, PROCESSES), ())
+@each((INLINE, Mode(1), Mode(1, "fork")), ())
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 def test_error_policies_do_not_alias(policy, mode):
     class Troubled(Ways):
@@ -224,8 +255,6 @@ def test_error_policies_do_not_alias(policy, mode):
 
 
 def test_a_fork_of_this_process_does_not_release_what_is_held():
-    import os
-
     with penstock.Loader(Items(20, 30_000), max_queue_size=1, **PROCESSES.options) as feed:
         iterator = iter(feed)
         held = [next(iterator) for _ in range(4)]
