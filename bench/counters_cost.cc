@@ -1,6 +1,7 @@
 // What counting and tracing cost per batch: the same calls that a worker and the consumer make for
-// each ticket, over and over. Prints nanoseconds: worker, consumer, worker and consumer with
-// events that are too long to be merged.
+// each ticket, over and over. Prints nanoseconds: worker and consumer with tickets so quick that the
+// clock is read for kUntimed of them at a time, then with tickets that are each timed, and too long
+// for their events to be merged.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -34,16 +35,19 @@ struct Worker {
   TraceWriter trace{ring.get()};
   uint64_t skew = 0;
   uint64_t mark = now_ns();
+  uint32_t untimed = 0;
 
   // As workers/worker.cc does after each ticket, and the hand-over for its one array.
   void ticket(uint64_t step, uint64_t spacing) {
-    skew += spacing;
-    uint64_t end = now_ns() + skew;
     counters.tickets.add_single_writer();
     counters.samples.add_single_writer();
     counters.bytes.add_single_writer(4096);
-    counters.busy_ns.add_single_writer(end - mark);
     count_avoided_copy(counters, 4096);
+    if (spacing == 0 && ++untimed < kUntimed) return;
+    untimed = 0;
+    skew += spacing;
+    uint64_t end = now_ns() + skew;
+    counters.busy_ns.add_single_writer(end - mark);
     trace.record(TraceKind::kUser, mark, end, 0, step, 0);
     mark = end;
   }
@@ -55,18 +59,21 @@ struct Consumer {
   TraceWriter trace{ring.get()};
   uint64_t skew = 0;
   uint64_t given = now_ns();
+  uint32_t untimed = 0;
 
   // As pipeline/feed.cc does for each batch.
   void batch(uint64_t step, uint64_t spacing) {
+    counters.delivered.add_single_writer();
+    counters.samples.add_single_writer();
+    counters.bytes.add_single_writer(4096);
+    if (spacing == 0 && ++untimed < kUntimed) return;
+    untimed = 0;
     skew += spacing;
     uint64_t asked = now_ns() + skew;
     counters.busy_ns.add_single_writer(asked - given);
     trace.record(TraceKind::kConsumerBusy, given, asked, 0, step);
     skew += spacing;
     given = now_ns() + skew;
-    counters.delivered.add_single_writer();
-    counters.samples.add_single_writer();
-    counters.bytes.add_single_writer(4096);
     counters.last_ns.set(given);
     counters.wait_ns.add_single_writer(given - asked);
     trace.record(TraceKind::kConsumerWait, asked, given, 0, step);

@@ -1,6 +1,6 @@
 """Speed and memory against the peers: every case, in rounds, each entry in a process of its own.
 
-    make bench                 everything, about a quarter of an hour
+    make bench                 everything, about half an hour
     make bench QUICK=1         the short form, about three minutes
     python bench/run.py --only small,order --rounds 7
 

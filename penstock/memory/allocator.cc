@@ -97,18 +97,6 @@ size_t Allocator::bytes_of(const void* block) const noexcept {
 
 bool Allocator::contains(const void* p) const noexcept { return impl_->region->contains(p); }
 
-size_t Allocator::populate_ahead(size_t bytes) noexcept {
-  PageHeap::Lock lock(impl_->mutex);
-  if (impl_->abandoned) return 0;
-  size_t most = impl_->region->reserve() / Impl::kUnit;
-  auto units = static_cast<uint32_t>(std::min(Impl::units_for(bytes), most));
-  try {
-    return size_t{impl_->pages.populate_ahead(lock, units)} * Impl::kUnit;
-  } catch (...) {
-    return 0;
-  }
-}
-
 void Allocator::trim() noexcept {
   PageHeap::Lock lock(impl_->mutex);
   if (impl_->abandoned) return;
@@ -119,7 +107,9 @@ void Allocator::trim() noexcept {
 
 void Allocator::collect() noexcept {
   PageHeap::Lock lock(impl_->mutex);
-  if (!impl_->abandoned) impl_->collect();
+  if (impl_->abandoned) return;
+  impl_->collect();
+  impl_->balance();
 }
 
 Allocator::Stats Allocator::stats() const noexcept {

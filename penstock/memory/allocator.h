@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "penstock/memory/ledger.h"
 #include "penstock/memory/lease.h"
 #include "penstock/memory/ref.h"
 #include "penstock/memory/region.h"
@@ -29,6 +30,8 @@ class Allocator {
     size_t retain = SIZE_MAX;
     // Bound of all memory held: live and free. Allocation fails rather than exceed it.
     size_t max_bytes = SIZE_MAX;
+    // What other allocators hold counts too. What it points to outlives the allocator.
+    Ledger ledger = {};
   };
 
   struct Stats {
@@ -81,10 +84,6 @@ class Allocator {
   size_t bytes_of(const void* block) const noexcept;
   // By address range alone.
   bool contains(const void* p) const noexcept;
-
-  // Faults in up to `bytes` of memory that allocate() can then use at once, from a thread with
-  // nothing better to do. Returns the bytes that are newly backed.
-  size_t populate_ahead(size_t bytes) noexcept;
 
   // Gives back all pages that no live block needs: when nothing more will be allocated for a while.
   void trim() noexcept;

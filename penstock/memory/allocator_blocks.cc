@@ -53,7 +53,9 @@ void* Allocator::Impl::allocate_large(PageHeap::Lock& lock, size_t bytes) {
   mark_units(*start, count, tag(Kind::kLargeBlock, slot));
   blocks[slot].data = uint64_t{*start} * kUnit;
   blocks[slot].home = Block::kLarge;
-  return bring_to_life(slot, bytes, units * kUnit);
+  void* block = bring_to_life(slot, bytes, units * kUnit);
+  balance();
+  return block;
 }
 
 void Allocator::Impl::link(uint32_t number) noexcept {
@@ -172,6 +174,7 @@ void Allocator::Impl::free_block(uint32_t slot) noexcept {
     mark_units(start, count, 0);
     blocks.give(kLargeKind, slot);
     pages.give(start);
+    balance();
     return;
   }
   Slab& slab = slabs[block.home];
@@ -202,6 +205,13 @@ void Allocator::Impl::release(void* start) noexcept {
   int64_t left = region->header_at(header_offset(slot))->drop(block.generation);
   if (left == 0) free_block(slot);
   if (left < 0) ++bad_releases;  // its header was overwritten: it is never used again
+}
+
+void Allocator::Impl::balance() noexcept {
+  if (ledger.entries == nullptr) return;
+  uint64_t backed = uint64_t{pages.backed()} * kUnit;
+  uint64_t excess = ledger.excess(live_bytes, backed);
+  if (excess > 0) pages.trim(static_cast<uint32_t>(std::min<uint64_t>(excess / kUnit, UINT32_MAX)));
 }
 
 bool Allocator::Impl::resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_t bytes) {

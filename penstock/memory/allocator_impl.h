@@ -55,7 +55,8 @@ struct Allocator::Impl final : ForkAware {
   Impl(std::shared_ptr<Region> the_region, Options options)
       : region(std::move(the_region)),
         pages(region, options.retain, options.max_bytes),
-        blocks(size_class::kCount + 1) {
+        blocks(size_class::kCount + 1),
+        ledger(options.ledger) {
     partial.fill(kNone);
     watch_forks();
   }
@@ -124,6 +125,8 @@ struct Allocator::Impl final : ForkAware {
   void* allocate(PageHeap::Lock& lock, size_t bytes) noexcept;
   void free_block(uint32_t slot) noexcept;
   void release(void* start) noexcept;
+  // Writes down what is held, and gives pages back if all allocators together hold too many.
+  void balance() noexcept;
   // Whether the block now has room for `bytes` where it is, neither too little nor far too much.
   bool resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_t bytes);
 
@@ -142,6 +145,7 @@ struct Allocator::Impl final : ForkAware {
   std::shared_ptr<Region> region;
   PageHeap pages;
   BlockTable blocks;
+  const Ledger ledger;
   std::vector<uint32_t> unit_holds;    // by unit: tag()
   std::vector<uint32_t> header_units;  // by group of slots: unit of their headers, or 0
   std::vector<Slab> slabs;

@@ -11,8 +11,6 @@ namespace {
 constexpr uint32_t kSmall = 16;  // units: 1 MiB
 uint32_t snug_for(uint32_t count) { return count < kSmall ? 4 * kSmall : count + count / 2; }
 
-constexpr uint32_t kAheadStep = 256;  // units: populate_ahead looks around every 16 MiB
-
 size_t units_of(size_t bytes) { return bytes / PageHeap::kUnit; }
 
 }  // namespace
@@ -48,7 +46,6 @@ uint32_t PageHeap::trim(uint32_t count) noexcept {
     }
     return trimmed < count;
   });
-  if (trimmed > 0) ++trims_;
   return trimmed;
 }
 
@@ -156,49 +153,6 @@ bool PageHeap::grow(Lock& lock, uint32_t start, uint32_t count) {
 void PageHeap::shrink(uint32_t start, uint32_t count) {
   spans_.shrink(start, count);
   keep_to_retained();
-}
-
-uint32_t PageHeap::populate_ahead(Lock& lock, uint32_t count) {
-  uint32_t done = 0;
-  while (done < count) {
-    uint32_t step = std::min(kAheadStep, count - done);
-    Backing::Stretch bare{0, 0};
-    spans_.visit_free([&](Backing::Stretch span) {
-      Backing::Stretch found = backing_.next(span.first, span.first + span.count, false);
-      if (found.count > 0) bare = found;  // the lowest of all, which best fit would take next
-      return true;
-    });
-    if (bare.count == 0) {
-      if (!extend(step)) break;
-      continue;
-    }
-    bare.count = std::min(bare.count, step);
-    size_t held = size_t{backing_.total()} + pending_;
-    if (held + bare.count > max_units_ || free_backed() + bare.count > retain_units_) break;
-    // These units stay free meanwhile: whoever takes them faults the same pages in, to which the
-    // system sees to. Only a trim in between leaves us not knowing what is there.
-    uint64_t trims = trims_;
-    lock.unlock();
-    bool backed = region_->back(bare.first * kUnit, bare.count * kUnit);
-    lock.lock();
-    if (backed && trims == trims_) {
-      uint32_t fresh = backing_.missing(bare.first, bare.count);
-      if (spans_.is_free(bare.first, bare.count)) {
-        note_backed(bare.first, bare.count);
-        done += fresh;
-      } else {
-        done += bare.count;  // taken meanwhile; its taker keeps the count
-      }
-    } else {
-      for (uint32_t unit = bare.first; unit < bare.first + bare.count; ++unit) {
-        if (!backing_.has(unit) && spans_.is_free(unit, 1)) {
-          region_->give_back(unit * kUnit, kUnit);
-        }
-      }
-      break;
-    }
-  }
-  return done;
 }
 
 }  // namespace penstock

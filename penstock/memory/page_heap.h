@@ -38,9 +38,6 @@ class PageHeap {
   bool grow(Lock& lock, uint32_t start, uint32_t count);
   void shrink(uint32_t start, uint32_t count);
 
-  // Faults in pages for up to `count` units of free memory. Returns how many it did.
-  uint32_t populate_ahead(Lock& lock, uint32_t count);
-
   // Taken units that the caller keeps unused, for it to be quick: they count as retained. Whether
   // another `count` of them may be kept.
   bool may_idle(uint32_t count) const {
@@ -74,7 +71,6 @@ class PageHeap {
   uint32_t pending_ = 0;  // units taken whose pages are still being faulted in
   uint32_t peak_backed_ = 0;
   uint64_t faulted_ = 0;
-  uint64_t trims_ = 0;
 };
 
 }  // namespace penstock

@@ -27,6 +27,11 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
+// Pieces of work that take less than kQuickNs are timed kUntimed at a time: reading the clock would
+// be a noticeable part of them.
+inline constexpr uint64_t kQuickNs = 20'000;
+inline constexpr uint32_t kUntimed = 32;
+
 // Why bytes had to be copied on their way to the consumer.
 enum class CopyReason : uint32_t {
   kNotOwned,    // a view of something that lives on: a persistent array, a reused buffer
@@ -73,20 +78,20 @@ struct alignas(64) WorkerFields {
 
   // Every field but the two arrays.
   static constexpr auto fields() {
-    using Field = CounterField<WorkerFields, Value>;
+    using Named = CounterField<WorkerFields, Value>;
     return std::array{
-        Field{"tickets", &WorkerFields::tickets},
-        Field{"samples", &WorkerFields::samples},
-        Field{"bytes", &WorkerFields::bytes},
-        Field{"busy_ns", &WorkerFields::busy_ns},
-        Field{"hand_over_ns", &WorkerFields::hand_over_ns},
-        Field{"wait_ticket_ns", &WorkerFields::wait_ticket_ns},
-        Field{"wait_slot_ns", &WorkerFields::wait_slot_ns},
-        Field{"copies_avoided", &WorkerFields::copies_avoided},
-        Field{"bytes_avoided", &WorkerFields::bytes_avoided},
-        Field{"errors", &WorkerFields::errors},
-        Field{"deaths", &WorkerFields::deaths},
-        Field{"page_faults", &WorkerFields::page_faults},
+        Named{"tickets", &WorkerFields::tickets},
+        Named{"samples", &WorkerFields::samples},
+        Named{"bytes", &WorkerFields::bytes},
+        Named{"busy_ns", &WorkerFields::busy_ns},
+        Named{"hand_over_ns", &WorkerFields::hand_over_ns},
+        Named{"wait_ticket_ns", &WorkerFields::wait_ticket_ns},
+        Named{"wait_slot_ns", &WorkerFields::wait_slot_ns},
+        Named{"copies_avoided", &WorkerFields::copies_avoided},
+        Named{"bytes_avoided", &WorkerFields::bytes_avoided},
+        Named{"errors", &WorkerFields::errors},
+        Named{"deaths", &WorkerFields::deaths},
+        Named{"page_faults", &WorkerFields::page_faults},
     };
   }
 };
@@ -114,23 +119,23 @@ struct alignas(64) ConsumerFields {
   Value errors;    // exceptions that reached the user
 
   static constexpr auto fields() {
-    using Field = CounterField<ConsumerFields, Value>;
+    using Named = CounterField<ConsumerFields, Value>;
     return std::array{
-        Field{"delivered", &ConsumerFields::delivered},
-        Field{"samples", &ConsumerFields::samples},
-        Field{"bytes", &ConsumerFields::bytes},
-        Field{"wait_ns", &ConsumerFields::wait_ns},
-        Field{"busy_ns", &ConsumerFields::busy_ns},
-        Field{"first_ns", &ConsumerFields::first_ns},
-        Field{"last_ns", &ConsumerFields::last_ns},
-        Field{"epochs", &ConsumerFields::epochs},
-        Field{"skipped", &ConsumerFields::skipped},
-        Field{"replaced", &ConsumerFields::replaced},
-        Field{"restarts", &ConsumerFields::restarts},
-        Field{"retried", &ConsumerFields::retried},
-        Field{"reissued", &ConsumerFields::reissued},
-        Field{"timeouts", &ConsumerFields::timeouts},
-        Field{"errors", &ConsumerFields::errors},
+        Named{"delivered", &ConsumerFields::delivered},
+        Named{"samples", &ConsumerFields::samples},
+        Named{"bytes", &ConsumerFields::bytes},
+        Named{"wait_ns", &ConsumerFields::wait_ns},
+        Named{"busy_ns", &ConsumerFields::busy_ns},
+        Named{"first_ns", &ConsumerFields::first_ns},
+        Named{"last_ns", &ConsumerFields::last_ns},
+        Named{"epochs", &ConsumerFields::epochs},
+        Named{"skipped", &ConsumerFields::skipped},
+        Named{"replaced", &ConsumerFields::replaced},
+        Named{"restarts", &ConsumerFields::restarts},
+        Named{"retried", &ConsumerFields::retried},
+        Named{"reissued", &ConsumerFields::reissued},
+        Named{"timeouts", &ConsumerFields::timeouts},
+        Named{"errors", &ConsumerFields::errors},
     };
   }
 };

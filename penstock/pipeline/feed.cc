@@ -7,11 +7,6 @@
 
 namespace penstock {
 
-namespace {
-constexpr uint64_t kQuickNs = 20'000;
-constexpr uint32_t kUntimed = 15;  // batches between two readings of the clock, at most
-}  // namespace
-
 Feed::Feed(Board& board, Allocator& arena, Tickets& tickets, const Options& options,
            std::function<void(Unit&)> discard)
     : board_(board),
@@ -84,7 +79,7 @@ void Feed::read_clock_on_asking() {
 
 Feed::Poll Feed::poll(uint64_t epoch) {
   fill();
-  auto there = asked_ns_ == 0 && quick_ && untimed_ < kUntimed ? candidate() : std::nullopt;
+  auto there = asked_ns_ == 0 && quick_ && untimed_ + 1 < kUntimed ? candidate() : std::nullopt;
   if (there && board_.ready(*there) && position_.epoch == epoch && !ended(position_)) {
     ++untimed_;
     current_ = *there;
@@ -174,6 +169,8 @@ void Feed::deliver(uint64_t bytes, uint64_t samples) {
   Post& post = current();
   Position at{post.epoch, post.base, post.step};
   batch_bytes_ = std::max(batch_bytes_, bytes);
+  // Threads share one arena: there one that is woken again and again is better than many in turn.
+  if (board_.fd() >= 0) board_.wake_first(board_.unit_at(current_, 0).worker);
   clear_current();
   moved_past(at);
   fill();

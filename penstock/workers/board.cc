@@ -1,16 +1,14 @@
 #include "penstock/workers/board.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "penstock/workers/board_header.h"
 
 namespace penstock {
 
-namespace {
-constexpr uint32_t kMasks = kMaxWorkers / 64;
-}  // namespace
-
+Ledger Board::ledger(uint32_t worker) {
+  return {&places_[0].memory, sizeof(WorkerPlace), workers_, worker, &header_->most_live};
+}
 ConsumerCounters& Board::consumer() { return header_->consumer; }
 TraceRing& Board::consumer_trace() { return header_->consumer_trace; }
 uint64_t Board::head() const { return header_->head.load(std::memory_order_acquire); }
@@ -194,13 +192,10 @@ bool Board::wake_one(uint32_t worker) {
 }
 
 void Board::wake_some(uint64_t count) {
-  for (uint32_t m = 0; m < kMasks && count > 0; ++m) {
-    uint64_t mask = header_->sleeping[m].load(std::memory_order_seq_cst);
-    while (mask != 0 && count > 0) {
-      uint32_t worker = m * 64 + std::countr_zero(mask);
-      mask &= mask - 1;
-      if (wake_one(worker)) --count;
-    }
+  uint32_t first = wake_first_.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < workers_ && count > 0; ++i) {
+    uint32_t worker = first + i < workers_ ? first + i : first + i - workers_;
+    if (wake_one(worker)) --count;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "penstock/base/os.h"
+#include "penstock/memory/ledger.h"
 #include "penstock/observe/counters.h"
 #include "penstock/observe/trace.h"
 #include "penstock/workers/ticket.h"
@@ -125,6 +126,7 @@ struct alignas(64) WorkerPlace {
   std::atomic<uint64_t> ticket_ns;  // running mean of a ticket's time
   std::atomic<uint64_t> reopens;    // of the board's, as many as it has looked for
   std::atomic<int64_t> pid;
+  LedgerEntry memory;  // of its arena
   WorkerCounters counters;
   TraceRing trace;
 };
@@ -148,6 +150,7 @@ class Board {
   uint32_t granules() const { return granules_; }
   uint32_t workers() const { return workers_; }
   WorkerPlace& place(uint32_t worker) { return places_[worker]; }
+  Ledger ledger(uint32_t worker);  // of all workers' arenas
   ConsumerCounters& consumer();
   TraceRing& consumer_trace();
 
@@ -181,6 +184,9 @@ class Board {
   // Wakes workers for what was posted. A window of small tickets is left to fill up first, unless
   // the consumer is about to wait.
   void wake_workers(bool consumer_waits);
+  // Whose turn it is to be woken: the one that made the batch just taken, since the memory of that
+  // batch comes back to its arena and to nobody else's.
+  void wake_first(uint32_t worker) { wake_first_.store(worker, std::memory_order_relaxed); }
 
   // ---- a worker ----
   struct Claim {
@@ -272,6 +278,7 @@ class Board {
   WorkerPlace* places_ = nullptr;
   Post* post_ring_ = nullptr;
   Unit* unit_ring_ = nullptr;
+  std::atomic<uint32_t> wake_first_{0};  // this process's, which wakes workers
 };
 
 }  // namespace penstock

@@ -11,6 +11,7 @@ struct Board::Header {
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint64_t> posted;
   alignas(64) std::atomic<uint64_t> hint;  // the unit to look at first
+  std::atomic<uint64_t> most_live;         // see Ledger
   std::atomic<uint64_t> reopens;           // units that were opened again: look behind the hint
   alignas(64) std::atomic<uint64_t> sleeping[kMaxWorkers / 64];
   alignas(64) std::atomic<uint64_t> wants;  // seq + 1 that the consumer sleeps for; 0: awake

@@ -183,8 +183,7 @@ Ticket ticket_of(const Board::Claim& claim) {
 
 namespace {
 
-// Where a worker's time goes. Tickets that take less than kQuickNs are timed a few at a time:
-// reading the clock would be a noticeable part of them.
+// Where a worker's time goes.
 class Stopwatch {
  public:
   explicit Stopwatch(WorkerPlace& place) : place_(place), trace_(&place.trace), mark_(now_ns()) {}
@@ -227,8 +226,6 @@ class Stopwatch {
   }
 
  private:
-  static constexpr uint64_t kQuickNs = 20'000;
-  static constexpr uint32_t kUntimed = 8;
   WorkerPlace& place_;
   TraceWriter trace_;
   uint64_t mark_;

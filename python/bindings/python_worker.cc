@@ -51,7 +51,10 @@ PythonWorker::PythonWorker(const PlanSettings& settings, PyObject* source, PyObj
 
 PythonWorker::~PythonWorker() = default;
 
-void PythonWorker::before_wait() { released_ = PyEval_SaveThread(); }
+void PythonWorker::before_wait() {
+  if (outlet_.arena != nullptr) outlet_.arena->collect();
+  released_ = PyEval_SaveThread();
+}
 void PythonWorker::after_wait() {
   StayWhenEnded stay;
   PyEval_RestoreThread(std::exchange(released_, nullptr));

@@ -48,10 +48,12 @@ void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32
   plan.rekey_globals = true;
   plan.version = nb::cast<uint64_t>(s["version"]);
 
-  auto board = Board::open(board_fd);
+  // Neither is destroyed: arrays of user code live in the arena until the process ends.
+  Board* board = Board::open(board_fd).release();
   board->place(worker).pid.store(nb::cast<int64_t>(s["pid"]));
-  // Never destroyed: arrays of user code live in it until the process ends.
-  auto* arena = new Allocator(Region::create(Region::Kind::kShared));
+  Allocator::Options options;
+  options.ledger = board->ledger(worker);
+  auto* arena = new Allocator(Region::create(Region::Kind::kShared), options);
   if (!link_send(link, {LinkMessage::kArena, 0, number, 0}, {}, arena->region()->fd())) return;
   // What a batch of samples is made of is copied into its row anyway; only whole items are returned
   // by address.

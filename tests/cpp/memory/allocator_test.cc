@@ -164,18 +164,6 @@ TEST(Allocator, retained_memory_is_bounded_and_the_rest_given_back) {
   std::memset(again, 1, 40 * kMiB);
 }
 
-TEST(Allocator, memory_populated_ahead_needs_no_faults_later) {
-  Allocator allocator(region_of(256 * kMiB), {.max_bytes = 100 * kMiB});
-  EXPECT_EQ(allocator.populate_ahead(64 * kMiB), 64 * kMiB);
-  EXPECT_GE(allocator.region()->backed_bytes(), 64 * kMiB);
-  uint64_t faulted = allocator.stats().faulted_bytes;
-  void* block = allocator.allocate(63 * kMiB);
-  EXPECT_NE(block, nullptr);
-  EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
-  EXPECT_LE(allocator.populate_ahead(1024 * kMiB), 36 * kMiB) << "within the bounds";
-  EXPECT_LE(allocator.stats().committed_bytes, 100 * kMiB);
-}
-
 TEST(Allocator, resize_keeps_contents_and_moves_only_when_it_must) {
   Allocator allocator(region_of(256 * kMiB));
   auto fill = [](void* block, size_t bytes) { std::memset(block, 0x5a, bytes); };
@@ -410,7 +398,7 @@ TEST(Allocator, a_forked_childs_copy_does_nothing) {
     *block = 12;
     allocator.release(block);
     return reads && allocator.allocate(100) == nullptr && allocator.share(block) == std::nullopt &&
-           allocator.resize(block, 10) == nullptr && allocator.populate_ahead(kMiB) == 0;
+           allocator.resize(block, 10) == nullptr;
   }));
   EXPECT_EQ(*block, 11);
   EXPECT_EQ(allocator.stats().live_blocks, 1u);

@@ -315,6 +315,19 @@ TEST(Board, a_large_ticket_wakes_somebody_at_once) {
   board->close();
 }
 
+TEST(Board, the_one_whose_turn_it_is_is_woken) {
+  auto board = Board::create({64, 1, 3}, false);
+  board->place(0).ticket_ns.store(1'000'000);
+  Sleeper a(*board, 0), b(*board, 1), c(*board, 2);
+  for (Sleeper* sleeper : {&a, &b, &c}) sleeper->until_asleep();
+  board->wake_first(2);
+  post(*board);
+  board->wake_workers(false);
+  EXPECT_EQ(c.events(), 1u);
+  EXPECT_EQ(a.events() + b.events(), 0u);
+  board->close();
+}
+
 TEST(Board, what_is_opened_again_wakes_somebody) {
   auto board = Board::create({4, 1, 2}, false);
   post(*board);
