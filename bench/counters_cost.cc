@@ -1,7 +1,7 @@
 // What counting and tracing cost per batch: the same calls that a worker and the consumer make for
-// each ticket, over and over. Prints nanoseconds: worker and consumer with tickets so quick that the
-// clock is read for kUntimed of them at a time, then with tickets that are each timed, and too long
-// for their events to be merged.
+// each ticket, over and over. Prints nanoseconds: worker and consumer with tickets so quick that
+// the clock is read for kUntimed of them at a time, then with tickets that are each timed, and too
+// long for their events to be merged.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

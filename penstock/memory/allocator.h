@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "penstock/memory/ledger.h"
 #include "penstock/memory/lease.h"
+#include "penstock/memory/ledger.h"
 #include "penstock/memory/ref.h"
 #include "penstock/memory/region.h"
 

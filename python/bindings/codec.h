@@ -13,6 +13,8 @@
 
 namespace penstock::python {
 
+inline constexpr uint8_t kOtherDtype = 255;  // in a packet: a pickled one follows
+
 // What a worker process returns, as bytes: a tree of one-letter nodes. Arrays are described; their
 // bytes stay where they are. Layout (all integers native, nothing aligned):
 //
@@ -94,8 +96,5 @@ PyObject* decode(std::span<const std::byte> tree, std::span<std::byte> tail,
 // In the consumer's own process: `value` (stolen) with every array copied that something else
 // refers to. Counts like an encoder. nullptr: a Python exception is set.
 PyObject* detach(PyObject* value, WorkerCounters& counters, uint64_t& payload_bytes);
-
-// Whether nothing but this reference leads to the array's memory. reason: why not.
-bool owns_its_memory(PyArrayObject* array, bool unique, PyArrayObject*& root, CopyReason& reason);
 
 }  // namespace penstock::python

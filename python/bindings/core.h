@@ -11,45 +11,22 @@
 #include <vector>
 
 #include "codec.h"
-#include "numpy_api.h"
+#include "listed_tickets.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/columns.h"
 #include "penstock/pipeline/feed.h"
-#include "penstock/pipeline/tickets.h"
 #include "penstock/workers/supervisor.h"
 #include "python_worker.h"
 
 namespace penstock::python {
 
-// Memory of the feed as its own process sees it.
-class LocalRows : public RowMemory {
- public:
-  explicit LocalRows(Allocator& arena) : arena_(arena) {}
-  std::byte* at(uint64_t offset) override { return arena_.region()->base() + offset; }
-  void request(Board& board) override { serve_room(board, arena_); }
+// What next() returns after the last batch: no value that user code could have made.
+PyObject* end_marker();
 
- private:
-  Allocator& arena_;
-};
-
-// Tickets of a Python sampler: an iterable of lists of indices, begun anew each epoch.
-class ListedTickets : public Tickets {
- public:
-  // begin: a callable (epoch) -> iterator of lists. known: its length, or -1.
-  ListedTickets(nanobind::object begin, Allocator& arena)
-      : begin_(std::move(begin)), arena_(arena) {}
-  std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
-  bool describe(const Position& at, Post& post) override;
-  // A sampler that raised: the exception, to be raised when the position gets there.
-  Owned take_error() { return std::move(error_); }
-
- private:
-  nanobind::object begin_;
-  Allocator& arena_;
-  Owned iterator_, error_;
-  uint64_t epoch_ = UINT64_MAX;
-  uint64_t next_ = 0;
-};
+template <class T>
+T setting(const nanobind::dict& settings, const char* name) {
+  return nanobind::cast<T>(settings[name]);
+}
 
 // One Loader's engine: the board, the memory, and who works on it. Python's Loader is its face.
 //

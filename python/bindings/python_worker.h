@@ -14,6 +14,9 @@
 
 namespace penstock::python {
 
+// Why a row fails that must not be tried again (Unit::poison).
+inline constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
+
 enum class OnError { kRaise, kSkip, kReplace };
 
 // What a worker needs to know of the plan, beside the dataset itself.

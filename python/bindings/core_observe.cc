@@ -1,0 +1,86 @@
+// Core as reports and statistics see it.
+#include <nanobind/stl/string.h>
+
+#include "core.h"
+#include "penstock/base/clock.h"
+#include "penstock/observe/analysis.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+
+Snapshot Core::snapshot(nb::dict about) {
+  Snapshot s;
+  s.title = setting<std::string>(about, "title");
+  s.mode = setting<std::string>(about, "mode");
+  s.batch_size = plan_.samples ? order_.options().batch_size : 0;
+  s.queue_size = setting<uint64_t>(about, "queue");
+  s.max_bytes = setting<uint64_t>(about, "max_bytes");
+  s.cores = os::usable_cores();
+  for (auto [key, value] : setting<nb::dict>(about, "facts")) {
+    s.facts.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
+  }
+  s.taken_ns = now_ns();
+  s.consumer = figures_of(board_->consumer());
+  s.consumer_trace = events_of(board_->consumer_trace());
+  auto kind = setting<std::string>(about, "kind");
+  auto workers = setting<uint32_t>(about, "workers");
+  for (uint32_t w = 0; w < workers; ++w) {
+    WorkerPlace& place = board_->place(w);
+    WorkerSnapshot worker;
+    worker.name = "worker " + std::to_string(w);
+    worker.kind = kind;
+    worker.pid = place.pid.load();
+    worker.figures = figures_of(place.counters);
+    worker.trace = events_of(place.trace);
+    s.workers.push_back(std::move(worker));
+  }
+  s.depth = feed_->depths().read();
+  s.losses = losses_;
+  return s;
+}
+
+nb::dict Core::stats() {
+  nb::dict out;
+  ConsumerFigures consumer = figures_of(board_->consumer());
+  for (const auto& field : ConsumerFigures::fields()) {
+    out[nb::str(field.name.data(), field.name.size())] = consumer.*field.member;
+  }
+  nb::list losses;
+  for (const LostItem& loss : losses_) {
+    losses.append(
+        nb::make_tuple(loss.epoch, loss.index, nb::str(loss.reason.data(), loss.reason.size())));
+  }
+  out["losses"] = losses;
+  nb::list workers;
+  WorkerFigures total{};
+  for (uint32_t w = 0; w < board_->workers(); ++w) {
+    WorkerFigures figures = figures_of(board_->place(w).counters);
+    total += figures;
+    nb::dict one;
+    for (const auto& field : WorkerFigures::fields()) {
+      one[nb::str(field.name.data(), field.name.size())] = figures.*field.member;
+    }
+    one["pid"] = board_->place(w).pid.load();
+    workers.append(one);
+  }
+  out["workers"] = workers;
+  nb::dict copies;
+  for (size_t r = 0; r < kCopyReasons; ++r) {
+    std::string_view name = name_of(static_cast<CopyReason>(r));
+    copies[nb::str(name.data(), name.size())] = total.copies[r];
+  }
+  out["copies"] = copies;
+  nb::dict copied;
+  for (size_t r = 0; r < kCopyReasons; ++r) {
+    std::string_view name = name_of(static_cast<CopyReason>(r));
+    copied[nb::str(name.data(), name.size())] = total.bytes_copied[r];
+  }
+  out["bytes_copied"] = copied;
+  out["copies_avoided"] = total.copies_avoided;
+  out["bytes_avoided"] = total.bytes_avoided;
+  out["queue"] = nb::make_tuple(board_->posted() - board_->head(), feed_->depth());
+  return out;
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,91 @@
+#include "codec.h"
+#include "values.h"
+
+namespace penstock::python {
+
+namespace {
+
+// The value to use instead of `value` (a new reference), which may be `value` itself.
+PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& counters,
+                   uint64_t& bytes) {
+  if (PyArray_Check(value)) {
+    auto* array = reinterpret_cast<PyArrayObject*>(value);
+    bytes += PyArray_NBYTES(array);
+    PyArrayObject* root;
+    CopyReason reason = CopyReason::kForeign;
+    // A subclass may keep more references than its base says: only plain arrays are handed over.
+    if (PyArray_CheckExact(value) && owns_its_memory(array, unique, root, reason)) {
+      if (PyArray_NBYTES(array) >= PyArray_NBYTES(root) / 2) {
+        count_avoided_copy(counters, PyArray_NBYTES(array));
+        return Py_NewRef(value);
+      }
+      reason = CopyReason::kSparse;
+    }
+    count_copy(counters, reason, PyArray_NBYTES(array));
+    PyObject* copy = helper("penstock._interop", "copy_array");
+    if (copy != nullptr && !PyArray_CheckExact(value)) return PyObject_CallOneArg(copy, value);
+    PyObject* made = PyArray_NewCopy(array, NPY_KEEPORDER);
+    if (made != nullptr && !PyArray_ISWRITEABLE(array)) {
+      PyArray_CLEARFLAGS(reinterpret_cast<PyArrayObject*>(made), NPY_ARRAY_WRITEABLE);
+    }
+    return made;
+  }
+  if (is_torch_tensor(value)) {
+    PyObject* copy = helper("penstock._interop", "copy_tensor");
+    return copy == nullptr ? nullptr : PyObject_CallOneArg(copy, value);
+  }
+  if (depth >= kMaxDepth) return Py_NewRef(value);
+  if (PyTuple_Check(value)) {
+    Py_ssize_t n = PyTuple_GET_SIZE(value);
+    Owned made(PyTuple_New(n));
+    bool changed = false;
+    for (Py_ssize_t i = 0; made && i < n; ++i) {
+      PyObject* item = PyTuple_GET_ITEM(value, i);
+      PyObject* other = detached(item, unique && only_ours(item), depth + 1, counters, bytes);
+      if (other == nullptr) return nullptr;
+      changed = changed || other != item;
+      PyTuple_SET_ITEM(made.get(), i, other);
+    }
+    if (!changed) return Py_NewRef(value);
+    if (PyTuple_CheckExact(value)) return made.release();
+    if (!is_namedtuple(value)) return Py_NewRef(value);
+    return PyObject_CallMethod(reinterpret_cast<PyObject*>(Py_TYPE(value)), "_make", "(O)",
+                               made.get());
+  }
+  if (PyList_CheckExact(value)) {
+    Owned made(PyList_New(PyList_GET_SIZE(value)));
+    for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(value); ++i) {
+      PyObject* item = PyList_GET_ITEM(value, i);
+      PyObject* other = detached(item, unique && only_ours(item), depth + 1, counters, bytes);
+      if (other == nullptr) return nullptr;
+      PyList_SET_ITEM(made.get(), i, other);
+    }
+    return made.release();
+  }
+  if (PyDict_CheckExact(value) || is_plain_dataclass(value)) {
+    bool object = !PyDict_CheckExact(value);
+    Owned fields = object ? Owned(PyObject_GetAttrString(value, "__dict__")) : Owned::borrow(value);
+    Owned made(PyDict_New());
+    Py_ssize_t at = 0;
+    PyObject *key, *item;
+    while (fields && made && PyDict_Next(fields.get(), &at, &key, &item)) {
+      Owned other(detached(item, unique && only_ours(item), depth + 1, counters, bytes));
+      if (!other || PyDict_SetItem(made.get(), key, other.get()) != 0) return nullptr;
+    }
+    if (!object || !made) return made.release();
+    PyObject* make = helper("penstock._interop", "make_dataclass");
+    if (make == nullptr) return nullptr;
+    return PyObject_CallFunctionObjArgs(make, reinterpret_cast<PyObject*>(Py_TYPE(value)),
+                                        made.get(), nullptr);
+  }
+  return Py_NewRef(value);
+}
+
+}  // namespace
+
+PyObject* detach(PyObject* value, WorkerCounters& counters, uint64_t& payload_bytes) {
+  Owned held(value);
+  return detached(value, only_ours(value), 0, counters, payload_bytes);
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,286 @@
+#include <cstring>
+#include <utility>
+
+#include "codec.h"
+#include "penstock/memory/copy.h"
+#include "values.h"
+
+namespace penstock::python {
+
+namespace {
+
+constexpr size_t kInlineBytes = 256;
+constexpr int kVariableString = 2056;  // NPY_VSTRING
+
+bool plain_dtype(PyArray_Descr* descr) {
+  int type = descr->type_num;
+  return type >= 0 && type < NPY_OBJECT && PyArray_ISNBO(descr->byteorder);
+}
+
+bool needs_pickle(PyArray_Descr* descr) {
+  return PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT) || descr->type_num == kVariableString;
+}
+
+// (ndarray over the tensor's memory, dtype name), or None for what is no plain CPU tensor.
+Owned array_of_tensor(PyObject* tensor) {
+  PyObject* convert = helper("penstock._interop", "array_of_tensor");
+  return Owned(convert == nullptr ? nullptr : PyObject_CallOneArg(convert, tensor));
+}
+
+}  // namespace
+
+void Encoder::put(const void* bytes, size_t n) {
+  const auto* from = static_cast<const std::byte*>(bytes);
+  tree_.insert(tree_.end(), from, from + n);
+}
+
+void Encoder::count(size_t n) { put(static_cast<uint32_t>(n)); }
+
+void Encoder::write_tail(std::byte* to) const {
+  for (const Tail& part : tail_) std::memcpy(to + part.offset, part.data, part.bytes);
+}
+
+bool Encoder::encode(PyObject* value) {
+  tree_.clear();
+  tail_.clear();
+  tail_bytes_ = payload_ = 0;
+  put(uint32_t{0});
+  shared_.clear();
+  if (!node(value, only_ours(value), 0)) {
+    for (const penstock::Ref& ref : shared_) arena_.region()->return_lease(ref);
+    return false;
+  }
+  auto bytes = static_cast<uint32_t>(tree_.size());
+  std::memcpy(tree_.data(), &bytes, sizeof(bytes));
+  return true;
+}
+
+bool Encoder::node(PyObject* value, bool unique, int depth) {
+  if (PyArray_CheckExact(value)) return array(reinterpret_cast<PyArrayObject*>(value), unique);
+  if (value == Py_None) {
+    put('N');
+  } else if (PyBool_Check(value)) {
+    put('b');
+    put(static_cast<uint8_t>(value == Py_True));
+  } else if (PyLong_CheckExact(value)) {
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0) return pickled(value);
+    put('i');
+    put(static_cast<int64_t>(number));
+  } else if (PyFloat_CheckExact(value)) {
+    put('f');
+    put(PyFloat_AS_DOUBLE(value));
+  } else if (PyUnicode_CheckExact(value)) {
+    Py_ssize_t n;
+    const char* text = PyUnicode_AsUTF8AndSize(value, &n);
+    if (text == nullptr) {
+      PyErr_Clear();  // lone surrogates
+      return pickled(value);
+    }
+    if (n > (1 << 16)) return pickled(value);
+    put('s');
+    count(n);
+    put(text, n);
+  } else if (PyBytes_CheckExact(value) && PyBytes_GET_SIZE(value) <= (1 << 16)) {
+    put('y');
+    count(PyBytes_GET_SIZE(value));
+    put(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
+  } else if (depth >= kMaxDepth) {
+    return pickled(value);
+  } else if (PyTuple_CheckExact(value) || is_namedtuple(value)) {
+    if (PyTuple_CheckExact(value)) {
+      put('T');
+    } else {
+      put('M');
+      if (!class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
+    }
+    count(PyTuple_GET_SIZE(value));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+      PyObject* item = PyTuple_GET_ITEM(value, i);
+      if (!node(item, unique && only_ours(item), depth + 1)) return false;
+    }
+  } else if (PyList_CheckExact(value)) {
+    put('L');
+    count(PyList_GET_SIZE(value));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); ++i) {
+      PyObject* item = PyList_GET_ITEM(value, i);
+      if (!node(item, unique && only_ours(item), depth + 1)) return false;
+    }
+  } else if (PyDict_CheckExact(value) || is_plain_dataclass(value)) {
+    Owned fields;
+    PyObject* dict = value;
+    if (!PyDict_CheckExact(value)) {
+      put('C');
+      if (!class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
+      fields = Owned(PyObject_GetAttrString(value, "__dict__"));
+      if (!fields) return false;
+      dict = fields.get();
+    }
+    put('D');
+    count(PyDict_GET_SIZE(dict));
+    Py_ssize_t at = 0;
+    PyObject *key, *item;
+    while (PyDict_Next(dict, &at, &key, &item)) {
+      if (!node(key, false, depth + 1)) return false;
+      if (!node(item, unique && only_ours(item), depth + 1)) return false;
+    }
+  } else if (PyArray_IsScalar(value, Generic) && !PyArray_IsScalar(value, Void)) {
+    Owned zero_d(PyArray_FromScalar(value, nullptr));
+    if (!zero_d) return false;
+    if (needs_pickle(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(zero_d.get())))) {
+      return pickled(value);
+    }
+    size_t at = tree_.size();
+    if (!array(reinterpret_cast<PyArrayObject*>(zero_d.get()), false)) return false;
+    tree_[at] = std::byte{'S'};
+  } else if (is_torch_tensor(value)) {
+    Owned pair = array_of_tensor(value);
+    if (!pair) return false;
+    if (pair.get() == Py_None) return pickled(value);
+    put('X');
+    Py_ssize_t n;
+    const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(pair.get(), 1), &n);
+    if (name == nullptr) return false;
+    count(n);
+    put(name, n);
+    return array(reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.get(), 0)), unique);
+  } else {
+    return pickled(value);
+  }
+  return true;
+}
+
+bool Encoder::class_ref(PyObject* type) {
+  PyObject* dump = helper("penstock._interop", "dump_class");
+  Owned bytes(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, type));
+  if (!bytes) return false;
+  count(PyBytes_GET_SIZE(bytes.get()));
+  put(PyBytes_AS_STRING(bytes.get()), PyBytes_GET_SIZE(bytes.get()));
+  return true;
+}
+
+void Encoder::put_block(void* block, const void* data) {
+  auto ref = arena_.share(block);
+  shared_.push_back(*ref);
+  put(uint8_t{1});
+  put(BlockRef{ref->offset, ref->bytes, ref->generation, number_});
+  put(static_cast<uint64_t>(static_cast<const std::byte*>(data) - static_cast<std::byte*>(block)));
+}
+
+bool Encoder::array(PyArrayObject* array, bool unique) {
+  PyArray_Descr* descr = PyArray_DESCR(array);
+  if (needs_pickle(descr)) return pickled(reinterpret_cast<PyObject*>(array));
+  size_t bytes = PyArray_NBYTES(array);
+  CopyReason reason = CopyReason::kSmall;
+  void* block = nullptr;
+  if (bytes > kInlineBytes) {
+    PyArrayObject* root;
+    if (owns_its_memory(array, unique, root, reason)) {
+      block = arena_.contains(PyArray_DATA(root)) ? arena_.block_of(PyArray_DATA(root)) : nullptr;
+      if (block != PyArray_DATA(root)) block = nullptr;
+      reason = CopyReason::kForeign;
+      if (block != nullptr && bytes < arena_.bytes_of(block) / 2) {
+        block = nullptr;
+        reason = CopyReason::kSparse;
+      }
+    }
+  }
+  bool contiguous = block == nullptr || PyArray_IS_C_CONTIGUOUS(array);
+  put('A');
+  put(static_cast<uint8_t>((contiguous ? 1 : 0) | (PyArray_ISWRITEABLE(array) ? 0 : 2)));
+  put(static_cast<uint8_t>(PyArray_NDIM(array)));
+  if (plain_dtype(descr)) {
+    put(static_cast<uint8_t>(descr->type_num));
+  } else {
+    put(kOtherDtype);
+    if (!class_ref(reinterpret_cast<PyObject*>(descr))) return false;
+  }
+  for (int d = 0; d < PyArray_NDIM(array); ++d) put(static_cast<int64_t>(PyArray_DIM(array, d)));
+  if (!contiguous) {
+    for (int d = 0; d < PyArray_NDIM(array); ++d) {
+      put(static_cast<int64_t>(PyArray_STRIDE(array, d)));
+    }
+  }
+  payload_ += bytes;
+  if (block != nullptr) {
+    put_block(block, PyArray_DATA(array));
+    count_avoided_copy(counters_, bytes);
+  } else {
+    place_array(array, reason);
+    if (PyErr_Occurred() != nullptr) return false;
+  }
+  return true;
+}
+
+// Copies an array's elements, in C order, to where they can travel from.
+void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
+  if (PyArray_IS_C_CONTIGUOUS(array)) {
+    place_bytes(PyArray_DATA(array), PyArray_NBYTES(array), reason,
+                reinterpret_cast<PyObject*>(array));
+    return;
+  }
+  size_t bytes = PyArray_NBYTES(array);
+  void* block = bytes > kInlineBytes ? arena_.allocate(bytes) : nullptr;
+  if (block == nullptr) {
+    Owned copy(PyArray_NewCopy(array, NPY_CORDER));
+    if (!copy) return;
+    auto* copied = reinterpret_cast<PyArrayObject*>(copy.get());
+    place_bytes(PyArray_DATA(copied), bytes, reason, copy.get());
+    return;
+  }
+  // NumPy does the strided copy, into an array laid over the block.
+  Py_INCREF(PyArray_DESCR(array));
+  Owned over(PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), PyArray_NDIM(array),
+                                  PyArray_DIMS(array), nullptr, block, NPY_ARRAY_CARRAY, nullptr));
+  if (over && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(over.get()), array) == 0) {
+    put_block(block, block);
+    count_copy(counters_, reason, bytes);
+  }
+  over = Owned();
+  arena_.release(block);
+}
+
+void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyObject* keep) {
+  if (bytes <= kInlineBytes) {
+    put(uint8_t{0});
+    put(static_cast<uint64_t>(bytes));
+    put(data, bytes);
+    count_copy(counters_, CopyReason::kSmall, bytes);
+    return;
+  }
+  if (void* block = arena_.allocate(bytes)) {
+    copy_stream(block, data, bytes);
+    put_block(block, block);
+    arena_.release(block);
+    count_copy(counters_, reason, bytes);
+    return;
+  }
+  put(uint8_t{2});
+  put(tail_bytes_);
+  put(static_cast<uint64_t>(bytes));
+  tail_.push_back({tail_bytes_, bytes, data, Owned::borrow(keep)});
+  tail_bytes_ += (bytes + 63) / 64 * 64;
+  count_copy(counters_, CopyReason::kNoRoom, bytes);
+}
+
+bool Encoder::pickled(PyObject* value) {
+  PyObject* dump = helper("penstock._interop", "dump");
+  Owned pair(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, value));
+  if (!pair) return false;
+  PyObject* bytes = PyTuple_GET_ITEM(pair.get(), 0);
+  PyObject* buffers = PyTuple_GET_ITEM(pair.get(), 1);
+  put('P');
+  payload_ += PyBytes_GET_SIZE(bytes);
+  place_bytes(PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes), CopyReason::kPickled, bytes);
+  count(PyList_GET_SIZE(buffers));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(buffers); ++i) {
+    PyObject* view = PyList_GET_ITEM(buffers, i);
+    Py_buffer* buffer = PyMemoryView_GET_BUFFER(view);
+    payload_ += buffer->len;
+    place_bytes(buffer->buf, buffer->len, CopyReason::kPickled, view);
+  }
+  return true;
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,55 @@
+#include "listed_tickets.h"
+
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+
+bool ListedTickets::describe(const Position& at, Post& post) {
+  if (error_) return false;
+  if (!iterator_ || epoch_ != at.epoch || next_ > at.step) {
+    Owned epoch(PyLong_FromUnsignedLongLong(at.epoch));
+    Owned iterable(PyObject_CallOneArg(begin_.ptr(), epoch.get()));
+    iterator_ = Owned(iterable ? PyObject_GetIter(iterable.get()) : nullptr);
+    epoch_ = at.epoch;
+    next_ = 0;
+  }
+  Owned list;
+  while (iterator_ && next_ <= at.step) {
+    list = Owned(PyIter_Next(iterator_.get()));
+    if (!list) break;
+    ++next_;
+  }
+  PyObject* encode = list ? helper("penstock._interop", "encode_indices") : nullptr;
+  Owned coded(encode == nullptr ? nullptr : PyObject_CallOneArg(encode, list.get()));
+  if (!coded) {
+    if (PyErr_Occurred() != nullptr) {
+      PyObject *type, *value, *trace;
+      PyErr_Fetch(&type, &value, &trace);
+      PyErr_NormalizeException(&type, &value, &trace);
+      if (trace != nullptr) PyException_SetTraceback(value, trace);
+      Py_XDECREF(type);
+      Py_XDECREF(trace);
+      error_ = Owned(value);
+    }
+    return false;
+  }
+  long rows = PyLong_AsLong(PyTuple_GET_ITEM(coded.get(), 0));
+  long kind = PyLong_AsLong(PyTuple_GET_ITEM(coded.get(), 1));
+  PyObject* bytes = PyTuple_GET_ITEM(coded.get(), 2);
+  uint64_t header[2] = {static_cast<uint64_t>(kind),
+                        static_cast<uint64_t>(PyBytes_GET_SIZE(bytes))};
+  auto* room = static_cast<std::byte*>(arena_.allocate(sizeof(header) + header[1]));
+  if (room == nullptr) throw Error(Code::kOutOfMemory, "Loader", "no room for a list of indices");
+  std::memcpy(room, header, sizeof(header));
+  std::memcpy(room + sizeof(header), PyBytes_AS_STRING(bytes), header[1]);
+  post.indices_offset = arena_.region()->offset_of(room);
+  post.rows = static_cast<uint32_t>(rows);
+  return true;
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,140 @@
+// PythonWorker where items are samples: rows of a batch, written in place or collated.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "python_worker.h"
+#include "random.h"
+
+namespace penstock::python {
+
+// Writes one sample into its row. False: it failed; an exception is set if that is to be raised.
+bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row,
+                           uint64_t index, uint32_t whole) {
+  if (!taken_.take_apart(sample)) return note_loss(row, index, false) && false;
+  if (base_ == nullptr || taken_.spec != known_spec_) {
+    if (taken_.spec != known_spec_ || known_rows_ != whole) {
+      RowLayout layout = layout_of(taken_.spec, whole);
+      if (base_ == nullptr) {
+        known_layout_ = std::move(layout);
+        known_spec_ = taken_.spec;
+        known_rows_ = whole;
+      }
+    }
+    std::byte* base = base_ != nullptr ? nullptr : slot.rows(taken_.spec, known_layout_.bytes());
+    if (base == nullptr) {
+      auto expected = base_ != nullptr ? std::span<const std::byte>(known_spec_) : slot.layout();
+      std::string text = "samples of one batch must be alike: index " + std::to_string(index) +
+                         " gave " + describe(taken_.spec) + ", another sample of its batch " +
+                         describe(expected) + "; make them equal, or give collate=";
+      PyObject* type = helper("penstock.errors", "InvalidArgument");
+      PyErr_SetString(type != nullptr ? type : PyExc_ValueError, text.c_str());
+      return note_loss(row, index, false) && false;
+    }
+    base_ = base;
+  }
+  if (!taken_.objects.empty()) {
+    if (!columns_) {
+      columns_ = Owned(PyList_New(0));
+      for (size_t i = 0; i < taken_.objects.size(); ++i) {
+        Owned column(PyList_New(0));
+        PyList_Append(columns_.get(), column.get());
+      }
+    }
+    for (size_t i = 0; i < taken_.objects.size(); ++i) {
+      // The next sample may overwrite an array that is the dataset's own: a copy is due now.
+      uint64_t bytes = 0;
+      Owned object = Owned::borrow(taken_.objects[i]);
+      if (PyArray_Check(object.get())) {
+        object = Owned(detach(object.release(), slot.counters(), bytes));
+      }
+      if (!object || PyList_Append(PyList_GET_ITEM(columns_.get(), static_cast<Py_ssize_t>(i)),
+                                   object.get()) != 0) {
+        return false;
+      }
+    }
+  }
+  Slot::Write ours(slot);  // of a ticket that timed out the batch may be with its user by now
+  if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+  return write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters());
+}
+
+void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count) {
+  uint64_t bytes =
+      base_ == nullptr ? 0 : known_layout_.bytes() / std::max<uint64_t>(known_rows_, 1) * count;
+  slot.counters().bytes.add_single_writer(bytes);
+  if (losses_.empty() && !columns_ && count == ticket.end - ticket.begin) {
+    slot.finish_inline(ResultKind::kRows, bytes, {});
+    return;
+  }
+  Owned lost = losses();
+  Owned value(Py_BuildValue("(IOO)", count, lost.get(), columns_ ? columns_.get() : Py_None));
+  emit(slot, ResultKind::kRows, std::move(value), bytes);
+}
+
+// __getitems__: all rows in one call. Left empty when that raised or killed a worker before: then
+// one by one, to know whose fault it is.
+void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
+  uint32_t count = ticket.end - ticket.begin;
+  for (uint32_t row = 0; row < std::min(count, kMaxGranuleRows); ++row) {
+    if (slot.poisoned(row)) return;
+  }
+  slot.progress(0);
+  Owned list(PyList_New(count));
+  for (uint32_t row = 0; list && row < count; ++row) {
+    PyList_SET_ITEM(list.get(), row, indices_.at(row));
+  }
+  if (!list) return PyErr_Clear();
+  uint64_t key = key_of(ticket, 0);
+  set_ticket_key(settings_.order.seed, ticket.epoch, key);
+  if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
+  StayWhenEnded stay;
+  Owned all(PyObject_CallOneArg(getitems_.get(), list.get()));
+  stay.returned();
+  Owned fast(all ? PySequence_Fast(all.get(), "__getitems__ must return a list") : nullptr);
+  if (!fast) return PyErr_Clear();
+  all = Owned();
+  if (PySequence_Fast_GET_SIZE(fast.get()) != count) return;
+  for (uint32_t row = 0; row < count; ++row) {
+    samples.push_back(Owned::borrow(PySequence_Fast_GET_ITEM(fast.get(), row)));
+  }
+}
+
+void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
+  uint32_t count = ticket.end - ticket.begin;
+  std::vector<Owned> fetched;
+  if (getitems_) fetch_all(ticket, slot, fetched);
+  for (uint32_t row = 0; row < count; ++row) {
+    Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
+    bool fine = value && add_row(ticket, slot, value.get(), row, key_of(ticket, row), ticket.rows);
+    if (!fine && PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
+  }
+  finish_rows(ticket, slot, count);
+}
+
+void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
+  uint32_t count = ticket.end - ticket.begin;
+  std::vector<Owned> fetched;
+  if (getitems_) fetch_all(ticket, slot, fetched);
+  Owned samples(PyList_New(0));
+  for (uint32_t row = 0; row < count; ++row) {
+    Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
+    if (value) {
+      PyList_Append(samples.get(), value.get());
+    } else if (PyErr_Occurred() != nullptr) {
+      return fail(ticket, slot, row, key_of(ticket, row));
+    }
+  }
+  uint64_t first = key_of(ticket, 0);
+  if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
+  StayWhenEnded stay;
+  Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
+  stay.returned();
+  samples = Owned();
+  fetched.clear();
+  if (!batch) return fail(ticket, slot, 0, first);
+  emit_with_losses(slot, std::move(batch));
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,90 @@
+// PythonWorker where the source is a stream: a generator, of which it holds the place.
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "python_worker.h"
+#include "random.h"
+
+namespace penstock::python {
+
+void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
+  Stream& stream = streams_[ticket.stream];
+  uint32_t rows = settings_.samples ? ticket.rows : 1;
+  uint64_t ordinal = (ticket.base + ticket.step) / settings_.streams;
+  auto key = [&](uint64_t at) {
+    // Streams of one epoch draw apart: the stream's number is in the upper half.
+    uint64_t index = at | static_cast<uint64_t>(ticket.stream) << 48;
+    set_ticket_key(settings_.order.seed, ticket.epoch, index);
+    if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, index);
+  };
+  auto next = [&](uint64_t at) {
+    key(at);
+    StayWhenEnded stay;
+    Owned item(PyIter_Next(stream.iterator.get()));
+    stay.returned();
+    return item;
+  };
+  if (!stream.iterator || stream.epoch != ticket.epoch || stream.next != ordinal) {
+    stream.iterator = Owned();
+    Owned number(PyLong_FromUnsignedLong(ticket.stream));
+    key(0);
+    Owned iterable(PyObject_CallFunction(source_.get(), "OK", number.get(),
+                                         static_cast<unsigned long long>(ticket.epoch)));
+    if (iterable) stream.iterator = Owned(PyObject_GetIter(iterable.get()));
+    if (!stream.iterator) return fail(ticket, slot, 0, ordinal * rows);
+    stream.epoch = ticket.epoch;
+    stream.ended = false;
+    // Replay to the place: what was given out before is made again and dropped.
+    for (uint64_t at = 0; at < ordinal * rows && !stream.ended; ++at) {
+      slot.restart_clock();  // each item has the time that a ticket has
+      stream.ended = !next(at);
+      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, at);
+    }
+  }
+  stream.next = ordinal + 1;
+  slot.restart_clock();
+  uint32_t count = 0;
+  Owned samples(collate_ ? PyList_New(0) : nullptr);
+  Owned item;
+  // Under "skip" fewer rows may come of it than items were pulled.
+  for (uint32_t pulled = 0; pulled < rows && !stream.ended; ++pulled) {
+    uint64_t at = ordinal * rows + pulled;
+    slot.progress(pulled);
+    Owned value;
+    if (slot.poisoned(pulled)) {
+      PyErr_SetString(PyExc_RuntimeError, kPoisoned);
+    } else {
+      value = next(at);
+    }
+    if (!value) {
+      // A generator that raised is over.
+      stream.ended = true;
+      if (PyErr_Occurred() == nullptr) break;
+      if (!note_loss(pulled, at, false)) return fail(ticket, slot, pulled, at);
+      break;
+    }
+    if (!settings_.samples) {
+      item = std::move(value);
+    } else if (collate_) {
+      PyList_Append(samples.get(), value.get());
+    } else if (!add_row(ticket, slot, value.get(), count, at, ticket.rows)) {
+      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, pulled, at);
+      continue;
+    }
+    ++count;
+  }
+  if (count == 0 || (count < rows && settings_.drop_last)) {
+    return emit(slot, ResultKind::kEnd, losses());
+  }
+  if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
+  if (!collate_) return finish_rows(ticket, slot, count);
+  StayWhenEnded stay;
+  Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
+  stay.returned();
+  samples = Owned();
+  if (!batch) return fail(ticket, slot, 0, ordinal * rows);
+  emit_with_losses(slot, std::move(batch));
+}
+
+}  // namespace penstock::python
