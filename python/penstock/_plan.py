@@ -146,3 +146,28 @@ def _length(source: Any) -> int:
 def length_of(plan: Plan) -> int:
     """The length now; hooks may have changed it."""
     return _length(plan.source) if plan.kind == "map" else plan.length
+
+
+def granule_of(rows: int, workers: int, plan: Plan, whole: bool) -> int:
+    """Rows of a batch that one worker fills at a time."""
+    if plan.kind == "columns":
+        return rows
+    if plan.kind == "stream" or whole:
+        return rows
+    share = -(-rows // workers)
+    return min(max(share, min(8, rows)), 64)
+
+
+def hooks_of(hooked: Any) -> tuple[str, ...]:
+    """The epoch hooks that somebody wrote; a framework's empty ones do not count."""
+    found = []
+    for name in ("on_epoch_begin", "on_epoch_end"):
+        method = getattr(type(hooked), name, None)
+        home = (getattr(method, "__module__", "") or "").partition(".")[0]
+        if callable(getattr(hooked, name, None)) and home not in (
+            "keras",
+            "tf_keras",
+            "tensorflow",
+        ):
+            found.append(name)
+    return tuple(found)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _engine
+from ._arguments import integer, one_of, shard_of
 from ._crew import Crew
-from ._plan import Plan, length_of, plan_of
+from ._plan import Plan, granule_of, hooks_of, length_of, plan_of
+from ._state import read_state, state_of
 from .errors import Closed, InvalidArgument
 
-_STATE_VERSION = 1
 _MOST_WORKERS = 256
 
 
@@ -106,14 +107,14 @@ class Loader:
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         plan = source if isinstance(source, Plan) else plan_of(source, batch_size is not None)
-        rank, world = _shard(shard)
-        batch = _integer("batch_size", 1 if batch_size is None else batch_size, 1)
-        workers = _engine.usable_cores() if workers is None else _integer("workers", workers, 0)
-        queue = _integer("max_queue_size", max_queue_size, 1)
+        rank, world = shard_of(shard)
+        batch = integer("batch_size", 1 if batch_size is None else batch_size, 1)
+        workers = _engine.usable_cores() if workers is None else integer("workers", workers, 0)
+        queue = integer("max_queue_size", max_queue_size, 1)
         if workers > _MOST_WORKERS:
             raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
-        _one_of("on_error", on_error, ("raise", "skip", "replace"))
-        _one_of("start_method", start_method, ("spawn", "forkserver", "fork"))
+        one_of("on_error", on_error, ("raise", "skip", "replace"))
+        one_of("start_method", start_method, ("spawn", "forkserver", "fork"))
         if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
             raise InvalidArgument(f"timeout is {timeout!r}; give seconds above 0", "Loader")
         if max_bytes is None:
@@ -151,7 +152,7 @@ class Loader:
 
         self._plan = plan
         self._rank, self._world = rank, world
-        self._hooks = () if plan.paused else _hooks(plan.hooked)
+        self._hooks = () if plan.paused else hooks_of(plan.hooked)
         self._edited = bool(self._hooks) or plan.paused  # between epochs, by hooks or by the user
         whole = not samples or collate is not None or hasattr(plan.source, "__getitems__")
         places = max(workers, 1)
@@ -164,7 +165,7 @@ class Loader:
             "length": plan.length,
             "batch_size": batch,
             "shuffle": bool(shuffle),
-            "seed": _integer("seed", seed, 0),
+            "seed": integer("seed", seed, 0),
             "drop_last": bool(drop_last),
             "rank": rank,
             "world": world,
@@ -172,13 +173,13 @@ class Loader:
             "places": places,
             "streams": plan.streams,
             "queue": queue,
-            "max_bytes": _integer("max_bytes", max_bytes, 1),
+            "max_bytes": integer("max_bytes", max_bytes, 1),
             "ordered": bool(ordered),
             "on_error": on_error,
-            "retries": _integer("retries", retries, 0),
+            "retries": integer("retries", retries, 0),
             "timeout": -1.0 if timeout is None else float(timeout),
             "pause": self._edited or plan.kind in ("stream", "listed"),
-            "granule_rows": _granule(rows, max(workers, 1), plan, whole),
+            "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
             "most_rows": rows,
             "keep_freed_memory": True,
             "numpy_threshold": 1024,
@@ -244,7 +245,7 @@ class Loader:
 
         Hooks run where an epoch ends. A ``for`` over the Loader afterwards finishes the epoch.
         """
-        n = _integer("n", n, 0)
+        n = integer("n", n, 0)
         return self._steps(n)
 
     def _steps(self, n: int) -> Iterator[Any]:
@@ -333,18 +334,7 @@ class Loader:
         It may be restored with any number and kind of workers and, for what is indexed, with
         another world size.
         """
-        epoch, base, step = self._core.position()
-        s = self._settings
-        return {
-            "version": _STATE_VERSION,
-            "epoch": epoch,
-            "batches": base + step * self._world,  # of this epoch, of all ranks together
-            "ahead": [base + k * self._world + self._rank for k in self._core.ahead()],
-            "seed": s["seed"],
-            "shuffle": s["shuffle"],
-            "batch_size": s["batch_size"] if s["samples"] else None,
-            "length": length_of(self._plan),
-        }
+        return state_of(self._core, self._settings, length_of(self._plan))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken.
@@ -355,32 +345,13 @@ class Loader:
             The state is of another plan (the text says what differs), or the source is a generator
             that is running already.
         """
-        mine = self.state()
-        if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
-            raise InvalidArgument("this is no state of a Loader, or of another version", "restore")
-        for key in ("seed", "shuffle", "batch_size", "length"):
-            if state.get(key) != mine[key]:
-                raise InvalidArgument(
-                    f"the state was taken with {key}={state.get(key)!r}, this Loader has "
-                    f"{key}={mine[key]!r}; make them equal",
-                    "restore",
-                )
-        epoch = _integer("epoch", state.get("epoch"), 0)
-        batches = _integer("batches", state.get("batches"), 0)
+        epoch, batches, ahead = read_state(state, self.state(), self._rank, self._world)
         if not self._plan.replayable:
             raise InvalidArgument(
                 f"{self._plan.title} is a generator that runs already and cannot be brought back "
                 "to a place; give the generator function",
                 "restore",
             )
-        ahead = []
-        for batch in _integers("ahead", state.get("ahead")):
-            step, rest = divmod(batch - batches - self._rank, self._world)
-            if rest or step < 0:
-                raise InvalidArgument(
-                    "a state of an unordered feed restores at its own shard only", "restore"
-                )
-            ahead.append(step)
         with self._lock:
             indexed = self._settings["source"] in ("map", "columns")
             self._serial += 1
@@ -461,64 +432,7 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
         file.write(text)
 
 
-def _integer(name: str, value: Any, least: int) -> int:
-    try:
-        number = value.__index__()
-    except (AttributeError, TypeError):
-        raise InvalidArgument(f"{name} is {value!r}; give an integer", "Loader") from None
-    if number < least or number >= 1 << 63:
-        raise InvalidArgument(f"{name} is {number}; give {least} or more", "Loader")
-    return int(number)
-
-
-def _integers(name: str, values: Any) -> list[int]:
-    if not isinstance(values, (list, tuple)):
-        raise InvalidArgument(f"{name} is {values!r}; give a list of integers", "Loader")
-    return [_integer(name, value, 0) for value in values]
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidArgument(f"{name} is {value!r}; there are {', '.join(choices)}", "Loader")
-
-
-def _shard(shard: Any) -> tuple[int, int]:
-    try:
-        rank, world = shard
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", "Loader") from None
-    rank, world = _integer("rank", rank, 0), _integer("world", world, 1)
-    if rank >= world:
-        raise InvalidArgument(f"shard is ({rank}, {world}); ranks count from 0", "Loader")
-    return rank, world
-
-
 def _one_shot() -> type:
     from .streams import OneShot
 
     return OneShot
-
-
-def _granule(rows: int, workers: int, plan: Plan, whole: bool) -> int:
-    """Rows of a batch that one worker fills at a time."""
-    if plan.kind == "columns":
-        return rows
-    if plan.kind == "stream" or whole:
-        return rows
-    share = -(-rows // workers)
-    return min(max(share, min(8, rows)), 64)
-
-
-def _hooks(hooked: Any) -> tuple[str, ...]:
-    """The epoch hooks that somebody wrote; a framework's empty ones do not count."""
-    found = []
-    for name in ("on_epoch_begin", "on_epoch_end"):
-        method = getattr(type(hooked), name, None)
-        home = (getattr(method, "__module__", "") or "").partition(".")[0]
-        if callable(getattr(hooked, name, None)) and home not in (
-            "keras",
-            "tf_keras",
-            "tensorflow",
-        ):
-            found.append(name)
-    return tuple(found)

@@ -1,0 +1,39 @@
+"""Checks of arguments: each error names the argument, what it was and what may be given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import InvalidArgument
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    try:
+        number = value.__index__()
+    except (AttributeError, TypeError):
+        raise InvalidArgument(f"{name} is {value!r}; give an integer", "Loader") from None
+    if number < least or number >= 1 << 63:
+        raise InvalidArgument(f"{name} is {number}; give {least} or more", "Loader")
+    return int(number)
+
+
+def integers(name: str, values: Any) -> list[int]:
+    if not isinstance(values, (list, tuple)):
+        raise InvalidArgument(f"{name} is {values!r}; give a list of integers", "Loader")
+    return [integer(name, value, 0) for value in values]
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidArgument(f"{name} is {value!r}; there are {', '.join(choices)}", "Loader")
+
+
+def shard_of(shard: Any) -> tuple[int, int]:
+    try:
+        rank, world = shard
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", "Loader") from None
+    rank, world = integer("rank", rank, 0), integer("world", world, 1)
+    if rank >= world:
+        raise InvalidArgument(f"shard is ({rank}, {world}); ranks count from 0", "Loader")
+    return rank, world

@@ -1,0 +1,52 @@
+"""A Loader's place, as the small dict that `state` gives and `restore` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._arguments import integer, integers
+from .errors import InvalidArgument
+
+_VERSION = 1
+_OF_THE_PLAN = ("seed", "shuffle", "batch_size", "length")
+
+
+def state_of(core: Any, settings: dict[str, Any], length: int) -> dict[str, Any]:
+    epoch, base, step = core.position()
+    rank, world = settings["rank"], settings["world"]
+    return {
+        "version": _VERSION,
+        "epoch": epoch,
+        "batches": base + step * world,  # of this epoch, of all ranks together
+        "ahead": [base + k * world + rank for k in core.ahead()],
+        "seed": settings["seed"],
+        "shuffle": settings["shuffle"],
+        "batch_size": settings["batch_size"] if settings["samples"] else None,
+        "length": length,
+    }
+
+
+def read_state(
+    state: Any, mine: dict[str, Any], rank: int, world: int
+) -> tuple[int, int, list[int]]:
+    """Check a state against the plan's own; return epoch, batches and the steps ahead of them."""
+    if not isinstance(state, dict) or state.get("version") != _VERSION:
+        raise InvalidArgument("this is no state of a Loader, or of another version", "restore")
+    for key in _OF_THE_PLAN:
+        if state.get(key) != mine[key]:
+            raise InvalidArgument(
+                f"the state was taken with {key}={state.get(key)!r}, this Loader has "
+                f"{key}={mine[key]!r}; make them equal",
+                "restore",
+            )
+    epoch = integer("epoch", state.get("epoch"), 0)
+    batches = integer("batches", state.get("batches"), 0)
+    ahead = []
+    for batch in integers("ahead", state.get("ahead")):
+        step, rest = divmod(batch - batches - rank, world)
+        if rest or step < 0:
+            raise InvalidArgument(
+                "a state of an unordered feed restores at its own shard only", "restore"
+            )
+        ahead.append(step)
+    return epoch, batches, ahead
