@@ -104,6 +104,7 @@ def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
         or tensor.layout is not torch.strided
         or tensor.requires_grad
         or tensor.is_quantized
+        or tensor.is_nested
         or tensor.is_conj()
         or tensor.is_neg()
     ):
@@ -139,7 +140,15 @@ def copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def copy_tensor(tensor: Any) -> Any:
     """Copy a tensor whose memory somebody else may write to."""
-    return tensor.clone() if not tensor.requires_grad else tensor
+    if tensor.requires_grad:
+        return tensor
+    # A clone of a lazy view would be an ordinary tensor: not what `array_of_tensor` made of it.
+    if tensor.is_conj():
+        return copy_tensor(tensor.conj()).conj()
+    if tensor.is_neg():
+        torch = sys.modules["torch"]
+        return torch._neg_view(copy_tensor(torch._neg_view(tensor)))
+    return tensor.clone()
 
 
 def encode_indices(indices: Any) -> tuple[int, int, bytes]:

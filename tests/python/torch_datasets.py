@@ -59,6 +59,8 @@ FORMS = {
     "empty tuple": lambda i: (),
     "uint16": lambda i: np.full(2, i, "uint16"),
     "ordered dict": lambda i: OrderedDict(b=image(i), a=i),
+    "conjugate": lambda i: torch.full((3,), i + 1j).conj(),
+    "negative": lambda i: torch.full((3,), i + 1j).conj().imag,
     "needs grad": lambda i: torch.full((2,), float(i), requires_grad=True),
     # What rows cannot be, but default_collate can.
     "keys in another order": lambda i: {"a": i, "b": 1} if i % 2 else {"b": 1, "a": i},
