@@ -6,14 +6,20 @@ from typing import Any
 
 from .errors import InvalidArgument
 
+MOST_ROWS = (1 << 31) - 1  # of a batch
+MOST_QUEUED = 1 << 16  # batches
+_MOST = (1 << 63) - 1
 
-def integer(name: str, value: Any, least: int) -> int:
+
+def integer(name: str, value: Any, least: int, most: int = _MOST) -> int:
     try:
         number = value.__index__()
     except (AttributeError, TypeError):
         raise InvalidArgument(f"{name} is {value!r}; give an integer", "Loader") from None
-    if number < least or number >= 1 << 63:
+    if number < least:
         raise InvalidArgument(f"{name} is {number}; give {least} or more", "Loader")
+    if number > most:
+        raise InvalidArgument(f"{name} is {number}; give {most} at most", "Loader")
     return int(number)
 
 
@@ -33,7 +39,7 @@ def shard_of(shard: Any) -> tuple[int, int]:
         rank, world = shard
     except (TypeError, ValueError):
         raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", "Loader") from None
-    rank, world = integer("rank", rank, 0), integer("world", world, 1)
+    rank, world = integer("rank", rank, 0), integer("world", world, 1, (1 << 32) - 1)
     if rank >= world:
         raise InvalidArgument(f"shard is ({rank}, {world}); ranks count from 0", "Loader")
     return rank, world

@@ -11,6 +11,8 @@ import numpy as np
 from .errors import InvalidArgument
 from .streams import FunctionStream, IterableStream, OneShot, is_stream_function
 
+_MOST_GRANULES = 1024  # of a batch; every batch of the queue has a place for each
+
 
 @dataclass
 class Plan:
@@ -154,8 +156,8 @@ def granule_of(rows: int, workers: int, plan: Plan, whole: bool) -> int:
         return rows
     if plan.kind == "stream" or whole:
         return rows
-    share = -(-rows // workers)
-    return min(max(share, min(8, rows)), 64)
+    share = min(max(-(-rows // workers), min(8, rows)), 64)
+    return max(share, -(-rows // _MOST_GRANULES))
 
 
 def hooks_of(hooked: Any) -> tuple[str, ...]:

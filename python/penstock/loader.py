@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _engine
-from ._arguments import integer, one_of, shard_of
+from ._arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
 from ._crew import Crew
 from ._plan import Plan, granule_of, hooks_of, length_of, plan_of
 from ._state import read_state, state_of
 from .errors import Closed, InvalidArgument
 
 _MOST_WORKERS = 256
+_LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
 
 
 class Loader:
@@ -108,9 +109,9 @@ class Loader:
     ) -> None:
         plan = source if isinstance(source, Plan) else plan_of(source, batch_size is not None)
         rank, world = shard_of(shard)
-        batch = integer("batch_size", 1 if batch_size is None else batch_size, 1)
+        batch = integer("batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS)
         workers = _engine.usable_cores() if workers is None else integer("workers", workers, 0)
-        queue = integer("max_queue_size", max_queue_size, 1)
+        queue = integer("max_queue_size", max_queue_size, 1, MOST_QUEUED)
         if workers > _MOST_WORKERS:
             raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
         one_of("on_error", on_error, ("raise", "skip", "replace"))
@@ -176,8 +177,8 @@ class Loader:
             "max_bytes": integer("max_bytes", max_bytes, 1),
             "ordered": bool(ordered),
             "on_error": on_error,
-            "retries": integer("retries", retries, 0),
-            "timeout": -1.0 if timeout is None else float(timeout),
+            "retries": integer("retries", retries, 0, (1 << 32) - 1),
+            "timeout": -1.0 if timeout is None else min(float(timeout), _LONGEST_S),
             "pause": self._edited or plan.kind in ("stream", "listed"),
             "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
             "most_rows": rows,

@@ -21,6 +21,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
+from ._arguments import MOST_QUEUED
 from ._torch_line import Line
 from ._torch_order import Order
 from ._torch_types import STANDARD_COLLATE, converted, tensors_of
@@ -163,7 +164,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             "use_multiprocessing": not self.use_threads and self.num_workers > 0,
             "start_method": method or "spawn",
             # In line, the sampler is asked for no more than what is needed now, as in torch.
-            "max_queue_size": max((self.prefetch_factor or 0) * self.num_workers, 1),
+            "max_queue_size": min(
+                max((self.prefetch_factor or 0) * self.num_workers, 1), MOST_QUEUED
+            ),
             "timeout": self.timeout or None,
         }
 

@@ -243,6 +243,11 @@ def test_getitems_is_called_with_a_whole_batch(mode):
         ({"workers": 257}, "workers"),
         ({"workers": "all"}, "workers"),
         ({"max_queue_size": 0}, "max_queue_size"),
+        ({"max_queue_size": 10**6}, "max_queue_size is 1000000; give 65536 at most"),
+        ({"batch_size": 2**33}, "batch_size is 8589934592; give 2147483647 at most"),
+        ({"batch_size": 10**30}, "batch_size is 10+; give 2147483647 at most"),
+        ({"retries": 2**62}, "retries"),
+        ({"shard": (0, 2**40)}, "world"),
         ({"max_bytes": 0}, "max_bytes"),
         ({"seed": -1}, "seed"),
         ({"seed": None}, "seed"),
@@ -265,6 +270,13 @@ def test_getitems_is_called_with_a_whole_batch(mode):
 def test_a_bad_argument_is_refused_by_its_name(options, name):
     with pytest.raises(penstock.InvalidArgument, match=name):
         penstock.Loader(Items(), **options)
+
+
+def test_a_batch_size_far_above_the_length_costs_nothing():
+    options = {"batch_size": 2**31 - 1, "timeout": float("inf"), "max_queue_size": 2}
+    with penstock.Loader([np.ones(2)] * 5, workers=2, **options) as feed:
+        assert [len(batch) for batch in feed] == [5]
+        assert feed.stats()["delivered"] == 1
 
 
 @pytest.mark.parametrize(
