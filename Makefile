@@ -60,11 +60,11 @@ demo: $(STAMPS)/engine $(STAMPS)/demo-group
 $(CPP): cpp-%: $(STAMPS)/system-test $(STAMPS)/build
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
-	ctest --preset $* $(if $(CI),--repeat until-pass:2)
+	ctest --preset $*
 
 test: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-release
-	tools/pytest.sh $(PY) -m "not slow"
+	$(PY) -m pytest -m "not slow"
 
 test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-asan
