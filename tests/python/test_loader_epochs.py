@@ -103,7 +103,9 @@ def test_a_worker_that_is_replaced_starts_with_what_hooks_changed(mode):
             os.kill(pid, 9)
         second = list(feed)
         assert [item[0] for item in second] == [i * 2 for i in range(7)]
-        wait_until(lambda: feed.stats()["restarts"] >= len(pids), "a worker for each that was killed")
+        wait_until(
+            lambda: feed.stats()["restarts"] >= len(pids), "a worker for each that was killed"
+        )
         for worker in feed.stats()["workers"]:
             os.kill(worker["pid"], 9)
         assert [item[0] for item in feed] == [i * 3 for i in range(8)]
