@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.utils import PyDataset
 
 from ._plan import Plan
+from .errors import InvalidArgument, WorkerTraceback
 from .loader import Loader
 
 __all__ = ["Feed", "StreamFeed", "feed"]
@@ -169,8 +171,9 @@ class _Face:
             self._steps = self._loader.steps(_FOREVER)
         try:
             return next(self._steps)
-        except BaseException:
+        except BaseException as error:
             self._steps = None
+            _note_place(error)
             raise
 
     def _next_epoch(self) -> None:
@@ -187,6 +190,20 @@ class _Face:
         begun = loader._open_epoch
         if begun is not None and loader.epoch > begun:
             loader._end_epoch()
+
+
+def _note_place(error: BaseException) -> None:
+    """Keep the worker's traceback, and the index: Keras raises exceptions without their cause."""
+    place = error.__cause__
+    if not isinstance(place, WorkerTraceback) or sys.version_info < (3, 11):
+        return
+    known = getattr(error, "__notes__", ())
+    if keras.config.is_traceback_filtering_enabled() and str(place) not in known:
+        error.add_note(str(place))
+
+
+def _empty() -> InvalidArgument:
+    return InvalidArgument("the dataset is empty: an epoch of it has no batch", "feed")
 
 
 class _Pass:
@@ -242,7 +259,12 @@ class Feed(_Face, PyDataset):  # type: ignore[misc]
     def num_batches(self) -> int | None:
         """Batches of an epoch; None: it never ends. Keras reads it; use ``len()``."""
         self._new_generator = True
-        return None if self._endless else len(self)
+        if self._endless:
+            return None
+        length = len(self)
+        if length == 0:
+            raise _empty()
+        return length
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -384,8 +406,6 @@ class StreamFeed(_Face, DataAdapter):  # type: ignore[misc]
 
         if self._signature is None:
             looked_at = list(itertools.islice(self._batches(), _MOST_PEEKED))
-            if not looked_at:
-                raise ValueError("the stream is empty: it gave no batch")
             self._signature = data_adapter_utils.get_tensor_spec(looked_at)
         return tf.data.Dataset.from_generator(self._batches, output_signature=self._signature)
 
@@ -396,7 +416,9 @@ class StreamFeed(_Face, DataAdapter):  # type: ignore[misc]
         with self._lock:
             self._serial += 1
             serial = self._serial
+            inside = self._loader.state()["batches"] > 0  # perhaps just before the stream's end
             self._begin()
+        gave = False
         while True:
             with self._lock:
                 if serial != self._serial:
@@ -405,7 +427,17 @@ class StreamFeed(_Face, DataAdapter):  # type: ignore[misc]
                     batch = self._next()
                 except StopIteration:
                     self._over = True
-                    return
+                    if gave:
+                        return
+                    if not inside:
+                        raise _empty() from None
+                    inside = False
+                    self._begin()
+                    continue
+                except BaseException as error:
+                    _note_place(error)
+                    raise
+            gave = True
             yield batch
 
     def _begin(self) -> None:

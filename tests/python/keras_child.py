@@ -373,6 +373,56 @@ def an_exception_comes_out_of_fit():
         model.fit(feed, epochs=1, verbose=0)
 
 
+def an_exception_says_where_it_was_raised():
+    class Broken(Batches):
+        def __getitem__(self, index):
+            if index == 4:
+                raise KeyError("number four")
+            return super().__getitem__(index)
+
+    def batches():
+        for index in range(5):
+            yield Broken()[index]
+
+    if sys.version_info < (3, 11) or keras.backend.backend() == "tensorflow":
+        return  # no notes there; TensorFlow makes its own error of the text
+    for source in (Broken(), batches):
+        with (
+            penstock.keras.feed(source, workers=2) as feed,
+            pytest.raises(KeyError, match="number four") as raised,
+        ):
+            model_of().fit(feed, verbose=0)
+        (note,) = raised.value.__notes__
+        assert "epoch 0, index 4" in note, note
+        assert "in __getitem__" in note, note
+
+
+def nothing_to_feed_is_an_error_that_says_so():
+    def nothing():
+        yield from ()
+
+    for source in (Batches(length=0), nothing):
+        with penstock.keras.feed(source, workers=1) as feed:
+            for use in (model_of().fit, model_of().evaluate, model_of().predict):
+                with pytest.raises(penstock.InvalidArgument, match="the dataset is empty"):
+                    use(feed, verbose=0)
+
+
+def a_generator_restores_after_its_last_batch():
+    def batches():
+        for index in range(4):
+            yield Batches()[index]
+
+    with penstock.keras.feed(batches, workers=1) as feed:
+        model_of().fit(feed, steps_per_epoch=4, verbose=0)
+        state = feed.state()
+    recorder = Recorder()
+    with penstock.keras.feed(batches, workers=1) as feed:
+        feed.restore(state)
+        model_of(recorder).fit(feed, verbose=0)
+    assert indices(recorder) == [0, 1, 2, 3], recorder.seen
+
+
 def checks():
     found = [
         value
