@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from .errors import InvalidArgument
-from .streams import FunctionStream, IterableStream, OneShot, is_stream_function
+from .streams import (
+    FunctionStream,
+    IterableStream,
+    OneShot,
+    is_stream_function,
+    may_begin_stream,
+)
 
 _MOST_GRANULES = 1024  # of a batch; every batch of the queue has a place for each
 
@@ -131,6 +137,9 @@ def plan_of(source: Any, samples: bool) -> Plan:
         return Plan("stream", OneShot(source), title, replayable=False)
     if hasattr(source, "__iter__"):
         return Plan("stream", IterableStream(source), title, hooked=source)
+    if may_begin_stream(source):
+        title = getattr(source, "__name__", title)
+        return Plan("stream", FunctionStream(source), title, hooked=None)
     raise InvalidArgument(
         f"{title} cannot be fed: give an object with __len__ and __getitem__, a generator "
         "function, an iterable, arrays (alone, in a tuple or a dict), or a list of samples",

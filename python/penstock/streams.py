@@ -61,6 +61,13 @@ def is_stream_function(source: Any) -> bool:
     return inspect.isgeneratorfunction(call)
 
 
+def may_begin_stream(source: Any) -> bool:
+    """Whether `source` is a function of the user's, which may return an iterator when called."""
+    while isinstance(source, functools.partial):
+        source = source.func
+    return inspect.isfunction(source) or inspect.ismethod(source)
+
+
 class FunctionStream:
     """Begins a generator function's stream anew each epoch."""
 
@@ -68,7 +75,17 @@ class FunctionStream:
         self.function = function
 
     def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
-        return self.function()  # type: ignore[no-any-return]
+        items: Iterable[Any] = self.function()
+        if not hasattr(items, "__iter__"):
+            from .errors import InvalidArgument
+
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            raise InvalidArgument(
+                f"{name}() returned {type(items).__name__}; a function that is fed must return an "
+                "iterator, or be a generator function",
+                "Loader",
+            )
+        return items
 
 
 class IterableStream:

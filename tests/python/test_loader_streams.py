@@ -22,8 +22,8 @@ OTHERS = (Mode(2, "forkserver"), SPAWN)
 @each((INLINE, THREADS, Mode(4), PROCESSES), OTHERS)
 @pytest.mark.parametrize(
     "source",
-    [ten_items, safe_items, functools.partial(count_to, 10)],
-    ids=["function", "threadsafe", "partial"],
+    [ten_items, safe_items, functools.partial(count_to, 10), lambda: count_to(10)],
+    ids=["function", "threadsafe", "partial", "lambda"],
 )
 def test_a_generator_function_is_called_anew_each_epoch_and_kept_in_order(source, mode):
     with penstock.Loader(source, **mode.options) as feed:
@@ -52,6 +52,19 @@ def test_samples_of_a_generator_make_batches(collate, mode):
                     assert [len(batch) for batch in batches] == sizes
                     seen = [y for batch in batches for _, y in batch]
                 assert seen == list(range(sum(sizes)))
+
+
+@each(SOME, ())
+def test_a_function_that_returns_no_iterator_is_told_so(mode):
+    def answer():
+        return 42
+
+    message = r"answer\(\) returned int; .* must return an iterator"
+    with (
+        penstock.Loader(answer, **mode.options) as feed,
+        pytest.raises(penstock.InvalidArgument, match=message),
+    ):
+        list(feed)
 
 
 @each(SOME, ())
