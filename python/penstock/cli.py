@@ -19,7 +19,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="penstock", description="Feeds training: batches made on all cores, without a copy."
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
-    commands = parser.add_subparsers(title="commands", metavar="")
+    commands = parser.add_subparsers(title="commands", metavar="command")
     doctor.add_to(commands)
     bench.add_to(commands)
     return parser

@@ -30,6 +30,7 @@ class Ready:
 
 ready = Ready()
 samples = [np.full(3, k) for k in range(64)]
+rows = np.zeros((64, 3))
 
 def numbers():
     for k in range(10):
@@ -319,12 +320,33 @@ def test_the_program_finds_a_module_in_the_current_folder(tmp_path):
     assert not done.stderr
 
 
-@pytest.mark.parametrize("wrong", [["--steps", "0"], ["--workers", "1,x"], ["--batch-size", "-1"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--steps", "0"],
+        ["--workers", "1,x"],
+        ["--batch-size", "-1"],
+        ["--seconds", "-1"],
+        ["--seconds", "nan"],
+        ["--seconds", "inf"],
+        ["--seconds", "long"],
+    ],
+    ids=" ".join,
+)
 def test_wrong_numbers_are_usage_errors(capsys, wrong):
     with pytest.raises(SystemExit) as ended:
         cli.main(["bench", "json:dumps", *wrong])
     assert ended.value.code == 2
-    assert wrong[0] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert wrong[0] in said
+    assert "value" not in said  # argparse's words for a function of ours
+
+
+def test_arrays_are_not_measured_in_processes_that_they_do_not_use(datasets, capsys):
+    arguments = ["bench", "cli_datasets:rows", "--batch-size", "4", "--steps", "9", "--workers"]
+    assert cli.main([*arguments, "1,2", "--json"]) == 0
+    modes = json.loads(capsys.readouterr().out)["modes"]
+    assert [mode["kind"] for mode in modes] == ["in line", "threads", "threads"]
 
 
 # ---- bench: choosing -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -49,15 +50,28 @@ def add_to(commands: Any) -> None:
     add("--workers", type=_counts, default=[], help="worker counts to try: 1,2,8")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=_positive, help="batches per way")
-    length.add_argument("--seconds", type=float, default=3.0, help="time per way (3)")
+    length.add_argument("--seconds", type=_seconds, default=3.0, help="time per way (3)")
     add("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError("give 1 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds above 0")
     return number
 
 
@@ -78,7 +92,8 @@ def run(options: argparse.Namespace) -> int:
     source = load_dataset(options.target)
     inline = Mode(_KINDS[0], 0)
     counts = options.workers or worker_counts()
-    ways = [inline, *(Mode(kind, count) for kind in _KINDS[1:] for count in counts)]
+    kinds = _kinds(source, options.batch_size)
+    ways = [inline, *(Mode(kind, count) for kind in kinds for count in counts)]
     if not options.json:
         print(HEADER)
     for mode in ways:
@@ -92,10 +107,22 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"modes": [asdict(mode) for mode in ways], "advice": why}, indent=1))
         return 0
     for said in dict.fromkeys(mode.failed for mode in ways if mode.failed):
-        kinds = dict.fromkeys(mode.kind for mode in ways if mode.failed == said)
-        print(f"\n{' and '.join(kinds)} failed: {said}")
+        which = dict.fromkeys(mode.kind for mode in ways if mode.failed == said)
+        print(f"\n{' and '.join(which)} failed: {said}")
     print(f"\n{why}")
     return 0
+
+
+def _kinds(source: Any, batch_size: int | None) -> tuple[str, ...]:
+    """Arrays are gathered by native threads, also where processes are asked for."""
+    from .._plan import plan_of
+    from ..errors import InvalidArgument
+
+    try:
+        native = plan_of(source, batch_size is not None).kind == "columns"
+    except InvalidArgument:
+        native = False  # the first measurement says why
+    return _KINDS[1:2] if native else _KINDS[1:]
 
 
 def measure(mode: Mode, source: Any, options: argparse.Namespace) -> None:
