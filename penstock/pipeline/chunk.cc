@@ -1,0 +1,91 @@
+#include "penstock/pipeline/chunk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace penstock {
+
+void Chunk::reset(SpecRef spec, uint32_t rows) {
+  spec_ = std::move(spec);
+  rows_ = rows;
+  alive_ = rows == kRows ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
+  settle_ = nullptr;
+  failures_.clear();
+  kept_.clear();
+  open_columns();
+}
+
+void Chunk::open_columns() {
+  size_t leaves = spec_ == nullptr ? 0 : spec_->leaves().size();
+  if (columns_.size() < leaves) columns_.resize(leaves);
+  for (size_t i = 0; i < leaves; ++i) {
+    const Leaf& leaf = spec_->leaves()[i];
+    Column& column = columns_[i];
+    column.first = nullptr;
+    column.stride = 0;
+    column.fixed = leaf.fixed();
+    column.bound = false;
+    column.viewed = !column.fixed;
+    if (column.fixed) {
+      column.row_bytes = static_cast<uint64_t>(leaf.fixed_values()) * size_of(leaf.dtype);
+    } else {
+      column.dims.assign(size_t{rows_} * leaf.shape.size(), 0);
+      column.at.fill(nullptr);
+    }
+  }
+}
+
+void Chunk::bind(size_t leaf, std::byte* first, uint64_t stride) {
+  Column& column = columns_[leaf];
+  column.first = first;
+  column.stride = stride;
+  column.bound = true;
+}
+
+bool Chunk::settle(const SpecRef& spec) {
+  if (spec_ != nullptr) return spec == spec_ || *spec == *spec_;
+  spec_ = spec;
+  open_columns();
+  return settle_ == nullptr || settle_->settle(*this);
+}
+
+std::byte* Chunk::dense(size_t leaf) {
+  Column& column = columns_[leaf];
+  if (column.first == nullptr) {
+    column.stride = column.row_bytes;
+    column.first = scratch_.take(column.row_bytes * rows_);
+  }
+  column.viewed = false;
+  return column.first;
+}
+
+void Chunk::view(size_t leaf, uint32_t row, const std::byte* data, std::span<const int64_t> shape) {
+  Column& column = columns_[leaf];
+  if (column.bound) {
+    if (column.row_bytes > 0) {
+      std::memcpy(column.first + row * column.stride, data, column.row_bytes);
+    }
+    return;
+  }
+  column.viewed = true;
+  column.at[row] = data;
+  if (!column.fixed) {
+    std::copy(shape.begin(), shape.end(), column.dims.begin() + row * shape.size());
+  }
+}
+
+void Chunk::fail(uint32_t row, Failure failure) {
+  uint64_t bit = uint64_t{1} << row;
+  if ((alive_ & bit) == 0) return;  // lost already: the first reason counts
+  alive_ &= ~bit;
+  failures_.emplace_back(row, std::move(failure));
+}
+
+std::span<const int64_t> Chunk::shape(size_t leaf, uint32_t row) const {
+  const Shape& known = spec_->leaves()[leaf].shape;
+  if (columns_[leaf].fixed) return known;
+  return std::span(columns_[leaf].dims).subspan(row * known.size(), known.size());
+}
+
+}  // namespace penstock

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/pipeline/element.h"
+#include "penstock/pipeline/scratch.h"
+
+namespace penstock {
+
+// Why an element is lost, and where.
+struct Failure {
+  std::string stage;  // its title
+  uint64_t position = 0;
+  std::exception_ptr error;
+};
+
+class Chunk;
+
+// Whoever wants the rows of a chunk in a certain place, where only the first element tells the
+// spec.
+class Settle {
+ public:
+  virtual ~Settle() = default;
+  // Binds the columns. False: the batch is of another spec.
+  virtual bool settle(Chunk& chunk) = 0;
+};
+
+// Up to 64 elements on their way through a chain, column by column. A column is free, and then its
+// maker chooses where the rows lie (its own memory, views of a file's buffer or the user's array),
+// or it is bound, and then they are written to where they are wanted: a batch's rows. So an element
+// is written once, whoever is last.
+//
+// One thread. Memory comes from `scratch`, which is emptied only after the chunk was used.
+class Chunk {
+ public:
+  static constexpr uint32_t kRows = 64;  // a 64-bit word has a bit for each row
+
+  explicit Chunk(Scratch& scratch) : scratch_(scratch) {}
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+
+  // All columns free, all rows alive. REQUIRED: rows <= kRows. `spec` nullptr: the first element
+  // tells (settle).
+  void reset(SpecRef spec, uint32_t rows);
+  uint32_t rows() const { return rows_; }
+  const SpecRef& spec() const { return spec_; }
+
+  // ---- whoever wants the rows in a certain place
+
+  // Of a fixed leaf, before anything is made.
+  void bind(size_t leaf, std::byte* first, uint64_t stride);
+  void on_settle(Settle* settle) { settle_ = settle; }
+
+  // ---- whoever makes them
+
+  // The first element told the spec. False: it is not like the others'.
+  bool settle(const SpecRef& spec);
+  bool bound(size_t leaf) const { return columns_[leaf].bound; }
+  // A fixed leaf's rows to be written, `stride(leaf)` bytes from one to the next.
+  std::byte* dense(size_t leaf);
+  uint64_t stride(size_t leaf) const { return columns_[leaf].stride; }
+  uint64_t row_bytes(size_t leaf) const { return columns_[leaf].row_bytes; }  // of a fixed leaf
+  // A row that lies somewhere already; copied if the column is bound. `shape`: of a variable leaf.
+  // A free column is all views or all dense.
+  void view(size_t leaf, uint32_t row, const std::byte* data, std::span<const int64_t> shape = {});
+  // The element is lost; whoever is above decides what becomes of that.
+  void fail(uint32_t row, Failure failure);
+  // What views point into; until the next reset.
+  void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
+
+  // ---- whoever reads them
+
+  const std::byte* at(size_t leaf, uint32_t row) const {
+    const Column& column = columns_[leaf];
+    return column.viewed ? column.at[row] : column.first + row * column.stride;
+  }
+  // A row's shape: the leaf's own where that is fixed.
+  std::span<const int64_t> shape(size_t leaf, uint32_t row) const;
+  uint64_t alive() const { return alive_; }  // a bit per row
+  const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
+
+ private:
+  struct Column {
+    std::byte* first = nullptr;  // bound, or dense
+    uint64_t stride = 0;
+    uint64_t row_bytes = 0;
+    bool fixed = true;
+    bool bound = false;
+    bool viewed = false;
+    std::vector<int64_t> dims;  // of variable leaves: rows by axes
+    std::array<const std::byte*, kRows> at;
+  };
+  void open_columns();
+
+  Scratch& scratch_;
+  SpecRef spec_;
+  uint32_t rows_ = 0;
+  uint64_t alive_ = 0;
+  Settle* settle_ = nullptr;
+  std::vector<Column> columns_;  // by leaf; kept from chunk to chunk
+  std::vector<std::pair<uint32_t, Failure>> failures_;
+  std::vector<std::shared_ptr<void>> kept_;
+};
+
+}  // namespace penstock

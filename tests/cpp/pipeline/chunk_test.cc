@@ -1,0 +1,136 @@
+#include "penstock/pipeline/chunk.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <stdexcept>
+
+namespace penstock {
+namespace {
+
+SpecRef spec() {
+  return std::make_shared<ElementSpec>(
+      std::vector<Leaf>{{"label", LeafKind::kDense, DType::kInt32, {}},
+                        {"pair", LeafKind::kDense, DType::kInt16, {2}},
+                        {"text", LeafKind::kText, DType::kUint8, {-1}},
+                        {"image", LeafKind::kDense, DType::kUint8, {-1, -1}}});
+}
+
+int32_t label(const Chunk& chunk, uint32_t row) {
+  int32_t value;
+  std::memcpy(&value, chunk.at(0, row), sizeof(value));
+  return value;
+}
+
+TEST(Chunk, a_free_column_is_dense_or_views) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(spec(), 3);
+  auto* labels = reinterpret_cast<int32_t*>(chunk.dense(0));
+  for (int i = 0; i < 3; ++i) labels[i] = 10 + i;
+  std::vector<int16_t> pairs = {1, 2, 3, 4, 5, 6};
+  for (uint32_t i = 0; i < 3; ++i) {
+    chunk.view(1, i, reinterpret_cast<std::byte*>(&pairs[2 * (2 - i)]));
+  }
+  EXPECT_EQ(label(chunk, 2), 12);
+  EXPECT_EQ(chunk.at(1, 0), reinterpret_cast<std::byte*>(&pairs[4]));
+  EXPECT_EQ(chunk.shape(1, 0).size(), 1u);
+  EXPECT_EQ(chunk.shape(1, 0)[0], 2);
+}
+
+TEST(Chunk, variable_rows_have_shapes_of_their_own) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(spec(), 2);
+  std::string text = "feeds";
+  int64_t length = 5;
+  chunk.view(2, 1, reinterpret_cast<const std::byte*>(text.data()), {&length, 1});
+  int64_t dims[] = {2, 3};
+  chunk.view(3, 0, reinterpret_cast<const std::byte*>(text.data()), dims);
+  EXPECT_EQ(chunk.shape(2, 1)[0], 5);
+  EXPECT_EQ(std::memcmp(chunk.at(2, 1), "feeds", 5), 0);
+  EXPECT_EQ(chunk.shape(3, 0)[1], 3);
+}
+
+TEST(Chunk, a_bound_column_is_written_where_it_is_wanted) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  struct {
+    int32_t label;
+    int16_t pair[2];
+    int32_t other;
+  } batch[2] = {};
+  chunk.reset(spec(), 2);
+  chunk.bind(0, reinterpret_cast<std::byte*>(&batch[0].label), sizeof(batch[0]));
+  chunk.bind(1, reinterpret_cast<std::byte*>(&batch[0].pair), sizeof(batch[0]));
+  EXPECT_TRUE(chunk.bound(0));
+  std::byte* labels = chunk.dense(0);
+  for (int i = 0; i < 2; ++i) {
+    int32_t value = 7 + i;
+    std::memcpy(labels + i * chunk.stride(0), &value, sizeof(value));
+    int16_t pair[] = {static_cast<int16_t>(i), 3};
+    chunk.view(1, i, reinterpret_cast<std::byte*>(pair));
+  }
+  EXPECT_EQ(batch[1].label, 8);
+  EXPECT_EQ(batch[1].pair[0], 1);
+  EXPECT_EQ(batch[0].pair[1], 3);
+  EXPECT_EQ(batch[0].other, 0);
+  EXPECT_EQ(chunk.at(1, 1), reinterpret_cast<std::byte*>(&batch[1].pair));
+  EXPECT_EQ(scratch.bytes(), 0u) << "nothing was made on the way";
+}
+
+struct Binds : Settle {
+  bool settle(Chunk& chunk) override {
+    ++calls;
+    chunk.bind(0, place, 4);
+    return true;
+  }
+  std::byte place[8] = {};
+  int calls = 0;
+};
+
+TEST(Chunk, the_first_element_may_tell_the_spec) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  Binds binds;
+  chunk.reset(nullptr, 2);
+  chunk.on_settle(&binds);
+  EXPECT_EQ(chunk.spec(), nullptr);
+  EXPECT_TRUE(chunk.settle(spec()));
+  EXPECT_TRUE(chunk.bound(0));
+  EXPECT_TRUE(chunk.settle(spec())) << "an equal one";
+  EXPECT_EQ(binds.calls, 1);
+  auto other = std::make_shared<ElementSpec>(
+      std::vector<Leaf>{{"label", LeafKind::kDense, DType::kInt64, {}}});
+  EXPECT_FALSE(chunk.settle(other));
+}
+
+TEST(Chunk, rows_fail_one_by_one_and_for_their_first_reason) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(spec(), Chunk::kRows);
+  EXPECT_EQ(chunk.alive(), ~uint64_t{0});
+  auto error = std::make_exception_ptr(std::runtime_error("no"));
+  chunk.fail(63, {"map(f)", 5, error});
+  chunk.fail(63, {"map(g)", 6, error});
+  EXPECT_EQ(chunk.alive(), ~uint64_t{0} >> 1);
+  ASSERT_EQ(chunk.failures().size(), 1u);
+  EXPECT_EQ(chunk.failures()[0].second.stage, "map(f)");
+  chunk.reset(spec(), 1);
+  EXPECT_EQ(chunk.alive(), 1u);
+  EXPECT_TRUE(chunk.failures().empty());
+}
+
+TEST(Chunk, keeps_what_views_point_into_until_the_next_reset) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  auto owner = std::make_shared<int>(3);
+  chunk.reset(spec(), 1);
+  chunk.keep(owner);
+  EXPECT_EQ(owner.use_count(), 2);
+  chunk.reset(spec(), 1);
+  EXPECT_EQ(owner.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace penstock
