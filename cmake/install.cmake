@@ -14,5 +14,5 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/penstockConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/penstockConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/penstockConfig.cmake
-  ${PROJECT_BINARY_DIR}/penstockConfigVersion.cmake
+  ${PROJECT_BINARY_DIR}/penstockConfigVersion.cmake ${CMAKE_CURRENT_LIST_DIR}/FindISAL.cmake
   DESTINATION ${PENSTOCK_CMAKE_DIR} COMPONENT engine)

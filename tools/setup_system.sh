@@ -26,6 +26,7 @@ check_build() {
   elif ! compiles '#include <nlohmann/json.hpp>'; then
     want nlohmann-json3-dev
   fi
+  compiles '#include <isa-l/crc.h>' || want libisal-dev
   command -v g++ >/dev/null || command -v "${CXX:-g++}" >/dev/null || want nlohmann-json3-dev
   local python
   python=$(tools/find_python.sh)
