@@ -1,0 +1,147 @@
+#include "penstock/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <limits>
+
+#include "penstock/base/error.h"
+#include "penstock/base/os.h"
+#include "penstock/io/posix_folder.h"
+
+namespace penstock {
+namespace {
+
+class PosixFile final : public File {
+ public:
+  PosixFile(std::string path, os::Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  const std::string& path() const override { return path_; }
+
+  uint64_t size() override {
+    struct stat found {};
+    if (fstat(fd_.get(), &found) != 0) throw Error::from_errno(errno, "read", path_);
+    return static_cast<uint64_t>(found.st_size);
+  }
+
+  void read(std::span<const Segment> segments) override {
+    std::array<std::byte, kGap> skipped;
+    std::array<iovec, kPieces> pieces;
+    while (!segments.empty()) {
+      const uint64_t begin = segments.front().offset;
+      uint64_t end = begin;
+      size_t count = 0, taken = 0;
+      auto add = [&](std::byte* to, uint64_t bytes) {
+        if (count > 0) {
+          iovec& last = pieces[count - 1];
+          if (static_cast<std::byte*>(last.iov_base) + last.iov_len == to) {
+            last.iov_len += bytes;
+            return;
+          }
+        }
+        pieces[count++] = {to, bytes};
+      };
+      for (const Segment& segment : segments) {
+        if (taken > 0 && (segment.offset < end || segment.offset - end > kGap)) break;
+        if (count + 2 > kPieces || segment.offset + segment.bytes - begin > kMost) break;
+        if (segment.offset > end) add(skipped.data(), segment.offset - end);
+        add(segment.to, segment.bytes);
+        end = segment.offset + segment.bytes;
+        ++taken;
+      }
+      if (taken == 0) {  // one that is longer than a system call reads
+        add(segments.front().to, segments.front().bytes);
+        taken = 1;
+      }
+      read_pieces(begin, std::span(pieces).first(count));
+      segments = segments.subspan(taken);
+    }
+  }
+
+  void expect(uint64_t offset, uint64_t bytes) noexcept override {
+    posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                  POSIX_FADV_WILLNEED);
+  }
+
+ private:
+  static constexpr size_t kPieces = 130;                // 64 segments, their gaps
+  static constexpr uint64_t kMost = uint64_t{1} << 30;  // a call reads no more than 2 GiB
+
+  void read_pieces(uint64_t offset, std::span<iovec> pieces) {
+    while (true) {
+      while (!pieces.empty() && pieces.front().iov_len == 0) pieces = pieces.subspan(1);
+      if (pieces.empty()) return;
+      ssize_t got =
+          pieces.size() == 1
+              ? pread(fd_.get(), pieces[0].iov_base, std::min<size_t>(pieces[0].iov_len, kMost),
+                      static_cast<off_t>(offset))
+              : preadv(fd_.get(), pieces.data(), static_cast<int>(pieces.size()),
+                       static_cast<off_t>(offset));
+      if (got < 0) {
+        if (errno == EINTR) continue;
+        throw Error::from_errno(errno, "read", path_ + " at byte " + std::to_string(offset));
+      }
+      if (got == 0) {
+        throw Error(Code::kDataLoss, "read",
+                    path_ + " ends at byte " + std::to_string(offset) +
+                        ", where more was to be read: it has become shorter");
+      }
+      offset += static_cast<uint64_t>(got);
+      for (auto left = static_cast<size_t>(got); left > 0;) {
+        iovec& first = pieces.front();
+        size_t part = std::min(left, first.iov_len);
+        first = {static_cast<std::byte*>(first.iov_base) + part, first.iov_len - part};
+        left -= part;
+        if (first.iov_len == 0) pieces = pieces.subspan(1);
+      }
+    }
+  }
+
+  const std::string path_;
+  const os::Fd fd_;
+};
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  std::shared_ptr<File> open(const std::string& path) override {
+    // Opening a pipe would wait for its writer.
+    os::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat found {};
+    if (!fd || fstat(fd.get(), &found) != 0) {
+      if (errno == ENOENT || errno == ENOTDIR) {
+        throw Error(Code::kNotFound, "open", "there is no file " + path);
+      }
+      throw Error::from_errno(errno, "open", path);
+    }
+    if (!S_ISREG(found.st_mode)) {
+      throw Error(Code::kInvalidArgument, "open", path + " is a folder or a device, not a file");
+    }
+    return std::make_shared<PosixFile>(path, std::move(fd));
+  }
+
+  std::unique_ptr<Sink> create(const std::string& path) override { return posix_sink(path); }
+
+  Kind kind(const std::string& path) override {
+    struct stat found {};
+    if (stat(path.c_str(), &found) != 0) return Kind::kNothing;
+    return S_ISDIR(found.st_mode) ? Kind::kFolder : Kind::kFile;
+  }
+
+  std::vector<std::string> list(const std::string& folder) override {
+    return posix_list(folder.empty() ? "." : folder);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<FileSystem> posix_files() {
+  static const auto files = std::make_shared<PosixFileSystem>();
+  return files;
+}
+
+}  // namespace penstock

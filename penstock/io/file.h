@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+// An open file that is read by position. Any thread may call anything, several at once.
+class File {
+ public:
+  struct Segment {
+    uint64_t offset;
+    std::byte* to;
+    uint64_t bytes;
+  };
+
+  virtual ~File() = default;
+  virtual const std::string& path() const = 0;
+
+  // Bytes that the file has now. Error kSystem.
+  virtual uint64_t size() = 0;
+
+  // Reads all of them, or throws Error: kDataLoss if the file ends before, else kSystem. Segments
+  // that follow one another in the file with gaps of at most kGap bytes are read together; so give
+  // them in ascending order.
+  virtual void read(std::span<const Segment> segments) = 0;
+  static constexpr uint64_t kGap = 4096;
+
+  // These bytes will be read soon. Never throws.
+  virtual void expect(uint64_t offset, uint64_t bytes) noexcept = 0;
+};
+
+// A file that is being written. One thread. What was not committed leaves nothing behind when it
+// is destroyed; whoever had a file of that name before keeps it until then.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+
+  virtual void write(std::span<const std::byte> bytes) = 0;  // Error kSystem
+
+  // All that was written is on the disk, and then the file appears under its name, in place of one
+  // that was there. Error kSystem. Nothing may be called afterwards.
+  virtual void commit() = 0;
+};
+
+// Where files are. What penstock reads and writes goes through one of these, so that tests can put
+// a world under it that fails. Any thread.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // Error kNotFound if there is no such file, kInvalidArgument if it is none (a folder, a pipe).
+  virtual std::shared_ptr<File> open(const std::string& path) = 0;
+
+  // Error kSystem, or kNotFound if there is no such folder.
+  virtual std::unique_ptr<Sink> create(const std::string& path) = 0;
+
+  enum class Kind : uint8_t { kNothing, kFile, kFolder };
+  virtual Kind kind(const std::string& path) = 0;
+
+  // The names in a folder ("": the working directory), in any order; none if it cannot be read.
+  virtual std::vector<std::string> list(const std::string& folder) = 0;
+};
+
+// The machine's own files.
+std::shared_ptr<FileSystem> posix_files();
+
+}  // namespace penstock

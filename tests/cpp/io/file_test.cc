@@ -1,0 +1,132 @@
+#include "penstock/io/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FileTest : public testing::Test {
+ protected:
+  FileTest() : folder(fs::path(testing::TempDir()) / ("files-" + std::to_string(getpid()))) {
+    fs::create_directory(folder);
+    bytes.resize(100'000);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + (i >> 8));
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+  ~FileTest() override { fs::remove_all(folder); }
+
+  Code code_of(const std::function<void()>& what) {
+    try {
+      what();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return Code::kInternal;
+  }
+  static std::string read(File& file, uint64_t offset, uint64_t count) {
+    std::string text(count, '?');
+    const File::Segment segment{offset, reinterpret_cast<std::byte*>(text.data()), count};
+    file.read({&segment, 1});
+    return text;
+  }
+
+  const fs::path folder;
+  const std::string path = folder / "file";
+  std::string bytes;
+  std::shared_ptr<FileSystem> files = posix_files();
+};
+
+TEST_F(FileTest, segments_come_as_they_lie_whatever_their_order_and_gaps) {
+  auto file = files->open(path);
+  EXPECT_EQ(file->size(), bytes.size());
+  EXPECT_EQ(file->path(), path);
+  std::string to(70'000, '?');
+  auto* data = reinterpret_cast<std::byte*>(to.data());
+  // Neighbours in one place and in others, small and large gaps, an overlap, a step back, nothing.
+  const std::vector<File::Segment> segments = {
+      {0, data, 100},          {100, data + 100, 50},       {150, data + 1000, 7},
+      {160, data + 2000, 10},  {4000, data + 3000, 1},      {8097, data + 3001, 99},
+      {8196, data + 3200, 0},  {20'000, data + 4000, 9000}, {99'999, data + 20'000, 1},
+      {500, data + 30'000, 5}, {502, data + 31'000, 5},     {40'000, data + 40'000, 30'000}};
+  file->read(segments);
+  for (const File::Segment& segment : segments) {
+    EXPECT_EQ(to.substr(static_cast<size_t>(segment.to - data), segment.bytes),
+              bytes.substr(segment.offset, segment.bytes))
+        << segment.offset;
+  }
+}
+
+TEST_F(FileTest, more_segments_than_one_system_call_takes) {
+  auto file = files->open(path);
+  std::string to(1000, '?');
+  std::vector<File::Segment> segments;
+  for (size_t i = 0; i < to.size(); ++i) {
+    segments.push_back({i * 99, reinterpret_cast<std::byte*>(&to[to.size() - 1 - i]), 1});
+  }
+  file->read(segments);
+  for (size_t i = 0; i < to.size(); ++i) ASSERT_EQ(to[to.size() - 1 - i], bytes[i * 99]) << i;
+}
+
+TEST_F(FileTest, a_file_that_became_shorter_is_an_error) {
+  auto file = files->open(path);
+  fs::resize_file(path, 5000);
+  EXPECT_EQ(file->size(), 5000u);
+  EXPECT_EQ(read(*file, 4990, 10), bytes.substr(4990, 10));
+  EXPECT_EQ(code_of([&] { read(*file, 4991, 10); }), Code::kDataLoss);
+  EXPECT_EQ(code_of([&] { read(*file, 9000, 10); }), Code::kDataLoss);
+}
+
+TEST_F(FileTest, a_file_that_was_removed_can_be_read_by_who_has_it_open) {
+  auto file = files->open(path);
+  fs::remove(path);
+  file->expect(0, 100);
+  EXPECT_EQ(read(*file, 10, 10), bytes.substr(10, 10));
+  EXPECT_EQ(code_of([&] { files->open(path); }), Code::kNotFound);
+}
+
+TEST_F(FileTest, what_is_no_file_is_an_error) {
+  EXPECT_EQ(code_of([&] { files->open(folder / "nothing"); }), Code::kNotFound);
+  EXPECT_EQ(code_of([&] { files->open(path + "/below"); }), Code::kNotFound);
+  EXPECT_EQ(code_of([&] { files->open(folder); }), Code::kInvalidArgument);
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(code_of([&] { files->open(pipe); }), Code::kInvalidArgument);
+  EXPECT_EQ(files->kind(folder), FileSystem::Kind::kFolder);
+  EXPECT_EQ(files->kind(path), FileSystem::Kind::kFile);
+  EXPECT_EQ(files->kind(path + "x"), FileSystem::Kind::kNothing);
+}
+
+TEST_F(FileTest, a_file_appears_when_it_is_complete) {
+  const std::string made = folder / "made";
+  auto sink = files->create(made);
+  sink->write(std::as_bytes(std::span(bytes)));
+  EXPECT_FALSE(fs::exists(made));
+  sink->write(std::as_bytes(std::span(bytes).first(3)));
+  sink->commit();
+  sink.reset();
+  auto file = files->open(made);
+  EXPECT_EQ(read(*file, 0, file->size()), bytes + bytes.substr(0, 3));
+  EXPECT_EQ(files->list(folder).size(), 2u);
+}
+
+TEST_F(FileTest, what_was_not_committed_leaves_nothing_and_the_old_file_as_it_was) {
+  auto sink = files->create(path);
+  sink->write(std::as_bytes(std::span(bytes).first(10)));
+  sink.reset();
+  EXPECT_EQ(fs::file_size(path), bytes.size());
+  EXPECT_EQ(files->list(folder), (std::vector<std::string>{"file"}));
+  EXPECT_EQ(code_of([&] { files->create(folder / "none" / "x"); }), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace penstock

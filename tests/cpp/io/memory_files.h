@@ -1,0 +1,124 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "penstock/io/file.h"
+
+namespace penstock {
+
+// Files that are in memory and fail on command. What is done to a file here is seen at once by
+// those who have it open.
+class MemoryFiles : public FileSystem {
+ public:
+  struct Content {
+    std::string bytes;
+    std::function<void()> before_read;  // may throw, or change the bytes
+  };
+
+  std::string& operator[](const std::string& path) { return at(path)->bytes; }
+  void remove(const std::string& path) { contents_.erase(path); }  // open ones stay readable
+
+  // Called at each read() of this file.
+  void before_read(const std::string& path, std::function<void()> what) {
+    at(path)->before_read = std::move(what);
+  }
+
+  std::shared_ptr<File> open(const std::string& path) override {
+    ++opened;
+    auto found = contents_.find(path);
+    if (found == contents_.end()) throw Error(Code::kNotFound, "open", "there is no file " + path);
+    return std::make_shared<Open>(*this, path, found->second);
+  }
+
+  std::unique_ptr<Sink> create(const std::string& path) override {
+    return std::make_unique<Writing>(*this, path);
+  }
+
+  Kind kind(const std::string& path) override {
+    if (contents_.contains(path)) return Kind::kFile;
+    auto inside = contents_.lower_bound(path + "/");
+    return inside != contents_.end() && inside->first.starts_with(path + "/") ? Kind::kFolder
+                                                                              : Kind::kNothing;
+  }
+
+  std::vector<std::string> list(const std::string& folder) override {
+    std::vector<std::string> names;
+    for (const auto& [path, content] : contents_) {
+      if (!path.starts_with(folder)) continue;
+      std::string name = path.substr(folder.size(), path.find('/', folder.size()) - folder.size());
+      if (names.empty() || names.back() != name) names.push_back(name);
+    }
+    return names;
+  }
+
+  std::atomic<int> opened{0}, reads{0};  // calls of open(), and stretches that were read
+  uint64_t full_after = UINT64_MAX;      // bytes after which writing fails
+
+ private:
+  class Open : public File {
+   public:
+    Open(MemoryFiles& files, std::string path, std::shared_ptr<Content> content)
+        : files_(files), path_(std::move(path)), content_(std::move(content)) {}
+    const std::string& path() const override { return path_; }
+    uint64_t size() override { return content_->bytes.size(); }
+    void read(std::span<const Segment> segments) override {
+      if (content_->before_read) content_->before_read();
+      uint64_t end = UINT64_MAX;
+      for (const Segment& segment : segments) {
+        if (segment.offset < end || segment.offset - end > kGap) ++files_.reads;
+        end = segment.offset + segment.bytes;
+        if (end > size()) {
+          throw Error(Code::kDataLoss, "read", path_ + " ends at byte " + std::to_string(size()));
+        }
+        if (segment.bytes > 0) {
+          std::memcpy(segment.to, content_->bytes.data() + segment.offset, segment.bytes);
+        }
+      }
+    }
+    void expect(uint64_t, uint64_t) noexcept override {}
+
+   private:
+    MemoryFiles& files_;
+    const std::string path_;
+    const std::shared_ptr<Content> content_;
+  };
+
+  class Writing : public Sink {
+   public:
+    Writing(MemoryFiles& files, std::string path) : files_(files), path_(std::move(path)) {}
+    void write(std::span<const std::byte> bytes) override {
+      if (bytes_.size() + bytes.size() > files_.full_after) {
+        throw Error(Code::kSystem, "write", path_ + ": the disk is full");
+      }
+      bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    void commit() override { files_[path_] = bytes_; }
+
+   private:
+    MemoryFiles& files_;
+    const std::string path_;
+    std::string bytes_;
+  };
+
+  std::shared_ptr<Content>& at(const std::string& path) {
+    std::shared_ptr<Content>& content = contents_[path];
+    if (content == nullptr) content = std::make_shared<Content>();
+    return content;
+  }
+
+  std::map<std::string, std::shared_ptr<Content>> contents_;
+};
+
+}  // namespace penstock
