@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "penstock/io/file_pool.h"
+#include "penstock/io/record_index.h"
+
+namespace penstock {
+
+// The records of several files as one range: those of the first file, then of the second, ...
+// A damaged place counts as a record. Immutable: any thread.
+class TFRecordFiles {
+ public:
+  // indices[i] is that of paths[i], which are opened by `pool`.
+  // Error kInvalidArgument if there are not as many of one as of the other.
+  TFRecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::string> paths,
+                std::vector<RecordIndex> indices);
+
+  uint64_t size() const { return begins_.back(); }
+  size_t files() const { return paths_.size(); }
+  FilePool& pool() const { return *pool_; }
+
+  // REQUIRED: record < size().
+  size_t file_of(uint64_t record) const;
+
+  // Of a file. REQUIRED: file < files().
+  uint64_t begin(size_t file) const { return begins_[file]; }  // its first record's number
+  uint64_t end(size_t file) const { return begins_[file + 1]; }
+  const std::string& path(size_t file) const { return paths_[file]; }
+  const RecordIndex& index(size_t file) const { return indices_[file]; }
+  uint32_t number(size_t file) const { return numbers_[file]; }  // in the pool
+
+ private:
+  std::shared_ptr<FilePool> pool_;
+  std::vector<std::string> paths_;
+  std::vector<RecordIndex> indices_;
+  std::vector<uint32_t> numbers_;
+  std::vector<uint64_t> begins_;  // one more than files
+};
+
+}  // namespace penstock

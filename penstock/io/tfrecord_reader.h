@@ -1,0 +1,67 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "penstock/io/tfrecord_files.h"
+
+namespace penstock {
+
+// Reads records of TFRecord files by their numbers, a chunk at a time. Both checksums of each are
+// verified, always. What is wrong with one record is that record's failure and touches no other:
+// damage, a file that vanished or became shorter, an error of the disk. One thread.
+class TFRecordReader {
+ public:
+  static constexpr size_t kChunk = 64;
+
+  struct Failure {
+    size_t row;
+    uint64_t bytes;  // of the file that are lost with it
+    Error error;     // kDataLoss, kNotFound, kSystem; names file, record in the file, and byte
+  };
+
+  explicit TFRecordReader(std::shared_ptr<const TFRecordFiles> files);
+
+  // Reads these records, in any order, together where they are neighbours. Error kOutOfMemory.
+  // REQUIRED: at most kChunk of them, each < files->size().
+  void read(std::span<const uint64_t> records);
+
+  // Of the last read(): the payload of its row-th record, a view until the next read(). Empty for a
+  // row that failed.
+  std::span<const std::byte> payload(size_t row) const { return payloads_[row]; }
+  // None in nearly all chunks.
+  std::span<const Failure> failures() const { return failures_; }
+
+ private:
+  struct Frame {
+    size_t row, file;
+    uint64_t record;  // in the file
+    RecordIndex::Place place;
+    std::byte* bytes;
+    bool failed;
+  };
+
+  size_t locate(std::span<const uint64_t> records);
+  void make_room(uint64_t bytes);
+  void fetch(std::span<Frame> frames);
+  void fetch_from(File& file, std::span<Frame> frames);
+  void verify(Frame& frame);
+  void fail(Frame& frame, Code code, const std::string& why);
+
+  const std::shared_ptr<const TFRecordFiles> files_;
+  std::array<uint64_t, kChunk> order_;
+  std::array<Frame, kChunk> frames_;
+  std::array<File::Segment, kChunk> segments_;
+  std::array<std::span<const std::byte>, kChunk> payloads_;
+  std::vector<Failure> failures_;
+  std::unique_ptr<std::byte[]> buffer_;
+  uint64_t capacity_ = 0;
+};
+
+}  // namespace penstock
