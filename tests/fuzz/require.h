@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+// What must hold for every input of a fuzz target; also in builds without assertions.
+#define REQUIRE(what)                                                           \
+  do {                                                                          \
+    if (!(what)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #what); \
+      std::abort();                                                             \
+    }                                                                           \
+  } while (false)
