@@ -17,7 +17,9 @@ from .streams import (
     may_begin_stream,
 )
 
-_MOST_GRANULES = 1024  # of a batch; every batch of the queue has a place for each
+# Of a batch: every batch of the queue has a place for each. Fewer for batches that are never full.
+_MOST_GRANULES = 1 << 14
+_FEW_GRANULES = 1 << 10
 
 
 @dataclass
@@ -165,8 +167,9 @@ def granule_of(rows: int, workers: int, plan: Plan, whole: bool) -> int:
         return rows
     if plan.kind == "stream" or whole:
         return rows
+    most = _FEW_GRANULES if rows > plan.length > 0 else _MOST_GRANULES
     share = min(max(-(-rows // workers), min(8, rows)), 64)
-    return max(share, -(-rows // _MOST_GRANULES))
+    return max(share, -(-rows // most))
 
 
 def hooks_of(hooked: Any) -> tuple[str, ...]:
