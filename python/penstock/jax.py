@@ -41,7 +41,7 @@ def feed(source: Any, *, device: Any = None, sharding: Any = None, **options: An
     Raises
     ------
     InvalidArgument
-        Both device and sharding, or what the Loader refuses.
+        Both device and sharding, what is neither, or what the Loader refuses.
 
     Notes
     -----
@@ -64,6 +64,17 @@ class Feed(Loader):
     ) -> None:
         if device is not None and sharding is not None:
             raise InvalidArgument("give a device or a sharding, not both", "feed")
+        if device is not None and not isinstance(device, jax.Device):
+            raise InvalidArgument(
+                f"device is {device!r}; give a jax.Device, such as jax.devices()[0]", "feed"
+            )
+        for leaf in jax.tree.leaves(sharding, is_leaf=_is_place):
+            if not _is_place(leaf):
+                raise InvalidArgument(
+                    f"sharding is or holds {leaf!r}; give a jax.sharding.Sharding, or a tree of "
+                    "them that begins like a batch",
+                    "feed",
+                )
         super().__init__(source, **options)
         self._place = device if sharding is None else sharding
         self._staged: dict[str, Any] | None = None  # the state before the batch that is on its way

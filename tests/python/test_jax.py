@@ -172,6 +172,13 @@ def test_a_device_or_a_sharding_is_used():
         feed(data.Images(2), sharding=rows, device=device)
 
 
+@pytest.mark.parametrize("place", ["device", "sharding"])
+@pytest.mark.parametrize("wrong", ["cpu", 0])
+def test_what_is_no_place_is_refused(place, wrong):
+    with pytest.raises(penstock.InvalidArgument, match=f"{place} is .*give a jax"):
+        feed(data.Images(2), **{place: wrong})
+
+
 def test_rows_go_to_several_devices():
     """In a process of its own, that is told to have four."""
     import os
