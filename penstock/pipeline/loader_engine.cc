@@ -29,10 +29,15 @@ uint32_t workers_of(const LoaderOptions& options) {
   return workers;
 }
 
+// Rows that a batch will have at most. A dataset may grow at a hook: then its granules do.
+uint64_t rows_of(const LoaderOptions& options, uint64_t size) {
+  return std::clamp<uint64_t>(options.batch_size, 1, std::max<uint64_t>(size, 1));
+}
+
 // Rows of a batch that one worker fills at a time.
-uint32_t granule_rows(const LoaderOptions& options, uint32_t workers) {
-  uint64_t rows = std::max<uint64_t>(options.batch_size, 1);
-  if (rows > UINT32_MAX) throw refuse("batch_size is above 2^32");
+uint32_t granule_rows(const LoaderOptions& options, uint32_t workers, uint64_t size) {
+  if (options.batch_size > UINT32_MAX) throw refuse("batch_size is above 2^32");
+  uint64_t rows = rows_of(options, size);
   uint64_t share = (rows + std::max(workers, 1u) - 1) / std::max(workers, 1u);
   share = std::max(share, std::min<uint64_t>(rows, 8));
   return static_cast<uint32_t>(std::min<uint64_t>(share, kMaxGranuleRows));
@@ -46,7 +51,7 @@ uint32_t places_of(const LoaderOptions& options, uint32_t workers) {
 
 uint64_t default_bytes() { return std::max<uint64_t>(os::memory_limit() / 4, 1 << 20); }
 
-Feed::Options feed_options(const LoaderOptions& o, uint32_t workers, bool hooked) {
+Feed::Options feed_options(const LoaderOptions& o, uint32_t workers, Source& source) {
   if (o.max_queue_size == 0 || o.max_queue_size > 1 << 16) {
     throw refuse("max_queue_size is " + std::to_string(o.max_queue_size) + "; give 1 to 65536");
   }
@@ -55,14 +60,15 @@ Feed::Options feed_options(const LoaderOptions& o, uint32_t workers, bool hooked
   options.workers = workers;
   options.max_bytes = o.max_bytes != 0 ? o.max_bytes : default_bytes();
   options.ordered = o.ordered;
-  options.pause_at_epochs = hooked;
-  options.granule_rows = granule_rows(o, workers);
+  options.pause_at_epochs = source.hooked();
+  options.granule_rows = granule_rows(o, workers, source.size());
   return options;
 }
 
-Board::Shape shape_of(const LoaderOptions& o, const Feed::Options& feed, uint32_t workers) {
+Board::Shape shape_of(const LoaderOptions& o, const Feed::Options& feed, uint32_t workers,
+                      uint64_t size) {
   Board::Shape shape;
-  uint64_t rows = std::max<uint64_t>(o.batch_size, 1);
+  uint64_t rows = rows_of(o, size);
   shape.granules = static_cast<uint32_t>((rows + feed.granule_rows - 1) / feed.granule_rows);
   shape.workers = places_of(o, workers);
   shape.posts = 2 * (feed.queue + feed.workers) + 2;
@@ -83,7 +89,8 @@ LoaderEngine::LoaderEngine(std::unique_ptr<Source> source, const LoaderOptions& 
       workers_(workers_of(options)),
       source_(std::move(source)),
       board_(Board::create(
-          shape_of(options, feed_options(options, workers_, source_->hooked()), workers_), false)),
+          shape_of(options, feed_options(options, workers_, *source_), workers_, source_->size()),
+          false)),
       arena_(std::make_unique<Allocator>(Region::create(Region::Kind::kPrivate))),
       rows_(*arena_),
       order_(order_options(options, source_->size())),
@@ -95,7 +102,7 @@ LoaderEngine::LoaderEngine(std::unique_ptr<Source> source, const LoaderOptions& 
                                                                 options.timeout.count(), 3, false})
               : nullptr),
       feed_(std::make_unique<Feed>(*board_, *arena_, tickets_,
-                                   feed_options(options, workers_, source_->hooked()),
+                                   feed_options(options, workers_, *source_),
                                    [this](Unit& unit) { outcome_of(unit); })),
       crew_(*board_, supervisor_.get()) {
   if (options_.max_bytes == 0) options_.max_bytes = default_bytes();

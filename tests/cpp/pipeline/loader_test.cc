@@ -106,6 +106,11 @@ TEST(Loader, order_and_draws_are_those_of_the_addresses) {
   }
 }
 
+TEST(Loader, a_batch_size_far_above_the_length_costs_no_memory) {
+  Loader feed(Numbers(5), {.batch_size = 1u << 31, .workers = 2});
+  EXPECT_EQ(take_epoch(feed), (Batches{{0, 1, 2, 3, 4}}));
+}
+
 TEST(Loader, an_item_can_be_a_whole_batch) {
   for (uint32_t workers : kWorkers) {
     Made items(7, [](uint64_t index, SampleContext& context) {
