@@ -169,12 +169,13 @@ void Board::wake_workers(bool consumer_waits) {
   uint64_t hint = header_->hint.load(std::memory_order_relaxed);
   if (posted * granules_ <= hint) return;  // what is opened again wakes somebody by itself
   uint64_t open = posted * granules_ - hint;
+  uint64_t each = typical_ticket_ns();
   if (!consumer_waits) {
     // Waking costs some 40 us: worth it for that much work, or for a quarter of the ring.
-    uint64_t worth = 40'000 / std::max<uint64_t>(typical_ticket_ns(), 1);
+    uint64_t worth = 40'000 / std::max<uint64_t>(each, 1);
     if (open < std::min<uint64_t>(worth, posts_ * granules_ / 4)) return;
   }
-  wake_some(open);
+  wake_some(exclusive_.load(std::memory_order_relaxed) && each < kQuickNs ? 1 : open);
 }
 
 bool Board::asleep(uint32_t worker) const {

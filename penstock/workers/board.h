@@ -184,6 +184,9 @@ class Board {
   // Wakes workers for what was posted. A window of small tickets is left to fill up first, unless
   // the consumer is about to wait.
   void wake_workers(bool consumer_waits);
+  // Workers hold a common lock while they work (threads that run Python): for tickets of
+  // microseconds one is woken, since several would only hand the lock to and fro.
+  void set_exclusive(bool exclusive) { exclusive_.store(exclusive, std::memory_order_relaxed); }
   // Whose turn it is to be woken: the one that made the batch just taken, since the memory of that
   // batch comes back to its arena and to nobody else's.
   void wake_first(uint32_t worker) { wake_first_.store(worker, std::memory_order_relaxed); }
@@ -278,6 +281,7 @@ class Board {
   WorkerPlace* places_ = nullptr;
   Post* post_ring_ = nullptr;
   Unit* unit_ring_ = nullptr;
+  std::atomic<bool> exclusive_{false};
   std::atomic<uint32_t> wake_first_{0};  // this process's, which wakes workers
 };
 

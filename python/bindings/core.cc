@@ -144,6 +144,9 @@ void Core::set_fatal(nb::object exception) {
 // ---- workers
 
 void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
+#ifndef Py_GIL_DISABLED
+  board_->set_exclusive(true);
+#endif
   PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, {});
   serve(*board_, worker, python, rows_.get());
 }

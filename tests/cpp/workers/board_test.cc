@@ -328,6 +328,20 @@ TEST(Board, the_one_whose_turn_it_is_is_woken) {
   board->close();
 }
 
+TEST(Board, one_of_those_who_share_a_lock_is_woken_for_tiny_tickets) {
+  for (uint64_t ticket_ns : {1'000, 1'000'000}) {
+    auto board = Board::create({64, 1, 2}, false);
+    board->set_exclusive(true);
+    board->place(0).ticket_ns.store(ticket_ns);
+    Sleeper a(*board, 0), b(*board, 1);
+    for (Sleeper* sleeper : {&a, &b}) sleeper->until_asleep();
+    for (int i = 0; i < 60; ++i) post(*board);
+    board->wake_workers(true);
+    EXPECT_EQ(a.events() + b.events(), ticket_ns == 1'000 ? 1u : 2u);
+    board->close();
+  }
+}
+
 TEST(Board, what_is_opened_again_wakes_somebody) {
   auto board = Board::create({4, 1, 2}, false);
   post(*board);
