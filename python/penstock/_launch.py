@@ -15,6 +15,7 @@ worker started.
 from __future__ import annotations
 
 import contextlib
+import errno
 import marshal
 import os
 import select
@@ -221,7 +222,12 @@ class Launcher:
         except OSError as error:
             if isinstance(error, Error):
                 raise
-            raise System(f"cannot start a worker process: {error}", "start") from error
+            used_up = error.errno in (errno.EMFILE, errno.ENFILE, errno.EBADF)  # EBADF: by dup2
+            raise System(
+                f"cannot start a worker process: {error}"
+                + ("; raise the limit on open files (ulimit -n)" if used_up else ""),
+                "start",
+            ) from error
 
     def close(self) -> None:
         """Start no more. Workers go on."""
