@@ -13,19 +13,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import keras
-from keras.src.trainers.data_adapters import data_adapter_utils
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.utils import PyDataset
 
+from ._keras_face import MOST_PEEKED, Face, empty_dataset
+from ._keras_stream import StreamFeed
 from ._plan import Plan
-from .errors import InvalidArgument, WorkerTraceback
 from .loader import Loader
 
 __all__ = ["Feed", "StreamFeed", "feed"]
@@ -35,11 +31,6 @@ if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 8):
         "penstock.keras needs Keras 3.8 or later, whose trainers ask for batches one by one and in "
         f"order; this is {keras.__version__}. A penstock.Loader works with any (docs/keras.md)"
     )
-
-# Keras looks at one batch to build a model (torch: at `steps_per_execution` of them) and at two to
-# know their shapes (TensorFlow). So many are kept, to be given again.
-_MOST_PEEKED = 2
-_FOREVER = 1 << 62
 
 
 def feed(
@@ -112,100 +103,6 @@ def _plan_of_dataset(dataset: Any) -> Plan:
     return Plan("map", _Numbered(dataset), title, int(dataset.num_batches), hooked=dataset)
 
 
-# ---- what both feeds have ----------------------------------------------------------------------
-
-
-class _Face:
-    """The Loader's methods, under a feed's lock: TensorFlow asks for batches on its own threads."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self._lock = threading.RLock()
-        self._steps: Iterator[Any] | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch."""
-        return self._loader.epoch
-
-    def state(self) -> dict[str, Any]:
-        """Return the position, as `penstock.Loader.state` does."""
-        with self._lock:
-            return self._loader.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Let the next ``fit`` go on where `state` was taken."""
-        with self._lock:
-            self._steps = None
-            self._loader.restore(state)
-
-    def stats(self) -> dict[str, Any]:
-        """Return what was counted so far, as `penstock.Loader.stats` does."""
-        return self._loader.stats()
-
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows what each worker did and what the bottleneck is."""
-        self._loader.report(path)
-
-    def trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the same events for chrome://tracing and Perfetto."""
-        self._loader.trace(path)
-
-    def analysis(self) -> dict[str, Any]:
-        """Say what the bottleneck is and what to change."""
-        return self._loader.analysis()
-
-    def close(self) -> None:
-        """End the workers. Keras never does that."""
-        self._loader.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _pull(self) -> Any:
-        """Take the next batch, across the ends of epochs."""
-        if self._steps is None:
-            self._steps = self._loader.steps(_FOREVER)
-        try:
-            return next(self._steps)
-        except BaseException as error:
-            self._steps = None
-            _note_place(error)
-            raise
-
-    def _next_epoch(self) -> None:
-        """Go to the start of the epoch after the one that was broken off."""
-        loader = self._loader
-        epoch = loader.epoch
-        self._steps = None
-        loader._end_epoch()
-        loader.restore({**loader.state(), "epoch": epoch + 1, "batches": 0, "ahead": []})
-
-    def _end_epoch_if_over(self) -> None:
-        """Run the dataset's ``on_epoch_end`` as soon as Keras has had the last batch."""
-        loader = self._loader
-        begun = loader._open_epoch
-        if begun is not None and loader.epoch > begun:
-            loader._end_epoch()
-
-
-def _note_place(error: BaseException) -> None:
-    """Keep the worker's traceback, and the index: Keras raises exceptions without their cause."""
-    place = error.__cause__
-    if not isinstance(place, WorkerTraceback) or sys.version_info < (3, 11):
-        return
-    known = getattr(error, "__notes__", ())
-    if keras.config.is_traceback_filtering_enabled() and str(place) not in known:
-        error.add_note(str(place))
-
-
-def _empty() -> InvalidArgument:
-    return InvalidArgument("the dataset is empty: an epoch of it has no batch", "feed")
-
-
 class _Pass:
     """Batches that one generator of Keras took, from `start` on."""
 
@@ -219,7 +116,7 @@ class _Pass:
 # ---- known length ------------------------------------------------------------------------------
 
 
-class Feed(_Face, PyDataset):  # type: ignore[misc]
+class Feed(Face, PyDataset):  # type: ignore[misc]
     """A Loader that Keras takes for a PyDataset. Made by `feed`.
 
     Keras makes a generator over it and drops that whenever it only wanted to look at the data, or
@@ -231,7 +128,7 @@ class Feed(_Face, PyDataset):  # type: ignore[misc]
 
     def __init__(self, loader: Loader) -> None:
         PyDataset.__init__(self)
-        _Face.__init__(self, loader)
+        Face.__init__(self, loader)
         self._pass: _Pass | None = None
         self._new_call = True
         self._new_generator = True
@@ -263,7 +160,7 @@ class Feed(_Face, PyDataset):  # type: ignore[misc]
             return None
         length = len(self)
         if length == 0:
-            raise _empty()
+            raise empty_dataset()
         return length
 
     def __len__(self) -> int:
@@ -300,7 +197,7 @@ class Feed(_Face, PyDataset):  # type: ignore[misc]
 
     def _only_looked(self) -> bool:
         now = self._pass
-        return now is None or (self._new_epochs and now.taken <= _MOST_PEEKED)
+        return now is None or (self._new_epochs and now.taken <= MOST_PEEKED)
 
     def _begin_pass(self) -> None:
         last, self._pass = self._pass, None
@@ -314,7 +211,7 @@ class Feed(_Face, PyDataset):  # type: ignore[misc]
                     self._pass.kept = last.kept
                     return
                 if not self._endless:
-                    _Face.restore(self, last.start)
+                    Face.restore(self, last.start)
             else:
                 self._next_epoch()
         self._pass = _Pass(self._loader.state(), length)
@@ -328,7 +225,7 @@ class Feed(_Face, PyDataset):  # type: ignore[misc]
             batch = self._pull()
             if now.kept is not None:
                 now.kept.append(batch)
-                if len(now.kept) > _MOST_PEEKED:
+                if len(now.kept) > MOST_PEEKED:
                     now.kept = None
         now.taken += 1
         return batch
@@ -343,156 +240,8 @@ class Feed(_Face, PyDataset):  # type: ignore[misc]
 
     def restore(self, state: dict[str, Any]) -> None:
         with self._lock:
-            _Face.restore(self, state)
+            Face.restore(self, state)
             self._pass = None
 
-    state.__doc__ = _Face.state.__doc__
-    restore.__doc__ = _Face.restore.__doc__
-
-
-# ---- unknown length ----------------------------------------------------------------------------
-
-
-class StreamFeed(_Face, DataAdapter):  # type: ignore[misc]
-    """A Loader of a stream, as a Keras data adapter. Made by `feed`.
-
-    ``class_weight`` of ``fit`` does not reach an adapter: yield sample weights instead.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        _Face.__init__(self, loader)
-        self._kept: list[Any] | None = []
-        self._taken = 0
-        self._asked = 0  # how often num_batches was read since the last batch: twice by a new call
-        self._over = True
-        self._serial = 0
-        self._signature: Any = None
-
-    # ---- asked by Keras
-
-    @property
-    def num_batches(self) -> None:
-        """Nobody knows before the stream has ended."""
-        self._asked += 1
-        return None
-
-    @property
-    def batch_size(self) -> None:
-        return None
-
-    @property
-    def has_partial_batch(self) -> None:
-        return None
-
-    @property
-    def partial_batch_size(self) -> None:
-        return None
-
-    def on_epoch_end(self) -> None:
-        with self._lock:
-            self._end_epoch_if_over()
-
-    def get_numpy_iterator(self) -> Any:
-        return data_adapter_utils.get_numpy_iterator(self._batches())
-
-    def get_jax_iterator(self) -> Any:
-        return data_adapter_utils.get_jax_iterator(self._batches())
-
-    def get_torch_dataloader(self) -> Any:
-        return data_adapter_utils.get_torch_dataloader(self._batches())
-
-    def get_tf_dataset(self) -> Any:
-        import tensorflow as tf
-
-        if self._signature is None:
-            looked_at = list(itertools.islice(self._batches(), _MOST_PEEKED))
-            self._signature = data_adapter_utils.get_tensor_spec(looked_at)
-        return tf.data.Dataset.from_generator(self._batches, output_signature=self._signature)
-
-    # ---- what it does
-
-    def _batches(self) -> Iterator[Any]:
-        """Iterate over an epoch of the stream; begins at the first ``next``."""
-        with self._lock:
-            self._serial += 1
-            serial = self._serial
-            inside = self._loader.state()["batches"] > 0  # perhaps just before the stream's end
-            self._begin()
-        gave = False
-        while True:
-            with self._lock:
-                if serial != self._serial:
-                    return
-                try:
-                    batch = self._next()
-                except StopIteration:
-                    self._over = True
-                    if gave:
-                        return
-                    if not inside:
-                        raise _empty() from None
-                    inside = False
-                    self._begin()
-                    continue
-                except BaseException as error:
-                    _note_place(error)
-                    raise
-            gave = True
-            yield batch
-
-    def _begin(self) -> None:
-        looked_only = not self._over and self._asked < 2 and self._kept is not None
-        broken_off = not self._over and not looked_only and self._loader._plan.replayable
-        self._asked = 0
-        self._taken = 0
-        if looked_only:
-            return
-        self._kept = []
-        if broken_off:
-            self._next_epoch()
-        if self._over or broken_off:
-            self._steps = None
-        if self._steps is None:
-            self._steps = iter(self._loader)
-        self._over = False
-
-    def _next(self) -> Any:
-        self._asked = 0
-        if self._kept is not None and self._taken < len(self._kept):
-            self._taken += 1
-            return self._kept[self._taken - 1]
-        assert self._steps is not None
-        batch = _standard(next(self._steps))
-        if self._kept is not None:
-            self._kept.append(batch)
-            self._taken += 1
-            if len(self._kept) > _MOST_PEEKED:
-                self._kept = None
-        return batch
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate over one epoch, as over a Loader."""
-        with self._lock:
-            self._over, self._steps, self._kept = True, None, []
-            return iter(self._loader)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        with self._lock:
-            _Face.restore(self, state)
-            self._over, self._kept = True, []
-
-    restore.__doc__ = _Face.restore.__doc__
-
-
-def _standard(batch: Any) -> Any:
-    """Put a batch into one of the forms that trainers take apart."""
-    if isinstance(batch, list):
-        batch = tuple(batch)
-    if isinstance(batch, (tuple, dict)):
-        if isinstance(batch, tuple) and not 1 <= len(batch) <= 3:
-            raise ValueError(
-                "a batch must be x, (x, y) or (x, y, sample_weight); "
-                f"the stream gave a tuple of {len(batch)}"
-            )
-        return batch
-    return (batch,)
+    state.__doc__ = Face.state.__doc__
+    restore.__doc__ = Face.restore.__doc__

@@ -1,0 +1,158 @@
+"""A stream for Keras: a data adapter of its own, since a PyDataset cannot end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from keras.src.trainers.data_adapters import data_adapter_utils
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from ._keras_face import MOST_PEEKED, Face, empty_dataset, note_place
+from .loader import Loader
+
+
+class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
+    """A Loader of a stream, as a Keras data adapter. Made by `feed`.
+
+    ``class_weight`` of ``fit`` does not reach an adapter: yield sample weights instead.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        Face.__init__(self, loader)
+        self._kept: list[Any] | None = []
+        self._taken = 0
+        self._asked = 0  # how often num_batches was read since the last batch: twice by a new call
+        self._over = True
+        self._serial = 0
+        self._signature: Any = None
+
+    # ---- asked by Keras
+
+    @property
+    def num_batches(self) -> None:
+        """Nobody knows before the stream has ended."""
+        self._asked += 1
+        return None
+
+    @property
+    def batch_size(self) -> None:
+        return None
+
+    @property
+    def has_partial_batch(self) -> None:
+        return None
+
+    @property
+    def partial_batch_size(self) -> None:
+        return None
+
+    def on_epoch_end(self) -> None:
+        with self._lock:
+            self._end_epoch_if_over()
+
+    def get_numpy_iterator(self) -> Any:
+        return data_adapter_utils.get_numpy_iterator(self._batches())
+
+    def get_jax_iterator(self) -> Any:
+        return data_adapter_utils.get_jax_iterator(self._batches())
+
+    def get_torch_dataloader(self) -> Any:
+        return data_adapter_utils.get_torch_dataloader(self._batches())
+
+    def get_tf_dataset(self) -> Any:
+        import tensorflow as tf
+
+        if self._signature is None:
+            looked_at = list(itertools.islice(self._batches(), MOST_PEEKED))
+            self._signature = data_adapter_utils.get_tensor_spec(looked_at)
+        return tf.data.Dataset.from_generator(self._batches, output_signature=self._signature)
+
+    # ---- what it does
+
+    def _batches(self) -> Iterator[Any]:
+        """Iterate over an epoch of the stream; begins at the first ``next``."""
+        with self._lock:
+            self._serial += 1
+            serial = self._serial
+            inside = self._loader.state()["batches"] > 0  # perhaps just before the stream's end
+            self._begin()
+        gave = False
+        while True:
+            with self._lock:
+                if serial != self._serial:
+                    return
+                try:
+                    batch = self._next()
+                except StopIteration:
+                    self._over = True
+                    if gave:
+                        return
+                    if not inside:
+                        raise empty_dataset() from None
+                    inside = False
+                    self._begin()
+                    continue
+                except BaseException as error:
+                    note_place(error)
+                    raise
+            gave = True
+            yield batch
+
+    def _begin(self) -> None:
+        looked_only = not self._over and self._asked < 2 and self._kept is not None
+        broken_off = not self._over and not looked_only and self._loader._plan.replayable
+        self._asked = 0
+        self._taken = 0
+        if looked_only:
+            return
+        self._kept = []
+        if broken_off:
+            self._next_epoch()
+        if self._over or broken_off:
+            self._steps = None
+        if self._steps is None:
+            self._steps = iter(self._loader)
+        self._over = False
+
+    def _next(self) -> Any:
+        self._asked = 0
+        if self._kept is not None and self._taken < len(self._kept):
+            self._taken += 1
+            return self._kept[self._taken - 1]
+        assert self._steps is not None
+        batch = _standard(next(self._steps))
+        if self._kept is not None:
+            self._kept.append(batch)
+            self._taken += 1
+            if len(self._kept) > MOST_PEEKED:
+                self._kept = None
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over one epoch, as over a Loader."""
+        with self._lock:
+            self._over, self._steps, self._kept = True, None, []
+            return iter(self._loader)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        with self._lock:
+            Face.restore(self, state)
+            self._over, self._kept = True, []
+
+    restore.__doc__ = Face.restore.__doc__
+
+
+def _standard(batch: Any) -> Any:
+    """Put a batch into one of the forms that trainers take apart."""
+    if isinstance(batch, list):
+        batch = tuple(batch)
+    if isinstance(batch, (tuple, dict)):
+        if isinstance(batch, tuple) and not 1 <= len(batch) <= 3:
+            raise ValueError(
+                "a batch must be x, (x, y) or (x, y, sample_weight); "
+                f"the stream gave a tuple of {len(batch)}"
+            )
+        return batch
+    return (batch,)
