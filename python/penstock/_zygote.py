@@ -36,7 +36,8 @@ def main(_index: int, fds: dict[str, int], _settings: dict[str, Any]) -> None:
     _bootstrap.restore_stderr()
     gc.collect()
     gc.freeze()  # a collection in a worker would copy the pages it marks
-    _Server(socket.socket(fileno=fds["socket"])).serve()
+    with socket.socket(fileno=fds["socket"]) as link:
+        _Server(link).serve()
 
 
 class _Server:

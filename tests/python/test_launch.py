@@ -494,6 +494,21 @@ def test_used_up_descriptors_are_an_error_and_not_a_hang(method, tmp_path):
     assert set(refusals) == {"System"}
 
 
+def test_development_mode_finds_nothing_to_warn_of(method, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDEVMODE", "1")
+    done = run_script(
+        tmp_path,
+        """
+        import penstock
+        options = dict(workers=1, use_multiprocessing=True, start_method=METHOD)
+        with penstock.Loader([1, 2, 3], **options) as feed:
+            print(list(feed))
+        """,
+        method,
+    )
+    assert (done.stdout, done.stderr) == ("[1, 2, 3]\n", "")
+
+
 def test_a_script_that_multiprocessing_imports_again_is_told_what_to_write(tmp_path):
     done = run_script(
         tmp_path,
