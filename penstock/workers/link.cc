@@ -19,7 +19,10 @@ std::pair<os::Fd, os::Fd> link_pair() {
   return {os::Fd(ends[0]), os::Fd(ends[1])};
 }
 
-bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> bytes, int descriptor) {
+namespace {
+
+// What sendmsg() gives; 24 bytes into an empty or draining socket are never split on Linux.
+ssize_t send_header(int fd, const LinkHeader& header, int descriptor, int flags) {
   LinkHeader copy = header;
   iovec part{&copy, sizeof(copy)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -37,10 +40,15 @@ bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> byte
   }
   ssize_t sent;
   do {
-    sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    sent = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
   } while (sent < 0 && errno == EINTR);
-  // 24 bytes into an empty or draining socket are never split on Linux.
-  if (sent != static_cast<ssize_t>(sizeof(copy))) return false;
+  return sent;
+}
+
+}  // namespace
+
+bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> bytes, int descriptor) {
+  if (send_header(fd, header, descriptor, 0) != static_cast<ssize_t>(sizeof(header))) return false;
   while (!bytes.empty()) {
     ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
@@ -48,6 +56,13 @@ bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> byte
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
   return true;
+}
+
+LinkSent link_try_send(int fd, const LinkHeader& header, int descriptor) {
+  ssize_t sent = send_header(fd, header, descriptor, MSG_DONTWAIT);
+  if (sent == static_cast<ssize_t>(sizeof(header))) return LinkSent::kSent;
+  bool full = sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS);
+  return full ? LinkSent::kFull : LinkSent::kGone;
 }
 
 bool link_receive(int fd, LinkHeader& header, os::Fd& descriptor) {

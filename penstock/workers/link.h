@@ -34,6 +34,10 @@ std::pair<os::Fd, os::Fd> link_pair();
 // False: the other end is gone.
 bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> bytes = {},
                int descriptor = -1);
+// Never waits, where link_send() would: kFull says that the other end has not read for long, or
+// that too many descriptors are on their way.
+enum class LinkSent { kSent, kFull, kGone };
+LinkSent link_try_send(int fd, const LinkHeader& header, int descriptor = -1);
 bool link_receive(int fd, LinkHeader& header, os::Fd& descriptor);
 // `process` >= 0: a pidfd; what it had sent is still read, but once it ended nobody waits for more
 // (a child of it may hold the other end open).

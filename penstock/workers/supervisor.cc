@@ -18,6 +18,7 @@ constexpr uint64_t kAlarmTag = UINT64_MAX;
 constexpr uint64_t kLinkBit = uint64_t{1} << 32;
 constexpr int64_t kRoomTickNs = 5'000'000;
 constexpr std::chrono::milliseconds kLookForClosing{50};  // somebody else may close the board
+constexpr std::chrono::milliseconds kLookAgain{1};        // whether a full link was read from
 constexpr int64_t kKillNs = 2'000'000'000;  // that a process may take to die of SIGKILL
 
 // Somebody else's poller may hold this descriptor too; a poller of our own tells when it ends.
@@ -59,10 +60,21 @@ void Supervisor::send_update(uint64_t version, int descriptor) {
 }
 
 void Supervisor::send_update_to(uint32_t worker, uint64_t version, int descriptor) {
-  std::lock_guard lock(mutex_);
-  Process& p = processes_[worker];
-  // A worker that is gone needs none: its successor starts with the plan as it is then.
-  if (p.link) link_send(p.link.get(), {LinkMessage::kUpdate, 0, version, 0}, {}, descriptor);
+  for (LinkSent sent = LinkSent::kFull; sent == LinkSent::kFull && !closed_.load();) {
+    {
+      std::lock_guard lock(mutex_);
+      Process& p = processes_[worker];
+      // A worker that is gone needs none: its successor starts with the plan as it is then.
+      if (!p.link) return;
+      sent = link_try_send(p.link.get(), {LinkMessage::kUpdate, 0, version, 0}, descriptor);
+    }
+    // One that sleeps reads it now (Fulfiller::catch_up): the link does not hold all that may come
+    // until there is a ticket for it.
+    std::atomic<uint32_t>& event = board_.place(worker).event;
+    event.fetch_add(1, std::memory_order_seq_cst);
+    os::futex_wake(event, 1, board_.fd() >= 0);
+    if (sent == LinkSent::kFull) std::this_thread::sleep_for(kLookAgain);
+  }
 }
 
 Supervisor::Event Supervisor::wait() {
@@ -216,6 +228,7 @@ void Supervisor::bury(uint32_t worker, Event& event) {
   place.counters.deaths.add();
   uint32_t lost = board_.reopen(worker, policy_.most_losses, &Supervisor::too_often, this);
   board_.consumer().reissued.add(lost);
+  std::erase_if(just_poisoned_, [&](uint64_t word) { return Board::worker_of(word) == worker; });
 }
 
 void Supervisor::too_often(void* self, const Board::Claim& claim) {
@@ -225,15 +238,21 @@ void Supervisor::too_often(void* self, const Board::Claim& claim) {
 // The unit is ours: its worker is dead, or it was taken over.
 void Supervisor::give_up(const Board::Claim& claim, ResultKind kind) {
   uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
-  if (policy_.raise) {
+  if (policy_.raise || (just_poisoned_.erase(claim.word) == 0 && !poison(claim, row))) {
     claim.unit->kind = kind;
     claim.unit->length = 0;
     claim.unit->bytes = row;
     board_.finish(claim);
   } else {
-    claim.unit->poison.fetch_or(uint64_t{1} << (row % kMaxGranuleRows));
     board_.reopen_unit(claim, 1);
   }
+}
+
+// The row is not to be tried again. False: it was not, this time, so it is something else (collate,
+// say) that takes the worker, and would for ever.
+bool Supervisor::poison(const Board::Claim& claim, uint32_t row) {
+  uint64_t bit = uint64_t{1} << (row % kMaxGranuleRows);
+  return (claim.unit->poison.fetch_or(bit) & bit) == 0;
 }
 
 void Supervisor::check_timeouts(Event& event) {
@@ -276,8 +295,8 @@ void Supervisor::check_timeouts(Event& event) {
 void Supervisor::end_process(const Board::Claim& claim) {
   if (!policy_.raise) {
     // The unit stays its own until its death is seen (reopen).
-    uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
-    claim.unit->poison.fetch_or(uint64_t{1} << (row % kMaxGranuleRows));
+    if (poison(claim, claim.unit->progress.load(std::memory_order_relaxed)))
+      just_poisoned_.insert(claim.word);
   }
   bool gone = true;
   {

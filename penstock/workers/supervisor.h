@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,7 +61,8 @@ class Supervisor {
 
   // A worker process was started in this place; `process` is its pidfd, `link` our end of its link.
   void attach(uint32_t worker, os::Fd process, os::Fd link);
-  // The descriptor of the plan's changes, to every living worker.
+  // The descriptor of the plan's changes, to every living worker. Waits for one that has not read
+  // for long.
   void send_update(uint64_t version, int descriptor);
   void send_update_to(uint32_t worker, uint64_t version, int descriptor);
 
@@ -104,6 +106,7 @@ class Supervisor {
   void end_process(const Board::Claim& claim);
   void abandon_thread(const Board::Claim& claim);
   static void too_often(void* self, const Board::Claim& claim);
+  static bool poison(const Board::Claim& claim, uint32_t row);
   void give_up(const Board::Claim& claim, ResultKind kind);
 
   Board& board_;
@@ -118,7 +121,9 @@ class Supervisor {
   std::map<uint32_t, Arena> arenas_;
   bool any_orphans_ = false;
   std::atomic<bool> closed_{false};
-  bool room_pending_ = false;  // wait()'s own
+  // wait()'s own:
+  bool room_pending_ = false;
+  std::set<uint64_t> just_poisoned_;  // words of claims whose workers were killed for a new row
   uint64_t next_timeout_check_ = 0;
 };
 

@@ -278,6 +278,7 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
     board.wait_for_work(worker, cursor);
     fulfiller.after_wait();
     watch.waited();
+    fulfiller.catch_up();
   }
 }
 

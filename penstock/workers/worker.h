@@ -143,6 +143,8 @@ class Fulfiller {
   // Called around every sleep of the worker: where Python's lock is let go and taken again.
   virtual void before_wait() {}
   virtual void after_wait() {}
+  // Called between tickets, when it has slept: what was sent meanwhile may be taken in now.
+  virtual void catch_up() {}
 };
 
 Ticket ticket_of(const Board::Claim& claim);

@@ -60,6 +60,29 @@ void PythonWorker::after_wait() {
   stay.returned();
 }
 
+// Makes the dataset what it is from this version on. False: that raised.
+bool PythonWorker::update(uint64_t version) {
+  if (update_) {
+    Owned wanted(PyLong_FromUnsignedLongLong(version));
+    Owned length(PyObject_CallOneArg(update_.get(), wanted.get()));
+    if (!length) return false;
+    Order::Options options = order_.options();
+    options.length = PyLong_AsUnsignedLongLong(length.get());
+    order_ = Order(options);
+  }
+  version_ = version;
+  return true;
+}
+
+// Updates that wait in the link, which holds only so many, before there is a ticket that needs
+// them.
+void PythonWorker::catch_up() {
+  if (outlet_.link < 0) return;
+  while (!late_ && !board_.closed() && link_pending(outlet_.link)) {
+    if (!update(version_ + 1)) late_ = take_exception();
+  }
+}
+
 void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   if (encoder_ == nullptr && outlet_.arena != nullptr) {
     encoder_ = std::make_unique<Encoder>(*outlet_.arena, outlet_.number, slot.counters());
@@ -68,17 +91,12 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   losses_.clear();
   columns_ = Owned();
   base_ = nullptr;
-  if (ticket.version > version_) {
-    if (update_) {
-      Owned version(PyLong_FromUnsignedLongLong(ticket.version));
-      Owned length(PyObject_CallOneArg(update_.get(), version.get()));
-      if (!length) return fail(ticket, slot, 0, 0);
-      Order::Options options = order_.options();
-      options.length = PyLong_AsUnsignedLongLong(length.get());
-      order_ = Order(options);
-    }
-    version_ = ticket.version;
+  if (late_) {
+    Owned late = std::move(late_);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(late.get())), late.get());
+    return fail(ticket, slot, 0, 0);
   }
+  if (ticket.version > version_ && !update(ticket.version)) return fail(ticket, slot, 0, 0);
   if (settings_.source == PlanSettings::Source::kStream) {
     run_stream(ticket, slot);
   } else if (!load_indices(ticket, slot)) {
@@ -278,9 +296,11 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
       std::memcpy(block, tree.data(), tree.size());
       auto ref = outlet_.arena->share(block);
       outlet_.arena->release(block);
-      slot.finish_block(kind, bytes, {ref->offset, ref->bytes, ref->generation, outlet_.number},
-                        static_cast<uint32_t>(tree.size()));
-      return;
+      if (ref) {
+        slot.finish_block(kind, bytes, {ref->offset, ref->bytes, ref->generation, outlet_.number},
+                          static_cast<uint32_t>(tree.size()));
+        return;
+      }
     }
   }
   // No room in the arena: the consumer's supervisor takes the bytes into ordinary memory and

@@ -50,6 +50,7 @@ class PythonWorker : public Fulfiller {
   void run(const Ticket& ticket, Slot& slot) override;
   void before_wait() override;
   void after_wait() override;
+  void catch_up() override;
 
  private:
   // An index as the user sees it: a number, or whatever a sampler gave.
@@ -65,6 +66,7 @@ class PythonWorker : public Fulfiller {
     bool replaced;
   };
 
+  bool update(uint64_t version);
   bool load_indices(const Ticket& ticket, Slot& slot);
   uint64_t key_of(const Ticket& ticket, uint32_t row) const;
   Owned sample(const Ticket& ticket, Slot& slot, uint32_t row);
@@ -92,6 +94,7 @@ class PythonWorker : public Fulfiller {
   std::unique_ptr<Encoder> encoder_;
   Order order_;
   uint64_t version_ = 0;
+  Owned late_;  // what an update raised while there was no ticket to raise it
   PyThreadState* released_ = nullptr;
 
   // Of the ticket in hand.

@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from contract import SPAWN, Mode, each
+from datasets import Items
 from faults import Deadly, DeadlyByEpoch, Slow, right, wait_until, worker_pids
 
 pytestmark = pytest.mark.timeout(90)
@@ -100,6 +101,24 @@ def test_what_always_kills_in_getitems_is_passed_over(collate, mode, tmp_path):
     ) as feed:
         assert len(list(feed)) == 5
         assert (0, 5) in [loss[:2] for loss in feed.stats()["losses"]]
+
+
+class DeadlyCollate:
+    def __call__(self, samples):
+        if 5 in [index for _, index in samples]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return samples
+
+
+@each((TWO,), ())
+def test_a_collate_that_always_kills_is_an_error_under_skip_too(mode):
+    with (
+        penstock.Loader(
+            Items(20), batch_size=4, on_error="skip", collate=DeadlyCollate(), **mode.options
+        ) as feed,
+        pytest.raises(penstock.WorkerLost, match=r"epoch 0, index 7 "),
+    ):
+        list(feed)
 
 
 def deadly_items(folder, times):

@@ -304,3 +304,26 @@ def test_workers_stay_for_the_next_epoch(mode):
     with penstock.Loader(Who(20), **mode.options) as feed:
         assert len({who for _ in range(5) for who in feed}) <= mode.workers
         assert feed.stats()["restarts"] == 0
+
+
+class OneBatch(Hooked):
+    """Changes after every batch, which one and the same worker makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 1
+
+    def __getitem__(self, index: int) -> Any:
+        return self.scale
+
+    def on_epoch_end(self) -> None:
+        self.scale += 1
+
+
+@each((Mode(3, "fork"),), ())
+def test_workers_that_have_nothing_to_do_hold_up_no_epoch(mode):
+    # A link holds fewer than 300 changes that nobody reads.
+    with penstock.Loader(OneBatch(), **mode.options) as feed:
+        for epoch in range(350):
+            assert list(feed) == [epoch + 1]
+            time.sleep(0.002)  # the worker sleeps by now, and is the first to be woken
