@@ -1,9 +1,11 @@
 #include "penstock/pipeline/feed.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "penstock/base/clock.h"
+#include "penstock/base/error.h"
 
 namespace penstock {
 
@@ -44,12 +46,17 @@ bool Feed::ended(const Position& at) {
 std::optional<uint64_t> Feed::candidate() {
   uint64_t head = board_.head(), posted = board_.posted();
   if (options_.ordered) return head < posted ? std::optional(head) : std::nullopt;
+  std::optional<uint64_t> found;
   for (uint64_t seq = head; seq < posted; ++seq) {
     // The next epoch's batches wait until this one's are all out.
     if (board_.post_at(seq).epoch != position_.epoch) break;
-    if (board_.ready(seq)) return seq;
+    if (!board_.ready(seq)) continue;
+    found = posted = seq;
+    // A stream's batches get ready in their order, but perhaps the one before did after it was
+    // looked at: then this may be the stream's end, and would be taken for its next.
+    if (tickets_.streams() != 0) seq = head - 1;
   }
-  return std::nullopt;
+  return found;
 }
 
 std::optional<uint64_t> Feed::next_open() {
@@ -124,6 +131,12 @@ Lease Feed::take_rows() {
   if (post.slot_bytes == 0) return {};
   std::byte* room = arena_.region()->base() + post.slot_offset;
   Lease lease = arena_.lease(room);
+  if (!lease) {  // no page for the lease's own header
+    uint64_t bytes = post.slot_bytes;
+    fail();
+    throw Error(Code::kOutOfMemory, "batch",
+                "no room to lease a batch of " + std::to_string(bytes) + " bytes");
+  }
   if (post.rows >= slot_rows_) {  // a short last batch is no measure for the next ones
     slot_rows_ = post.rows;
     slot_bytes_ = post.needed_bytes;

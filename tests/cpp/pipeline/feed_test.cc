@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/pipeline/tickets.h"
 
 namespace penstock {
@@ -26,6 +28,7 @@ struct Settings {
   uint64_t max_bytes = UINT64_MAX;
   bool ordered = true, pause = false;
   uint32_t granule_rows = 1;
+  size_t arena_bytes = SIZE_MAX;
 };
 
 // Rows whose bytes are the step; whole items are packets that say where they belong.
@@ -56,7 +59,7 @@ class World {
         board_(Board::create({2 * (s.queue + s.workers) + 2,
                               static_cast<uint32_t>(s.batch / s.granule_rows), s.workers + 1},
                              false)),
-        arena_(Region::create(Region::Kind::kPrivate)),
+        arena_(Region::create(Region::Kind::kPrivate), {.max_bytes = s.arena_bytes}),
         memory_(arena_),
         writes_(rows),
         feed_(*board_, arena_, *tickets_, options_of(s), [this](Unit&) { ++discarded_; }) {}
@@ -398,6 +401,42 @@ TEST(Feed, an_epoch_of_streams_ends_with_the_last_of_them) {
   }
 }
 
+constexpr uint32_t kLongRows = 1000;  // looking whether all of them are there takes microseconds
+
+class OneStream : public Tickets {
+ public:
+  std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
+  bool describe(const Position&, Post& post) override {
+    post.rows = kLongRows;
+    return true;
+  }
+  uint32_t streams() const override { return 1; }
+};
+
+TEST(Feed, a_stream_does_not_end_before_what_it_gave_last) {
+  for (int round = 0; round < 20; ++round) {
+    World world({.batch = kLongRows, .queue = 2, .ordered = false}, std::make_unique<OneStream>());
+    world.feed().begin_epoch();
+    std::vector<Board::Claim> claims(2 * kLongRows);
+    uint64_t cursor = 0;
+    for (Board::Claim& claim : claims) ASSERT_TRUE(world.board().claim(1, cursor, claim));
+    for (size_t i = 1; i + 1 < claims.size(); ++i) world.finish(claims[i]);
+    // Both get ready while the feed looks at the second.
+    std::thread worker([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      world.finish(claims.front());
+      world.finish(claims.back());
+    });
+    Feed::Poll poll;
+    while ((poll = world.feed().poll(0)) == Feed::Poll::kWait) {
+    }
+    uint64_t seq = world.feed().current_seq();
+    worker.join();
+    ASSERT_EQ(poll, Feed::Poll::kBatch);
+    ASSERT_EQ(seq, 0u);
+  }
+}
+
 // ---- memory -------------------------------------------------------------------------------------
 
 TEST(Feed, slots_are_recycled_and_a_short_last_batch_changes_nothing) {
@@ -429,6 +468,22 @@ TEST(Feed, a_held_batch_is_never_written_again) {
       EXPECT_EQ(held[step].data()[at], std::byte(step));
     }
   }
+}
+
+TEST(Feed, a_batch_that_cannot_be_leased_for_want_of_memory_is_an_error) {
+  // Just the batch: there is no page for the header of its lease.
+  size_t batch = (4 * kRowBytes + 65535) / 65536 * 65536;
+  World world({.length = 8, .batch = 4, .queue = 2, .arena_bytes = batch}, nullptr, true);
+  world.feed().begin_epoch();
+  world.work(0);
+  ASSERT_EQ(world.feed().poll(0), Feed::Poll::kBatch);
+  for (uint32_t g = 0; g < 4; ++g) {
+    ASSERT_EQ(world.board().unit_at(0, g).kind, ResultKind::kRows);
+    world.board().unit_at(0, g).kind = ResultKind::kNone;  // taken
+  }
+  EXPECT_THROW(world.feed().take_rows(), Error);
+  EXPECT_EQ(world.feed().position(), (Position{0, 0, 0}));
+  EXPECT_EQ(world.in_flight(), 0u);
 }
 
 TEST(Feed, memory_that_an_abandoned_thread_may_write_to_is_not_used_again) {
