@@ -47,7 +47,8 @@ nb::dict Core::stats() {
     out[nb::str(field.name.data(), field.name.size())] = consumer.*field.member;
   }
   nb::list losses;
-  for (const LostItem& loss : losses_) {
+  // A copy: making objects may run the collector, hence other threads, one of which adds to it.
+  for (const LostItem& loss : std::vector<LostItem>(losses_)) {
     losses.append(
         nb::make_tuple(loss.epoch, loss.index, nb::str(loss.reason.data(), loss.reason.size())));
   }
