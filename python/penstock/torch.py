@@ -226,11 +226,11 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         if line is None:
             line = self._latest = self._idle_line()
         place = line.loader.state()
-        inside = place["batches"] > 0 or place["ahead"]
+        begun = place["epoch"] == self._epoch - 1  # else it is over, and the next one not drawn
         return {
             "version": _STATE_VERSION,
             "loader": place,
-            "order": self._order.drawn if inside else None,
+            "order": self._order.drawn if begun else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -241,8 +241,16 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         InvalidArgument
             The state is of a loader with another seed, batch size or dataset length.
         """
-        if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
-            raise InvalidArgument("this is no state of a DataLoader, or of another version")
+        if (
+            not isinstance(state, dict)
+            or state.get("version") != _STATE_VERSION
+            or not isinstance(state.get("loader"), dict)
+            or not {"epoch", "seed"} <= state["loader"].keys()
+            or "order" not in state
+        ):
+            raise InvalidArgument(
+                "this is no state of a DataLoader, or of another version", "restore"
+            )
         self.close()
         self._forget()
         if self.seed is None:

@@ -566,10 +566,25 @@ def test_a_state_restores(order, taken):
         restored = [labels(loader), labels(loader)]
     if taken == 8:
         restored = [[], restored[0]]  # that epoch was over
-    if taken > 0 or order in ("sequential", "the engine's"):
-        assert restored[0] == rest
+    assert restored[0] == rest
     if order in ("sequential", "the engine's"):
         assert restored[1] == following
+
+
+def test_a_state_of_something_else_is_refused_and_changes_nothing():
+    with (
+        penstock.Loader(data.Numbers(30), workers=0) as feed,
+        DataLoader(data.Numbers(30), batch_size=4) as loader,
+    ):
+        batches = iter(loader)
+        next(batches)
+        whole = loader.state()
+        for wrong in (None, {}, feed.state(), {**whole, "loader": None}, {"version": 1}):
+            with pytest.raises(penstock.InvalidArgument, match="no state of a DataLoader"):
+                loader.restore(wrong)
+        with pytest.raises(penstock.InvalidArgument, match="no state of a Loader"):
+            feed.restore(whole)
+        assert len(list(batches)) == 7
 
 
 def test_a_stream_restores():
