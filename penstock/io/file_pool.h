@@ -4,7 +4,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -23,9 +22,7 @@ class FilePool {
   // A number for this path; the same one for the same path. Opens nothing.
   uint32_t add(const std::string& path);
 
-  // out[i] = the file of number[i]. One lock for all. Error as FileSystem::open's, of the first
-  // that cannot be opened.
-  void get(std::span<const uint32_t> number, std::shared_ptr<File>* out);
+  // Error as FileSystem::open's. REQUIRED: a number that add() gave.
   std::shared_ptr<File> get(uint32_t number);
 
   size_t open_files() const;

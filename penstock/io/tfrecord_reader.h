@@ -35,7 +35,7 @@ class TFRecordReader {
   // Of the last read(): the payload of its row-th record, a view until the next read(). Empty for a
   // row that failed.
   std::span<const std::byte> payload(size_t row) const { return payloads_[row]; }
-  // None in nearly all chunks.
+  // None in nearly all chunks; in no order.
   std::span<const Failure> failures() const { return failures_; }
 
  private:
