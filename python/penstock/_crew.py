@@ -50,7 +50,8 @@ class Crew:
         self._stderr: dict[int, int] = {}
         self._false_starts: dict[int, int] = {}
         self._next_number = 0
-        self._spare = 0
+        self._places: list[int] = []  # where a thread may begin to stand in for a stuck one
+        self._missing = 0  # threads that nobody stands in for
         self._threads: list[threading.Thread] = []
         self._supervisor: threading.Thread | None = None
         self._closed = False
@@ -59,7 +60,7 @@ class Crew:
 
     def start(self) -> None:
         with self._lock:
-            if self.started:
+            if self.started or self._closed:  # closed: by another thread, a moment ago
                 return
             self.started = True
             workers = self.settings["workers"]
@@ -70,7 +71,7 @@ class Crew:
                 self.core.set_inline(self.plan.source, self.collate, self._changed)
                 return
             if self.mode == "threads":
-                self._spare = workers
+                self._places = list(range(workers, self.settings["places"]))
                 for worker in range(workers):
                     self._start_thread(worker)
                 if self.settings["timeout"] >= 0:
@@ -92,13 +93,44 @@ class Crew:
 
     def _start_thread(self, worker: int) -> None:
         thread = threading.Thread(
-            target=self.core.run_thread,
-            args=(worker, self.plan.source, self.collate, self._changed),
+            target=self._run_thread,
+            args=(worker,),
             name=f"penstock worker {worker}",
             daemon=True,
         )
-        self._threads.append(thread)
+        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
         thread.start()
+
+    def _run_thread(self, worker: int) -> None:
+        while True:
+            self.core.run_thread(worker, self.plan.source, self.collate, self._changed)
+            # Closed, or it was abandoned and came back: then it may stand in for another.
+            with self._lock:
+                if self._closed or self.core.closed() or self.plan.kind == "stream":
+                    return
+                if not self._missing:
+                    self._places.append(worker)
+                    return
+                self._missing -= 1
+
+    def _stand_in(self, worker: int) -> None:
+        """Start a thread for one that was abandoned; or have one fewer until one comes back."""
+        most = self.settings["places"]
+        if self.plan.kind == "stream":
+            # Its owner has a number, which the stuck thread will find is its own no longer.
+            if sum(thread.is_alive() for thread in self._threads) < most:
+                self._start_thread(worker)
+                return
+        elif self._places:
+            self._start_thread(self._places.pop())
+            return
+        else:
+            self._missing += 1
+            if self._missing < self.settings["workers"]:
+                return
+        self.core.set_fatal(
+            errors.Timeout(f"all threads, {most} by now, are stuck in the dataset", "Loader")
+        )
 
     def _start_process(self, worker: int) -> None:
         from ._launch import disown, own
@@ -172,9 +204,7 @@ class Crew:
             if kind == "failed":
                 self.core.set_fatal(errors.unpack_exception(detail))
             elif kind == "abandoned":
-                if self._spare < self.settings["places"]:
-                    self._start_thread(self._spare)
-                    self._spare += 1
+                self._stand_in(worker)
             elif kind == "died":
                 self._replace(worker, ready)
 

@@ -158,6 +158,16 @@ def test_a_feed_that_is_never_asked_starts_nothing():
     del feed
 
 
+@each((FORK,), ())
+def test_closing_while_another_thread_begins_leaves_no_process(mode):
+    feed = penstock.Loader(Items(30), **mode.options)
+    feed.close()
+    feed._crew.start()  # its thread had seen the feed open
+    assert not feed._crew.processes
+    with pytest.raises(penstock.Closed):
+        next(iter(feed))
+
+
 @each((FORK,), (SPAWN,))
 def test_a_worker_killed_while_the_feed_closes(mode):
     for _ in range(5):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -251,11 +252,89 @@ def test_skip_passes_over_a_stuck_thread(mode):
     source.seconds = 0
 
 
+class SlowOdd(Items):
+    """Every second item takes longer than it may, and comes all the same."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 2:
+            time.sleep(0.3)
+        return super().__getitem__(index)
+
+
+@each((Mode(1),), ())
+def test_threads_that_come_back_stand_in_for_others(mode):
+    with penstock.Loader(SlowOdd(32), timeout=0.05, on_error="skip", **mode.options) as feed:
+        assert [index for _, index in feed] == [*range(0, 32, 2)]
+        assert feed.stats()["skipped"] == 16
+
+
+class StuckFour(Items):
+    def __getitem__(self, index: int) -> Any:
+        if 4 <= index < 8:
+            time.sleep(20)
+        return super().__getitem__(index)
+
+
+@each((PROCESSES,), ())
+def test_skip_passes_over_a_whole_batch_that_hangs(mode):
+    with penstock.Loader(
+        StuckFour(12), batch_size=4, timeout=0.1, on_error="skip", **mode.options
+    ) as feed:
+        assert [y for _, ys in feed for y in ys.tolist()] == [0, 1, 2, 3, 8, 9, 10, 11]
+        assert lost(feed) == [(0, index) for index in range(4, 8)]
+
+
+class StuckForGood(Items):
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.over = threading.Event()
+
+    def __getitem__(self, index: int) -> Any:
+        self.over.wait(20)
+        return super().__getitem__(index)
+
+
+@each((Mode(1),), ())
+def test_when_every_thread_is_stuck_nobody_waits(mode):
+    source = StuckForGood(32)
+    with (
+        penstock.Loader(source, timeout=0.02, on_error="skip", **mode.options) as feed,
+        pytest.raises(penstock.Timeout, match="all threads, 10 by now, are stuck"),
+    ):
+        try:
+            list(feed)
+        finally:
+            source.over.set()
+
+
 def slow_generator():
     for i in range(6):
         if i == 3:
             signal.pause()
         yield i
+
+
+class StuckOnce:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self):
+        for i in range(6):
+            if i == 3 and self.times == 0:
+                self.times += 1
+                time.sleep(1)
+            yield np.array([i])
+
+
+@each((Mode(1),), ())
+@pytest.mark.parametrize("wait", [0, 1.2], ids=["while it is stuck", "when it came back"])
+def test_a_generator_goes_on_after_its_thread_was_abandoned(wait, mode):
+    with penstock.Loader(StuckOnce(), timeout=0.2, **mode.options) as feed:
+        with pytest.raises(penstock.Timeout, match=r"epoch 0, index 3 "):
+            list(feed)
+        time.sleep(wait)
+        for _ in range(2):
+            assert [int(batch[0]) for batch in feed] == list(range(6))
 
 
 @each((PROCESSES,), ())
