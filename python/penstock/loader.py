@@ -360,7 +360,7 @@ class Loader:
             if indexed:
                 self._core.seek(epoch, batches, 0, ahead)
             else:
-                self._core.seek(epoch, 0, batches, ahead)
+                self._core.seek(epoch, 0, batches, [batches + step for step in ahead])
             self._resumed = True
             if self._open_epoch != epoch:
                 self._open_epoch = None

@@ -12,6 +12,7 @@ import pytest
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, check_checkpoints, each
 from datasets import Trouble, count_to, for_ever, raises_at_four, safe_items, ten_items
+from penstock._plan import Plan
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -226,3 +227,34 @@ def test_a_stream_is_made_by_one_worker_only(mode):
         list(feed)
         busy = [worker for worker in feed.stats()["workers"] if worker["tickets"]]
         assert len(busy) == 1
+
+
+class TwoStreams:
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate = gate
+
+    def __call__(self, stream: int, epoch: int):
+        for i in range(8):
+            if stream == 0 and i == 2:
+                self.gate.wait(20)
+            yield np.array([stream * 8 + i])
+
+
+def test_a_restored_unordered_stream_gives_nothing_twice():
+    gate = threading.Event()
+
+    def make():
+        plan = Plan("stream", TwoStreams(gate), "two", streams=2)
+        return penstock.Loader(plan, workers=2, ordered=False)
+
+    with make() as feed:
+        taken = [
+            int(batch[0]) for batch in feed.steps(7)
+        ]  # both of the first stream, and then some of the other
+        state = feed.state()
+        assert state["batches"] == 4
+        assert state["ahead"] == [5, 7, 9]
+        gate.set()
+    with make() as feed:
+        feed.restore(state)
+        assert sorted([*taken, *(int(batch[0]) for batch in feed)]) == list(range(16))
