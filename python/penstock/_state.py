@@ -30,7 +30,11 @@ def read_state(
     state: Any, mine: dict[str, Any], rank: int, world: int
 ) -> tuple[int, int, list[int]]:
     """Check a state against the plan's own; return epoch, batches and the steps ahead of them."""
-    if not isinstance(state, dict) or state.get("version") != _VERSION or "epoch" not in state:
+    if (
+        not isinstance(state, dict)
+        or state.get("version") != _VERSION
+        or not any(key in state for key in _OF_THE_PLAN)
+    ):
         raise InvalidArgument("this is no state of a Loader, or of another version", "restore")
     for key in _OF_THE_PLAN:
         if state.get(key) != mine[key]:
