@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -67,7 +68,8 @@ class Encoder {
   void put(T value) {
     put(&value, sizeof(value));
   }
-  void put_block(void* block, const void* data);
+  std::optional<penstock::Ref> share(void* block);
+  void put_block(const penstock::Ref& ref, void* block, const void* data);
 
   struct Tail {
     uint64_t offset, bytes;

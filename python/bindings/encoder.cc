@@ -160,11 +160,17 @@ bool Encoder::class_ref(PyObject* type) {
   return true;
 }
 
-void Encoder::put_block(void* block, const void* data) {
-  auto ref = arena_.share(block);
-  shared_.push_back(*ref);
+// A lease for the consumer, which is dropped again if the rest cannot be encoded. Nothing where
+// there is no page for its header.
+std::optional<Ref> Encoder::share(void* block) {
+  std::optional<Ref> ref = arena_.share(block);
+  if (ref) shared_.push_back(*ref);
+  return ref;
+}
+
+void Encoder::put_block(const Ref& ref, void* block, const void* data) {
   put(uint8_t{1});
-  put(BlockRef{ref->offset, ref->bytes, ref->generation, number_});
+  put(BlockRef{ref.offset, ref.bytes, ref.generation, number_});
   put(static_cast<uint64_t>(static_cast<const std::byte*>(data) - static_cast<std::byte*>(block)));
 }
 
@@ -186,6 +192,11 @@ bool Encoder::array(PyArrayObject* array, bool unique) {
       }
     }
   }
+  std::optional<Ref> ref = block != nullptr ? share(block) : std::nullopt;
+  if (block != nullptr && !ref) {
+    block = nullptr;
+    reason = CopyReason::kNoRoom;
+  }
   bool contiguous = block == nullptr || PyArray_IS_C_CONTIGUOUS(array);
   put('A');
   put(static_cast<uint8_t>((contiguous ? 1 : 0) | (PyArray_ISWRITEABLE(array) ? 0 : 2)));
@@ -204,7 +215,7 @@ bool Encoder::array(PyArrayObject* array, bool unique) {
   }
   payload_ += bytes;
   if (block != nullptr) {
-    put_block(block, PyArray_DATA(array));
+    put_block(*ref, block, PyArray_DATA(array));
     count_avoided_copy(counters_, bytes);
   } else {
     place_array(array, reason);
@@ -222,7 +233,9 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
   }
   size_t bytes = PyArray_NBYTES(array);
   void* block = bytes > kInlineBytes ? arena_.allocate(bytes) : nullptr;
-  if (block == nullptr) {
+  std::optional<Ref> ref = block != nullptr ? share(block) : std::nullopt;
+  if (!ref) {
+    arena_.release(block);
     Owned copy(PyArray_NewCopy(array, NPY_CORDER));
     if (!copy) return;
     auto* copied = reinterpret_cast<PyArrayObject*>(copy.get());
@@ -234,7 +247,7 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
   Owned over(PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), PyArray_NDIM(array),
                                   PyArray_DIMS(array), nullptr, block, NPY_ARRAY_CARRAY, nullptr));
   if (over && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(over.get()), array) == 0) {
-    put_block(block, block);
+    put_block(*ref, block, block);
     count_copy(counters_, reason, bytes);
   }
   over = Owned();
@@ -249,13 +262,15 @@ void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyO
     count_copy(counters_, CopyReason::kSmall, bytes);
     return;
   }
-  if (void* block = arena_.allocate(bytes)) {
+  void* block = arena_.allocate(bytes);
+  if (std::optional<Ref> ref = block != nullptr ? share(block) : std::nullopt) {
     copy_stream(block, data, bytes);
-    put_block(block, block);
+    put_block(*ref, block, block);
     arena_.release(block);
     count_copy(counters_, reason, bytes);
     return;
   }
+  arena_.release(block);
   put(uint8_t{2});
   put(tail_bytes_);
   put(static_cast<uint64_t>(bytes));

@@ -225,3 +225,25 @@ def test_arrays_may_be_resized(mode):
             assert not made[20_000 + index :].any()
             assert (shrunk == np.arange(3000)).all()
             assert (old[:50_000] == np.arange(50_000)).all()
+
+
+class NoPageForHeader:
+    """Its worker's arena may grow for one array, and for nothing beside it."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if index == 0:
+            # The arena's first page of 64 KiB, and 16 for the array. SIGXFSZ is ignored by Python.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (17 << 16, resource.RLIM_INFINITY))
+        return np.full(1 << 20, index + 1, np.uint8)
+
+
+@each((Mode(1, "fork"),), ())
+def test_an_array_whose_lease_has_no_header_is_sent_all_the_same(mode):
+    with penstock.Loader(NoPageForHeader(), **mode.options) as feed:
+        first, second = feed
+        assert (first == 1).all()
+        assert (second == 2).all()
+        assert feed.stats()["copies"]["no_room"] >= 1
