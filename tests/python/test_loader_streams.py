@@ -230,13 +230,19 @@ def test_a_stream_is_made_by_one_worker_only(mode):
 
 
 class TwoStreams:
+    """The first stops behind its second item until `gate`; the other does not overtake it there."""
+
     def __init__(self, gate: threading.Event) -> None:
         self.gate = gate
+        self.stopped = threading.Event()
 
     def __call__(self, stream: int, epoch: int):
         for i in range(8):
             if stream == 0 and i == 2:
+                self.stopped.set()
                 self.gate.wait(20)
+            if stream == 1 and i == 2:
+                self.stopped.wait(20)
             yield np.array([stream * 8 + i])
 
 
