@@ -182,6 +182,7 @@ void Feed::deliver(uint64_t bytes, uint64_t samples) {
   Post& post = current();
   Position at{post.epoch, post.base, post.step};
   batch_bytes_ = std::max(batch_bytes_, bytes);
+  sized_ = true;
   // Threads share one arena: there one that is woken again and again is better than many in turn.
   if (board_.fd() >= 0) board_.wake_first(board_.unit_at(current_, 0).worker);
   clear_current();
@@ -230,7 +231,7 @@ uint32_t Feed::depth() {
 uint64_t Feed::window() const {
   uint64_t most = options_.queue + options_.workers;
   // Nobody knows yet how large a batch is: one for each worker cannot be avoided.
-  if (batch_bytes_ == 0 && options_.max_bytes != UINT64_MAX) {
+  if (!sized_ && options_.max_bytes != UINT64_MAX) {
     most = std::min<uint64_t>(most, std::max(options_.workers, 1u));
   }
   if (batch_bytes_ != 0) {

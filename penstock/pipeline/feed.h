@@ -132,6 +132,7 @@ class Feed {
   uint64_t current_ = 0;
   uint64_t taken_ = 0;        // posts beyond head that were taken already (unordered)
   uint64_t batch_bytes_ = 0;  // of the largest batch seen
+  bool sized_ = false;        // one was seen; it may count no bytes, being no arrays
   uint64_t slot_bytes_ = 0;   // room that a batch of slot_rows_ took, the largest yet
   uint32_t slot_rows_ = 0;
   std::vector<uint64_t> withdrawn_;  // posts whose units are still being worked on

@@ -163,6 +163,17 @@ TEST(Feed, the_budget_of_bytes_bounds_it_too_but_for_one) {
   }
 }
 
+TEST(Feed, batches_that_count_no_bytes_fill_the_queue_too) {
+  World world({.length = 30, .queue = 6, .max_bytes = 1000});
+  world.feed().begin_epoch();
+  EXPECT_EQ(world.in_flight(), 1u);  // nobody knows yet
+  world.work(0);
+  ASSERT_EQ(world.feed().poll(0), Feed::Poll::kBatch);
+  world.board().unit_at(0, 0).kind = ResultKind::kNone;  // taken
+  world.feed().deliver(0, 1);
+  EXPECT_EQ(world.in_flight(), 7u);
+}
+
 TEST(Feed, prefetching_runs_across_the_end_of_an_epoch_unless_it_is_to_pause) {
   for (bool pause : {false, true}) {
     World world({.length = 4, .queue = 5, .pause = pause});
