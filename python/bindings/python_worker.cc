@@ -91,12 +91,11 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   losses_.clear();
   columns_ = Owned();
   base_ = nullptr;
-  if (late_) {
-    Owned late = std::move(late_);
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(late.get())), late.get());
+  if (!late_ && ticket.version > version_ && !update(ticket.version)) late_ = take_exception();
+  if (late_) {  // for good: nobody knows what the dataset is by now
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(late_.get())), late_.get());
     return fail(ticket, slot, 0, 0);
   }
-  if (ticket.version > version_ && !update(ticket.version)) return fail(ticket, slot, 0, 0);
   if (settings_.source == PlanSettings::Source::kStream) {
     run_stream(ticket, slot);
   } else if (!load_indices(ticket, slot)) {

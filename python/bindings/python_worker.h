@@ -94,7 +94,7 @@ class PythonWorker : public Fulfiller {
   std::unique_ptr<Encoder> encoder_;
   Order order_;
   uint64_t version_ = 0;
-  Owned late_;  // what an update raised while there was no ticket to raise it
+  Owned late_;  // what an update raised: every ticket from then on does
   PyThreadState* released_ = nullptr;
 
   // Of the ticket in hand.

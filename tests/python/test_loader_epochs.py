@@ -327,3 +327,24 @@ def test_workers_that_have_nothing_to_do_hold_up_no_epoch(mode):
         for epoch in range(350):
             assert list(feed) == [epoch + 1]
             time.sleep(0.002)  # the worker sleeps by now, and is the first to be woken
+
+
+class Refused:
+    """Cannot be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+class SetToWhatIsRefused(OneBatch):
+    def on_epoch_end(self) -> None:
+        self.scale = Refused()
+
+
+@each((Mode(2, "fork"),), ())
+def test_a_worker_that_cannot_follow_a_hook_gives_nothing_stale(mode):
+    with penstock.Loader(SetToWhatIsRefused(), **mode.options) as feed:
+        assert list(feed) == [1]
+        for _ in range(6):
+            with pytest.raises(ValueError, match="no number"):
+                list(feed)
