@@ -6,6 +6,10 @@
 
 namespace penstock {
 
+namespace {
+constexpr int64_t kPatienceNs = 1'000'000;  // that the consumer waits before it wakes all workers
+}  // namespace
+
 Ledger Board::ledger(uint32_t worker) {
   return {&places_[0].memory, sizeof(WorkerPlace), workers_, worker, &header_->most_live};
 }
@@ -116,7 +120,14 @@ void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
 
 void Board::consumer_wait(uint64_t seq, int64_t timeout_ns) {
   wake_workers(true);
-  sleep_until(seq + 1, timeout_ns, [&] { return seq == kAnySeq ? progress() : ready(seq); });
+  auto there = [&] { return seq == kAnySeq ? progress() : ready(seq); };
+  if (exclusive_.load(std::memory_order_relaxed) && typical_ticket_ns() < kQuickNs) {
+    // The one that was woken may have met a ticket that takes longer: then the others are.
+    int64_t while_ns = timeout_ns < 0 ? kPatienceNs : std::min(timeout_ns, kPatienceNs);
+    sleep_until(seq + 1, while_ns, there);
+    if (closed() || there() || timeout_ns == while_ns) return;
+  }
+  sleep_until(seq + 1, timeout_ns, there);
 }
 
 void Board::consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns) {

@@ -107,6 +107,22 @@ TEST(Board, one_of_those_who_share_a_lock_is_woken_for_tiny_tickets) {
   }
 }
 
+TEST(Board, the_others_are_woken_once_a_tiny_ticket_turns_out_to_be_long) {
+  auto board = Board::create({64, 1, 3}, false);
+  board->set_exclusive(true);
+  for (uint32_t worker = 0; worker < 3; ++worker) board->place(worker).ticket_ns.store(1'000);
+  Sleeper a(*board, 0), b(*board, 1);
+  for (Sleeper* sleeper : {&a, &b}) sleeper->until_asleep();
+  uint64_t first = post(*board), cursor = 0;
+  Board::Claim slow;
+  ASSERT_TRUE(board->claim(2, cursor, slow));
+  for (int i = 0; i < 50; ++i) post(*board);
+  board->consumer_wait(first, 200'000'000);
+  EXPECT_GE(a.events(), 1u);
+  EXPECT_GE(b.events(), 1u);
+  board->close();
+}
+
 TEST(Board, what_is_opened_again_wakes_somebody) {
   auto board = Board::create({4, 1, 2}, false);
   post(*board);
