@@ -95,8 +95,9 @@ TEST(LoaderErrors, an_exception_arrives_as_itself_at_its_place) {
 
 TEST(LoaderErrors, after_an_exception_next_tries_the_batch_again) {
   for (uint32_t workers : kWorkers) {
+    // A short queue: index 5 of the next epoch must not throw before that of this one does.
     Loader feed(std::make_shared<Faulty>(20, std::set<uint64_t>{5, 13}, 1),
-                {.batch_size = 4, .workers = workers});
+                {.batch_size = 4, .workers = workers, .max_queue_size = 1});
     std::vector<int64_t> all;
     int errors = 0;
     for (bool more = true; more;) {
