@@ -93,10 +93,38 @@ def judge(case: Case, target: Target, runs: dict[str, list[Figures]]) -> Summary
     if values:
         result.update(spread(values))
         middle = result["median"]
-        result["met"] = (target.at_least is None or middle >= target.at_least) and (
-            target.at_most is None or middle <= target.at_most
-        )
+        result["met"] = reaches(target, middle)
+        if not result["met"]:
+            result["limit"] = limit_of(case, target, runs)
     return result
+
+
+def reaches(target: Target, value: float) -> bool:
+    return (target.at_least is None or value >= target.at_least) and (
+        target.at_most is None or value <= target.at_most
+    )
+
+
+def limit_of(case: Case, target: Target, runs: dict[str, list[Figures]]) -> float | None:
+    """What the case's limit reaches itself, where that is short of the target too."""
+    if target.against and case.entries[target.against].role == "limit":
+        return None
+    best: float | None = None
+    for name, rounds in runs.items():
+        if case.entries[name].role != "limit":
+            continue
+        if target.against:
+            values = times_better(case, target.figure, rounds, runs[target.against])
+        else:
+            values = [figures[target.figure] for figures in rounds if target.figure in figures]
+        if not values:
+            continue
+        middle = statistics.median(values)
+        if reaches(target, middle):
+            return None
+        if best is None or (middle > best) == (target.at_least is not None):
+            best = middle
+    return best
 
 
 # ---- printing ------------------------------------------------------------------------------------
@@ -154,6 +182,20 @@ def verdict(target: Summary, figures: dict[str, Summary]) -> str:
         return f"      -  {what}: not measured"
     mark = "met" if target["met"] else "NOT MET"
     if against:
-        return f"{mark:>7}  {what}: x {shown(target)}, at least {number(target['at_least'])}"
-    figure = figures[name]
-    return f"{mark:>7}  {what}: {shown(target, figure['scale'])} {figure['unit']}"
+        text = f"{mark:>7}  {what}: x {shown(target)}, at least {number(target['at_least'])}"
+    else:
+        figure = figures[name]
+        text = f"{mark:>7}  {what}: {shown(target, figure['scale'])} {figure['unit']}"
+    limit = limit_text(target, figures)
+    return text + (f"; {limit}" if limit else "")
+
+
+def limit_text(target: Summary, figures: dict[str, Summary]) -> str:
+    """Say how far the limit is from a target that was not met, if the limit is short of it too."""
+    limit = target.get("limit")
+    if limit is None:
+        return ""
+    if target["against"]:
+        return f"the limit itself: x {number(limit)}"
+    figure = figures[target["figure"]]
+    return f"the limit itself: {number(limit * figure['scale'])}"

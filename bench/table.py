@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from summary import number, shown
+from summary import limit_text, number, shown
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -39,7 +39,10 @@ def row(case: dict[str, Any]) -> str:
     met = f"{sum(1 for t in measured if t['met'])} of {len(measured)} targets"
     if missed:
         met += "; not: " + ", ".join(
-            t["says"] + (f" {t['against']}" if t["against"] else "") for t in missed
+            t["says"]
+            + (f" {t['against']}" if t["against"] else "")
+            + (f" ({limit})" if (limit := limit_text(t, case["figures"])) else "")
+            for t in missed
         )
     title = f"{case['title']}; {figure['unit']}"
     parts = [title, *("<br>".join(cells[role]) for role in cells), met]
