@@ -125,6 +125,21 @@ void Feed::wait(int64_t timeout_ns) {
   board_.consumer_wait(one ? head : Board::kAnySeq, timeout_ns);
 }
 
+std::optional<uint32_t> Feed::failed_granule() {
+  for (uint32_t g = 0; g < current().granules; ++g) {
+    switch (board_.unit_at(current_, g).kind) {
+      case ResultKind::kError:
+      case ResultKind::kTimeout:
+      case ResultKind::kLost:
+      case ResultKind::kNoRoom:
+        return g;
+      default:
+        break;
+    }
+  }
+  return std::nullopt;
+}
+
 Lease Feed::take_rows() {
   Post& post = current();
   board_.close_layout(current_);

@@ -70,6 +70,8 @@ class Feed {
   // After kBatch: the post whose units are to be taken.
   Post& current() { return board_.post_at(current_); }
   uint64_t current_seq() const { return current_; }
+  // The first granule of the current batch that is no result but a failure.
+  std::optional<uint32_t> failed_granule();
   // The current batch's memory, as filled by the workers; the caller owns the lease now.
   Lease take_rows();
   // The current batch was given to the user (or, skipped: counted as lost).

@@ -43,18 +43,7 @@ void LoaderEngine::note(const std::vector<Outcome::Loss>& losses, uint64_t epoch
 std::optional<Example> LoaderEngine::take() {
   Post& post = feed_->current();
   uint64_t seq = feed_->current_seq();
-  for (uint32_t g = 0; g < post.granules; ++g) {
-    Unit& unit = board_->unit_at(seq, g);
-    switch (unit.kind) {
-      case ResultKind::kError:
-      case ResultKind::kTimeout:
-      case ResultKind::kLost:
-      case ResultKind::kNoRoom:
-        raise(unit, g);
-      default:
-        break;
-    }
-  }
+  if (auto g = feed_->failed_granule()) raise(board_->unit_at(seq, *g), *g);
   Unit& unit = board_->unit_at(seq, 0);
   if (unit.kind == ResultKind::kRows) return take_rows(post);
   uint64_t bytes = unit.bytes;

@@ -149,17 +149,9 @@ void Core::note_losses(PyObject* list, uint64_t epoch) {
 nb::object Core::take() {
   Post& post = feed_->current();
   uint64_t seq = feed_->current_seq();
-  for (uint32_t g = 0; g < post.granules; ++g) {
-    Unit& unit = board_->unit_at(seq, g);
-    switch (unit.kind) {
-      case ResultKind::kError:
-      case ResultKind::kTimeout:
-      case ResultKind::kLost:
-      case ResultKind::kNoRoom:
-        raise_failure(unit, ticket_of({&post, &unit, seq, g, 0, 0}));
-      default:
-        break;
-    }
+  if (auto g = feed_->failed_granule()) {
+    Unit& unit = board_->unit_at(seq, *g);
+    raise_failure(unit, ticket_of({&post, &unit, seq, *g, 0, 0}));
   }
   Unit& unit = board_->unit_at(seq, 0);
   uint64_t bytes = unit.bytes;
