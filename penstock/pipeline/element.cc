@@ -1,10 +1,10 @@
 #include "penstock/pipeline/element.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <utility>
 
+#include "penstock/base/byte_reader.h"
 #include "penstock/base/error.h"
 
 namespace penstock {
@@ -23,31 +23,6 @@ void put(std::vector<std::byte>& out, const T* values, size_t count) {
   const auto* from = reinterpret_cast<const std::byte*>(values);
   out.insert(out.end(), from, from + count * sizeof(T));
 }
-
-// Takes values off the front; whatever the bytes say, it reads no further than they go.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
-  std::span<const std::byte> take(size_t n) {
-    if (n > left_.size()) throw Error(Code::kDataLoss, "ElementSpec", "shorter than it says");
-    auto taken = left_.first(n);
-    left_ = left_.subspan(n);
-    return taken;
-  }
-  template <class T>
-  void get(T* values, size_t count) {
-    auto from = take(count * sizeof(T));
-    if (count > 0) std::memcpy(values, from.data(), from.size());
-  }
-  std::string text(size_t n) {
-    auto from = take(n);
-    return {reinterpret_cast<const char*>(from.data()), from.size()};
-  }
-  size_t left() const { return left_.size(); }
-
- private:
-  std::span<const std::byte> left_;
-};
 
 std::string shown(const Leaf& leaf) {
   if (leaf.kind == LeafKind::kBytes) return "bytes";
@@ -90,13 +65,11 @@ ElementSpec::ElementSpec(std::vector<Leaf> leaves, std::string nest)
 }
 
 ElementSpec::ElementSpec(std::span<const std::byte> bytes) {
-  Reader in(bytes);
-  uint32_t count;
-  in.get(&count, 1);
+  ByteReader in(bytes, Code::kDataLoss, "ElementSpec");
+  auto count = in.get<uint32_t>();
   if (count > kMostLeaves) throw Error(Code::kDataLoss, "ElementSpec", "too many leaves");
   for (uint32_t i = 0; i < count; ++i) {
-    LeafHead head;
-    in.get(&head, 1);
+    auto head = in.get<LeafHead>();
     if (head.axes > kMostAxes) throw Error(Code::kDataLoss, "ElementSpec", "too many axes");
     Leaf leaf{in.text(head.name_length), head.kind, head.dtype, Shape(head.axes)};
     in.get(leaf.shape.data(), leaf.shape.size());

@@ -1,8 +1,8 @@
 #include "penstock/pipeline/sample_layout.h"
 
-#include <cstring>
 #include <utility>
 
+#include "penstock/base/byte_reader.h"
 #include "penstock/base/error.h"
 
 namespace penstock {
@@ -13,28 +13,6 @@ void put(std::vector<std::byte>& out, const T& value) {
   const auto* from = reinterpret_cast<const std::byte*>(&value);
   out.insert(out.end(), from, from + sizeof(T));
 }
-
-// Takes bytes off the front of a layout; the workers wrote it, but it is read with care.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
-  bool done() const { return left_.empty(); }
-  std::span<const std::byte> take(size_t n) {
-    if (n > left_.size()) throw Error(Code::kInternal, "batch", "a layout shorter than it says");
-    auto taken = left_.first(n);
-    left_ = left_.subspan(n);
-    return taken;
-  }
-  template <class T>
-  T get() {
-    T value;
-    std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-
- private:
-  std::span<const std::byte> left_;
-};
 
 }  // namespace
 
@@ -56,10 +34,9 @@ SampleLayout::SampleLayout(const Example& sample) {
 }
 
 SampleLayout::SampleLayout(std::span<const std::byte> bytes) : bytes_(bytes.begin(), bytes.end()) {
-  Reader in(bytes);
-  while (!in.done()) {
-    auto name = in.take(in.get<uint32_t>());
-    names_.emplace_back(reinterpret_cast<const char*>(name.data()), name.size());
+  ByteReader in(bytes, Code::kInternal, "batch");  // the workers wrote it
+  while (in.left() > 0) {
+    names_.push_back(in.text(in.get<uint32_t>()));
     auto dtype = in.get<DType>();
     Shape shape(in.get<uint8_t>());
     for (int64_t& length : shape) length = in.get<int64_t>();
