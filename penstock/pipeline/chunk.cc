@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace penstock {
@@ -10,7 +11,7 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   spec_ = std::move(spec);
   rows_ = rows;
   alive_ = rows == kRows ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
-  settle_ = nullptr;
+  told_ = spec_ == nullptr;
   failures_.clear();
   kept_.clear();
   open_columns();
@@ -44,10 +45,39 @@ void Chunk::bind(size_t leaf, std::byte* first, uint64_t stride) {
 }
 
 bool Chunk::settle(const SpecRef& spec) {
-  if (spec_ != nullptr) return spec == spec_ || *spec == *spec_;
-  spec_ = spec;
-  open_columns();
-  return settle_ == nullptr || settle_->settle(*this);
+  if (spec == spec_) return true;
+  if (spec_ == nullptr) {
+    spec_ = spec;
+    open_columns();
+    return true;
+  }
+  if (*spec == *spec_) return true;
+  return told_ && relax(*spec);
+}
+
+// Lengths that differ become -1; the rows that are there already get shapes of their own.
+bool Chunk::relax(const ElementSpec& other) {
+  std::optional<ElementSpec> both = spec_->merged(other);
+  if (!both) return false;
+  for (size_t i = 0; i < spec_->leaves().size(); ++i) {
+    const Leaf& leaf = spec_->leaves()[i];
+    Column& column = columns_[i];
+    if (!column.fixed || both->leaves()[i].fixed()) continue;
+    size_t axes = leaf.shape.size();
+    column.dims.resize(size_t{rows_} * axes);
+    for (uint32_t row = 0; row < rows_; ++row) {
+      std::copy(leaf.shape.begin(), leaf.shape.end(), column.dims.begin() + row * axes);
+      if (!column.viewed) column.at[row] = column.first + row * column.stride;
+    }
+    column.fixed = false;
+    column.viewed = true;
+  }
+  spec_ = std::make_shared<ElementSpec>(std::move(*both));
+  return true;
+}
+
+void Chunk::keep_all(Chunk& other) {
+  kept_.insert(kept_.end(), other.kept_.begin(), other.kept_.end());
 }
 
 std::byte* Chunk::dense(size_t leaf) {

@@ -19,17 +19,7 @@ struct Failure {
   std::string stage;  // its title
   uint64_t position = 0;
   std::exception_ptr error;
-};
-
-class Chunk;
-
-// Whoever wants the rows of a chunk in a certain place, where only the first element tells the
-// spec.
-class Settle {
- public:
-  virtual ~Settle() = default;
-  // Binds the columns. False: the batch is of another spec.
-  virtual bool settle(Chunk& chunk) = 0;
+  bool forgiven = false;  // it is to be left out and counted, not raised
 };
 
 // Up to 64 elements on their way through a chain, column by column. A column is free, and then its
@@ -46,8 +36,8 @@ class Chunk {
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
 
-  // All columns free, all rows alive. REQUIRED: rows <= kRows. `spec` nullptr: the first element
-  // tells (settle).
+  // All columns free, all rows alive. REQUIRED: rows <= kRows. `spec` nullptr: the elements tell
+  // (settle).
   void reset(SpecRef spec, uint32_t rows);
   uint32_t rows() const { return rows_; }
   const SpecRef& spec() const { return spec_; }
@@ -56,11 +46,12 @@ class Chunk {
 
   // Of a fixed leaf, before anything is made.
   void bind(size_t leaf, std::byte* first, uint64_t stride);
-  void on_settle(Settle* settle) { settle_ = settle; }
 
   // ---- whoever makes them
 
-  // The first element told the spec. False: it is not like the others'.
+  // An element told its spec: the first one's is the chunk's, if that was not given. Later ones may
+  // have other lengths, and then the chunk's spec says that these differ. False: this element is
+  // not like the others.
   bool settle(const SpecRef& spec);
   bool bound(size_t leaf) const { return columns_[leaf].bound; }
   // A fixed leaf's rows to be written, `stride(leaf)` bytes from one to the next.
@@ -74,6 +65,8 @@ class Chunk {
   void fail(uint32_t row, Failure failure);
   // What views point into; until the next reset.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
+  // Everything that `other` keeps, for views of it that are handed on.
+  void keep_all(Chunk& other);
 
   // ---- whoever reads them
 
@@ -84,6 +77,7 @@ class Chunk {
   // A row's shape: the leaf's own where that is fixed.
   std::span<const int64_t> shape(size_t leaf, uint32_t row) const;
   uint64_t alive() const { return alive_; }  // a bit per row
+  std::vector<std::pair<uint32_t, Failure>>& failures() { return failures_; }
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
 
  private:
@@ -98,12 +92,13 @@ class Chunk {
     std::array<const std::byte*, kRows> at;
   };
   void open_columns();
+  bool relax(const ElementSpec& other);
 
   Scratch& scratch_;
   SpecRef spec_;
+  bool told_ = false;  // the spec is what elements told so far
   uint32_t rows_ = 0;
   uint64_t alive_ = 0;
-  Settle* settle_ = nullptr;
   std::vector<Column> columns_;  // by leaf; kept from chunk to chunk
   std::vector<std::pair<uint32_t, Failure>> failures_;
   std::vector<std::shared_ptr<void>> kept_;

@@ -132,6 +132,23 @@ std::optional<size_t> ElementSpec::find(std::string_view name) const {
   return std::nullopt;
 }
 
+std::optional<ElementSpec> ElementSpec::merged(const ElementSpec& other) const {
+  if (leaves_.size() != other.leaves_.size() || nest_ != other.nest_) return std::nullopt;
+  std::vector<Leaf> both = leaves_;
+  for (size_t i = 0; i < both.size(); ++i) {
+    Leaf& leaf = both[i];
+    const Leaf& theirs = other.leaves_[i];
+    if (leaf.name != theirs.name || leaf.kind != theirs.kind || leaf.dtype != theirs.dtype ||
+        leaf.shape.size() != theirs.shape.size()) {
+      return std::nullopt;
+    }
+    for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {
+      if (leaf.shape[axis] != theirs.shape[axis]) leaf.shape[axis] = -1;
+    }
+  }
+  return ElementSpec(std::move(both), nest_);
+}
+
 bool ElementSpec::fixed() const {
   return std::all_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.fixed(); });
 }

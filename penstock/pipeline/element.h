@@ -58,6 +58,10 @@ class ElementSpec {
   bool fixed() const;             // all leaves are
   std::string to_string() const;  // "{image: bytes, label: int64 ()}"
 
+  // What elements of both specs are: a length that differs between them is -1. Nothing: they differ
+  // in more than lengths.
+  std::optional<ElementSpec> merged(const ElementSpec& other) const;
+
   bool operator==(const ElementSpec& other) const { return bytes_ == other.bytes_; }
 
  private:

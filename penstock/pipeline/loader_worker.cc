@@ -12,12 +12,6 @@ namespace {
 // Attempts to replace an item that is a whole batch, whose number of samples nobody knows.
 constexpr uint32_t kItemAttempts = 16;
 
-bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome) {
-  if (!slot.finish_object(kind, bytes, outcome.get())) return false;
-  outcome.release();
-  return true;
-}
-
 // An item as it may leave: tensors whose memory somebody else refers to are copied, for they may be
 // overwritten (a reused buffer) while the consumer still looks at them.
 uint64_t detach(Example& item, WorkerCounters& counters) {
@@ -40,16 +34,6 @@ uint64_t detach(Example& item, WorkerCounters& counters) {
 }
 
 }  // namespace
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
 
 void LoaderWorker::run(const Ticket& ticket, Slot& slot) {
   if (ticket.version != version_) {

@@ -2,32 +2,17 @@
 
 #include <cstdint>
 #include <exception>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "penstock/memory/batch_layout.h"
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/order.h"
+#include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/sample_layout.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
-
-// What a C++ Loader's worker hands over beside rows: Unit::object points at one.
-struct Outcome {
-  struct Loss {
-    uint32_t row = 0;  // of the whole batch
-    uint64_t index = 0;
-    bool replaced = false;
-    std::string reason;
-  };
-  Example batch;             // kPacket
-  std::exception_ptr error;  // kError
-  uint64_t index = 0;        // whose error it is
-  std::vector<Loss> losses;  // any other kind
-};
 
 // Calls a dataset's get() for the samples of a ticket. One thread.
 class LoaderWorker : public Fulfiller {
@@ -78,8 +63,5 @@ class LoaderWorker : public Fulfiller {
   SampleLayout layout_;
   RowLayout rows_;
 };
-
-// "what()" of what is in flight, for the list of losses.
-std::string text_of(const std::exception_ptr& error);
 
 }  // namespace penstock

@@ -79,30 +79,39 @@ TEST(Chunk, a_bound_column_is_written_where_it_is_wanted) {
   EXPECT_EQ(scratch.bytes(), 0u) << "nothing was made on the way";
 }
 
-struct Binds : Settle {
-  bool settle(Chunk& chunk) override {
-    ++calls;
-    chunk.bind(0, place, 4);
-    return true;
-  }
-  std::byte place[8] = {};
-  int calls = 0;
-};
-
 TEST(Chunk, the_first_element_may_tell_the_spec) {
   Scratch scratch;
   Chunk chunk(scratch);
-  Binds binds;
   chunk.reset(nullptr, 2);
-  chunk.on_settle(&binds);
   EXPECT_EQ(chunk.spec(), nullptr);
   EXPECT_TRUE(chunk.settle(spec()));
-  EXPECT_TRUE(chunk.bound(0));
   EXPECT_TRUE(chunk.settle(spec())) << "an equal one";
-  EXPECT_EQ(binds.calls, 1);
   auto other = std::make_shared<ElementSpec>(
       std::vector<Leaf>{{"label", LeafKind::kDense, DType::kInt64, {}}});
   EXPECT_FALSE(chunk.settle(other));
+}
+
+TEST(Chunk, elements_that_tell_other_lengths_leave_the_first_ones_as_they_are) {
+  auto of = [](int64_t length) {
+    return std::make_shared<ElementSpec>(
+        std::vector<Leaf>{{"x", LeafKind::kDense, DType::kUint8, {length, 2}}});
+  };
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(nullptr, 2);
+  ASSERT_TRUE(chunk.settle(of(1)));
+  std::memcpy(chunk.dense(0), "ab", 2);
+  ASSERT_TRUE(chunk.settle(of(3)));
+  EXPECT_EQ(chunk.spec()->leaves()[0].shape, (Shape{-1, 2}));
+  const char* second = "cdefgh";
+  chunk.view(0, 1, reinterpret_cast<const std::byte*>(second), Shape{3, 2});
+  EXPECT_EQ(std::memcmp(chunk.at(0, 0), "ab", 2), 0);
+  EXPECT_EQ(chunk.shape(0, 0)[0], 1);
+  EXPECT_EQ(chunk.shape(0, 1)[0], 3);
+  EXPECT_EQ(std::memcmp(chunk.at(0, 1), second, 6), 0);
+
+  chunk.reset(of(1), 2);
+  EXPECT_FALSE(chunk.settle(of(3))) << "a spec that was given is not the elements' to change";
 }
 
 TEST(Chunk, rows_fail_one_by_one_and_for_their_first_reason) {

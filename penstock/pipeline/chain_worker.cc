@@ -1,0 +1,186 @@
+#include "penstock/pipeline/chain_worker.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+
+namespace penstock {
+namespace {
+
+Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
+
+Collector::Lengths lengths_of(const Plan& plan) {
+  if (!plan.batched()) return Collector::Lengths::kRagged;  // handed out one by one
+  if (plan.root()->padding() != nullptr) return Collector::Lengths::kPadded;
+  return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
+}
+
+class LocalOutlet : public ChainWorker::Outlet {
+ public:
+  void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) override {
+    std::unique_ptr<Outcome> outcome;
+    if (!losses.empty()) {
+      outcome = std::make_unique<Outcome>();
+      outcome->losses = std::move(losses);
+    }
+    hand_over(slot, ResultKind::kRows, bytes, std::move(outcome));
+  }
+  void fail(Slot& slot, const Ticket&, Failure failure) override {
+    auto outcome = std::make_unique<Outcome>();
+    outcome->error = std::move(failure.error);
+    outcome->index = failure.position;
+    outcome->stage = std::move(failure.stage);
+    hand_over(slot, ResultKind::kError, 0, std::move(outcome));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ChainWorker::Outlet> local_outlet() { return std::make_unique<LocalOutlet>(); }
+
+ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
+                         std::unique_ptr<Outlet> outlet)
+    : plan_(std::move(plan)),
+      options_(options),
+      board_(board),
+      outlet_(std::move(outlet)),
+      context_{scratch_, options.seed, 0, options.retries, this},
+      spec_(plan_->chain().spec()),
+      bound_(spec_ != nullptr && spec_->fixed() && !plan_->chain().costly() &&
+             lengths_of(*plan_) != Collector::Lengths::kPadded),
+      chunk_(scratch_),
+      collected_(scratch_, lengths_of(*plan_),
+                 plan_->batched() ? plan_->root()->padding() : nullptr) {}
+
+bool ChainWorker::progress(uint32_t row) { return slot_->progress(row); }
+bool ChainWorker::poisoned(uint32_t row) { return slot_->poisoned(row); }
+
+void ChainWorker::threw(bool again) {
+  slot_->counters().errors.add_single_writer();
+  if (again) board_.consumer().retried.add();
+}
+
+void ChainWorker::run(const Ticket& ticket, Slot& slot) {
+  slot_ = &slot;
+  begin_ = ticket.begin;
+  context_.worker = slot.claim().worker;
+  losses_.clear();
+  if (reader_ == nullptr) reader_ = plan_->chain().reader(context_);
+  scratch_.empty();
+  bound_ ? run_bound(ticket, slot) : run_collected(ticket, slot);
+}
+
+// The rows of `chunk` that were lost become losses; or, false, the ticket has failed.
+bool ChainWorker::note_failures(const Ticket& ticket, Slot& slot, Chunk& chunk, uint32_t first,
+                                const uint64_t* positions) {
+  if (chunk.failures().empty()) return true;
+  auto& failures = chunk.failures();
+  std::sort(failures.begin(), failures.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [row, failure] : failures) {
+    if (!failure.forgiven && !options_.skip) {
+      outlet_->fail(slot, ticket, std::move(failure));
+      return false;
+    }
+    std::string reason = failure.stage + ": " + text_of(failure.error);
+    losses_.push_back({ticket.begin + first + row, positions[row], false, std::move(reason)});
+  }
+  return true;
+}
+
+void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
+  if (layout_.rows() != ticket.rows || layout_.bytes() == 0) {
+    layout_ = BlockLayout(*spec_, ticket.rows);
+  }
+  std::byte* base = slot.rows(spec_->bytes(), layout_.bytes(), ticket.begin);
+  if (base == nullptr) {
+    throw Error(Code::kInternal, "batch", "two layouts for elements of one spec");
+  }
+  const size_t leaves = spec_->leaves().size();
+  std::array<uint64_t, Chunk::kRows> positions;
+  for (uint32_t row = ticket.begin; row < ticket.end;) {
+    const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
+    At at = plan_->locate(ticket.epoch, ticket.base, ticket.step, row,
+                          std::span(positions.data(), count));
+    context_.first_row = row - ticket.begin;
+    context_.one_row = false;
+    {
+      Slot::Write ours(slot);
+      if (!ours) throw taken_away();
+      chunk_.reset(spec_, count);
+      for (size_t i = 0; i < leaves; ++i) {
+        const RowLayout& fixed = layout_.fixed();
+        size_t place = layout_.fixed_place(i);
+        chunk_.bind(i, fixed.row(base, place, row), fixed.fields()[place].row_bytes);
+      }
+      reader_->fetch(at, std::span<const uint64_t>(positions.data(), count), chunk_, 0);
+    }
+    if (!note_failures(ticket, slot, chunk_, row - ticket.begin, positions.data())) return;
+    scratch_.empty();
+    row += count;
+  }
+  if (!losses_.empty()) {
+    Slot::Write ours(slot);
+    if (!ours) throw taken_away();
+    close_gaps(layout_.fixed(), base);
+  }
+  finish(ticket, slot, layout_.bytes());
+}
+
+// `losses_` ascend.
+void ChainWorker::close_gaps(const RowLayout& layout, std::byte* base) const {
+  for (size_t f = 0; f < layout.fields().size(); ++f) {
+    for (size_t i = 0; i < losses_.size(); ++i) {
+      uint64_t from = losses_[i].row + uint64_t{1};
+      uint64_t end = i + 1 < losses_.size() ? losses_[i + 1].row : layout.rows();
+      std::memmove(layout.row(base, f, from - 1 - i), layout.row(base, f, from),
+                   (end - from) * layout.fields()[f].row_bytes);
+    }
+  }
+}
+
+void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
+  collected_.begin(spec_);
+  for (uint32_t row = ticket.begin; row < ticket.end;) {
+    const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
+    positions_.resize(count);
+    At at = plan_->locate(ticket.epoch, ticket.base, ticket.step, row, positions_);
+    context_.first_row = row - ticket.begin;
+    context_.one_row = false;
+    Chunk& chunk = collected_.add(positions_);
+    reader_->fetch(at, positions_, chunk, 0);
+    if (!note_failures(ticket, slot, chunk, row - ticket.begin, positions_.data())) return;
+    row += count;
+  }
+  try {
+    if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidArgument) throw;
+    Failure failure{"batch", ticket.step, std::current_exception()};
+    return outlet_->fail(slot, ticket, std::move(failure));
+  }
+  BlockLayout layout = collected_.layout(ticket.rows);
+  std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
+  if (base == nullptr) {
+    throw Error(Code::kInternal, "batch", "a batch of several workers whose layout is not known");
+  }
+  {
+    Slot::Write ours(slot);
+    if (!ours) throw taken_away();
+    collected_.write(layout, base);
+  }
+  count_copy(slot.counters(), CopyReason::kRow, layout.bytes());
+  finish(ticket, slot, layout.bytes());
+}
+
+void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
+  slot.counters().samples.add_single_writer(ticket.end - ticket.begin - losses_.size());
+  slot.counters().bytes.add_single_writer(bytes);
+  outlet_->rows(slot, bytes, std::move(losses_));
+}
+
+}  // namespace penstock

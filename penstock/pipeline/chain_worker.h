@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "penstock/pipeline/collate.h"
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/outcome.h"
+#include "penstock/pipeline/plan.h"
+#include "penstock/workers/worker.h"
+
+namespace penstock {
+
+// Runs a Dataset's chain for tickets. One thread.
+//
+// Rows whose places are known beforehand (every leaf fixed, nothing costly in the chain) are made
+// right where the batch wants them. All others are collected, measured, and copied into the batch
+// once; so is whatever user code makes, since no user code may run while a batch is written to.
+//
+// A batch is one ticket. Rows that are lost are closed up: the first Slot's rows less the losses
+// are the batch.
+class ChainWorker : public Fulfiller, private Context::Watch {
+ public:
+  // How results leave: as objects of this process (Outcome), or encoded for another one.
+  class Outlet {
+   public:
+    virtual ~Outlet() = default;
+    virtual void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) = 0;
+    virtual void fail(Slot& slot, const Ticket& ticket, Failure failure) = 0;
+  };
+  struct Options {
+    uint64_t seed = 0;
+    uint32_t retries = 0;
+    bool skip = false;  // an element that fails is left out
+  };
+
+  // `board` outlives the worker.
+  ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
+              std::unique_ptr<Outlet> outlet);
+
+  void run(const Ticket& ticket, Slot& slot) override;
+
+ private:
+  bool progress(uint32_t row) override;
+  bool poisoned(uint32_t row) override;
+  void threw(bool again) override;
+
+  void run_bound(const Ticket& ticket, Slot& slot);
+  void run_collected(const Ticket& ticket, Slot& slot);
+  bool note_failures(const Ticket& ticket, Slot& slot, Chunk& chunk, uint32_t first,
+                     const uint64_t* positions);
+  void close_gaps(const RowLayout& layout, std::byte* base) const;
+  void finish(const Ticket& ticket, Slot& slot, uint64_t bytes);
+
+  std::shared_ptr<const Plan> plan_;
+  Options options_;
+  Board& board_;
+  std::unique_ptr<Outlet> outlet_;
+  Scratch scratch_;
+  Context context_;
+  std::unique_ptr<IndexedReader> reader_;  // made with the first ticket
+  SpecRef spec_;                           // known beforehand, or nullptr
+  bool bound_;
+  Chunk chunk_;
+  Collector collected_;
+  BlockLayout layout_;  // of the last batch, which the next one very likely shares
+  std::vector<uint64_t> positions_;
+
+  // Of the ticket in hand.
+  Slot* slot_ = nullptr;
+  uint32_t begin_ = 0;  // its first row
+  std::vector<Outcome::Loss> losses_;
+};
+
+// Workers of the consumer's own process.
+std::unique_ptr<ChainWorker::Outlet> local_outlet();
+
+}  // namespace penstock

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/scratch.h"
+
+namespace penstock {
+
+// Where a stage's elements are: which epoch its ticket is of, and where a shard of it begins.
+struct At {
+  uint64_t epoch = 0;
+  uint64_t base = 0;  // elements that earlier runs at other world sizes used (see shard)
+};
+
+// What a worker gives the readers of its chain; outlives them. One thread.
+struct Context {
+  // Who watches over the ticket in hand. Rows are counted from the ticket's first.
+  class Watch {
+   public:
+    virtual ~Watch() = default;
+    // Before user code runs for a row. False: the ticket was taken away, so what is made of it is
+    // for nothing.
+    virtual bool progress(uint32_t row) = 0;
+    // This row timed out, or killed its worker: it is not to be tried again.
+    virtual bool poisoned(uint32_t row) = 0;
+    // User code threw, and is tried again or not.
+    virtual void threw(bool again) = 0;
+  };
+
+  Scratch& scratch;  // emptied between granules
+  uint64_t seed = 0;
+  uint32_t worker = 0;
+  uint32_t retries = 0;  // times that user code is tried again
+  Watch* watch = nullptr;
+
+  // Which row of the ticket a chunk's first one is. Where a stage makes one element of many, all of
+  // those stand for that one.
+  uint32_t first_row = 0;
+  bool one_row = false;
+  uint32_t row(uint32_t of_chunk) const { return one_row ? first_row : first_row + of_chunk; }
+};
+
+// The addresses of a chunk's elements in one stage: what their random numbers are keyed by.
+class Keys {
+ public:
+  Keys(const Context& context, uint64_t epoch, std::span<const uint64_t> positions,
+       uint32_t operation)
+      : context_(context), epoch_(epoch), positions_(positions), operation_(operation) {}
+
+  uint64_t epoch() const { return epoch_; }
+  uint32_t size() const { return static_cast<uint32_t>(positions_.size()); }
+  // Of the j-th element, in the stage's own input.
+  uint64_t position(uint32_t j) const { return positions_[j]; }
+  uint32_t operation() const { return operation_; }
+  uint64_t seed() const { return context_.seed; }
+  // Its rng() is keyed (seed, epoch, position, operation).
+  SampleContext sample(uint32_t j) const {
+    return {{context_.seed, epoch_, positions_[j], operation_}, context_.worker};
+  }
+
+ private:
+  const Context& context_;
+  uint64_t epoch_;
+  std::span<const uint64_t> positions_;
+  uint32_t operation_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,21 @@
+#include "penstock/pipeline/outcome.h"
+
+namespace penstock {
+
+bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome) {
+  if (!slot.finish_object(kind, bytes, outcome.get())) return false;
+  outcome.release();
+  return true;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "penstock/memory/example.h"
+#include "penstock/workers/worker.h"
+
+namespace penstock {
+
+// What a C++ Loader's worker hands over beside rows: Unit::object points at one.
+struct Outcome {
+  struct Loss {
+    uint32_t row = 0;  // of the whole batch
+    uint64_t index = 0;
+    bool replaced = false;
+    std::string reason;
+  };
+  Example batch;             // kPacket
+  std::exception_ptr error;  // kError
+  uint64_t index = 0;        // whose error it is: of the sample, or a position in the stage
+  std::string stage;         // of a Dataset, its title
+  std::vector<Loss> losses;  // any other kind
+};
+
+// Finishes the slot with `outcome`; where the ticket was taken away meanwhile, it goes.
+bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome);
+
+// "what()" of an exception, for the list of losses.
+std::string text_of(const std::exception_ptr& error);
+
+}  // namespace penstock

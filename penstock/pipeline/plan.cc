@@ -1,0 +1,94 @@
+#include "penstock/pipeline/plan.h"
+
+#include <algorithm>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/transformations/prefetch.h"
+#include "penstock/pipeline/transformations/repeat.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kLargeElement = 16 << 10;
+
+// Elements that are quickly made go through the feed by the chunk.
+uint32_t per_ticket(const Indexed& chain) {
+  SpecRef spec = chain.spec();
+  if (chain.costly() || spec == nullptr) return 1;
+  uint64_t bytes = 0;
+  for (const Leaf& leaf : spec->leaves()) {
+    if (leaf.fixed()) bytes += static_cast<uint64_t>(leaf.fixed_values()) * size_of(leaf.dtype);
+  }
+  return bytes > kLargeElement ? 1 : Chunk::kRows;
+}
+
+}  // namespace
+
+Plan::Plan(const Node& node) {
+  const Node* outermost = &node;
+  for (;;) {
+    if (auto* repeat = dynamic_cast<const RepeatNode*>(outermost); repeat != nullptr) {
+      if (__builtin_mul_overflow(rounds_, repeat->count(), &rounds_)) rounds_ = kEndless;
+    } else if (auto* prefetch = dynamic_cast<const PrefetchNode*>(outermost); prefetch != nullptr) {
+      if (!queue_) queue_ = prefetch->batches();
+    } else {
+      break;
+    }
+    outermost = outermost->inputs()[0].get();
+  }
+  Builder builder;
+  top_ = builder.build(*outermost).indexed;
+  titles_ = builder.titles();
+  for (IndexedRef stage = top_;;) {
+    if ((root_ = std::dynamic_pointer_cast<const Collated>(stage)) != nullptr) break;
+    auto mapped = std::dynamic_pointer_cast<const IndexMapped>(stage);
+    if (mapped == nullptr) break;
+    above_.push_back(mapped);
+    stage = mapped->input();
+  }
+  if (root_ != nullptr) {
+    chain_ = root_->input();
+    return;
+  }
+  above_.clear();
+  chain_ = top_;
+  per_ticket_ = per_ticket(*chain_);
+}
+
+uint64_t Plan::length(uint64_t base) const { return top_->length(base); }
+
+uint64_t Plan::steps(uint64_t base) const {
+  const uint64_t all = top_->length(base);
+  return all == kEndless ? all : all / per_ticket_ + (all % per_ticket_ != 0);
+}
+
+uint32_t Plan::rows(uint64_t base, uint64_t step) const {
+  if (root_ == nullptr) {
+    return static_cast<uint32_t>(
+        std::min<uint64_t>(top_->length(base) - step * per_ticket_, per_ticket_));
+  }
+  At at{0, base};
+  uint64_t batch = step;
+  for (const auto& stage : above_) stage->map(at, {&batch, 1});
+  return static_cast<uint32_t>(root_->rows(batch, at.base));
+}
+
+uint32_t Plan::most_rows() const {
+  return root_ == nullptr ? per_ticket_ : static_cast<uint32_t>(root_->most_rows());
+}
+
+At Plan::locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,
+                std::span<uint64_t> out) const {
+  At at{epoch, base};
+  if (root_ == nullptr) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = step * per_ticket_ + first + i;
+    return at;
+  }
+  uint64_t batch = step;
+  for (const auto& stage : above_) stage->map(at, {&batch, 1});
+  for (size_t i = 0; i < out.size(); ++i) out[i] = root_->element(batch, first + i);
+  return at;
+}
+
+}  // namespace penstock

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "penstock/pipeline/chunk.h"
+#include "penstock/pipeline/context.h"
+
+namespace penstock {
+
+// Of a stage that goes round and round.
+inline constexpr uint64_t kEndless = UINT64_MAX;
+
+// Makes elements of one stage by their positions. One thread.
+class IndexedReader {
+ public:
+  virtual ~IndexedReader() = default;
+  // Makes the elements at `positions` of at.epoch, in any order, into rows row, row + 1, ... of
+  // `out`. What goes wrong with one element is out.fail(); throwing is for what ends the ticket (no
+  // memory, closed, a broken plan). REQUIRED: at most Chunk::kRows of them, each below the length.
+  virtual void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
+                     uint32_t row) = 0;
+};
+
+// A stage of which any element can be made without those before it. Immutable: any thread.
+class Indexed {
+ public:
+  virtual ~Indexed() = default;
+  // Elements of an epoch that is entered at `base` (At::base); kEndless.
+  virtual uint64_t length(uint64_t base) const = 0;
+  // nullptr: only the first element tells, in the worker.
+  virtual SpecRef spec() const = 0;
+  // User code, inflating or decoding somewhere below: not to be run while others wait for it.
+  virtual bool costly() const = 0;
+  virtual std::unique_ptr<IndexedReader> reader(Context& context) const = 0;
+};
+using IndexedRef = std::shared_ptr<const Indexed>;
+
+// A stage that only says where its elements are in its input: take, skip, shuffle, shard, repeat.
+class IndexMapped : public Indexed {
+ public:
+  explicit IndexMapped(IndexedRef input) : input_(std::move(input)) {}
+
+  // The leading positions of this stage that fall into one epoch of its input become positions
+  // there, in place, and `at` that epoch. Returns how many: all of them, save where `repeat` begins
+  // a new round among them.
+  virtual uint32_t map(At& at, std::span<uint64_t> positions) const = 0;
+
+  const IndexedRef& input() const { return input_; }
+  SpecRef spec() const override { return input_->spec(); }
+  bool costly() const override { return input_->costly(); }
+  std::unique_ptr<IndexedReader> reader(Context& context) const override;
+
+ private:
+  IndexedRef input_;
+};
+
+// How a padded batch is filled up.
+struct Padding;
+
+// A stage whose element is several elements of its input, stacked: batch, padded_batch,
+// ragged_batch, window.
+class Collated : public Indexed {
+ public:
+  explicit Collated(IndexedRef input) : input_(std::move(input)) {}
+
+  virtual uint64_t rows(uint64_t batch, uint64_t base) const = 0;
+  virtual uint64_t most_rows() const = 0;
+  virtual uint64_t element(uint64_t batch, uint64_t row) const = 0;  // its position in the input
+  // May elements of the input differ in length; else that is an error.
+  virtual bool ragged() const { return false; }
+  virtual const Padding* padding() const { return nullptr; }  // nullptr: none
+
+  const IndexedRef& input() const { return input_; }
+  bool costly() const override { return input_->costly(); }
+  // Where a batch is what further stages work on. (Where it is what is fed, workers write its
+  // elements straight into the batch's slot, and this is not called.)
+  SpecRef spec() const override;
+  std::unique_ptr<IndexedReader> reader(Context& context) const override;
+
+ private:
+  IndexedRef input_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,140 @@
+#include "penstock/pipeline/transformations/map.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+
+namespace penstock {
+namespace {
+
+// What an operation has for elements of one spec.
+struct Bound {
+  SpecRef in, out;
+  std::unique_ptr<OpRun> run;
+  std::vector<std::pair<size_t, size_t>> passed;  // leaf of the result, leaf of the input
+};
+
+Bound bind(const Op& op, const SpecRef& in, Context& context) {
+  Bound bound{in, op.result(*in), op.bind(in, context), {}};
+  std::vector<std::optional<size_t>> passes = op.passes(*in);
+  for (size_t i = 0; i < passes.size(); ++i) {
+    if (passes[i]) bound.passed.emplace_back(i, *passes[i]);
+  }
+  return bound;
+}
+
+class Map : public Indexed {
+ public:
+  Map(IndexedRef input, OpRef op, uint32_t operation, std::string title)
+      : input_(std::move(input)),
+        op_(std::move(op)),
+        operation_(operation),
+        title_(std::move(title)) {
+    if (SpecRef in = input_->spec()) spec_ = op_->result(*in);
+  }
+
+  uint64_t length(uint64_t base) const override { return input_->length(base); }
+  SpecRef spec() const override { return spec_; }
+  bool costly() const override { return op_->user_code() || input_->costly(); }
+  std::unique_ptr<IndexedReader> reader(Context& context) const override;
+
+  const Indexed& input() const { return *input_; }
+  const Op& op() const { return *op_; }
+  uint32_t operation() const { return operation_; }
+  const std::string& title() const { return title_; }
+
+ private:
+  IndexedRef input_;
+  OpRef op_;
+  uint32_t operation_;
+  std::string title_;
+  SpecRef spec_;
+};
+
+class MapReader : public IndexedReader {
+ public:
+  MapReader(const Map& stage, Context& context)
+      : stage_(stage),
+        context_(context),
+        input_(stage.input().reader(context)),
+        in_(context.scratch) {
+    if (SpecRef known = stage.input().spec()) {
+      bound_ = bind(stage.op(), known, context_);
+      bound_.out = stage.spec();  // the very same, so that nobody needs to compare
+    }
+  }
+
+  void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+    const auto end = static_cast<uint32_t>(row + positions.size());
+    in_.reset(stage_.input().spec(), end);
+    hand_bindings_on(out);
+    input_->fetch(at, positions, in_, row);
+    for (auto& [lost, failure] : in_.failures()) out.fail(lost, std::move(failure));
+    if (in_.spec() == nullptr) return;  // not one of them could be made
+    if (bound_.in != in_.spec() && (bound_.in == nullptr || *bound_.in != *in_.spec())) {
+      try {
+        bound_ = bind(stage_.op(), in_.spec(), context_);
+      } catch (const Error&) {
+        fail_all(positions, out, row);
+        return;
+      }
+    }
+    if (bound_.out != nullptr && !out.settle(bound_.out)) {
+      throw Error(Code::kInternal, stage_.title(), "elements of two specs in one chunk");
+    }
+    Keys keys(context_, at.epoch, positions, stage_.operation());
+    bound_.run->run(keys, in_, out, row);
+    for (auto [to, from] : bound_.passed) pass(from, to, out, row, end);
+    out.keep_all(in_);
+    for (auto& [lost, failure] : out.failures()) {
+      if (failure.stage.empty()) {
+        failure.stage = stage_.title();
+        failure.position = positions[lost - row];
+      }
+    }
+  }
+
+ private:
+  // A leaf that is passed on unchanged is written by the input to where it is wanted.
+  void hand_bindings_on(Chunk& out) {
+    if (out.spec() == nullptr || in_.spec() == nullptr) return;
+    for (auto [to, from] : bound_.passed) {
+      if (out.bound(to)) in_.bind(from, out.dense(to), out.stride(to));
+    }
+  }
+
+  void pass(size_t from, size_t to, Chunk& out, uint32_t row, uint32_t end) {
+    if (out.bound(to) && in_.bound(from)) return;  // it is there
+    for (; row < end; ++row) {
+      if ((out.alive() >> row & 1) == 0) continue;
+      out.view(to, row, in_.at(from, row), in_.shape(from, row));
+    }
+  }
+
+  void fail_all(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+    for (size_t i = 0; i < positions.size(); ++i) {
+      out.fail(static_cast<uint32_t>(row + i),
+               {stage_.title(), positions[i], std::current_exception()});
+    }
+  }
+
+  const Map& stage_;
+  Context& context_;
+  std::unique_ptr<IndexedReader> input_;
+  Chunk in_;
+  Bound bound_;
+};
+
+std::unique_ptr<IndexedReader> Map::reader(Context& context) const {
+  return std::make_unique<MapReader>(*this, context);
+}
+
+}  // namespace
+
+Built MapNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return {std::make_shared<Map>(inputs[0].indexed, op_, builder.operation(), title())};
+}
+
+}  // namespace penstock

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/op.h"
+
+namespace penstock {
+
+// Every element through an operation.
+class MapNode : public Node {
+ public:
+  MapNode(Ref input, OpRef op) : Node({std::move(input)}), op_(std::move(op)) {}
+
+  std::string title() const override { return "map(" + op_->title() + ")"; }
+  Built build(std::vector<Built> inputs, Builder& builder) const override;
+
+ private:
+  OpRef op_;
+};
+
+}  // namespace penstock
