@@ -4,6 +4,7 @@
 
 #include "core.h"
 #include "digest.h"
+#include "elements.h"
 #include "numpy_api.h"
 #include "os.h"
 #include "penstock/base/error.h"
@@ -40,6 +41,7 @@ NB_MODULE(_engine, m) {
   penstock::bind_os(m);
   penstock::bind_random(m);
   penstock::python::bind_core(m);
+  penstock::python::bind_elements(m);
   penstock::python::bind_worker(m);
   penstock::python::bind_permutation(m);
   m.def("usable_cores", &penstock::os::usable_cores);

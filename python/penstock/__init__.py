@@ -20,6 +20,7 @@ __all__ = [
     "NotFound",
     "OutOfMemory",
     "Permutation",
+    "Ragged",
     "RemoteError",
     "System",
     "Timeout",
@@ -29,6 +30,7 @@ __all__ = [
     "errors",
     "jax",
     "keras",
+    "ragged",
     "rng",
     "threadsafe",
     "torch",
@@ -37,6 +39,7 @@ __all__ = [
 if TYPE_CHECKING:
     from . import errors, jax, keras, torch
     from ._engine import Permutation, rng
+    from ._ragged import Ragged, ragged
     from .errors import (
         Closed,
         DataLoss,
@@ -57,7 +60,14 @@ if TYPE_CHECKING:
     __version__: str
 
 # Worker processes import this package too: nothing is imported before it is used.
-_HOMES = {"Loader": "loader", "threadsafe": "streams", "rng": "_engine", "Permutation": "_engine"}
+_HOMES = {
+    "Loader": "loader",
+    "Permutation": "_engine",
+    "Ragged": "_ragged",
+    "ragged": "_ragged",
+    "rng": "_engine",
+    "threadsafe": "streams",
+}
 _MODULES = ("errors", "jax", "keras", "torch")
 
 

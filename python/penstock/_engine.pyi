@@ -96,6 +96,18 @@ class Core:
     def chrome_trace(self, arg: dict, /) -> str: ...
     def analysis(self, arg: dict, /) -> dict: ...
 
+def pack_elements(elements: list) -> tuple:
+    """
+    The elements of a list as (spec, block): bytes in the format of batches and files.
+    """
+
+def unpack_block(spec: bytes, rows: int, block: object, row: int | None = None) -> object:
+    """
+    The batch that a block of so many elements is, or the element in one row of it.
+
+    The block is copied once; what comes out are views of that copy.
+    """
+
 def serve_process(
     worker: int,
     board: int,

@@ -1,0 +1,246 @@
+#include "leaf_value.h"
+
+#include <nanobind/nanobind.h>
+
+#include <complex>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace penstock::python {
+namespace {
+
+constexpr const char* kRemedy =
+    "; an element is arrays, numbers, bytes and str, in dicts, tuples and lists";
+
+std::optional<DType> dtype_of_descr(PyArray_Descr* descr) {
+  const auto bytes = PyDataType_ELSIZE(descr);
+  const int log2 = bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3;
+  switch (descr->type_num) {
+    case NPY_BOOL:
+      return DType::kBool;
+    case NPY_BYTE:
+    case NPY_SHORT:
+    case NPY_INT:
+    case NPY_LONG:
+    case NPY_LONGLONG:
+      return static_cast<DType>(static_cast<int>(DType::kInt8) + log2);
+    case NPY_UBYTE:
+    case NPY_USHORT:
+    case NPY_UINT:
+    case NPY_ULONG:
+    case NPY_ULONGLONG:
+      return static_cast<DType>(static_cast<int>(DType::kUint8) + log2);
+    case NPY_HALF:
+      return DType::kFloat16;
+    case NPY_FLOAT:
+      return DType::kFloat32;
+    case NPY_DOUBLE:
+      return DType::kFloat64;
+    case NPY_CFLOAT:
+      return DType::kComplex64;
+    case NPY_CDOUBLE:
+      return DType::kComplex128;
+    default:
+      // ml_dtypes registers its own.
+      if (descr->type_num >= NPY_USERDEF && bytes == 2 &&
+          std::strstr(descr->typeobj->tp_name, "bfloat16") != nullptr) {
+        return DType::kBfloat16;
+      }
+      return std::nullopt;
+  }
+}
+
+std::string shown(PyObject* object) {
+  Owned text(object == nullptr ? nullptr : PyObject_Str(object));
+  const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  std::string out = utf8 != nullptr ? utf8 : "?";
+  PyErr_Clear();
+  return out;
+}
+
+std::string remedy_for(PyArray_Descr* descr) {
+  switch (descr->type_num) {
+    case NPY_OBJECT:
+      return ": give its items as a list, or an array of a number's dtype";
+    case NPY_UNICODE:
+    case NPY_STRING:
+      return ": give a str or bytes, or a list of them";
+    case NPY_DATETIME:
+    case NPY_TIMEDELTA:
+      return ": use .astype('int64')";
+    case NPY_LONGDOUBLE:
+    case NPY_CLONGDOUBLE:
+      return ": use .astype('float64') or 'complex128'";
+    case NPY_VOID:
+      return ": give its fields as a dict of arrays";
+    default:
+      return ": use .astype() of a number's dtype";
+  }
+}
+
+// What Python raised, as words; what is no Exception goes on its way.
+std::string raised() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nanobind::python_error();
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  Owned own_type(type), own_value(value), own_trace(trace);
+  return shown(value);
+}
+
+PyObject* ragged_type() {
+  PyObject* type = helper("penstock._ragged", "RaggedArray");
+  if (type == nullptr) throw nanobind::python_error();
+  return type;
+}
+
+bool is_masked(PyObject* value) {
+  PyObject* ma = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy.ma");
+  if (ma == nullptr) return false;
+  PyObject* type = helper("numpy.ma", "MaskedArray");
+  if (type == nullptr) throw nanobind::python_error();
+  return PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(type));
+}
+
+}  // namespace
+
+bool LeafValue::take(PyObject* value, std::string& why) {
+  kind = LeafKind::kDense;
+  array = nullptr;
+  scalar = value;
+  if (PyArray_CheckExact(value)) return take_array(reinterpret_cast<PyArrayObject*>(value), why);
+  if (PyBytes_Check(value) || PyUnicode_Check(value)) {
+    kind = PyBytes_Check(value) ? LeafKind::kBytes : LeafKind::kText;
+    dtype = DType::kUint8;
+    return true;
+  }
+  if (PyArray_IsScalar(value, Generic)) {
+    Owned descr(reinterpret_cast<PyObject*>(PyArray_DescrFromScalar(value)));
+    if (!descr) throw nanobind::python_error();
+    auto* of = reinterpret_cast<PyArray_Descr*>(descr.get());
+    auto known = dtype_of_descr(of);
+    if (!known) why = "is a NumPy scalar of dtype " + shown(descr.get()) + remedy_for(of);
+    if (known == DType::kBfloat16) {  // a user's type to NumPy, of which it knows no C layout
+      made = Owned(PyArray_FromScalar(value, nullptr));
+      if (!made) throw nanobind::python_error();
+      return take_array(reinterpret_cast<PyArrayObject*>(made.get()), why);
+    }
+    if (known) dtype = *known;
+    return known.has_value();
+  }
+  if (PyFloat_Check(value)) return dtype = DType::kFloat64, true;
+  if (PyBool_Check(value)) return dtype = DType::kBool, true;
+  if (PyLong_Check(value)) return dtype = DType::kInt64, true;
+  if (PyComplex_Check(value)) return dtype = DType::kComplex128, true;
+  if (PyArray_Check(value)) {
+    if (is_masked(value)) {
+      why = "is a masked array: use .filled()";
+      return false;
+    }
+    PyObject* type = ragged_type();
+    if (PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(type))) {
+      axes = Owned(PyObject_GetAttrString(value, "axes"));
+      if (!axes) throw nanobind::python_error();
+      if (!PyTuple_CheckExact(axes.get())) {
+        why = "is ragged along axes that are no tuple";
+        return false;
+      }
+      if (PyTuple_GET_SIZE(axes.get()) > 0) kind = LeafKind::kRagged;
+    }
+    return take_array(reinterpret_cast<PyArrayObject*>(value), why);
+  }
+  return convert(value, why);
+}
+
+bool LeafValue::take_array(PyArrayObject* from, std::string& why) {
+  PyArray_Descr* descr = PyArray_DESCR(from);
+  auto known = dtype_of_descr(descr);
+  if (!known) {
+    why = "is an array of dtype " + shown(reinterpret_cast<PyObject*>(descr)) + remedy_for(descr);
+    return false;
+  }
+  dtype = *known;
+  array = from;
+  scalar = nullptr;
+  return true;
+}
+
+bool LeafValue::convert(PyObject* value, std::string& why) {
+  Owned keep = Owned::borrow(value);  // what is called may drop it from its container
+  if (value == Py_None) {
+    why = "is None: leave it out, or give a value that stands for it";
+    return false;
+  }
+  PyObject* tensor = torch_tensor_type();
+  if (tensor != nullptr && PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(tensor))) {
+    PyObject* taken = helper("penstock._interop", "array_of_tensor");
+    if (taken == nullptr) throw nanobind::python_error();
+    Owned pair(PyObject_CallOneArg(taken, value));
+    if (!pair) {
+      why = "cannot be made an array: " + raised();
+      return false;
+    }
+    if (pair.get() == Py_None) {
+      why = "is a tensor that is no plain one of the CPU: use .detach().cpu()";
+      return false;
+    }
+    made = Owned::borrow(PyTuple_GET_ITEM(pair.get(), 0));
+    if (!take_array(reinterpret_cast<PyArrayObject*>(made.get()), why)) return false;
+    std::string name = shown(PyTuple_GET_ITEM(pair.get(), 1));
+    if (auto known = dtype_from_name(name); known && size_of(*known) == size_of(dtype)) {
+      dtype = *known;
+      return true;
+    }
+    why = "is a tensor of dtype " + name + ": use .to() of a number's dtype";
+    return false;
+  }
+  const std::string type = Py_TYPE(value)->tp_name;
+  PyObject* kind_of = reinterpret_cast<PyObject*>(Py_TYPE(value));
+  if (PyType_Check(value) || !(PyObject_HasAttrString(kind_of, "__array__") ||
+                               PyObject_HasAttrString(value, "__array_interface__"))) {
+    why = "is of type " + type + kRemedy;
+    return false;
+  }
+  made = Owned(PyArray_FromAny(value, nullptr, 0, 0, NPY_ARRAY_ENSUREARRAY, nullptr));
+  if (!made) {
+    why = "is of type " + type + ", which cannot be made an array: " + raised();
+    return false;
+  }
+  return take_array(reinterpret_cast<PyArrayObject*>(made.get()), why);
+}
+
+bool LeafValue::write_number(std::byte* to) const {
+  if (PyFloat_CheckExact(scalar)) {
+    const double number = PyFloat_AS_DOUBLE(scalar);
+    std::memcpy(to, &number, sizeof(number));
+  } else if (PyArray_IsScalar(scalar, Generic)) {
+    PyArray_ScalarAsCtype(scalar, to);
+  } else if (dtype == DType::kInt64) {
+    int overflow;
+    const int64_t number = PyLong_AsLongLongAndOverflow(scalar, &overflow);
+    if (overflow != 0) return false;
+    std::memcpy(to, &number, sizeof(number));
+  } else if (dtype == DType::kBool) {
+    *to = std::byte(scalar == Py_True);
+  } else if (dtype == DType::kFloat64) {
+    const double number = PyFloat_AS_DOUBLE(scalar);
+    std::memcpy(to, &number, sizeof(number));
+  } else {
+    const Py_complex number = PyComplex_AsCComplex(scalar);
+    std::memcpy(to, &number, sizeof(number));
+  }
+  return true;
+}
+
+bool LeafValue::string(const char*& data, Py_ssize_t& bytes) const {
+  if (kind == LeafKind::kBytes) {
+    data = PyBytes_AS_STRING(scalar);
+    bytes = PyBytes_GET_SIZE(scalar);
+    return true;
+  }
+  data = PyUnicode_AsUTF8AndSize(scalar, &bytes);
+  if (data == nullptr) PyErr_Clear();
+  return data != nullptr;
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "numpy_api.h"
+#include "penstock/pipeline/element.h"
+
+namespace penstock::python {
+
+// How the leaves of an element make up the value that user code sees: ElementSpec::nest(), read.
+// Leaves come in the order of the spec; their names are for C++ and for messages.
+//
+//   nest   := ""                           a dict of the leaves by their names
+//           | node
+//   node   := '.'                          the next leaf
+//           | '(' node* ')'                a tuple
+//           | '[' node* ']'                a list
+//           | '{' (string node)* '}'       a dict, its keys in this order
+//           | '<' string string (string node)* '>'
+//                                          a named tuple: module and name of its class, fields
+//   string := bytes in decimal, ':', UTF-8
+//
+// Written by write_nest(), there is one text for each nest: a flat dict of leaves is "". The name
+// of a leaf is its path, "image", "meta/id", "0"; an element that is one leaf is "." and named
+// "value".
+//
+// Immutable but for its references: it is made, used and let go of with the GIL held.
+struct Nest {
+  struct Node {
+    char kind = '.';     // '.', '(', '[', '{' or '<'
+    uint32_t count = 0;  // of what is inside
+    uint32_t leaf = 0;
+    Owned key;     // of a dict's item
+    Owned type;    // of a named tuple, or of one like it where its class was not imported
+    Owned module;  // and what its class was called
+    Owned name;
+    Owned fields;
+  };
+  struct LeafForm {
+    LeafKind kind;
+    DType dtype;
+    bool fixed;
+    Owned descr;                  // NumPy's dtype; null: there is none for it here
+    std::vector<npy_intp> shape;  // -1: differs
+    Owned axes;                   // of a ragged leaf: those that differ, a tuple
+    size_t bytes;                 // of one element, if fixed
+  };
+  SpecRef spec;
+  std::vector<Node> nodes;  // each before what is inside
+  std::vector<LeafForm> leaves;
+};
+using NestRef = std::shared_ptr<const Nest>;
+
+inline constexpr int kDeepestNest = 64;
+inline constexpr const char* kSoleLeaf = "value";
+
+// Of a spec; read once for equal specs. Error kDataLoss: its nest is none.
+NestRef nest_of(const SpecRef& spec);
+
+// "{image: uint8 (28, 28), meta: (int64 (), bytes)}": for messages.
+std::string describe(const Nest& nest);
+
+// The text of a nest, piece by piece.
+void write_string(std::string& nest, const char* utf8, size_t bytes);
+
+}  // namespace penstock::python
