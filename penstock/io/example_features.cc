@@ -1,0 +1,139 @@
+#include "penstock/io/example_features.h"
+
+#include <limits>
+#include <set>
+#include <string_view>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+using Type = ExampleFeature::Type;
+using Form = ExampleFeature::Form;
+
+constexpr size_t kMostFeatures = 1 << 16;
+constexpr uint64_t kMostBytes = std::numeric_limits<int32_t>::max();  // protobuf's own limit
+
+const char* name_of(Type type) {
+  switch (type) {
+    case Type::kBytes:
+      return "bytes";
+    case Type::kFloat32:
+      return "float32";
+    case Type::kInt64:
+      return "int64";
+  }
+  return "nothing";
+}
+
+std::string quoted(const ExampleFeature& feature) { return "feature '" + feature.name + "'"; }
+
+// What is wrong with it; "" if nothing is.
+std::string wrong(const ExampleFeature& feature) {
+  const bool bytes = feature.type == Type::kBytes;
+  if (feature.type < Type::kBytes || feature.type > Type::kInt64) return "there is no such type";
+  if (feature.form > Form::kStrings) return "there is no such form";
+  if (bytes && feature.form == Form::kRagged) return "bytes are one string or a list of strings";
+  if (!bytes && feature.form >= Form::kString) return "only bytes can be strings";
+  if (!is_valid(feature.output())) return "there is no such dtype";
+  const DType own = ExampleFeature{.type = feature.type}.output();
+  const bool narrow = feature.type == Type::kInt64 && feature.output() == DType::kInt32;
+  if (feature.output() != own && !narrow) {
+    return std::string(name_of(feature.type)) + " cannot become " +
+           std::string(penstock::name_of(feature.output()));
+  }
+  const uint64_t size = size_of(feature.output());
+  if (feature.form == Form::kFixed && feature.count > kMostBytes / size) {
+    return std::to_string(feature.count) + " values are more than a message can have";
+  }
+  if (!feature.default_value) return "";
+  const auto& [values, lengths] = *feature.default_value;
+  if (feature.form == Form::kFixed && values.size() != feature.count * size) {
+    return "its default has " + std::to_string(values.size()) + " bytes and not " +
+           std::to_string(feature.count * size);
+  }
+  if (values.size() % size != 0) return "its default is no whole number of values";
+  if (feature.form != Form::kStrings) return lengths.empty() ? "" : "its default is no list";
+  uint64_t sum = 0;
+  for (int64_t length : lengths) {
+    if (length < 0 || static_cast<uint64_t>(length) > values.size() - sum) {
+      return "its default's lengths are not those of its strings";
+    }
+    sum += static_cast<uint64_t>(length);
+  }
+  return sum == values.size() ? "" : "its default's lengths are not those of its strings";
+}
+
+std::string what(const ExampleFailure& failure, const ExampleFeature* feature) {
+  switch (failure.fault) {
+    case ExampleFault::kNone:
+      return "nothing is wrong";
+    case ExampleFault::kCut:
+      return "the message goes on beyond its end";
+    case ExampleFault::kVarint:
+      return "a number of more than ten bytes";
+    case ExampleFault::kTag:
+      return "bytes that begin no field";
+    case ExampleFault::kGroup:
+      return "a group that is not ended, was not begun, or lies too deep";
+    case ExampleFault::kFloats:
+      return "floats that are no multiple of four bytes";
+    case ExampleFault::kMissing:
+      return "is not there and has no default";
+    case ExampleFault::kType:
+      return std::string(name_of(static_cast<Type>(failure.found))) + " where " +
+             name_of(feature->type) + " is wanted";
+    case ExampleFault::kCount:
+      if (feature->type == Type::kBytes) {
+        return std::to_string(failure.found) + " byte strings where one is wanted";
+      }
+      return std::to_string(failure.found) + " values where " + std::to_string(feature->count) +
+             " are wanted";
+    case ExampleFault::kLength:
+      return std::to_string(failure.found) + " bytes where " + std::to_string(feature->count) +
+             " are wanted";
+    case ExampleFault::kRange:
+      return std::to_string(static_cast<int64_t>(failure.found)) + " does not fit into " +
+             std::string(name_of(feature->output()));
+  }
+  return "something is wrong";
+}
+
+}  // namespace
+
+DType ExampleFeature::output() const {
+  if (dtype) return *dtype;
+  return type == Type::kInt64     ? DType::kInt64
+         : type == Type::kFloat32 ? DType::kFloat32
+                                  : DType::kUint8;
+}
+
+void check(std::span<const ExampleFeature> features, const char* operation) {
+  if (features.empty() || features.size() > kMostFeatures) {
+    throw Error(Code::kInvalidArgument, operation,
+                "wants at least one feature and at most " + std::to_string(kMostFeatures) +
+                    ", and was given " + std::to_string(features.size()));
+  }
+  std::set<std::string_view> names;
+  for (const ExampleFeature& feature : features) {
+    std::string text = wrong(feature);
+    if (!names.insert(feature.name).second) text = "this name comes twice";
+    if (!text.empty()) {
+      throw Error(Code::kInvalidArgument, operation, quoted(feature) + ": " + text);
+    }
+  }
+}
+
+std::string to_string(const ExampleFailure& failure, std::span<const ExampleFeature> features) {
+  const ExampleFeature* feature =
+      failure.feature < features.size() ? &features[failure.feature] : nullptr;
+  std::string text = what(failure, feature);
+  if (feature != nullptr) text = quoted(*feature) + ": " + text;
+  if (failure.fault != ExampleFault::kNone && failure.fault != ExampleFault::kMissing) {
+    text += ", at byte " + std::to_string(failure.byte);
+  }
+  return text;
+}
+
+}  // namespace penstock
