@@ -7,5 +7,5 @@
 #include "penstock/memory/tensor.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/source.h"
 #include "penstock/pipeline/loader.h"

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "penstock/memory/dtype.h"
@@ -42,6 +43,9 @@ class RowLayout {
     return base + f.offset + row * f.row_bytes;
   }
   std::byte* column(std::byte* base, size_t field) const { return base + fields_[field].offset; }
+
+  // Moves the rows that are kept together, where some were lost; `lost` ascends.
+  void close_gaps(std::byte* base, std::span<const uint32_t> lost) const;
 
   // (rows, *sample shape); `rows_used` <= rows() for a batch that is not full.
   Shape column_shape(size_t field, uint64_t rows_used) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -69,25 +68,34 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   begin_ = ticket.begin;
   context_.worker = slot.claim().worker;
   losses_.clear();
+  failed_.reset();
   if (reader_ == nullptr) reader_ = plan_->chain().reader(context_);
   scratch_.empty();
   bound_ ? run_bound(ticket, slot) : run_collected(ticket, slot);
 }
 
-// The rows of `chunk` that were lost become losses; or, false, the ticket has failed.
-bool ChainWorker::note_failures(const Ticket& ticket, Slot& slot, Chunk& chunk, uint32_t first,
+// The rows of `chunk` that were lost become losses. False: one of them ends the ticket.
+bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first,
                                 const uint64_t* positions) {
   if (chunk.failures().empty()) return true;
   auto& failures = chunk.failures();
   std::sort(failures.begin(), failures.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [row, failure] : failures) {
-    if (!failure.forgiven && !options_.skip) {
-      outlet_->fail(slot, ticket, std::move(failure));
+    const bool raised = !failure.forgiven && !options_.skip;
+    if (raised && plan_->batched()) {
+      failed_ = std::move(failure);
       return false;
     }
-    std::string reason = failure.stage + ": " + text_of(failure.error);
-    losses_.push_back({ticket.begin + first + row, positions[row], false, std::move(reason)});
+    Outcome::Loss loss{ticket.begin + first + row, positions[row], false, {}, nullptr, {}};
+    if (raised) {
+      loss.index = failure.position;
+      loss.error = std::move(failure.error);
+      loss.stage = std::move(failure.stage);
+    } else {
+      loss.reason = failure.stage + ": " + text_of(failure.error);
+    }
+    losses_.push_back(std::move(loss));
   }
   return true;
 }
@@ -119,28 +127,18 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
       }
       reader_->fetch(at, std::span<const uint64_t>(positions.data(), count), chunk_, 0);
     }
-    if (!note_failures(ticket, slot, chunk_, row - ticket.begin, positions.data())) return;
+    if (!note_failures(ticket, chunk_, row - ticket.begin, positions.data())) break;
     scratch_.empty();
     row += count;
   }
   if (!losses_.empty()) {
     Slot::Write ours(slot);
     if (!ours) throw taken_away();
-    close_gaps(layout_.fixed(), base);
+    std::vector<uint32_t> lost;
+    for (const Outcome::Loss& loss : losses_) lost.push_back(loss.row);
+    layout_.fixed().close_gaps(base, lost);
   }
   finish(ticket, slot, layout_.bytes());
-}
-
-// `losses_` ascend.
-void ChainWorker::close_gaps(const RowLayout& layout, std::byte* base) const {
-  for (size_t f = 0; f < layout.fields().size(); ++f) {
-    for (size_t i = 0; i < losses_.size(); ++i) {
-      uint64_t from = losses_[i].row + uint64_t{1};
-      uint64_t end = i + 1 < losses_.size() ? losses_[i + 1].row : layout.rows();
-      std::memmove(layout.row(base, f, from - 1 - i), layout.row(base, f, from),
-                   (end - from) * layout.fields()[f].row_bytes);
-    }
-  }
 }
 
 void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
@@ -153,15 +151,15 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
     context_.one_row = false;
     Chunk& chunk = collected_.add(positions_);
     reader_->fetch(at, positions_, chunk, 0);
-    if (!note_failures(ticket, slot, chunk, row - ticket.begin, positions_.data())) return;
+    if (!note_failures(ticket, chunk, row - ticket.begin, positions_.data())) break;
     row += count;
   }
   try {
-    if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
+    if (failed_ || !collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
   } catch (const Error& error) {
     if (error.code() != Code::kInvalidArgument) throw;
-    Failure failure{"batch", ticket.step, std::current_exception()};
-    return outlet_->fail(slot, ticket, std::move(failure));
+    failed_ = {"batch", ticket.step, std::current_exception()};
+    return finish(ticket, slot, 0);
   }
   BlockLayout layout = collected_.layout(ticket.rows);
   std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
@@ -180,7 +178,11 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
 void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
   slot.counters().samples.add_single_writer(ticket.end - ticket.begin - losses_.size());
   slot.counters().bytes.add_single_writer(bytes);
-  outlet_->rows(slot, bytes, std::move(losses_));
+  if (failed_) {
+    outlet_->fail(slot, ticket, std::move(*failed_));
+  } else {
+    outlet_->rows(slot, bytes, std::move(losses_));
+  }
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "penstock/pipeline/collate.h"
@@ -18,8 +19,9 @@ namespace penstock {
 // right where the batch wants them. All others are collected, measured, and copied into the batch
 // once; so is whatever user code makes, since no user code may run while a batch is written to.
 //
-// A batch is one ticket. Rows that are lost are closed up: the first Slot's rows less the losses
-// are the batch.
+// A batch is one ticket. Rows that are lost are closed up: the batch is as many rows as are left.
+// What is raised ends the ticket, save where its elements are handed out one by one: there it is
+// that element's.
 class ChainWorker : public Fulfiller, private Context::Watch {
  public:
   // How results leave: as objects of this process (Outcome), or encoded for another one.
@@ -48,9 +50,7 @@ class ChainWorker : public Fulfiller, private Context::Watch {
 
   void run_bound(const Ticket& ticket, Slot& slot);
   void run_collected(const Ticket& ticket, Slot& slot);
-  bool note_failures(const Ticket& ticket, Slot& slot, Chunk& chunk, uint32_t first,
-                     const uint64_t* positions);
-  void close_gaps(const RowLayout& layout, std::byte* base) const;
+  bool note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first, const uint64_t* positions);
   void finish(const Ticket& ticket, Slot& slot, uint64_t bytes);
 
   std::shared_ptr<const Plan> plan_;
@@ -71,6 +71,7 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   Slot* slot_ = nullptr;
   uint32_t begin_ = 0;  // its first row
   std::vector<Outcome::Loss> losses_;
+  std::optional<Failure> failed_;  // what ends it
 };
 
 // Workers of the consumer's own process.

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <span>
 
-#include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/scratch.h"
+#include "penstock/pipeline/source.h"
 
 namespace penstock {
 

@@ -1,99 +1,54 @@
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <type_traits>
-#include <typeinfo>
 #include <utility>
+#include <vector>
 
-#include "penstock/base/random.h"
-#include "penstock/memory/example.h"
+#include "penstock/pipeline/dataset_options.h"
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/op.h"
 
 namespace penstock {
 
-// What a dataset is told about the sample that it makes. One thread, for one call of get().
-class SampleContext {
- public:
-  SampleContext(const RandomKey& key, uint32_t worker) : key_(key), worker_(worker), rng_(key) {}
-
-  uint64_t epoch() const { return key_.epoch; }
-  uint64_t index() const { return key_.index; }
-  uint32_t worker() const { return worker_; }
-
-  // This sample's random numbers in this epoch: the same for any number of workers, and when the
-  // sample is made again.
-  RandomStream& rng() { return rng_; }
-  // More streams, independent of each other: one for each random operation that a sample goes
-  // through, so that adding one changes nothing for the others. 0 is rng()'s, from its start.
-  RandomStream rng_of(uint32_t operation) const {
-    RandomKey key = key_;
-    key.operation = operation;
-    return RandomStream(key);
-  }
-
- private:
-  RandomKey key_;
-  uint32_t worker_;
-  RandomStream rng_;
-};
-
-// What a Loader feeds: size() items, and any of them by its index. get() is called from several
-// threads at once. What it throws reaches the consumer at the item's place.
+// A pipeline: a source and a chain of transformations, as docs/pipeline.md describes them. Nothing
+// is read and nothing is checked beyond its arguments before it is built; what was built is fed by
+// a Loader.
 //
-// If it has on_epoch_begin or on_epoch_end, taking the epoch's number or nothing, they run in the
-// consumer's thread between epochs, while no worker is in get(); then size() is read again.
-template <class T>
-concept IndexedDataset = requires(T& dataset, uint64_t index, SampleContext& context) {
-  { dataset.size() } -> std::convertible_to<uint64_t>;
-  { dataset.get(index, context) } -> std::convertible_to<Example>;
-};
-
-// A dataset of whatever type, as the engine calls it.
-class Source {
+//   auto feed = penstock::Dataset::range(0, 1000).shuffle({.seed = 7}).batch(32).build();
+//   while (auto batch = feed.next()) ...
+//
+// A value: cheap to copy, immutable, any thread. Every method gives a new Dataset; their errors are
+// kInvalidArgument for arguments that cannot be.
+class Dataset {
  public:
-  virtual ~Source() = default;
-  virtual uint64_t size() = 0;
-  virtual Example get(uint64_t index, SampleContext& context) = 0;
-  virtual bool hooked() const = 0;  // it has one of these
-  virtual void on_epoch_begin(uint64_t epoch) = 0;
-  virtual void on_epoch_end(uint64_t epoch) = 0;
-  virtual const std::type_info& type() const = 0;  // of the dataset
-};
+  explicit Dataset(Node::Ref node) : node_(std::move(node)) {}
 
-template <IndexedDataset T>
-class SourceOf : public Source {
- public:
-  explicit SourceOf(std::shared_ptr<T> dataset) : dataset_(std::move(dataset)) {}
+  // ---- sources
 
-  uint64_t size() override { return static_cast<uint64_t>(dataset_->size()); }
-  Example get(uint64_t index, SampleContext& context) override {
-    return dataset_->get(index, context);
-  }
-  bool hooked() const override { return kBegins || kEnds; }
-  void on_epoch_begin(uint64_t epoch) override {
-    if constexpr (requires(T & d) { d.on_epoch_begin(epoch); }) {
-      dataset_->on_epoch_begin(epoch);
-    } else if constexpr (kBegins) {
-      dataset_->on_epoch_begin();
-    }
-  }
-  void on_epoch_end(uint64_t epoch) override {
-    if constexpr (requires(T & d) { d.on_epoch_end(epoch); }) {
-      dataset_->on_epoch_end(epoch);
-    } else if constexpr (kEnds) {
-      dataset_->on_epoch_end();
-    }
-  }
-  const std::type_info& type() const override { return typeid(T); }
+  // begin, begin + step, ... short of end: int64 numbers under the name "".
+  static Dataset range(int64_t begin, int64_t end, int64_t step = 1);
+  static Dataset range(int64_t end) { return range(0, end); }
+
+  // ---- transformations
+
+  Dataset map(OpRef op) const;
+  Dataset batch(uint64_t n, const BatchOptions& options = {}) const;
+  // The pass again and again, shuffled anew each time. Without a count: for ever.
+  Dataset repeat(std::optional<uint64_t> count = std::nullopt) const;
+  // Batches that may be made ahead, at the end of a chain. Without a number: as many as help.
+  Dataset prefetch(std::optional<uint32_t> batches = std::nullopt) const;
+
+  // Error as the nodes find: kInvalidArgument, kNotFound, kDataLoss, kSystem.
+  Loader build(const LoaderOptions& options = {}) const { return Loader(*this, options); }
+
+  const Node::Ref& node() const { return node_; }
 
  private:
-  static constexpr bool kBegins = requires(T & d, uint64_t epoch) { d.on_epoch_begin(epoch); }
-  || requires(T& d) { d.on_epoch_begin(); };
-  static constexpr bool kEnds = requires(T & d, uint64_t epoch) { d.on_epoch_end(epoch); }
-  || requires(T& d) { d.on_epoch_end(); };
-  std::shared_ptr<T> dataset_;
+  Node::Ref node_;
 };
 
 }  // namespace penstock

@@ -5,7 +5,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/observe/report.h"
-#include "penstock/pipeline/loader_engine.h"
+#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/pipeline_engine.h"
+#include "penstock/pipeline/sample_engine.h"
 
 namespace penstock {
 namespace {
@@ -23,8 +25,11 @@ void write_file(const std::string& path, const std::string& text) {
 
 std::shared_ptr<LoaderEngine> Loader::make_engine(std::unique_ptr<Source> source,
                                                   const LoaderOptions& options) {
-  return std::make_shared<LoaderEngine>(std::move(source), options);
+  return std::make_shared<SampleEngine>(std::move(source), options);
 }
+
+Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
+    : engine_(std::make_shared<PipelineEngine>(std::make_shared<Plan>(*dataset.node()), options)) {}
 
 Loader& Loader::operator=(Loader&& other) noexcept {
   if (this != &other) {

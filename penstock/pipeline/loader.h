@@ -13,8 +13,8 @@
 
 #include "penstock/memory/example.h"
 #include "penstock/observe/snapshot.h"
-#include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/loader_state.h"
+#include "penstock/pipeline/source.h"
 
 namespace penstock {
 
@@ -57,12 +57,15 @@ struct LoaderStats : ConsumerFigures {
 // Where in the epoch an exception came from.
 struct LoaderFailure {
   uint64_t epoch = 0, step = 0;  // the batch; `step` is this rank's
-  uint64_t index = 0;            // of the sample, or item
+  uint64_t index = 0;            // of the sample, or item; of a Dataset: position in the stage
+  std::string stage;             // of a Dataset: its title
   uint32_t worker = 0;
   std::exception_ptr error;
 };
 
 class LoaderEngine;
+
+class Dataset;
 
 // Feeds a dataset: makes its batches on other threads and hands them over in order, as zero-copy
 // views. The same contracts as Python's Loader, and the same order for the same seed.
@@ -96,6 +99,9 @@ class Loader {
   template <IndexedDataset T>
   explicit Loader(std::shared_ptr<T> dataset, const LoaderOptions& options = {})
       : engine_(make_engine(std::make_unique<SourceOf<T>>(std::move(dataset)), options)) {}
+  // A pipeline, which says itself how it is batched, shuffled and sharded: those options are
+  // errors. Dataset::build is the same.
+  explicit Loader(const Dataset& dataset, const LoaderOptions& options = {});
   Loader(Loader&&) = default;
   Loader& operator=(Loader&& other) noexcept;
   ~Loader();  // close()
@@ -109,7 +115,7 @@ class Loader {
   // begins the next epoch.
   std::optional<Example> next();
 
-  uint64_t size() const;  // batches of a whole epoch
+  uint64_t size() const;  // batches of a whole epoch; UINT64_MAX: it never ends
   LoaderState state() const;
   // Error kInvalidArgument: a state of another plan; the text says what differs.
   void restore(const LoaderState& state);

@@ -1,9 +1,6 @@
 #include "penstock/pipeline/loader_engine.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "penstock/base/clock.h"
@@ -15,98 +12,61 @@ namespace {
 
 Error refuse(const std::string& text) { return Error(Code::kInvalidArgument, "Loader", text); }
 
-Order::Options order_options(const LoaderOptions& o, uint64_t length) {
-  return {length,       std::max<uint64_t>(o.batch_size, 1),
-          o.shuffle,    o.seed,
-          o.drop_last,  o.shard.rank,
-          o.shard.world};
-}
-
-uint32_t workers_of(const LoaderOptions& options) {
-  uint32_t workers = options.workers.value_or(std::min(os::usable_cores(), kMaxWorkers));
-  if (workers > kMaxWorkers)
-    throw refuse("workers is " + std::to_string(workers) + "; 256 at most");
-  return workers;
-}
-
-// Rows that a batch will have at most. A dataset may grow at a hook: then its granules do.
-uint64_t rows_of(const LoaderOptions& options, uint64_t size) {
-  return std::clamp<uint64_t>(options.batch_size, 1, std::max<uint64_t>(size, 1));
-}
-
-// Rows of a batch that one worker fills at a time.
-uint32_t granule_rows(const LoaderOptions& options, uint32_t workers, uint64_t size) {
-  if (options.batch_size > UINT32_MAX) throw refuse("batch_size is above 2^32");
-  uint64_t rows = rows_of(options, size);
-  uint64_t share = (rows + std::max(workers, 1u) - 1) / std::max(workers, 1u);
-  share = std::max(share, std::min<uint64_t>(rows, 8));
-  return static_cast<uint32_t>(std::min<uint64_t>(share, kMaxGranuleRows));
-}
-
 // Threads that stand in for stuck ones need places of their own.
 uint32_t places_of(const LoaderOptions& options, uint32_t workers) {
   if (workers == 0) return 1;
   return options.timeout.count() > 0 ? std::min(2 * workers + 8, kMaxWorkers) : workers;
 }
 
-uint64_t default_bytes() { return std::max<uint64_t>(os::memory_limit() / 4, 1 << 20); }
+}  // namespace
 
-Feed::Options feed_options(const LoaderOptions& o, uint32_t workers, Source& source) {
-  if (o.max_queue_size == 0 || o.max_queue_size > 1 << 16) {
-    throw refuse("max_queue_size is " + std::to_string(o.max_queue_size) + "; give 1 to 65536");
+LoaderOptions LoaderEngine::checked(LoaderOptions options) {
+  if (!options.workers) options.workers = std::min(os::usable_cores(), kMaxWorkers);
+  if (*options.workers > kMaxWorkers) {
+    throw refuse("workers is " + std::to_string(*options.workers) + "; 256 at most");
   }
-  Feed::Options options;
-  options.queue = workers == 0 ? 1 : o.max_queue_size;
-  options.workers = workers;
-  options.max_bytes = o.max_bytes != 0 ? o.max_bytes : default_bytes();
-  options.ordered = o.ordered;
-  options.pause_at_epochs = source.hooked();
-  options.granule_rows = granule_rows(o, workers, source.size());
+  if (options.max_queue_size == 0 || options.max_queue_size > 1 << 16) {
+    throw refuse("max_queue_size is " + std::to_string(options.max_queue_size) +
+                 "; give 1 to 65536");
+  }
+  if (options.max_bytes == 0) {
+    options.max_bytes = std::max<uint64_t>(os::memory_limit() / 4, 1 << 20);
+  }
   return options;
 }
 
-Board::Shape shape_of(const LoaderOptions& o, const Feed::Options& feed, uint32_t workers,
-                      uint64_t size) {
-  Board::Shape shape;
-  uint64_t rows = rows_of(o, size);
-  shape.granules = static_cast<uint32_t>((rows + feed.granule_rows - 1) / feed.granule_rows);
-  shape.workers = places_of(o, workers);
-  shape.posts = 2 * (feed.queue + feed.workers) + 2;
-  return shape;
-}
-
-std::string type_name(const std::type_info& type) {
-  int status = 0;
-  std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
-  return name ? name.get() : type.name();
-}
-
-}  // namespace
-
-LoaderEngine::LoaderEngine(std::unique_ptr<Source> source, const LoaderOptions& options)
+LoaderEngine::LoaderEngine(Shape shape, const LoaderOptions& options)
     : options_(options),
-      workers_(workers_of(options)),
-      source_(std::move(source)),
-      board_(Board::create(
-          shape_of(options, feed_options(options, workers_, *source_), workers_, source_->size()),
-          false)),
+      tickets_(std::move(shape.tickets)),
+      board_([&] {
+        Board::Shape of;
+        of.granules = static_cast<uint32_t>((shape.rows + shape.granule_rows - 1) /
+                                            std::max(shape.granule_rows, 1u));
+        of.workers = places_of(options, workers_of(options));
+        uint32_t queue = workers_of(options) == 0 ? 1 : options.max_queue_size;
+        of.posts = 2 * (queue + workers_of(options)) + 2;
+        return Board::create(of, false);
+      }()),
       arena_(std::make_unique<Allocator>(Region::create(Region::Kind::kPrivate))),
+      feed_([&] {
+        Feed::Options of;
+        of.queue = workers_of(options) == 0 ? 1 : options.max_queue_size;
+        of.workers = workers_of(options);
+        of.max_bytes = options.max_bytes;
+        of.ordered = options.ordered;
+        of.pause_at_epochs = shape.pause_at_epochs;
+        of.granule_rows = shape.granule_rows;
+        return std::make_unique<Feed>(*board_, *arena_, *tickets_, of,
+                                      [this](Unit& unit) { outcome_of(unit); });
+      }()),
       rows_(*arena_),
-      order_(order_options(options, source_->size())),
-      tickets_(order_),
       supervisor_(
-          options.timeout.count() > 0 && workers_ > 0
+          options.timeout.count() > 0 && workers_of(options) > 0
               ? std::make_unique<Supervisor>(*board_, *arena_,
                                              Supervisor::Policy{options.on_error == OnError::kRaise,
                                                                 options.timeout.count(), 3, false})
               : nullptr),
-      feed_(std::make_unique<Feed>(*board_, *arena_, tickets_,
-                                   feed_options(options, workers_, *source_),
-                                   [this](Unit& unit) { outcome_of(unit); })),
-      crew_(*board_, supervisor_.get()) {
-  if (options_.max_bytes == 0) options_.max_bytes = default_bytes();
-}
+      crew_(*board_, supervisor_.get()) {}
 
 LoaderEngine::~LoaderEngine() { feed_->drain(); }
 
@@ -116,12 +76,9 @@ void LoaderEngine::close() {
   crew_.close(options_.timeout.count() > 0 ? options_.timeout.count() : -1);
   // Whoever iterates at this moment finds the board closed and gives up what it has itself.
   std::unique_lock lock(consumer_, std::try_to_lock);
-  if (lock) feed_->drain();
-}
-
-Order LoaderEngine::order() const {
-  std::lock_guard lock(order_mutex_);
-  return order_;
+  if (!lock) return;
+  drop_held();
+  feed_->drain();
 }
 
 // ---- iterating ---------------------------------------------------------------------------------
@@ -134,31 +91,31 @@ void LoaderEngine::check_open() const {
 
 void LoaderEngine::enter() {
   check_open();
-  if (workers_ == 0) {
-    if (inline_ == nullptr) {
-      LoaderWorker::Plan plan{options_.batch_size != 0, options_.on_error, options_.retries};
-      const LoaderWorker::Orders& orders = *this;
-      inline_ = std::make_unique<LoaderWorker>(plan, *source_, orders, *board_);
-    }
+  if (workers_of(options_) == 0) {
+    if (inline_ == nullptr) inline_ = make_worker();
     return;
   }
   if (crew_.started()) return;
-  crew_.start(workers_, [engine = shared_from_this()](uint32_t place) {
-    LoaderWorker::Plan plan{engine->options_.batch_size != 0, engine->options_.on_error,
-                            engine->options_.retries};
-    const LoaderWorker::Orders& orders = *engine;
-    LoaderWorker worker(plan, *engine->source_, orders, *engine->board_);
-    serve(*engine->board_, place, worker, &engine->rows_);
+  crew_.start(workers_of(options_), [engine = shared_from_this()](uint32_t place) {
+    std::unique_ptr<Fulfiller> worker = engine->make_worker();
+    serve(*engine->board_, place, *worker, &engine->rows_);
   });
 }
 
 uint64_t LoaderEngine::begin_epoch() {
   std::lock_guard lock(consumer_);
   enter();
-  uint64_t epoch = feed_->position().epoch;
-  if ((feed_->position().step != 0 || !feed_->ahead().empty()) && !resumed_) {
+  const Position& at = feed_->position();
+  const uint64_t pass = epochs_per_pass();
+  uint64_t into = pass == UINT64_MAX ? at.epoch : at.epoch % pass;
+  uint64_t epoch = at.epoch;
+  bool amid = into != 0 || at.step != 0 || !feed_->ahead().empty() || anything_held();
+  if (amid && !resumed_) {
     leave_epoch();
-    feed_->seek({++epoch, 0, 0});
+    drop_held();
+    // A pass without an end is begun anew.
+    epoch = pass == UINT64_MAX ? epoch + 1 : epoch - into + pass;
+    feed_->seek({epoch, 0, 0});
   }
   resumed_ = false;
   enter_epoch(epoch);
@@ -190,14 +147,20 @@ std::optional<Example> LoaderEngine::next_of(uint64_t serial, bool across) {
 
 std::optional<Example> LoaderEngine::take_next() {
   enter();
+  if (auto held = take_held()) return held;
   if (!running_) enter_epoch(feed_->position().epoch);
   for (;;) {
     check_open();
     switch (feed_->poll(*running_)) {
-      case Feed::Poll::kEpochEnd:
+      case Feed::Poll::kEpochEnd: {
+        const uint64_t next = *running_ + 1, pass = epochs_per_pass();
         running_.reset();
         leave_epoch();
-        return std::nullopt;
+        bool over = pass != UINT64_MAX && next % pass == 0;
+        if (over || steps() == 0) return std::nullopt;
+        enter_epoch(next);
+        break;
+      }
       case Feed::Poll::kBatch:
         if (auto batch = take()) return batch;
         break;  // all of it was skipped
@@ -212,86 +175,76 @@ std::optional<Example> LoaderEngine::take_next() {
   }
 }
 
-// ---- epochs -------------------------------------------------------------------------------------
-
 void LoaderEngine::enter_epoch(uint64_t epoch) {
-  if (source_->hooked() && open_epoch_ != epoch) {
-    leave_epoch();
-    settle();
-    source_->on_epoch_begin(epoch);
-    open_epoch_ = epoch;
-    uint64_t length = source_->size();
-    if (length != order_.options().length) {
-      std::lock_guard lock(order_mutex_);
-      order_ = Order(order_options(options_, length));
-      tickets_.set_order(order_);
-      feed_->set_version(++version_);
-    }
-  }
   running_ = epoch;
   feed_->begin_epoch();
 }
 
-void LoaderEngine::leave_epoch() {
-  if (!open_epoch_) return;
-  settle();
-  uint64_t epoch = *std::exchange(open_epoch_, std::nullopt);
-  source_->on_epoch_end(epoch);
-}
-
-// Hooks change the dataset: nobody may be in its get(), not even for a ticket that was taken back.
+// Not even for a ticket that was taken back: the dataset is about to be changed.
 void LoaderEngine::settle() {
   feed_->seek(feed_->position(), feed_->ahead());
   while (!feed_->settle(-1)) check_open();
 }
 
-// ---- place --------------------------------------------------------------------------------------
-
-uint64_t LoaderEngine::steps() const { return order().steps(); }
-
-LoaderState LoaderEngine::state() const {
-  std::lock_guard lock(consumer_);
-  const Position& at = feed_->position();
-  const auto& [rank, world] = options_.shard;
-  LoaderState state{at.epoch,
-                    at.base + at.step * world,
-                    {},
-                    options_.seed,
-                    options_.shuffle,
-                    options_.batch_size,
-                    order_.options().length};
-  for (uint64_t step : feed_->ahead()) state.ahead.push_back(at.base + step * world + rank);
-  return state;
-}
-
-void LoaderEngine::restore(const LoaderState& state) {
-  std::lock_guard lock(consumer_);
-  check_open();
-  auto same = [](const char* what, uint64_t theirs, uint64_t ours) {
-    if (theirs == ours) return;
-    throw Error(Code::kInvalidArgument, "restore",
-                std::string("the state was taken with ") + what + " " + std::to_string(theirs) +
-                    ", this Loader has " + std::to_string(ours) + "; make them equal");
-  };
-  same("seed", state.seed, options_.seed);
-  same("shuffle", state.shuffle, options_.shuffle);
-  same("batch_size", state.batch_size, options_.batch_size);
-  same("length", state.length, order_.options().length);
-  const auto& [rank, world] = options_.shard;
-  std::set<uint64_t> ahead;
-  for (uint64_t batch : state.ahead) {
-    uint64_t first = state.batches + rank;
-    if (batch < first || (batch - first) % world != 0) {
-      throw Error(Code::kInvalidArgument, "restore",
-                  "a state of an unordered feed restores at its own shard only");
-    }
-    ahead.insert((batch - first) / world);
-  }
+void LoaderEngine::resume_at(const Position& at, std::set<uint64_t> ahead) {
   ++serial_;
   running_.reset();
   resumed_ = true;
-  if (open_epoch_ != state.epoch) open_epoch_.reset();
-  feed_->seek({state.epoch, state.batches, 0}, std::move(ahead));
+  drop_held();
+  feed_->seek(at, std::move(ahead));
+}
+
+// ---- taking ------------------------------------------------------------------------------------
+
+// What a unit carries; it is the unit's no longer.
+std::unique_ptr<Outcome> LoaderEngine::outcome_of(Unit& unit) {
+  unit.kind = ResultKind::kNone;
+  return std::unique_ptr<Outcome>(
+      reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
+}
+
+void LoaderEngine::note(const std::vector<Outcome::Loss>& losses, uint64_t epoch) {
+  ConsumerCounters& counters = board_->consumer();
+  std::lock_guard lock(notes_);
+  for (const Outcome::Loss& loss : losses) {
+    if (loss.error != nullptr) continue;  // it is raised, not lost
+    (loss.replaced ? counters.replaced : counters.skipped).add_single_writer();
+    losses_.push_back({epoch, loss.index, loss.reason});
+  }
+}
+
+void LoaderEngine::raise(Unit& unit, uint32_t granule) {
+  Ticket ticket = ticket_of(board_->claim_in(feed_->current_seq(), granule, 0));
+  LoaderFailure failure{ticket.epoch, ticket.step, 0, {}, unit.worker, nullptr};
+  if (unit.kind == ResultKind::kError) {
+    std::unique_ptr<Outcome> outcome = outcome_of(unit);
+    failure.index = outcome->index;
+    failure.stage = outcome->stage;
+    failure.error = outcome->error;
+  } else if (unit.kind == ResultKind::kTimeout) {
+    failure.index = index_of(ticket, static_cast<uint32_t>(unit.bytes));
+    failure.error = std::make_exception_ptr(
+        Error(Code::kTimeout, "Loader",
+              "index " + std::to_string(failure.index) + " (epoch " + std::to_string(ticket.epoch) +
+                  ", batch " + std::to_string(ticket.step) + ", worker " +
+                  std::to_string(unit.worker) + ") took longer than " +
+                  std::to_string(std::chrono::duration<double>(options_.timeout).count()) + " s"));
+  } else {
+    failure.index = index_of(ticket, 0);
+    std::string text(reinterpret_cast<const char*>(unit.packet), unit.length);
+    failure.error = std::make_exception_ptr(Error(Code::kOutOfMemory, "Loader", text));
+  }
+  raise(std::move(failure));
+}
+
+void LoaderEngine::raise(LoaderFailure failure) {
+  {
+    std::lock_guard lock(notes_);
+    failure_ = failure;
+  }
+  running_.reset();
+  feed_->fail();
+  std::rethrow_exception(failure.error);
 }
 
 // ---- looking ------------------------------------------------------------------------------------
@@ -312,10 +265,10 @@ LoaderStats LoaderEngine::stats() const {
 }
 
 Snapshot LoaderEngine::snapshot() const {
+  const uint32_t workers = workers_of(options_);
   Snapshot s;
-  s.title = type_name(source_->type());
-  s.mode = workers_ == 0 ? "inline" : "threads";
-  s.batch_size = options_.batch_size;
+  describe(s);
+  s.mode = workers == 0 ? "inline" : "threads";
   s.queue_size = options_.max_queue_size;
   s.max_bytes = options_.max_bytes;
   s.cores = os::usable_cores();
@@ -327,10 +280,10 @@ Snapshot LoaderEngine::snapshot() const {
     WorkerPlace& place = board_->place(w);
     WorkerSnapshot worker;
     worker.name = "worker " + std::to_string(w);
-    worker.kind = workers_ == 0 ? "inline" : "thread";
+    worker.kind = workers == 0 ? "inline" : "thread";
     worker.figures = figures_of(place.counters);
     worker.trace = events_of(place.trace);
-    if (w < workers_ || worker.figures.tickets != 0) s.workers.push_back(std::move(worker));
+    if (w < workers || worker.figures.tickets != 0) s.workers.push_back(std::move(worker));
   }
   s.depth = feed_->depths().read();
   std::lock_guard lock(notes_);

@@ -4,26 +4,25 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "penstock/memory/allocator.h"
 #include "penstock/pipeline/feed.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/loader_crew.h"
-#include "penstock/pipeline/loader_worker.h"
-#include "penstock/pipeline/tickets.h"
+#include "penstock/pipeline/outcome.h"
 #include "penstock/workers/supervisor.h"
 
 namespace penstock {
 
-// A C++ Loader's inside: the board, the memory, the feed, and the threads that work for it. Shared
-// by the Loader, its ranges and its threads, so that a thread that is stuck in user code finds
-// everything in place when it comes back. Threads: as Loader says.
-class LoaderEngine : public std::enable_shared_from_this<LoaderEngine>,
-                     private LoaderWorker::Orders {
+// A C++ Loader's inside: the board, the memory, the feed, and the threads that work for it. What is
+// fed (samples of a dataset, batches of a Dataset) is a subclass's business. Shared by the Loader,
+// its ranges and its threads, so that a thread that is stuck in user code finds everything in place
+// when it comes back. Threads: as Loader says.
+class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
  public:
-  LoaderEngine(std::unique_ptr<Source> source, const LoaderOptions& options);
-  ~LoaderEngine() override;
+  virtual ~LoaderEngine();
 
   uint64_t begin_epoch();  // returns the iteration's serial
   uint64_t begin_steps();
@@ -31,52 +30,73 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine>,
   // For a range: ends it if another iteration began. across: the end of an epoch does not end it.
   std::optional<Example> next_of(uint64_t serial, bool across);
 
-  uint64_t steps() const;
-  LoaderState state() const;
-  void restore(const LoaderState& state);
+  virtual uint64_t steps() const = 0;
+  virtual LoaderState state() const = 0;
+  virtual void restore(const LoaderState& state) = 0;
   std::optional<LoaderFailure> failure() const;
   LoaderStats stats() const;
   Snapshot snapshot() const;
   void close();
   bool closed() const { return board_->closed(); }
 
- private:
-  Order order() const override;
+ protected:
+  // What a board and its feed need to know beforehand.
+  struct Shape {
+    std::unique_ptr<Tickets> tickets;
+    uint64_t rows = 1;          // of a batch, at most
+    uint32_t granule_rows = 1;  // that one worker makes at a time
+    bool pause_at_epochs = false;
+  };
+  // `options` were checked by checked().
+  LoaderEngine(Shape shape, const LoaderOptions& options);
+  // With defaults in place. Error kInvalidArgument.
+  static LoaderOptions checked(LoaderOptions options);
+  // Threads that make batches; 0: the consumer.
+  static uint32_t workers_of(const LoaderOptions& options) { return *options.workers; }
+
+  // ---- what is fed; called with `consumer_` held, save the first
+  virtual std::unique_ptr<Fulfiller> make_worker() = 0;
+  // The batch that the feed found; nothing if all of it was lost.
+  virtual std::optional<Example> take() = 0;
+  // What is left of what was taken from the feed.
+  virtual std::optional<Example> take_held() { return std::nullopt; }
+  virtual void drop_held() {}
+  virtual bool anything_held() const { return false; }
+  virtual void enter_epoch(uint64_t epoch);
+  virtual void leave_epoch() {}
+  // Of the user's passes, as epochs of the feed.
+  virtual uint64_t epochs_per_pass() const { return 1; }
+  // Where a row of a ticket came from, for errors.
+  virtual uint64_t index_of(const Ticket& ticket, uint32_t row) const = 0;
+  virtual void describe(Snapshot& snapshot) const = 0;  // title, batch size
+
   void check_open() const;
-  void enter();
-  void enter_epoch(uint64_t epoch);
-  void leave_epoch();
-  void settle();
-  std::optional<Example> take_next();
-  std::optional<Example> take();
-  std::optional<Example> take_rows(Post& post);
+  void settle();  // nobody is busy any more with what was taken back
   std::unique_ptr<Outcome> outcome_of(Unit& unit);
   void note(const std::vector<Outcome::Loss>& losses, uint64_t epoch);
   [[noreturn]] void raise(Unit& unit, uint32_t granule);
-  uint64_t index_of(const Ticket& ticket, uint32_t row) const;
+  [[noreturn]] void raise(LoaderFailure failure);  // and the position stays
+  // The position was set from outside: the next iteration goes on there.
+  void resume_at(const Position& at, std::set<uint64_t> ahead);
 
-  LoaderOptions options_;
-  uint32_t workers_;
-  std::unique_ptr<Source> source_;
+  const LoaderOptions options_;
+  std::unique_ptr<Tickets> tickets_;
   std::unique_ptr<Board> board_;
   std::unique_ptr<Allocator> arena_;
-  LocalRows rows_;
-  mutable std::mutex order_mutex_;
-  Order order_;
-  IndexedTickets tickets_;
-  std::unique_ptr<Supervisor> supervisor_;  // where there is a timeout
   std::unique_ptr<Feed> feed_;
-  std::unique_ptr<LoaderWorker> inline_;
-  LoaderCrew crew_;
+  mutable std::mutex consumer_;      // of the feed, and of what moves the position
+  std::optional<uint64_t> running_;  // the epoch that an iteration is in
 
-  mutable std::mutex consumer_;  // of what follows, and of the feed
+ private:
+  void enter();
+  std::optional<Example> take_next();
+
+  LocalRows rows_;
+  std::unique_ptr<Supervisor> supervisor_;  // where there is a timeout
+  std::unique_ptr<Fulfiller> inline_;
+  LoaderCrew crew_;
   uint64_t serial_ = 0;
-  uint64_t version_ = 0;
-  std::optional<uint64_t> running_;     // the epoch that an iteration is in
-  bool resumed_ = false;                // the position was set by restore() or steps()
-  std::optional<uint64_t> open_epoch_;  // whose begin hook ran, but not its end
-  SampleLayout layout_;                 // of the last batch
-  RowLayout columns_;
+  bool resumed_ = false;  // the position was set by restore() or steps()
 
   mutable std::mutex notes_;
   std::vector<LostItem> losses_;

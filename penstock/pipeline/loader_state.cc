@@ -1,137 +1,75 @@
 #include "penstock/pipeline/loader_state.h"
 
-#include <charconv>
-#include <map>
+#include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
 
 namespace penstock {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 Error refuse(const std::string& why) {
   return Error(Code::kInvalidArgument, "restore", "this is no state of a Loader: " + why);
 }
 
-// JSON as far as a state needs it: one object of counts, true, false, null and lists of counts.
-class Reader {
- public:
-  // A member's value: `counts` of a list, or one count; true is 1, false 0, null nothing.
-  struct Value {
-    std::vector<uint64_t> counts;
-    bool list = false;
-  };
+// Member `name`, of which `is` says whether it is of the right kind.
+template <class T>
+T member(const Json& state, const char* name, bool (Json::*is)() const noexcept) {
+  auto found = state.find(name);
+  if (found == state.end()) throw refuse(std::string("it has no '") + name + "'");
+  if (!((*found).*is)()) throw refuse(std::string("'") + name + "' is of the wrong type");
+  return found->get<T>();
+}
 
-  explicit Reader(std::string_view text) : left_(text) {}
+uint64_t count(const Json& state, const char* name) {
+  return member<uint64_t>(state, name, &Json::is_number_unsigned);
+}
 
-  std::map<std::string, Value> object() {
-    std::map<std::string, Value> members;
-    expect('{');
-    if (!accept('}')) {
-      do {
-        std::string name = string();
-        expect(':');
-        if (!members.emplace(name, value()).second) throw refuse("'" + name + "' twice");
-      } while (accept(','));
-      expect('}');
-    }
-    skip();
-    if (!left_.empty()) throw refuse("text after it");
-    return members;
+// Of a list, whose items `is` says to be right.
+template <class T>
+std::vector<T> list(const Json& state, const char* name, bool (Json::*is)() const noexcept) {
+  std::vector<T> items;
+  for (const Json& item : member<Json>(state, name, &Json::is_array)) {
+    if (!(item.*is)()) throw refuse(std::string("'") + name + "' has an item of the wrong type");
+    items.push_back(item.get<T>());
   }
-
- private:
-  void skip() {
-    size_t n = left_.find_first_not_of(" \t\r\n");
-    left_.remove_prefix(n == std::string_view::npos ? left_.size() : n);
-  }
-  bool accept(char c) {
-    skip();
-    if (left_.empty() || left_.front() != c) return false;
-    left_.remove_prefix(1);
-    return true;
-  }
-  void expect(char c) {
-    if (!accept(c)) throw refuse(std::string("no '") + c + "' where it should be");
-  }
-  bool word(std::string_view w) {
-    if (!left_.starts_with(w)) return false;
-    left_.remove_prefix(w.size());
-    return true;
-  }
-  std::string string() {
-    expect('"');
-    size_t n = left_.find_first_of("\"\\");
-    if (n == std::string_view::npos || left_[n] != '"') throw refuse("a strange name");
-    std::string name(left_.substr(0, n));
-    left_.remove_prefix(n + 1);
-    return name;
-  }
-  uint64_t count() {
-    skip();
-    uint64_t n = 0;
-    auto [end, error] = std::from_chars(left_.data(), left_.data() + left_.size(), n);
-    if (error != std::errc()) throw refuse("a count that is none");
-    left_.remove_prefix(static_cast<size_t>(end - left_.data()));
-    return n;
-  }
-  Value value() {
-    Value v;
-    skip();
-    if (word("null")) return v;
-    if (word("true")) {
-      v.counts = {1};
-    } else if (word("false")) {
-      v.counts = {0};
-    } else if (accept('[')) {
-      v.list = true;
-      if (accept(']')) return v;
-      do {
-        v.counts.push_back(count());
-      } while (accept(','));
-      expect(']');
-    } else {
-      v.counts = {count()};
-    }
-    return v;
-  }
-
-  std::string_view left_;
-};
+  return items;
+}
 
 }  // namespace
 
 std::string LoaderState::to_json() const {
-  std::string list;
-  for (uint64_t batch : ahead) list += (list.empty() ? "" : ", ") + std::to_string(batch);
-  return "{\"version\": " + std::to_string(kVersion) + ", \"epoch\": " + std::to_string(epoch) +
-         ", \"batches\": " + std::to_string(batches) + ", \"ahead\": [" + list +
-         "], \"seed\": " + std::to_string(seed) + ", \"shuffle\": " + (shuffle ? "true" : "false") +
-         ", \"batch_size\": " + (batch_size == 0 ? "null" : std::to_string(batch_size)) +
-         ", \"length\": " + std::to_string(length) + "}";
+  Json state = {{"version", kVersion}, {"epoch", epoch}, {"batches", batches}, {"ahead", ahead}};
+  if (plan.empty()) {
+    state["seed"] = seed;
+    state["shuffle"] = shuffle;
+    state["batch_size"] = batch_size == 0 ? Json() : Json(batch_size);
+  }
+  state["length"] = length;
+  if (!plan.empty()) state["plan"] = plan;
+  return state.dump();
 }
 
 LoaderState LoaderState::from_json(std::string_view text) {
-  auto members = Reader(text).object();
-  auto get = [&](const char* name) {
-    auto found = members.find(name);
-    if (found == members.end()) throw refuse(std::string("it has no '") + name + "'");
-    return found->second;
-  };
-  auto one = [&](const char* name) {
-    Reader::Value v = get(name);
-    if (v.list || v.counts.size() != 1) throw refuse(std::string("'") + name + "' is no count");
-    return v.counts[0];
-  };
-  if (one("version") != kVersion) throw refuse("it is of another version");
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) throw refuse("it is no JSON object");
+  if (count(json, "version") != kVersion) throw refuse("it is of another version");
   LoaderState state;
-  state.epoch = one("epoch");
-  state.batches = one("batches");
-  if (!get("ahead").list) throw refuse("'ahead' is no list");
-  state.ahead = get("ahead").counts;
-  state.seed = one("seed");
-  state.shuffle = one("shuffle") != 0;
-  state.batch_size = get("batch_size").counts.empty() ? 0 : one("batch_size");
-  state.length = one("length");
+  state.epoch = count(json, "epoch");
+  state.batches = count(json, "batches");
+  state.ahead = list<uint64_t>(json, "ahead", &Json::is_number_unsigned);
+  state.length = count(json, "length");
+  if (json.contains("plan")) {
+    state.plan = list<std::string>(json, "plan", &Json::is_string);
+    if (state.plan.empty()) throw refuse("'plan' is empty");
+    return state;
+  }
+  state.seed = count(json, "seed");
+  state.shuffle = member<bool>(json, "shuffle", &Json::is_boolean);
+  auto batch_size = json.find("batch_size");
+  if (batch_size == json.end()) throw refuse("it has no 'batch_size'");
+  state.batch_size = batch_size->is_null() ? 0 : count(json, "batch_size");
   return state;
 }
 

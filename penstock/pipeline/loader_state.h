@@ -20,6 +20,8 @@ struct LoaderState {
   bool shuffle = false;
   uint64_t batch_size = 0;  // 0 (in JSON: null): an item is a whole batch
   uint64_t length = 0;
+  // Of a Dataset, instead of the first three: the titles of its stages, from the source upward.
+  std::vector<std::string> plan;
 
   std::string to_json() const;
   // Error kInvalidArgument: no such state, or of another version.

@@ -84,7 +84,7 @@ std::exception_ptr LoaderWorker::sample(const Ticket& ticket, Slot& slot, uint32
   if (plan_.on_error == OnError::kReplace) {
     return replacement(ticket, slot, row, std::move(error), out);
   }
-  losses_.push_back({ticket.begin + row, index, false, text_of(error)});
+  losses_.push_back({ticket.begin + row, index, false, text_of(error), nullptr, {}});
   out = Example();
   return nullptr;
 }
@@ -99,7 +99,7 @@ std::exception_ptr LoaderWorker::replacement(const Ticket& ticket, Slot& slot, u
     if (other == indices_[row]) continue;
     error = attempt(ticket, other, slot.claim().worker, out);
     if (error == nullptr) {
-      losses_.push_back({ticket.begin + row, indices_[row], true, std::move(reason)});
+      losses_.push_back({ticket.begin + row, indices_[row], true, std::move(reason), nullptr, {}});
       return nullptr;
     }
   }

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "penstock/memory/batch_layout.h"
-#include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/order.h"
 #include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/sample_layout.h"
+#include "penstock/pipeline/source.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {

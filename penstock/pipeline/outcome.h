@@ -18,6 +18,9 @@ struct Outcome {
     uint64_t index = 0;
     bool replaced = false;
     std::string reason;
+    // Of elements that are handed out one by one: it is to be raised at its place.
+    std::exception_ptr error;
+    std::string stage;
   };
   Example batch;             // kPacket
   std::exception_ptr error;  // kError

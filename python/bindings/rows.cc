@@ -252,18 +252,6 @@ bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, u
   return true;
 }
 
-void close_gaps(const RowLayout& layout, std::byte* base, const std::vector<uint32_t>& lost) {
-  for (size_t f = 0; f < layout.fields().size(); ++f) {
-    uint64_t bytes = layout.fields()[f].row_bytes;
-    for (size_t i = 0; i < lost.size(); ++i) {
-      uint64_t from = lost[i] + 1;
-      uint64_t end = i + 1 < lost.size() ? lost[i + 1] : layout.rows();
-      std::memmove(layout.row(base, f, from - 1 - i), layout.row(base, f, from),
-                   (end - from) * bytes);
-    }
-  }
-}
-
 // ---- the batch
 // -------------------------------------------------------------------------------------
 

@@ -44,9 +44,6 @@ RowLayout layout_of(std::span<const std::byte> spec, uint64_t rows);
 bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, uint64_t row,
                WorkerCounters& counters);
 
-// Moves the rows that were kept together: `lost` are sorted rows that are to vanish.
-void close_gaps(const RowLayout& layout, std::byte* base, const std::vector<uint32_t>& lost);
-
 // The batch as Python objects over `base`, whose owner is `owner` (borrowed; kept by every array).
 // objects: a list with one list per 'o' column. nullptr: exception.
 PyObject* batch_of(std::span<const std::byte> spec, const RowLayout& layout, std::byte* base,

@@ -308,11 +308,17 @@ TEST(Loader, a_state_of_another_plan_is_refused) {
   EXPECT_EQ(flat(take_epoch(feed)), iota(10));
 }
 
+TEST(LoaderState, of_a_dataset_names_its_stages) {
+  LoaderState state{2, 9, {}, 0, false, 0, 100, {"range(0, 100)", "map(\"x\")"}};
+  EXPECT_EQ(state.to_json(), R"-({"version":1,"epoch":2,"batches":9,"ahead":[],"length":100,)-"
+                             R"-("plan":["range(0, 100)","map(\"x\")"]})-");
+  EXPECT_EQ(LoaderState::from_json(state.to_json()), state);
+}
+
 TEST(LoaderState, json_is_pythons_and_bad_json_is_refused) {
-  LoaderState state{2, 9, {11, 12}, 7, true, 0, 100};
-  EXPECT_EQ(state.to_json(),
-            R"({"version": 1, "epoch": 2, "batches": 9, "ahead": [11, 12], "seed": 7, )"
-            R"("shuffle": true, "batch_size": null, "length": 100})");
+  LoaderState state{2, 9, {11, 12}, 7, true, 0, 100, {}};
+  EXPECT_EQ(state.to_json(), R"({"version":1,"epoch":2,"batches":9,"ahead":[11,12],"seed":7,)"
+                             R"("shuffle":true,"batch_size":null,"length":100})");
   EXPECT_EQ(LoaderState::from_json(state.to_json()), state);
   EXPECT_EQ(LoaderState::from_json(
                 R"({ "length":1,"version":1, "epoch" : 0,"batches":0,"ahead": [ ] ,"seed":0,)"
@@ -328,7 +334,7 @@ TEST(LoaderState, json_is_pythons_and_bad_json_is_refused) {
     EXPECT_THROW(LoaderState::from_json(bad), Error) << bad;
   }
   EXPECT_THROW(LoaderState::from_json(good + "x"), Error);
-  good.replace(good.find("\"epoch\": 2"), 10, "\"epoch\":-2");
+  good.replace(good.find("\"epoch\":2"), 9, "\"epoch\":-2");
   EXPECT_THROW(LoaderState::from_json(good), Error);
 }
 

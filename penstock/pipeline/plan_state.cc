@@ -1,0 +1,33 @@
+#include "penstock/pipeline/plan_state.h"
+
+#include <algorithm>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+Error refuse(const std::string& why) { return {Code::kInvalidArgument, "restore", why}; }
+
+}  // namespace
+
+void check_same_plan(const LoaderState& state, const Plan& plan) {
+  if (state.plan.empty()) throw refuse("the state is of a Loader over samples, not of a Dataset");
+  const std::vector<std::string>& ours = plan.titles();
+  const size_t stages = std::max(state.plan.size(), ours.size());
+  for (size_t i = 0; i < stages; ++i) {
+    std::string theirs = i < state.plan.size() ? state.plan[i] : "nothing";
+    std::string own = i < ours.size() ? ours[i] : "nothing";
+    if (theirs != own) {
+      throw refuse("the state was taken with " + theirs + " as stage " + std::to_string(i) +
+                   ", this Dataset has " + own);
+    }
+  }
+  if (state.length != plan.length(0)) {
+    throw refuse("the state was taken with " + std::to_string(state.length) +
+                 " elements in an epoch, this Dataset has " + std::to_string(plan.length(0)) +
+                 "; has its source changed?");
+  }
+}
+
+}  // namespace penstock
