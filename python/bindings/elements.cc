@@ -2,9 +2,10 @@
 
 #include <nanobind/stl/optional.h>
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -240,28 +241,37 @@ nb::object row_object(const Block& block, uint64_t row) {
 
 namespace {
 
-// (spec, block): the elements of a list in the format of batches, caches and snapshots.
-nb::tuple pack_elements(nb::list elements) {
+// (spec, block): elements in the format of batches, caches and snapshots.
+nb::tuple pack_elements(nb::iterable elements) {
   Scratch scratch;
   Collector rows(scratch, Collector::Lengths::kRagged, nullptr);
   rows.begin(nullptr);
-  std::vector<uint64_t> positions;
-  for (size_t begin = 0; begin < elements.size(); begin += Chunk::kRows) {
-    positions.clear();
-    for (size_t i = begin; i < std::min<size_t>(begin + Chunk::kRows, elements.size()); ++i) {
-      positions.push_back(i);
-    }
+  std::array<uint64_t, Chunk::kRows> positions;
+  std::iota(positions.begin(), positions.end(), 0);
+  nb::object each = checked(PyObject_GetIter(elements.ptr()));
+  for (bool more = true; more;) {
     Chunk& chunk = rows.add(positions);
-    for (uint32_t row = 0; row < positions.size(); ++row) {
-      put_element(nb::object(elements[begin + row]).ptr(), chunk, row, scratch);
+    for (uint32_t row = 0; row < Chunk::kRows; ++row) {
+      // The only reference, so that a fresh array need not be copied.
+      Owned value(more ? PyIter_Next(each.ptr()) : nullptr);
+      if (PyErr_Occurred() != nullptr) throw nb::python_error();
+      more = static_cast<bool>(value);
+      if (more) {
+        put_element(value.get(), chunk, row, scratch);
+      } else {
+        chunk.fail(row, {});  // there is no such element
+      }
     }
+    for (uint64_t& position : positions) position += Chunk::kRows;
   }
   if (!rows.settle()) {
     throw Error(Code::kInvalidArgument, "pack_elements", "no elements: nobody knows their spec");
   }
   BlockLayout layout = rows.layout(rows.rows());
   nb::object block = checked(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(layout.bytes())));
-  rows.write(layout, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(block.ptr())));
+  auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(block.ptr()));
+  std::memset(to, 0, layout.bytes());  // what lies between columns goes into files as well
+  rows.write(layout, to);
   auto spec = rows.spec()->bytes();
   return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(spec.data()), spec.size()), block);
 }
@@ -284,7 +294,7 @@ nb::object unpack_block(nb::bytes spec, uint64_t rows, nb::object block,
 
 void bind_elements(nb::module_& m) {
   m.def("pack_elements", &pack_elements, nb::arg("elements"),
-        R"(The elements of a list as (spec, block): bytes in the format of batches and files.)");
+        R"(Elements as (spec, block): bytes in the format of batches and files.)");
   m.def("unpack_block", &unpack_block, nb::arg("spec"), nb::arg("rows"), nb::arg("block"),
         nb::arg("row") = nb::none(),
         R"(The batch that a block of so many elements is, or the element in one row of it.

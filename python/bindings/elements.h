@@ -37,7 +37,7 @@ SpecRef spec_of(PyObject* value);
 void put_element(PyObject* value, Chunk& out, uint32_t row, Scratch& scratch);
 
 // The element in a row as user code sees it. Large arrays are views if there is an `owner` that
-// keeps the chunk's memory alive (and unwritten, for all who see them); without, all are copies.
+// keeps the chunk's memory alive and unwritten, `read_only` or not; without, all are copies.
 // REQUIRED: the row is alive. Error kDataLoss: a text that is no UTF-8.
 nanobind::object element_object(const Chunk& in, uint32_t row, const std::shared_ptr<void>& owner,
                                 bool read_only);

@@ -2,6 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstring>
+
 #include "core.h"
 #include "digest.h"
 #include "elements.h"
@@ -24,7 +26,10 @@ void translate(const std::exception_ptr& thrown, void*) {
     std::string name(penstock::name_of(error.code()));
     PyObject* type = penstock::python::helper("penstock.errors", name.c_str());
     if (type == nullptr) return;
-    nb::object made = nb::borrow(type)(error.what(), error.operation());
+    // It may quote bytes of a file.
+    nb::object what = nb::steal(PyUnicode_DecodeUTF8(
+        error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())), "backslashreplace"));
+    nb::object made = nb::borrow(type)(what, error.operation());
     PyErr_SetObject(type, made.ptr());
   }
 }

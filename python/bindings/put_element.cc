@@ -124,7 +124,7 @@ class Putter {
     for (size_t axis = 0; axis < axes; ++axis) {
       if (form.shape[axis] >= 0 && form.shape[axis] != PyArray_DIM(array, axis)) return false;
     }
-    if (taken.axes && !differ(form, taken.axes.get())) return false;
+    if (form.kind == LeafKind::kRagged && !differ(form, taken.axes.get())) return false;
     if (out_ == nullptr) return true;
     const bool plain = PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISNOTSWAPPED(array);
     if (form.fixed && (form.bytes <= kSmallRow || out_->bound(place))) {
@@ -155,7 +155,9 @@ class Putter {
     return true;
   }
 
-  static bool differ(const Nest::LeafForm& form, PyObject* axes) {
+  // Whether these axes may differ. A chunk whose elements said different things allows all of them.
+  bool differ(const Nest::LeafForm& form, PyObject* axes) const {
+    if (out_ == nullptr) return PyObject_RichCompareBool(axes, form.axes.get(), Py_EQ) == 1;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(axes); ++i) {
       const Py_ssize_t axis = PyNumber_AsSsize_t(PyTuple_GET_ITEM(axes, i), nullptr);
       if (axis == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();

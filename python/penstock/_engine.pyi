@@ -1,6 +1,6 @@
 """The engine of penstock. Internal: use the package penstock."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 def digest(buffer: object) -> bytes:
     """128 bits of a contiguous buffer, at the speed of memory."""
@@ -96,10 +96,8 @@ class Core:
     def chrome_trace(self, arg: dict, /) -> str: ...
     def analysis(self, arg: dict, /) -> dict: ...
 
-def pack_elements(elements: list) -> tuple:
-    """
-    The elements of a list as (spec, block): bytes in the format of batches and files.
-    """
+def pack_elements(elements: Iterable) -> tuple:
+    """Elements as (spec, block): bytes in the format of batches and files."""
 
 def unpack_block(spec: bytes, rows: int, block: object, row: int | None = None) -> object:
     """

@@ -159,14 +159,14 @@ class Ragged:
     @overload
     def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | npt.NDArray[Any]) -> Ragged: ...
+    def __getitem__(self, index: slice | list[int] | npt.NDArray[Any]) -> Ragged: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             begin, end, step = index.indices(len(self))
             if step == 1:
                 return self._between(begin, max(begin, end))
             return self._pick(np.arange(begin, end, step))
-        if isinstance(index, (list, tuple, np.ndarray)) and np.ndim(index) > 0:
+        if isinstance(index, (list, np.ndarray)) and np.ndim(index) > 0:
             return self._pick(self._rows(np.asarray(index)))
         place = operator.index(index)
         if not -len(self) <= place < len(self):
@@ -198,8 +198,10 @@ class Ragged:
     def _between(self, begin: int, end: int) -> Ragged:
         offsets = self.offsets[begin : end + 1]
         values = self.values[offsets[0] : offsets[-1]]
+        if offsets[0] != 0:
+            offsets = offsets - offsets[0]
         dims = None if self.dims is None else self.dims[begin:end]
-        return of_block(values, offsets - offsets[0], self.kind, dims, self.axes)
+        return of_block(values, offsets, self.kind, dims, self.axes)
 
     def _pick(self, places: npt.NDArray[np.int64]) -> Ragged:
         lengths = np.diff(self.offsets)[places]
