@@ -3,11 +3,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
-#include "penstock/pipeline/block.h"
 #include "penstock/pipeline/loader_engine.h"
 #include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan_output.h"
 
 namespace penstock {
 
@@ -27,26 +26,16 @@ class PipelineEngine : public LoaderEngine {
   std::unique_ptr<Fulfiller> make_worker() override;
   std::optional<Example> take() override;
   std::optional<Example> take_held() override;
-  void drop_held() override;
-  bool anything_held() const override { return held_.rows() != 0 || pending_ || skip_ != 0; }
+  void drop_held() override { output_.drop_held(); }
+  bool anything_held() const override { return output_.anything_held(); }
   uint64_t epochs_per_pass() const override { return plan_->rounds(); }
   uint64_t index_of(const Ticket& ticket, uint32_t row) const override;
   void describe(Snapshot& snapshot) const override;
 
-  Example hand_out();
-  Block take_block(Post& post);
-  void hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses);
+  static Example example_of(const PlanOutput::Item& item);
 
   std::shared_ptr<const Plan> plan_;
-  SpecRef spec_;  // of the last batch
-
-  // Elements that are handed out one by one: those of a ticket, and then perhaps its error.
-  Block held_;                    // no rows: nothing is held
-  uint64_t used_ = 0;             // of its rows
-  std::vector<uint32_t> places_;  // of its rows among the ticket's
-  uint64_t held_epoch_ = 0, held_step_ = 0;
-  std::optional<LoaderFailure> pending_;
-  uint64_t skip_ = 0;  // of the position's ticket, that are not to be handed out (again)
+  PlanOutput output_;
 };
 
 }  // namespace penstock

@@ -1,0 +1,119 @@
+#include "penstock/pipeline/plan_output.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/plan_state.h"
+
+namespace penstock {
+
+std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
+                                                 std::vector<Outcome::Loss> losses) {
+  Post& post = feed_.current();
+  std::erase_if(losses, [](const Outcome::Loss& loss) { return loss.replaced; });
+  if (plan_->batched()) {
+    const uint64_t rows = post.rows - losses.size();
+    if (rows == 0) {
+      feed_.skip();
+      return std::nullopt;
+    }
+    Block block = take_block(post);
+    feed_.deliver(bytes, rows);
+    return Item{block.rows(0, rows), std::nullopt};
+  }
+  hold(post, worker, losses);
+  if (pending_) {
+    // The ticket is not delivered: the position stays.
+  } else if (held_.rows() == 0) {
+    feed_.skip();
+  } else {
+    feed_.deliver(bytes, held_.rows() - used_);
+  }
+  return take_held();
+}
+
+Block PlanOutput::take_block(Post& post) {
+  std::span<const std::byte> layout(post.layout, post.layout_length);
+  if (spec_ == nullptr || !std::ranges::equal(spec_->bytes(), layout)) {
+    spec_ = std::make_shared<ElementSpec>(layout);
+  }
+  const uint64_t rows = post.rows, bytes = post.needed_bytes;
+  Lease lease = feed_.take_rows();
+  return Block(spec_, rows, lease.data(), bytes, lease.owner());
+}
+
+// The elements of a ticket but for `losses`, and but for those that were handed out before; up to
+// the first that is to be raised.
+void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses) {
+  held_epoch_ = post.epoch;
+  held_step_ = post.step;
+  places_.clear();
+  const uint64_t skip = std::exchange(skip_, 0);
+  auto loss = losses.begin();
+  for (uint32_t place = 0; place < post.rows; ++place) {
+    if (loss == losses.end() || loss->row != place) {
+      places_.push_back(place);
+      continue;
+    }
+    if (loss->error != nullptr && place >= skip) {
+      pending_ = {post.epoch, post.step, loss->index, loss->stage, worker, loss->error};
+      skip_ = place;
+      break;
+    }
+    ++loss;
+  }
+  for (used_ = 0; used_ < places_.size() && places_[used_] < skip;) ++used_;
+  held_ = used_ == places_.size() ? Block() : take_block(post).rows(0, places_.size());
+}
+
+std::optional<PlanOutput::Item> PlanOutput::take_held() {
+  if (held_.rows() == 0) return std::nullopt;
+  Item item{held_, used_++};
+  if (used_ == held_.rows()) held_ = Block();
+  return item;
+}
+
+std::optional<LoaderFailure> PlanOutput::take_failure() {
+  if (held_.rows() != 0) return std::nullopt;
+  return std::exchange(pending_, std::nullopt);
+}
+
+void PlanOutput::drop_held() {
+  held_ = Block();
+  pending_.reset();
+  skip_ = 0;
+}
+
+// ---- place --------------------------------------------------------------------------------------
+
+LoaderState PlanOutput::state() const {
+  const Position& at = feed_.position();
+  const uint64_t per = plan_->rows_per_ticket();
+  LoaderState state;
+  state.epoch = at.epoch;
+  state.batches = at.step * per + skip_;
+  if (held_.rows() != 0) {
+    state.epoch = held_epoch_;
+    state.batches = held_step_ * per + places_[used_ - 1] + 1;
+  }
+  for (uint64_t step : feed_.ahead()) state.ahead.push_back(step * per);
+  state.length = plan_->length(0);
+  state.plan = plan_->titles();
+  return state;
+}
+
+PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
+  check_same_plan(state, *plan_);
+  const uint64_t per = plan_->rows_per_ticket();
+  Place place{{state.epoch, 0, state.batches / per}, {}, state.batches % per};
+  for (uint64_t batch : state.ahead) {
+    if (batch < state.batches || batch % per != 0) {
+      throw Error(Code::kInvalidArgument, "restore", "'ahead' names what cannot be ahead");
+    }
+    place.ahead.insert(batch / per);
+  }
+  return place;
+}
+
+}  // namespace penstock

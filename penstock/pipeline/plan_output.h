@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "penstock/pipeline/block.h"
+#include "penstock/pipeline/feed.h"
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/loader_state.h"
+#include "penstock/pipeline/outcome.h"
+#include "penstock/pipeline/plan.h"
+
+namespace penstock {
+
+// What a plan's tickets are to who takes them: batches, or elements one by one; and where in the
+// epoch he is. Whoever iterates holds the feed, and this; one thread at a time.
+class PlanOutput {
+ public:
+  struct Item {
+    Block block;
+    std::optional<uint64_t> row;  // an element; nothing: the block is a batch
+  };
+
+  PlanOutput(std::shared_ptr<const Plan> plan, Feed& feed) : plan_(std::move(plan)), feed_(feed) {}
+
+  // Takes the ticket that the feed found, none of whose units failed. `losses`: rows that are not
+  // there, ascending. Nothing: all of it was lost, or it is take_failure()'s turn.
+  std::optional<Item> take(uint64_t bytes, uint32_t worker, std::vector<Outcome::Loss> losses);
+  // The next of the elements that were taken.
+  std::optional<Item> take_held();
+  // What is to be raised after those; the position is that element's then.
+  std::optional<LoaderFailure> take_failure();
+  bool anything_held() const { return held_.rows() != 0 || pending_ || skip_ != 0; }
+  void drop_held();
+
+  // An epoch is one of the feed's (see Plan::rounds).
+  LoaderState state() const;
+  // Where the feed is to go for a state. Error kInvalidArgument: it is none of this plan.
+  struct Place {
+    Position position;
+    std::set<uint64_t> ahead;
+    uint64_t skip = 0;  // for skip(), once the feed is there
+  };
+  Place place_of(const LoaderState& state) const;
+  // Elements of the position's ticket that are not to be handed out.
+  void skip(uint64_t elements) { skip_ = elements; }
+
+ private:
+  Block take_block(Post& post);
+  void hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses);
+
+  std::shared_ptr<const Plan> plan_;
+  Feed& feed_;
+  SpecRef spec_;  // of the last batch
+
+  // Elements that are handed out one by one: those of a ticket, and then perhaps its error.
+  Block held_;                    // no rows: nothing is held
+  uint64_t used_ = 0;             // of its rows
+  std::vector<uint32_t> places_;  // of its rows among the ticket's
+  uint64_t held_epoch_ = 0, held_step_ = 0;
+  std::optional<LoaderFailure> pending_;
+  uint64_t skip_ = 0;
+};
+
+}  // namespace penstock
