@@ -1,0 +1,156 @@
+#include "penstock/pipeline/sources/arrays.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+
+namespace penstock {
+namespace {
+
+// How one array's rows are found.
+struct Column {
+  explicit Column(const Tensor& tensor)
+      : first(tensor.data()),
+        stride(tensor.strides()[0]),
+        itemsize(size_of(tensor.dtype())),
+        shape(tensor.shape().begin() + 1, tensor.shape().end()),
+        strides(tensor.strides().begin() + 1, tensor.strides().end()) {
+    if (tensor.dim(0) == 0) return;
+    contiguous = tensor.row(0).is_contiguous();
+    row_bytes = tensor.row(0).nbytes();
+    if (stride >= 0) return;
+    // gather_rows counts upward, from the row that lies lowest.
+    last = static_cast<uint64_t>(tensor.dim(0) - 1);
+    first += stride * tensor.dim(0) - stride;
+    stride = -stride;
+  }
+
+  const std::byte* row(uint64_t place) const {
+    return first + place * static_cast<uint64_t>(stride);
+  }
+
+  const std::byte* first;
+  int64_t stride;
+  uint64_t last = 0;  // not 0: the rows lie in the opposite order, and this one lowest
+  size_t itemsize;
+  bool contiguous = true;
+  uint64_t row_bytes = 0;
+  Shape shape, strides;  // of a row
+};
+
+std::byte* copy_strided(std::byte* to, const std::byte* from, std::span<const int64_t> shape,
+                        std::span<const int64_t> strides, size_t itemsize) {
+  if (shape.empty()) {
+    std::memcpy(to, from, itemsize);
+    return to + itemsize;
+  }
+  for (int64_t i = 0; i < shape[0]; ++i) {
+    to = copy_strided(to, from + i * strides[0], shape.subspan(1), strides.subspan(1), itemsize);
+  }
+  return to;
+}
+
+class Arrays : public Indexed {
+ public:
+  Arrays(Example columns, SpecRef spec) : owner_(std::move(columns)), spec_(std::move(spec)) {
+    for (const auto& [name, tensor] : owner_) columns_.emplace_back(tensor);
+    length_ = static_cast<uint64_t>(owner_[0].second.dim(0));
+  }
+
+  uint64_t length(uint64_t) const override { return length_; }
+  SpecRef spec() const override { return spec_; }
+  bool costly() const override { return false; }
+  std::unique_ptr<IndexedReader> reader(Context&) const override {
+    return std::make_unique<Reader>(*this);
+  }
+
+ private:
+  class Reader : public IndexedReader {
+   public:
+    explicit Reader(const Arrays& arrays) : arrays_(arrays) {}
+
+    void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+      for (size_t leaf = 0; leaf < arrays_.columns_.size(); ++leaf) {
+        const Column& column = arrays_.columns_[leaf];
+        if (column.row_bytes == 0) continue;
+        std::array<uint64_t, Chunk::kRows> mirrored;
+        std::span<const uint64_t> places = positions;
+        if (column.last != 0) {
+          for (size_t i = 0; i < places.size(); ++i) mirrored[i] = column.last - positions[i];
+          places = std::span<const uint64_t>(mirrored.data(), places.size());
+        }
+        put(column, leaf, places, out, row);
+      }
+    }
+
+   private:
+    static void put(const Column& column, size_t leaf, std::span<const uint64_t> places, Chunk& out,
+                    uint32_t row) {
+      if (column.contiguous && !out.bound(leaf)) {
+        for (uint64_t place : places) out.view(leaf, row++, column.row(place));
+        return;
+      }
+      std::byte* to = out.dense(leaf);
+      const uint64_t step = out.stride(leaf);
+      to += row * step;
+      if (column.contiguous && step == column.row_bytes) {
+        gather_rows(to, column.first, column.row_bytes, static_cast<size_t>(column.stride),
+                    places.data(), places.size());
+        return;
+      }
+      for (uint64_t place : places) {
+        if (column.contiguous) {
+          std::memcpy(to, column.row(place), column.row_bytes);
+        } else {
+          copy_strided(to, column.row(place), column.shape, column.strides, column.itemsize);
+        }
+        to += step;
+      }
+    }
+
+    const Arrays& arrays_;
+  };
+
+  Example owner_;
+  SpecRef spec_;
+  std::vector<Column> columns_;
+  uint64_t length_;
+};
+
+SpecRef spec_of(const Example& columns, std::string nest) {
+  if (columns.empty()) throw Error(Code::kInvalidArgument, "arrays", "there is no array");
+  std::vector<Leaf> leaves;
+  for (const auto& [name, tensor] : columns) {
+    if (!tensor.defined() || tensor.ndim() == 0) {
+      throw Error(Code::kInvalidArgument, "arrays",
+                  "'" + name + "' has no axes; the first one is the elements'");
+    }
+    if (tensor.dim(0) != columns[0].second.dim(0)) {
+      throw Error(Code::kInvalidArgument, "arrays",
+                  "'" + name + "' has " + std::to_string(tensor.dim(0)) + " rows, '" +
+                      columns[0].first + "' " + std::to_string(columns[0].second.dim(0)));
+    }
+    leaves.push_back({name, LeafKind::kDense, tensor.dtype(),
+                      Shape(tensor.shape().begin() + 1, tensor.shape().end())});
+  }
+  return std::make_shared<ElementSpec>(std::move(leaves), std::move(nest));
+}
+
+}  // namespace
+
+ArraysNode::ArraysNode(Example columns, std::string nest)
+    : columns_(std::move(columns)), spec_(spec_of(columns_, std::move(nest))) {}
+
+std::string ArraysNode::title() const {
+  return "arrays(" + std::to_string(columns_[0].second.dim(0)) + ", " + spec_->to_string() + ")";
+}
+
+Built ArraysNode::build(std::vector<Built>, Builder&) const {
+  return {std::make_shared<Arrays>(columns_, spec_)};
+}
+
+}  // namespace penstock

@@ -1,0 +1,127 @@
+#include "penstock/pipeline/sources/items.h"
+
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+class Items : public Indexed {
+ public:
+  Items(const std::vector<Example>& elements, SpecRef spec)
+      : length_(elements.size()), spec_(std::move(spec)) {
+    if (length_ == 0) return;
+    columns_.resize(spec_->leaves().size());
+    for (size_t leaf = 0; leaf < columns_.size(); ++leaf) {
+      columns_[leaf].reserve(length_);
+      for (const Example& element : elements) {
+        columns_[leaf].push_back(element[leaf].second.contiguous());
+      }
+    }
+  }
+
+  uint64_t length(uint64_t) const override { return length_; }
+  SpecRef spec() const override { return spec_; }
+  bool costly() const override { return false; }
+  std::unique_ptr<IndexedReader> reader(Context&) const override {
+    return std::make_unique<Reader>(*this);
+  }
+
+ private:
+  class Reader : public IndexedReader {
+   public:
+    explicit Reader(const Items& items) : items_(items) {}
+    void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+      for (size_t leaf = 0; leaf < items_.columns_.size(); ++leaf) {
+        const std::vector<Tensor>& column = items_.columns_[leaf];
+        for (size_t i = 0; i < positions.size(); ++i) {
+          const Tensor& tensor = column[positions[i]];
+          out.view(leaf, static_cast<uint32_t>(row + i), tensor.data(), tensor.shape());
+        }
+      }
+    }
+
+   private:
+    const Items& items_;
+  };
+
+  uint64_t length_;
+  SpecRef spec_;
+  std::vector<std::vector<Tensor>> columns_;  // by leaf
+};
+
+ElementSpec spec_of(const Example& element) {
+  std::vector<Leaf> leaves;
+  for (const auto& [name, tensor] : element) {
+    if (!tensor.defined()) {
+      throw Error(Code::kInvalidArgument, "items", "'" + name + "' of an element is no array");
+    }
+    leaves.push_back({name, LeafKind::kDense, tensor.dtype(), tensor.shape()});
+  }
+  return ElementSpec(std::move(leaves));
+}
+
+bool fits(const Example& element, const ElementSpec& spec) {
+  if (element.size() != spec.leaves().size()) return false;
+  for (size_t i = 0; i < element.size(); ++i) {
+    const auto& [name, tensor] = element[i];
+    const Leaf& leaf = spec.leaves()[i];
+    if (!tensor.defined() || name != leaf.name || tensor.dtype() != leaf.dtype ||
+        tensor.ndim() != leaf.shape.size()) {
+      return false;
+    }
+    for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {
+      if (leaf.shape[axis] >= 0 && leaf.shape[axis] != tensor.dim(axis)) return false;
+    }
+  }
+  return true;
+}
+
+SpecRef merged(const std::vector<Example>& elements) {
+  SpecRef spec;
+  for (size_t i = 0; i < elements.size(); ++i) {
+    if (spec != nullptr && fits(elements[i], *spec)) continue;
+    ElementSpec own = spec_of(elements[i]);
+    if (spec == nullptr) {
+      spec = std::make_shared<ElementSpec>(std::move(own));
+      continue;
+    }
+    auto both = spec->merged(own);
+    if (!both) {
+      throw Error(Code::kInvalidArgument, "items",
+                  "elements must be alike: element 0 is " + spec->to_string() + ", element " +
+                      std::to_string(i) + " is " + own.to_string());
+    }
+    spec = std::make_shared<ElementSpec>(std::move(*both));
+  }
+  return spec;
+}
+
+}  // namespace
+
+ItemsNode::ItemsNode(std::vector<Example> elements, SpecRef spec)
+    : elements_(std::move(elements)), spec_(std::move(spec)) {
+  if (spec_ == nullptr) {
+    spec_ = merged(elements_);
+    return;
+  }
+  for (size_t i = 0; i < elements_.size(); ++i) {
+    if (!fits(elements_[i], *spec_)) {
+      throw Error(Code::kInvalidArgument, "items",
+                  "element " + std::to_string(i) + " is " + spec_of(elements_[i]).to_string() +
+                      ", and not " + spec_->to_string());
+    }
+  }
+}
+
+std::string ItemsNode::title() const {
+  std::string text = "items(" + std::to_string(elements_.size());
+  return text + (spec_ == nullptr ? ")" : ", " + spec_->to_string() + ")");
+}
+
+Built ItemsNode::build(std::vector<Built>, Builder&) const {
+  return {std::make_shared<Items>(elements_, spec_)};
+}
+
+}  // namespace penstock

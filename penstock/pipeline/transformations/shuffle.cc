@@ -1,0 +1,80 @@
+#include "penstock/pipeline/transformations/shuffle.h"
+
+#include <utility>
+
+#include "penstock/base/bijection.h"
+#include "penstock/base/error.h"
+#include "penstock/base/random.h"
+#include "penstock/pipeline/index_mapped.h"
+
+namespace penstock {
+namespace {
+
+class Shuffle : public IndexMapped {
+ public:
+  Shuffle(IndexedRef input, uint64_t seed, bool reshuffle)
+      : IndexMapped(std::move(input)), seed_(seed), reshuffle_(reshuffle) {}
+
+  uint64_t length(uint64_t base) const override { return input()->length(base); }
+
+  uint32_t map(At& at, std::span<uint64_t> positions) const override {
+    Order order;
+    return map(at, positions, order);
+  }
+
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    auto map = [this, order = Order()](At& at, std::span<uint64_t> positions) mutable {
+      return this->map(at, positions, order);
+    };
+    return mapped_reader(std::move(map), input()->reader(context));
+  }
+
+ private:
+  // An epoch's permutation. Making one takes as long as applying it to a chunk.
+  struct Order {
+    uint64_t epoch = 0;
+    Bijection positions{0, 0};
+  };
+
+  uint32_t map(At& at, std::span<uint64_t> positions, Order& order) const {
+    const uint64_t epoch = reshuffle_ ? at.epoch : 0;
+    const uint64_t length = input()->length(at.base);
+    if (order.epoch != epoch || order.positions.length() != length) {
+      order = {epoch, Bijection(length, derive_key(seed_, epoch, KeyUse::kOrder))};
+    }
+    const uint64_t first = positions[0];
+    bool run = true;
+    for (size_t i = 0; i < positions.size(); ++i) run &= positions[i] == first + i;
+    if (run) {
+      order.positions.map(first, positions.size(), positions.data());
+    } else {
+      for (uint64_t& position : positions) position = order.positions(position);
+    }
+    return static_cast<uint32_t>(positions.size());
+  }
+
+  uint64_t seed_;
+  bool reshuffle_;
+};
+
+}  // namespace
+
+std::string ShuffleNode::title() const {
+  return "shuffle(seed=" + std::to_string(seed_) + (reshuffle_ ? ")" : ", reshuffle=false)");
+}
+
+Built ShuffleNode::build(std::vector<Built> inputs, Builder&) const {
+  const uint64_t length = inputs[0].indexed->length(0);
+  if (length == kEndless) {
+    throw Error(Code::kInvalidArgument, "shuffle",
+                "what is repeated without end cannot be shuffled as a whole: shuffle first, then "
+                "repeat");
+  }
+  if (length > Bijection::kMaximalLength) {
+    throw Error(Code::kInvalidArgument, "shuffle",
+                std::to_string(length) + " elements are more than 2^62");
+  }
+  return {std::make_shared<Shuffle>(inputs[0].indexed, seed_, reshuffle_)};
+}
+
+}  // namespace penstock

@@ -1,0 +1,214 @@
+#include <set>
+
+#include "penstock/base/bijection.h"
+#include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/transformations/concatenate.h"
+#include "penstock/pipeline/transformations/enumerate.h"
+#include "penstock/pipeline/transformations/repeat.h"
+#include "penstock/pipeline/transformations/shard.h"
+#include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/transformations/skip.h"
+#include "penstock/pipeline/transformations/take.h"
+#include "penstock/pipeline/transformations/zip.h"
+#include "reading.h"
+
+namespace penstock {
+namespace {
+
+using testing::error_of;
+using testing::node;
+using testing::numbers;
+using testing::range;
+using testing::Reading;
+using testing::tensor;
+using Numbers = std::vector<int64_t>;
+
+Numbers of(const Node::Ref& node, uint64_t epoch = 0, uint64_t base = 0) {
+  return numbers(Reading(node).epoch(epoch, base));
+}
+
+TEST(Take, is_the_first_elements) {
+  EXPECT_EQ(of(node<TakeNode>(range(10), 3)), (Numbers{0, 1, 2}));
+  EXPECT_EQ(of(node<TakeNode>(range(2), 3)), (Numbers{0, 1}));
+  EXPECT_EQ(of(node<TakeNode>(range(2), 0)), Numbers{});
+  EXPECT_EQ(Reading(node<TakeNode>(node<RepeatNode>(range(2), kEndless), 5)).length(), 5u);
+  EXPECT_EQ(node<TakeNode>(range(2), 3)->title(), "take(3)");
+}
+
+TEST(Skip, is_without_the_first_elements) {
+  EXPECT_EQ(of(node<SkipNode>(range(5), 3)), (Numbers{3, 4}));
+  EXPECT_EQ(of(node<SkipNode>(range(5), 9)), Numbers{});
+  EXPECT_EQ(Reading(node<SkipNode>(node<RepeatNode>(range(2), kEndless), 5)).length(), kEndless);
+  EXPECT_EQ(
+      numbers(Reading(node<SkipNode>(node<RepeatNode>(range(3), kEndless), 2)).epoch(0, 0, 4)),
+      (Numbers{2, 0, 1, 2}));
+}
+
+TEST(Shard, is_every_nth_element) {
+  EXPECT_EQ(of(node<ShardNode>(range(7), 0, 3)), (Numbers{0, 3, 6}));
+  EXPECT_EQ(of(node<ShardNode>(range(7), 1, 3)), (Numbers{1, 4}));
+  EXPECT_EQ(of(node<ShardNode>(range(7), 0, 3, Remainder::kDrop)), (Numbers{0, 3}));
+  EXPECT_EQ(of(node<ShardNode>(range(7), 1, 3, Remainder::kPad)), (Numbers{1, 4, 0}));
+  EXPECT_EQ(of(node<ShardNode>(range(7), 2, 3, Remainder::kPad)), (Numbers{2, 5, 1}));
+  EXPECT_EQ(of(node<ShardNode>(range(1), 3, 4, Remainder::kPad)), (Numbers{0}));
+  EXPECT_EQ(of(node<ShardNode>(range(0), 3, 4, Remainder::kPad)), Numbers{});
+}
+
+TEST(Shard, begins_at_the_base_of_an_epoch_that_goes_on_at_another_world_size) {
+  EXPECT_EQ(of(node<ShardNode>(range(10), 0, 2), 0, 3), (Numbers{3, 5, 7, 9}));
+  EXPECT_EQ(of(node<ShardNode>(range(10), 1, 2), 0, 3), (Numbers{4, 6, 8}));
+  EXPECT_EQ(of(node<ShardNode>(range(10), 1, 2, Remainder::kPad), 0, 3), (Numbers{4, 6, 8, 0}));
+  EXPECT_EQ(of(node<ShardNode>(range(10), 1, 2), 0, 12), Numbers{});
+  auto order = node<ShuffleNode>(range(10), 3);
+  Numbers all = of(order), left = of(node<ShardNode>(order, 0, 1), 0, 4);
+  EXPECT_EQ(left, Numbers(all.begin() + 4, all.end())) << "what is below it is not shortened";
+}
+
+TEST(Shard, ranks_have_every_element_once) {
+  for (uint32_t world : {1u, 2u, 5u}) {
+    std::multiset<int64_t> seen;
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      for (int64_t element : of(node<ShardNode>(range(23), rank, world))) seen.insert(element);
+    }
+    EXPECT_EQ(seen.size(), 23u);
+    EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), 23u);
+  }
+}
+
+TEST(Shard, what_cannot_be_is_said) {
+  EXPECT_EQ(error_of([] { ShardNode(range(3), 0, 0); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([] { ShardNode(range(3), 2, 2); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(node<ShardNode>(range(3), 1, 2)->title(), node<ShardNode>(range(3), 0, 3)->title());
+}
+
+TEST(Shuffle, is_the_seed_and_epochs_permutation_and_another_each_epoch) {
+  for (int64_t length : {1, 2, 100, 1000}) {
+    auto shuffled = node<ShuffleNode>(range(length), 7);
+    Numbers first = of(shuffled), second = of(shuffled, 1);
+    Bijection order(static_cast<uint64_t>(length), derive_key(7, 0, KeyUse::kOrder));
+    for (int64_t i = 0; i < length; ++i) {
+      EXPECT_EQ(first[i], static_cast<int64_t>(order(static_cast<uint64_t>(i))));
+    }
+    if (length > 2) {
+      EXPECT_NE(first, second);
+    }
+    std::sort(second.begin(), second.end());
+    EXPECT_EQ(second, of(range(length)));
+    EXPECT_EQ(of(node<ShuffleNode>(range(length), 7, false), 5), first);
+  }
+}
+
+TEST(Shuffle, a_reader_goes_from_epoch_to_epoch_and_back) {
+  auto shuffled = node<ShuffleNode>(range(500), 7);
+  Reading reading(shuffled);
+  for (uint64_t epoch : {0, 3, 1, 0, 3}) {
+    Numbers all = of(shuffled, epoch);
+    EXPECT_EQ(numbers(reading.at({epoch, 0}, {17, 400, 3})), (Numbers{all[17], all[400], all[3]}));
+    EXPECT_EQ(numbers(reading.at({epoch, 0}, {5, 6, 7})), (Numbers{all[5], all[6], all[7]}));
+  }
+}
+
+TEST(Shuffle, of_what_has_no_end_is_an_error) {
+  Error error =
+      error_of([] { Reading(node<ShuffleNode>(node<RepeatNode>(range(3), kEndless), 7)); });
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_NE(std::string(error.what()).find("shuffle first"), std::string::npos);
+}
+
+TEST(Repeat, rounds_are_epochs_of_what_is_below) {
+  auto shuffled = node<ShuffleNode>(range(30), 7);
+  Numbers expected;
+  for (uint64_t epoch : {6, 7, 8}) {
+    Numbers round = of(shuffled, epoch);
+    expected.insert(expected.end(), round.begin(), round.end());
+  }
+  EXPECT_EQ(of(node<RepeatNode>(shuffled, 3), 2), expected);
+}
+
+TEST(Concatenate, is_one_input_after_the_other) {
+  auto joined = node<ConcatenateNode>(
+      std::vector<Node::Ref>{range(3), range(0), node<ShuffleNode>(range(100), 1), range(2)});
+  Numbers expected = {0, 1, 2};
+  for (int64_t element : of(node<ShuffleNode>(range(100), 1), 4)) expected.push_back(element);
+  expected.insert(expected.end(), {0, 1});
+  EXPECT_EQ(of(joined, 4), expected);
+  EXPECT_EQ(numbers(Reading(joined).at({4, 0}, {104, 2, 3, 0, 103}, 9)),
+            (Numbers{1, 2, expected[3], 0, 0}));
+}
+
+TEST(Concatenate, lengths_may_differ_between_inputs) {
+  auto items = [](std::vector<std::vector<int64_t>> rows) {
+    std::vector<Example> elements;
+    for (auto& row : rows) {
+      elements.push_back({{"x", tensor<int64_t>({static_cast<int64_t>(row.size())}, row)},
+                          {"y", tensor<int64_t>({}, {row[0]})}});
+    }
+    return node<ItemsNode>(elements);
+  };
+  Reading reading(
+      node<ConcatenateNode>(std::vector<Node::Ref>{items({{1, 2}, {3, 4}}), items({{5, 6, 7}})}));
+  EXPECT_EQ(reading.stage().spec()->to_string(), "{x: int64 (?,), y: int64 ()}");
+  EXPECT_EQ(numbers(reading.epoch(), "x"), (Numbers{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(numbers(reading.at({}, {2, 0}, 3), "y"), (Numbers{5, 1}));
+}
+
+TEST(Concatenate, of_other_elements_is_an_error) {
+  auto other = node<ItemsNode>(std::vector<Example>{{{"", tensor<float>({}, {1})}}});
+  Error error = error_of([&] {
+    Reading(node<ConcatenateNode>(std::vector<Node::Ref>{range(3), other}));
+  });
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_NE(std::string(error.what()).find("input 1 has {: float32 ()}"), std::string::npos)
+      << error.what();
+  EXPECT_EQ(error_of([] { ConcatenateNode(std::vector<Node::Ref>{}); }).code(),
+            Code::kInvalidArgument);
+}
+
+TEST(Zip, is_as_long_as_the_shortest) {
+  auto squares = node<ItemsNode>(std::vector<Example>{
+      {{"n", tensor<int64_t>({}, {0})}, {"square", tensor<int64_t>({}, {0})}},
+      {{"n", tensor<int64_t>({}, {1})}, {"square", tensor<int64_t>({}, {1})}},
+      {{"n", tensor<int64_t>({}, {2})}, {"square", tensor<int64_t>({}, {4})}},
+  });
+  std::vector<Node::Ref> inputs = {squares, node<ShuffleNode>(range(50), 1)};
+  Reading tuple(node<ZipNode>(inputs));
+  EXPECT_EQ(tuple.length(), 3u);
+  EXPECT_EQ(tuple.stage().spec()->to_string(), "{0/n: int64 (), 0/square: int64 (), 1: int64 ()}");
+  EXPECT_EQ(tuple.stage().spec()->nest(), "({1:n.6:square.}.)");
+  auto made = tuple.epoch();
+  EXPECT_EQ(numbers(made, "0/square"), (Numbers{0, 1, 4}));
+  Numbers shuffled = of(inputs[1]);
+  shuffled.resize(3);
+  EXPECT_EQ(numbers(made, "1"), shuffled);
+
+  Reading dict(node<ZipNode>(inputs, std::vector<std::string>{"table", "order"}));
+  EXPECT_EQ(dict.stage().spec()->nest(), "{5:table{1:n.6:square.}5:order.}");
+  EXPECT_EQ(numbers(dict.at({}, {2, 1}, 11), "table/n"), (Numbers{2, 1}));
+
+  Reading flat(node<ZipNode>(std::vector<Node::Ref>{range(2), range(3)},
+                             std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(flat.stage().spec()->nest(), "");
+  EXPECT_EQ(flat.stage().spec()->to_string(), "{a: int64 (), b: int64 ()}");
+}
+
+TEST(Zip, what_cannot_be_is_said) {
+  using Names = std::vector<std::string>;
+  std::vector<Node::Ref> two = {range(2), range(2)};
+  EXPECT_EQ(error_of([&] { ZipNode(std::vector<Node::Ref>{}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { ZipNode(two, Names{"a"}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { ZipNode(two, Names{"a", "a"}); }).code(), Code::kInvalidArgument);
+}
+
+TEST(Enumerate, numbers_the_elements) {
+  Reading reading(node<EnumerateNode>(node<ShuffleNode>(range(100), 5), 10));
+  auto made = reading.epoch(2);
+  Numbers expected;
+  for (int64_t i = 0; i < 100; ++i) expected.push_back(10 + i);
+  EXPECT_EQ(numbers(made, "0"), expected);
+  EXPECT_EQ(numbers(made, "1"), of(node<ShuffleNode>(range(100), 5), 2));
+  EXPECT_EQ(reading.stage().spec()->nest(), "(..)");
+  EXPECT_EQ(reading.titles().back(), "enumerate(start=10)");
+}
+
+}  // namespace
+}  // namespace penstock
