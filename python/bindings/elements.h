@@ -29,9 +29,9 @@ SpecRef spec_of(PyObject* value);
 
 // Puts what user code returned into a row. Tells the chunk its spec (Chunk::settle). A bound column
 // gets a copy; in a free one small rows are copied and large ones are views: of `value`'s own
-// memory where nothing else leads there (then the chunk keeps it, and takes the GIL to let go of
-// it), else of a copy in `scratch`. For that, `value` is a reference of the caller's that is the
-// only one it knows of.
+// memory where nothing else leads there, which the chunk then keeps (it lets go of it with or
+// without the GIL), else of a copy in `scratch`. For that, `value` is a reference of the caller's
+// that is the only one it knows of.
 // Error kInvalidArgument: as spec_of; or the element is not like the chunk's others, and both are
 // named. The row is then undefined.
 void put_element(PyObject* value, Chunk& out, uint32_t row, Scratch& scratch);
@@ -43,7 +43,8 @@ nanobind::object element_object(const Chunk& in, uint32_t row, const std::shared
                                 bool read_only);
 
 // A block as a batch: the nest of arrays (rows, ...) that are views of the block, and
-// penstock.Ragged for leaves that are not fixed.
+// penstock.Ragged for leaves that are not fixed. Error kInvalidArgument: leaves whose names
+// collide.
 nanobind::object batch_object(const Block& block);
 // One row of it as an element: arrays are views of the block. Errors: kInvalidArgument (no such
 // row), kDataLoss as above.

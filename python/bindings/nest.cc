@@ -55,6 +55,10 @@ class NestReader {
 
  private:
   void by_name() {
+    if (nest_.spec->leaves().size() == 1 && nest_.spec->leaves()[0].name.empty()) {
+      add('.', {}, 0);
+      return;
+    }
     add('{', {}, 0);
     for (const Leaf& leaf : nest_.spec->leaves()) {
       add('.', text_of(leaf.name), 1);

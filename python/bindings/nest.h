@@ -13,7 +13,8 @@ namespace penstock::python {
 // How the leaves of an element make up the value that user code sees: ElementSpec::nest(), read.
 // Leaves come in the order of the spec; their names are for C++ and for messages.
 //
-//   nest   := ""                           a dict of the leaves by their names
+//   nest   := ""                           a dict of the leaves by their names, or the only leaf
+//                                          itself if its name is ""
 //           | node
 //   node   := '.'                          the next leaf
 //           | '(' node* ')'                a tuple
@@ -23,9 +24,8 @@ namespace penstock::python {
 //                                          a named tuple: module and name of its class, fields
 //   string := bytes in decimal, ':', UTF-8
 //
-// Written by write_nest(), there is one text for each nest: a flat dict of leaves is "". The name
-// of a leaf is its path, "image", "meta/id", "0"; an element that is one leaf is "." and named
-// "value".
+// spec_of() writes one text for each nest: "" where that says it. The name of a leaf is its path,
+// "image", "meta/id", "0"; an element that is one leaf has no name.
 //
 // Immutable but for its references: it is made, used and let go of with the GIL held.
 struct Nest {
@@ -55,7 +55,6 @@ struct Nest {
 using NestRef = std::shared_ptr<const Nest>;
 
 inline constexpr int kDeepestNest = 64;
-inline constexpr const char* kSoleLeaf = "value";
 
 // Of a spec; read once for equal specs. Error kDataLoss: its nest is none.
 NestRef nest_of(const SpecRef& spec);

@@ -21,9 +21,10 @@ constexpr const char* kOperation = "element";
 class SpecWriter {
  public:
   SpecRef write(PyObject* value) {
-    flat_ = PyDict_Check(value);
+    flat_ = PyDict_Check(value) || !is_container(value);
     node(value, "", 0);
-    if (flat_) nest_.clear();
+    const bool unnamed = leaves_.size() == 1 && leaves_[0].name.empty();
+    if (flat_ && unnamed != PyDict_Check(value)) nest_.clear();
     check_names();
     return std::make_shared<ElementSpec>(std::move(leaves_), std::move(nest_));
   }
@@ -43,7 +44,7 @@ class SpecWriter {
     std::string why;
     if (!is_container(value)) {
       if (!leaf.take(value, why)) refuse(path, why);
-      add(leaf, path, depth);
+      add(leaf, path);
       return;
     }
     if (depth > 0) flat_ = false;
@@ -110,12 +111,12 @@ class SpecWriter {
     return {utf8, static_cast<size_t>(bytes)};
   }
 
-  void add(LeafValue& value, const std::string& path, int depth) {
+  void add(LeafValue& value, const std::string& path) {
     if (leaves_.size() == ElementSpec::kMostLeaves) {
       refuse(path, "is one of more than " + std::to_string(ElementSpec::kMostLeaves) +
                        " leaves: give a list of numbers as an array, np.asarray(numbers)");
     }
-    Leaf leaf{depth == 0 ? kSoleLeaf : path, value.kind, value.dtype, {}};
+    Leaf leaf{path, value.kind, value.dtype, {}};
     if (value.array != nullptr) {
       const int axes = PyArray_NDIM(value.array);
       if (static_cast<size_t>(axes) > ElementSpec::kMostAxes) refuse(path, "has too many axes");
@@ -162,7 +163,7 @@ class SpecWriter {
     }
   }
 
-  bool flat_ = false;  // a dict of leaves so far
+  bool flat_ = false;  // a dict of leaves or one leaf, so far
   std::vector<Leaf> leaves_;
   std::string nest_;
 };

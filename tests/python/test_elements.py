@@ -275,13 +275,15 @@ def test_whatever_has_an_array_is_one():
 
 
 def test_the_text_of_a_nest_and_the_names_of_its_leaves():
-    assert nest_of(5) == "."
+    assert nest_of(5) == ""
     assert nest_of({"image": 1, "image/label": 2}) == ""
     assert nest_of({}) == ""
     assert nest_of((1, [2, 3])) == "(.[..])"
     assert nest_of({"meta": {"é": 1}, "x": ()}) == "{4:meta{2:é.}1:x()}"
     assert nest_of(Pair(1, (2,))) == f"<{len(__name__)}:{__name__}4:Pair5:first.6:second(.)>"
-    assert names_of(5) == ["value"]
+    assert names_of(5) == [""]
+    assert nest_of({"": 5}) == "{0:.}"
+    assert nest_of({"": 5, "x": 6}) == ""
     assert names_of({"meta": {"id": 1}, "x": [2, Pair(3, 4)]}) == [
         "meta/id",
         "x/0",
@@ -298,6 +300,8 @@ def test_a_spec_without_a_nest_is_a_dict_of_its_leaves():
         "value": 7,
     }
     assert _engine.unpack_block(spec_bytes(["value"], b"."), 1, numbers, 0) == 0
+    assert _engine.unpack_block(spec_bytes([""], b""), 1, numbers, 0) == 0
+    assert _engine.unpack_block(spec_bytes([""], b"{0:.}"), 1, numbers, 0) == {"": 0}
 
 
 def test_a_named_tuple_whose_class_cannot_be_found_is_one_of_the_same_fields():
