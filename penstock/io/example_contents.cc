@@ -39,29 +39,39 @@ ExampleFault each_piece(uint8_t type, Span list, ExampleTrouble& trouble, const 
   return fault_of(fields, trouble);
 }
 
+// To the contents of its list.
+ExampleFault add_piece(Span piece, ExampleContents& contents, ExampleTrouble& trouble) {
+  if (contents.type == kFloatList && piece.size() % 4 != 0) {
+    trouble.at = piece.begin;
+    return ExampleFault::kFloats;
+  }
+  ++contents.pieces;
+  contents.values += contents.type == kBytesList   ? 1
+                     : contents.type == kFloatList ? piece.size() / 4
+                                                   : count_varints(piece);
+  contents.bytes += piece.size();
+  contents.last = piece;
+  return ExampleFault::kNone;
+}
+
 }  // namespace
 
 ExampleFault contents_of(Span message, bool entry, ExampleContents& contents,
                          ExampleTrouble& trouble) {
   contents = {};
+  uint8_t plain = 0;
+  if (const Bytes at = entry ? nullptr : plain_values(message.begin, message.end, plain)) {
+    const Span run{at, message.end};
+    contents = {.type = plain, .lists = 1};
+    return add_piece(run, contents, trouble);
+  }
   return each_list(message, entry, trouble, [&](uint8_t type, Span list) {
     if (type != contents.type) {
       contents = {.type = type, .first = contents.lists, .lists = contents.lists};
     }
     ++contents.lists;
-    return each_piece(type, list, trouble, [&](Span piece) {
-      if (type == kFloatList && piece.size() % 4 != 0) {
-        trouble.at = piece.begin;
-        return ExampleFault::kFloats;
-      }
-      ++contents.pieces;
-      contents.values += type == kBytesList   ? 1
-                         : type == kFloatList ? piece.size() / 4
-                                              : count_varints(piece);
-      contents.bytes += piece.size();
-      contents.last = piece;
-      return ExampleFault::kNone;
-    });
+    return each_piece(type, list, trouble,
+                      [&](Span piece) { return add_piece(piece, contents, trouble); });
   });
 }
 
@@ -88,7 +98,7 @@ ExampleFault ExampleOutput::put(uint8_t type, Span piece, ExampleTrouble& troubl
     bytes = count * (narrow ? 4 : 8);
   } else {
     if (bytes != 0) std::memcpy(to, piece.begin, bytes);
-    if (type == kBytesList) *lengths++ = static_cast<int64_t>(bytes);
+    if (type == kBytesList && lengths != nullptr) *lengths++ = static_cast<int64_t>(bytes);
   }
   to += bytes;
   return ExampleFault::kNone;

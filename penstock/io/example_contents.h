@@ -41,7 +41,7 @@ inline std::byte* room(ExampleMemory& memory, size_t bytes) {
 struct ExampleOutput {
   std::byte* to = nullptr;
   bool narrow = false;         // int64 become int32
-  int64_t* lengths = nullptr;  // one per byte string
+  int64_t* lengths = nullptr;  // one per byte string; nullptr: not wanted
 
   // A piece. REQUIRED: there is room for its values.
   ExampleFault put(uint8_t type, wire::Span piece, ExampleTrouble& trouble);

@@ -69,15 +69,8 @@ bool ExampleEntries::ordinary(Bytes& at, Bytes end, Place* place) {
     number = look_up(name);
   }
 
-  Bytes values = nullptr;
   uint8_t type = 0;
-  if (plain_ && value != end) {
-    type = *value >> 3;
-    if (type >= 1 && type <= 3) {
-      const Bytes list = only(type, value, end);
-      if (list != nullptr) values = only(1, list, end);
-    }
-  }
+  const Bytes values = plain_ ? plain_values(value, end, type) : nullptr;
   if (number != kNobody) {
     found_[number] = values != nullptr ? Found{{values, end}, Found::kPlain, type}
                                        : Found{{entry, end}, Found::kEntry, 0};

@@ -29,6 +29,16 @@ const char* name_of(Type type) {
 
 std::string quoted(const ExampleFeature& feature) { return "feature '" + feature.name + "'"; }
 
+bool is_shape_of(std::span<const int64_t> shape, uint64_t count) {
+  uint64_t values = 1;
+  for (int64_t length : shape) {
+    if (length < 0 || __builtin_mul_overflow(values, static_cast<uint64_t>(length), &values)) {
+      return false;
+    }
+  }
+  return values == count;
+}
+
 // What is wrong with it; "" if nothing is.
 std::string wrong(const ExampleFeature& feature) {
   const bool bytes = feature.type == Type::kBytes;
@@ -46,6 +56,10 @@ std::string wrong(const ExampleFeature& feature) {
   const uint64_t size = size_of(feature.output());
   if (feature.form == Form::kFixed && feature.count > kMostBytes / size) {
     return std::to_string(feature.count) + " values are more than a message can have";
+  }
+  if (feature.shape &&
+      (feature.form != Form::kFixed || !is_shape_of(*feature.shape, feature.count))) {
+    return "its shape is not that of " + std::to_string(feature.count) + " values";
   }
   if (!feature.default_value) return "";
   const auto& [values, lengths] = *feature.default_value;
@@ -80,6 +94,7 @@ std::string what(const ExampleFailure& failure, const ExampleFeature* feature) {
     case ExampleFault::kFloats:
       return "floats that are no multiple of four bytes";
     case ExampleFault::kMissing:
+      if (failure.step != ExampleFailure::kNoStep) return "has no values";
       return "is not there and has no default";
     case ExampleFault::kType:
       return std::string(name_of(static_cast<Type>(failure.found))) + " where " +
@@ -128,9 +143,14 @@ void check(std::span<const ExampleFeature> features, const char* operation) {
 std::string to_string(const ExampleFailure& failure, std::span<const ExampleFeature> features) {
   const ExampleFeature* feature =
       failure.feature < features.size() ? &features[failure.feature] : nullptr;
+  const bool in_step = failure.step != ExampleFailure::kNoStep;
   std::string text = what(failure, feature);
-  if (feature != nullptr) text = quoted(*feature) + ": " + text;
-  if (failure.fault != ExampleFault::kNone && failure.fault != ExampleFault::kMissing) {
+  if (feature != nullptr) {
+    text =
+        quoted(*feature) + (in_step ? ", step " + std::to_string(failure.step) : "") + ": " + text;
+  }
+  const bool nowhere = failure.fault == ExampleFault::kMissing && !in_step;
+  if (failure.fault != ExampleFault::kNone && !nowhere) {
     text += ", at byte " + std::to_string(failure.byte);
   }
   return text;

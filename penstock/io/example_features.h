@@ -31,6 +31,8 @@ struct ExampleFeature {
   uint64_t count = 1;                         // kFixed
   std::optional<DType> dtype = {};            // of what comes out; nullopt: the type's own
   std::optional<Default> default_value = {};  // for records that lack it; nullopt: they fail
+  // kFixed: how the `count` values lie in an array; nullopt: one number is {}, others are {count}.
+  std::optional<std::vector<int64_t>> shape = {};
 
   // kUint8, kFloat32, kInt64; or kInt32 of kInt64, where a value that does not fit is a failure.
   DType output() const;
@@ -74,9 +76,11 @@ enum class ExampleFault : uint8_t {
 // What is wrong with a record.
 struct ExampleFailure {
   static constexpr uint32_t kNoFeature = UINT32_MAX;
+  static constexpr uint64_t kNoStep = UINT64_MAX;
 
   ExampleFault fault = ExampleFault::kNone;
   uint32_t feature = kNoFeature;  // its number; kNoFeature: nothing that is wanted
+  uint64_t step = kNoStep;        // of a feature list
   uint64_t byte = 0;              // of the record: where it is, or what it is in begins
   uint64_t found = 0;             // kType: the Type; kCount, kLength: how many; kRange: the value
 };

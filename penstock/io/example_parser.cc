@@ -54,8 +54,10 @@ bool ExampleParser::parse(std::span<const std::byte> record, std::span<ExampleVa
     }
     if (feature == decoders_.size()) return true;
   }
-  failure_ = {fault, feature, trouble.at == nullptr ? 0 : static_cast<uint64_t>(trouble.at - begin),
-              trouble.found};
+  failure_ = {.fault = fault,
+              .feature = feature,
+              .byte = trouble.at == nullptr ? 0 : static_cast<uint64_t>(trouble.at - begin),
+              .found = trouble.found};
   return false;
 }
 

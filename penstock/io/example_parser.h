@@ -28,7 +28,7 @@ class ExampleParser {
   bool parse(std::span<const std::byte> record, std::span<ExampleValue> values,
              ExampleMemory& memory);
 
-  // Of the last parse().
+  // Of the last parse() that failed.
   const ExampleFailure& failure() const { return failure_; }
   std::string failure_text() const { return to_string(failure_, features_); }
 

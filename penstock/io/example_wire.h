@@ -58,6 +58,16 @@ inline Bytes only(uint32_t number, Bytes at, Bytes end) {
   return at != nullptr && at + bytes == end ? at : nullptr;
 }
 
+// The values in a Feature that has one list, and that one packed run or one byte string: they go to
+// `end`. nullptr: it is not as plain as that.
+inline Bytes plain_values(Bytes at, Bytes end, uint8_t& type) {
+  if (at == end) return nullptr;
+  type = *at >> 3;
+  if (type < 1 || type > 3) return nullptr;
+  at = only(type, at, end);
+  return at == nullptr ? nullptr : only(1, at, end);
+}
+
 // The fields of a message, one after the other. Groups are gone over, and given to nobody.
 class Fields {
  public:

@@ -239,29 +239,35 @@ struct ExactRecord {
   std::unique_ptr<std::byte[]> copy;
 };
 
+inline void make_rows(std::span<const ExampleFeature> features, std::span<ExampleValue> values,
+                      ExampleHeap& heap) {
+  for (size_t i = 0; i < features.size(); ++i) {
+    if (features[i].form != ExampleFeature::Form::kFixed) continue;
+    values[i].row = heap.take(features[i].count * size_of(features[i].output()));
+  }
+}
+inline std::vector<GotValue> got_values(std::span<const ExampleFeature> features,
+                                        std::span<const ExampleValue> values) {
+  std::vector<GotValue> got(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool fixed = features[i].form == ExampleFeature::Form::kFixed;
+    const std::byte* data = fixed ? values[i].row : values[i].data;
+    got[i].count = fixed ? features[i].count : values[i].count;
+    got[i].values.assign(reinterpret_cast<const char*>(data),
+                         got[i].count * size_of(features[i].output()));
+    got[i].lengths.assign(values[i].lengths.begin(), values[i].lengths.end());
+  }
+  return got;
+}
+
 // nullopt: a failure.
 inline std::optional<std::vector<GotValue>> parse(ExampleParser& parser, std::string_view bytes) {
   const ExactRecord record(bytes);
   ExampleHeap heap;
   std::vector<ExampleValue> values(parser.features().size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const ExampleFeature& feature = parser.features()[i];
-    if (feature.form == ExampleFeature::Form::kFixed) {
-      values[i].row = heap.take(feature.count * size_of(feature.output()));
-    }
-  }
+  make_rows(parser.features(), values, heap);
   if (!parser.parse(record.span(), values, heap)) return std::nullopt;
-  std::vector<GotValue> got(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const ExampleFeature& feature = parser.features()[i];
-    const bool fixed = feature.form == ExampleFeature::Form::kFixed;
-    const std::byte* data = fixed ? values[i].row : values[i].data;
-    got[i].count = fixed ? feature.count : values[i].count;
-    got[i].values.assign(reinterpret_cast<const char*>(data),
-                         got[i].count * size_of(feature.output()));
-    got[i].lengths.assign(values[i].lengths.begin(), values[i].lengths.end());
-  }
-  return got;
+  return got_values(parser.features(), values);
 }
 
 // What should come out of a feature. nullopt: a failure.
