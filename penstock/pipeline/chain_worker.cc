@@ -82,7 +82,7 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
   std::sort(failures.begin(), failures.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [row, failure] : failures) {
-    const bool raised = !failure.forgiven && !options_.skip;
+    const bool raised = failure.fatal || (!failure.forgiven && !options_.skip);
     if (raised && plan_->batched()) {
       failed_ = std::move(failure);
       return false;

@@ -20,6 +20,7 @@ struct Failure {
   uint64_t position = 0;
   std::exception_ptr error;
   bool forgiven = false;  // it is to be left out and counted, not raised
+  bool fatal = false;     // no policy passes over it
 };
 
 // Up to 64 elements on their way through a chain, column by column. A column is free, and then its

@@ -1,10 +1,19 @@
 #include "penstock/pipeline/dataset.h"
 
+#include "penstock/pipeline/sources/arrays.h"
+#include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/sources/range.h"
+#include "penstock/pipeline/sources/tfrecord.h"
 #include "penstock/pipeline/transformations/batch.h"
+#include "penstock/pipeline/transformations/concatenate.h"
+#include "penstock/pipeline/transformations/enumerate.h"
 #include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/prefetch.h"
 #include "penstock/pipeline/transformations/repeat.h"
+#include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/transformations/skip.h"
+#include "penstock/pipeline/transformations/take.h"
+#include "penstock/pipeline/transformations/zip.h"
 
 namespace penstock {
 namespace {
@@ -14,12 +23,42 @@ Dataset made(Arguments&&... arguments) {
   return Dataset(std::make_shared<N>(std::forward<Arguments>(arguments)...));
 }
 
+std::vector<Node::Ref> nodes_of(const std::vector<Dataset>& inputs) {
+  std::vector<Node::Ref> nodes;
+  for (const Dataset& input : inputs) nodes.push_back(input.node());
+  return nodes;
+}
+
 }  // namespace
 
 Dataset Dataset::range(int64_t begin, int64_t end, int64_t step) {
   return made<RangeNode>(begin, end, step);
 }
 
+Dataset Dataset::tfrecord(const Paths& paths, const TFRecordOptions& options) {
+  return made<TFRecordNode>(paths, options);
+}
+
+Dataset Dataset::arrays(Example columns) { return made<ArraysNode>(std::move(columns)); }
+Dataset Dataset::items(std::vector<Example> elements) {
+  return made<ItemsNode>(std::move(elements));
+}
+Dataset Dataset::zip(std::vector<Dataset> inputs, std::vector<std::string> names) {
+  return made<ZipNode>(nodes_of(inputs), std::move(names));
+}
+Dataset Dataset::concatenate(std::vector<Dataset> inputs) {
+  return made<ConcatenateNode>(nodes_of(inputs));
+}
+
+Dataset Dataset::shuffle(const ShuffleOptions& options) const {
+  return made<ShuffleNode>(node_, options.seed, options.reshuffle);
+}
+Dataset Dataset::take(uint64_t n) const { return made<TakeNode>(node_, n); }
+Dataset Dataset::skip(uint64_t n) const { return made<SkipNode>(node_, n); }
+Dataset Dataset::shard(uint32_t rank, uint32_t world, Remainder remainder) const {
+  return made<ShardNode>(node_, rank, world, remainder);
+}
+Dataset Dataset::enumerate(int64_t start) const { return made<EnumerateNode>(node_, start); }
 Dataset Dataset::map(OpRef op) const { return made<MapNode>(node_, std::move(op)); }
 Dataset Dataset::batch(uint64_t n, const BatchOptions& options) const {
   return made<BatchNode>(node_, n, options.drop_remainder);

@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/io/glob.h"
 #include "penstock/pipeline/dataset_options.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/op.h"
+#include "penstock/pipeline/transformations/shard.h"
 
 namespace penstock {
 
@@ -32,10 +34,31 @@ class Dataset {
   // begin, begin + step, ... short of end: int64 numbers under the name "".
   static Dataset range(int64_t begin, int64_t end, int64_t step = 1);
   static Dataset range(int64_t end) { return range(0, end); }
+  // The records of TFRecord files (a path, a pattern, or a list of them): bytes, under the name "".
+  static Dataset tfrecord(const Paths& paths, const TFRecordOptions& options = {});
+
+  // Equally long arrays, whose rows are the elements; neither copied nor written to.
+  static Dataset arrays(Example columns);
+  // Elements that are there already.
+  static Dataset items(std::vector<Example> elements);
+  // Elements of all inputs side by side, as long as the shortest; leaves are "name/leaf". Without
+  // names "0", "1", ...
+  static Dataset zip(std::vector<Dataset> inputs, std::vector<std::string> names = {});
+  // One after the other.
+  static Dataset concatenate(std::vector<Dataset> inputs);
 
   // ---- transformations
 
   Dataset map(OpRef op) const;
+  // All elements in an order of its own for each epoch, exactly, in no memory.
+  Dataset shuffle(const ShuffleOptions& options) const;
+  Dataset take(uint64_t n) const;
+  Dataset skip(uint64_t n) const;  // O(1)
+  // Every world-th element, from the rank-th on.
+  Dataset shard(uint32_t rank, uint32_t world, Remainder remainder = Remainder::kKeep) const;
+  // ("0", the element's number from `start` on; "1", the element).
+  Dataset enumerate(int64_t start = 0) const;
+  Dataset concatenate(const Dataset& next) const { return concatenate({*this, next}); }
   Dataset batch(uint64_t n, const BatchOptions& options = {}) const;
   // The pass again and again, shuffled anew each time. Without a count: for ever.
   Dataset repeat(std::optional<uint64_t> count = std::nullopt) const;

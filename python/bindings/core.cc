@@ -6,9 +6,11 @@
 
 #include <utility>
 
+#include "dataset.h"
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
+#include "penstock/pipeline/plan_tickets.h"
 
 namespace nb = nanobind;
 
@@ -48,6 +50,13 @@ Core::Core(nb::dict s)
   options.granule_rows = setting<uint32_t>(s, "granule_rows");
   uint32_t rows = plan_.samples ? static_cast<uint32_t>(order_.options().batch_size) : 1;
   if (source == "listed") rows = setting<uint32_t>(s, "most_rows");
+  if (source == "plan") {
+    pipeline_ = nb::cast<const BuiltPlan&>(s["plan"]).plan;
+    // A batch is one granule: its worker asks for its room and fills it.
+    rows = options.granule_rows = pipeline_->most_rows();
+    // Elements that go through the feed by the chunk and come out one by one have one place only.
+    if (!pipeline_->batched() && rows > 1) options.ordered = true;
+  }
   shape_.granules = (rows + options.granule_rows - 1) / options.granule_rows;
   shape_.workers = std::max(setting<uint32_t>(s, "places"), 1u);
   shape_.posts = 2 * (options.queue + options.workers) + 2;
@@ -59,6 +68,8 @@ Core::Core(nb::dict s)
     auto listed = std::make_unique<ListedTickets>(nb::object(s["begin"]), *arena_);
     listed_ = listed.get();
     tickets_ = std::move(listed);
+  } else if (pipeline_ != nullptr) {
+    tickets_ = std::make_unique<PlanTickets>(pipeline_);
   } else if (source == "stream") {
     tickets_ = std::make_unique<StreamTickets>(plan_.streams, rows);
   } else {
@@ -74,6 +85,7 @@ Core::Core(nb::dict s)
   supervisor_ = std::make_unique<Supervisor>(*board_, *arena_, policy);
   feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options,
                                  [this](Unit& unit) { let_go(unit); });
+  if (pipeline_ != nullptr) output_ = std::make_unique<PlanOutput>(pipeline_, *feed_);
   arena_of_ = [this](uint32_t number) {
     if (supervisor_->knows(number)) return supervisor_->region(number);
     // The thread that hears of it may be waiting for the GIL.
@@ -91,6 +103,7 @@ Core::~Core() {
   // A forked child's copy: the threads are not here, and everything else is the parent's.
   for (std::thread& t : threads_) t.detach();
   (void)inline_.release();
+  (void)output_.release();
   (void)feed_.release();
   (void)supervisor_.release();
   (void)arena_.release();
@@ -109,6 +122,7 @@ void Core::close(double grace) {
   if (consumer_.try_lock()) {
     inline_.reset();
     columns_.clear();
+    if (output_ != nullptr) output_->drop_held();
     consumer_.unlock();
   }
 }
@@ -255,6 +269,11 @@ void bind_core(nb::module_& m) {
       .def("set_serial", &Core::set_serial)
       .def("check_open", &Core::check_open)
       .def("count_restart", &Core::count_restart)
+      .def("start_plan", &Core::start_plan)
+      .def("run_plan_thread", &Core::run_plan_thread)
+      .def("begin_pass", &Core::begin_pass)
+      .def("plan_state", &Core::plan_state)
+      .def("restore_plan", &Core::restore_plan)
       .def("start_columns", &Core::start_columns)
       .def("supervise", &Core::supervise)
       .def("attach", &Core::attach)

@@ -15,6 +15,7 @@
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/columns.h"
 #include "penstock/pipeline/feed.h"
+#include "penstock/pipeline/plan_output.h"
 #include "penstock/workers/supervisor.h"
 #include "python_worker.h"
 
@@ -49,6 +50,11 @@ class Core {
   nanobind::tuple position();
   std::vector<uint64_t> ahead();
   uint64_t steps(uint64_t base);
+  // Of a Dataset: the epoch with which the next pass begins; goes there if the last one was left
+  // in the middle. `resumed`: the position was set, so the pass goes on.
+  uint64_t begin_pass(bool resumed);
+  std::string plan_state();
+  void restore_plan(const std::string& state);
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return board_->closed(); }
   void close(double grace);
@@ -62,6 +68,9 @@ class Core {
   void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate,
                   nanobind::object update);
   void set_inline(nanobind::object source, nanobind::object collate, nanobind::object update);
+  // A Dataset's: native threads (0: in line), or one of Python's threads.
+  void start_plan(uint32_t threads);
+  void run_plan_thread(uint32_t worker);
   // threads 0: in line.
   void start_columns(std::vector<nanobind::object> arrays, nanobind::object sample,
                      uint32_t threads);
@@ -78,6 +87,13 @@ class Core {
  private:
   nanobind::object take();
   nanobind::object take_rows(Post& post);
+  nanobind::object take_plan(Post& post);
+  nanobind::object take_held();
+  nanobind::object object_of(const PlanOutput::Item& item);
+  std::vector<Outcome::Loss> plan_losses(Unit& unit);
+  [[noreturn]] void raise_plan_failure(LoaderFailure failure);
+  std::unique_ptr<Fulfiller> chain_worker();
+  uint64_t pass_of(uint64_t epoch) const;
   nanobind::object unit_value(Unit& unit);
   nanobind::object decoded(PyObject* made);
   void let_go(Unit& unit);
@@ -100,6 +116,8 @@ class Core {
   IndexedTickets* indexed_ = nullptr;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Feed> feed_;
+  std::shared_ptr<const Plan> pipeline_;  // of a Dataset
+  std::unique_ptr<PlanOutput> output_;
   std::unique_ptr<Fulfiller> inline_;
   std::vector<std::thread> threads_;
   std::vector<nanobind::object> columns_;  // keeps the arrays

@@ -56,11 +56,22 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
   for (;;) {
     check_open();
     if (serial != serial_) return nb::borrow(end_marker());
+    if (pipeline_ != nullptr) {
+      nb::object held = take_held();
+      if (held.is_valid()) return held;
+      // A pass of the user's may be several epochs of the feed.
+      const uint64_t at = feed_->position().epoch;
+      if (pass_of(at) != pass_of(epoch) || pipeline_->length(0) == 0) {
+        return nb::borrow(end_marker());
+      }
+      epoch = at;
+    }
     switch (feed_->poll(epoch)) {
       case Feed::Poll::kEpochEnd:
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
+        if (pipeline_ != nullptr) continue;  // perhaps of another round of the same pass
         return nb::borrow(end_marker());
       case Feed::Poll::kBatch: {
         nb::object batch = take();
@@ -124,6 +135,10 @@ nb::object Core::unit_value(Unit& unit) {
 }
 
 void Core::let_go(Unit& unit) {
+  if (pipeline_ != nullptr && !processes_) {
+    plan_losses(unit);
+    return;
+  }
   nb::gil_scoped_acquire locked;  // settle() comes without
   try {
     unit_value(unit);
@@ -148,6 +163,7 @@ void Core::note_losses(PyObject* list, uint64_t epoch) {
 // The batch that poll() found; a null object if it vanished (skipped), to be asked for again.
 nb::object Core::take() {
   Post& post = feed_->current();
+  if (pipeline_ != nullptr) return take_plan(post);
   uint64_t seq = feed_->current_seq();
   if (auto g = feed_->failed_granule()) {
     Unit& unit = board_->unit_at(seq, *g);
@@ -250,6 +266,11 @@ nb::object Core::take_rows(Post& post) {
 }
 
 uint64_t Core::index_of(const Ticket& ticket, uint32_t row) {
+  if (pipeline_ != nullptr) {
+    uint64_t position = 0;
+    pipeline_->locate(ticket.epoch, ticket.base, ticket.step, ticket.begin + row, {&position, 1});
+    return position;
+  }
   if (indexed_ == nullptr) {
     return (ticket.base + ticket.step) * order_.options().batch_size + ticket.begin + row;
   }
@@ -298,7 +319,9 @@ nb::tuple Core::position() {
 
 std::vector<uint64_t> Core::ahead() { return {feed_->ahead().begin(), feed_->ahead().end()}; }
 
-uint64_t Core::steps(uint64_t base) { return order_.steps(base); }
+uint64_t Core::steps(uint64_t base) {
+  return pipeline_ != nullptr ? pipeline_->length(base) : order_.steps(base);
+}
 
 void Core::set_length(uint64_t length, uint64_t version) {
   ConsumerLock lock(consumer_);

@@ -14,6 +14,7 @@ Snapshot Core::snapshot(nb::dict about) {
   s.title = setting<std::string>(about, "title");
   s.mode = setting<std::string>(about, "mode");
   s.batch_size = plan_.samples ? order_.options().batch_size : 0;
+  if (pipeline_ != nullptr) s.batch_size = pipeline_->batched() ? pipeline_->most_rows() : 0;
   s.queue_size = setting<uint64_t>(about, "queue");
   s.max_bytes = setting<uint64_t>(about, "max_bytes");
   s.cores = os::usable_cores();

@@ -2,9 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <cstring>
-
 #include "core.h"
+#include "dataset.h"
 #include "digest.h"
 #include "elements.h"
 #include "numpy_api.h"
@@ -12,6 +11,8 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "permutation.h"
+#include "plan_worker.h"
+#include "python_op.h"
 #include "random.h"
 
 namespace nb = nanobind;
@@ -23,14 +24,9 @@ void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const penstock::Error& error) {
-    std::string name(penstock::name_of(error.code()));
-    PyObject* type = penstock::python::helper("penstock.errors", name.c_str());
-    if (type == nullptr) return;
-    // It may quote bytes of a file.
-    nb::object what = nb::steal(PyUnicode_DecodeUTF8(
-        error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())), "backslashreplace"));
-    nb::object made = nb::borrow(type)(what, error.operation());
-    PyErr_SetObject(type, made.ptr());
+    nb::object made = nb::steal(penstock::python::exception_of(error));
+    if (made.is_valid())
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   }
 }
 
@@ -46,7 +42,9 @@ NB_MODULE(_engine, m) {
   penstock::bind_os(m);
   penstock::bind_random(m);
   penstock::python::bind_core(m);
+  penstock::python::bind_dataset(m);
   penstock::python::bind_elements(m);
+  penstock::python::bind_plan_worker(m);
   penstock::python::bind_worker(m);
   penstock::python::bind_permutation(m);
   m.def("usable_cores", &penstock::os::usable_cores);

@@ -84,8 +84,9 @@ void PythonWorker::catch_up() {
 }
 
 void PythonWorker::run(const Ticket& ticket, Slot& slot) {
-  if (encoder_ == nullptr && outlet_.arena != nullptr) {
-    encoder_ = std::make_unique<Encoder>(*outlet_.arena, outlet_.number, slot.counters());
+  if (packets_ == nullptr && outlet_.arena != nullptr) {
+    packets_ = std::make_unique<Packets>(*outlet_.arena, outlet_.number, outlet_.link, board_,
+                                         slot.counters());
   }
   worker_ = slot.claim().worker;
   losses_.clear();
@@ -273,7 +274,7 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
     if (!slot.finish_object(kind, bytes, object)) Py_DECREF(object);
     return;
   }
-  if (!encoder_->encode(value.get())) {
+  if (!packets_->encode(value.get())) {
     if (kind == ResultKind::kError) {
       PyErr_Clear();
       slot.finish_inline(ResultKind::kError, 0, {});
@@ -283,36 +284,7 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
                 indices_.numbers.empty() ? 0 : indices_.numbers.front());
   }
   value = Owned();  // from here on the blocks are the leases' own
-  auto tree = encoder_->tree();
-  bytes += encoder_->payload_bytes();
-  slot.counters().bytes.add_single_writer(bytes);
-  if (!encoder_->has_tail()) {
-    if (tree.size() <= Slot::kInline) {
-      slot.finish_inline(kind, bytes, tree);
-      return;
-    }
-    if (void* block = outlet_.arena->allocate(tree.size())) {
-      std::memcpy(block, tree.data(), tree.size());
-      auto ref = outlet_.arena->share(block);
-      outlet_.arena->release(block);
-      if (ref) {
-        slot.finish_block(kind, bytes, {ref->offset, ref->bytes, ref->generation, outlet_.number},
-                          static_cast<uint32_t>(tree.size()));
-        return;
-      }
-    }
-  }
-  // No room in the arena: the consumer's supervisor takes the bytes into ordinary memory and
-  // finishes the ticket for us.
-  std::vector<std::byte> whole(encoder_->tail_offset() + encoder_->tail_bytes());
-  std::memcpy(whole.data(), tree.data(), tree.size());
-  encoder_->write_tail(whole.data() + encoder_->tail_offset());
-  uint64_t unit = slot.claim().seq * board_.granules() + slot.claim().granule;
-  before_wait();
-  link_send(outlet_.link, {LinkMessage::kPayload, static_cast<uint32_t>(kind), unit, whole.size()},
-            whole);
-  after_wait();
-  slot.leave_to_supervisor();
+  packets_->send(slot, kind, bytes);
 }
 
 // ---- an item is a whole batch

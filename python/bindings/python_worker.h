@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "codec.h"
 #include "numpy_api.h"
+#include "packets.h"
 #include "penstock/pipeline/order.h"
 #include "penstock/workers/link.h"
 #include "penstock/workers/worker.h"
@@ -91,7 +91,7 @@ class PythonWorker : public Fulfiller {
   Owned source_, getitems_, collate_, update_;
   Board& board_;
   Outlet outlet_;
-  std::unique_ptr<Encoder> encoder_;
+  std::unique_ptr<Packets> packets_;
   Order order_;
   uint64_t version_ = 0;
   Owned late_;  // what an update raised: every ticket from then on does

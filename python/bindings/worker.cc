@@ -5,24 +5,13 @@
 #include "numpy_memory.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "worker_process.h"
 
 namespace nb = nanobind;
 
 namespace penstock::python {
 
 namespace {
-
-// The feed's arena, as a worker process reaches it.
-class RemoteRows : public RowMemory {
- public:
-  RemoteRows(std::shared_ptr<Region> region, int link) : region_(std::move(region)), link_(link) {}
-  std::byte* at(uint64_t offset) override { return region_->base() + offset; }
-  void request(Board&) override { link_send(link_, {LinkMessage::kRoom, 0, 0, 0}); }
-
- private:
-  std::shared_ptr<Region> region_;
-  int link_;
-};
 
 // The whole life of a worker process, after Python has unpacked the dataset.
 void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t number,
@@ -48,22 +37,15 @@ void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32
   plan.rekey_globals = true;
   plan.version = nb::cast<uint64_t>(s["version"]);
 
-  // Neither is destroyed: arrays of user code live in the arena until the process ends.
-  Board* board = Board::open(board_fd).release();
-  board->place(worker).pid.store(nb::cast<int64_t>(s["pid"]));
-  Allocator::Options options;
-  options.ledger = board->ledger(worker);
-  auto* arena = new Allocator(Region::create(Region::Kind::kShared), options);
-  if (!link_send(link, {LinkMessage::kArena, 0, number, 0}, {}, arena->region()->fd())) return;
+  WorkerProcess process(worker, board_fd, arena_fd, link, number, nb::cast<int64_t>(s["pid"]));
   // What a batch of samples is made of is copied into its row anyway; only whole items are returned
   // by address.
   if (!plan.samples || !collate.is_none()) {
-    install_numpy_memory(*arena, nb::cast<size_t>(s["numpy_threshold"]));
+    install_numpy_memory(process.arena(), nb::cast<size_t>(s["numpy_threshold"]));
   }
-  RemoteRows rows(Region::open(arena_fd), link);
-  PythonWorker python(plan, source.ptr(), collate.ptr(), update.ptr(), *board,
-                      {arena, number, link});
-  serve(*board, worker, python, &rows);
+  PythonWorker python(plan, source.ptr(), collate.ptr(), update.ptr(), process.board(),
+                      {&process.arena(), number, link});
+  serve(process.board(), worker, python, &process.rows());
 }
 
 }  // namespace

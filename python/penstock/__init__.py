@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "Closed",
     "DataLoss",
+    "Dataset",
     "Error",
     "Internal",
     "InvalidArgument",
@@ -27,9 +28,13 @@ __all__ = [
     "WorkerLost",
     "WorkerTraceback",
     "__version__",
+    "bytes",
     "errors",
+    "float32",
+    "int64",
     "jax",
     "keras",
+    "parse_example",
     "ragged",
     "rng",
     "threadsafe",
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from . import errors, jax, keras, torch
     from ._engine import Permutation, rng
     from ._ragged import Ragged, ragged
+    from .dataset import Dataset
     from .errors import (
         Closed,
         DataLoss,
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
         WorkerLost,
         WorkerTraceback,
     )
+    from .features import bytes, float32, int64, parse_example
     from .loader import Loader
     from .streams import threadsafe
 
@@ -61,9 +68,14 @@ if TYPE_CHECKING:
 
 # Worker processes import this package too: nothing is imported before it is used.
 _HOMES = {
+    "Dataset": "dataset",
     "Loader": "loader",
     "Permutation": "_engine",
     "Ragged": "_ragged",
+    "bytes": "features",
+    "float32": "features",
+    "int64": "features",
+    "parse_example": "features",
     "ragged": "_ragged",
     "rng": "_engine",
     "threadsafe": "streams",

@@ -67,6 +67,9 @@ class Crew:
             if self.plan.kind == "columns":
                 self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
                 return
+            if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.python):
+                self.core.start_plan(workers)
+                return
             if self.mode == "inline":
                 self.core.set_inline(self.plan.source, self.collate, self._changed)
                 return
@@ -103,7 +106,10 @@ class Crew:
 
     def _run_thread(self, worker: int) -> None:
         while True:
-            self.core.run_thread(worker, self.plan.source, self.collate, self._changed)
+            if self.plan.kind == "plan":
+                self.core.run_plan_thread(worker)
+            else:
+                self.core.run_thread(worker, self.plan.source, self.collate, self._changed)
             # Closed, or it was abandoned and came back: then it may stand in for another.
             with self._lock:
                 if self._closed or self.core.closed() or self.plan.kind == "stream":

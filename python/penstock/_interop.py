@@ -211,9 +211,26 @@ def failure(
             exception.__cause__ = errors.WorkerTraceback(
                 errors._format(exception), f"worker {worker}", epoch, index
             )
-    if isinstance(exception, StopIteration):
-        # As in generators: it would end the epoch and nobody would know.
-        raised = RuntimeError("the dataset raised StopIteration")
-        raised.__cause__ = exception.__cause__
-        return raised
-    return exception
+    return _no_stop_iteration(exception)
+
+
+def failure_of_stage(
+    exception: BaseException, stage: str, epoch: int, index: int, worker: int
+) -> BaseException:
+    """The exception of a Dataset's stage, as it reaches the consumer."""
+    from . import errors
+
+    if exception.__cause__ is None and isinstance(exception, Exception):
+        exception.__cause__ = errors.WorkerTraceback(
+            errors._format(exception), f"worker {worker}, {stage}", epoch, index
+        )
+    return _no_stop_iteration(exception)
+
+
+def _no_stop_iteration(exception: BaseException) -> BaseException:
+    if not isinstance(exception, StopIteration):
+        return exception
+    # As in generators: it would end the epoch and nobody would know.
+    raised = RuntimeError("the dataset raised StopIteration")
+    raised.__cause__ = exception.__cause__
+    return raised

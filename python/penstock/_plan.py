@@ -26,7 +26,7 @@ _FEW_GRANULES = 1 << 10
 class Plan:
     """A source as the engine sees it. Immutable once a Loader has it."""
 
-    kind: str  # "map", "stream", "listed", "columns"
+    kind: str  # "map", "stream", "listed", "columns", "plan" (of a Dataset)
     source: Any  # what workers index, or call as (stream, epoch)
     title: str
     length: int = 0  # items or samples of a map
@@ -42,6 +42,8 @@ class Plan:
     # the workers, and its hooks, if it has any, are not for us to call.
     paused: bool = False
     replayable: bool = True
+    built: Any = None  # of a Dataset: the engine's plan
+    python: bool = False  # of a Dataset: it has Python functions
 
 
 class _Rows:
@@ -121,6 +123,8 @@ def plan_of(source: Any, samples: bool) -> Plan:
         It is nothing that can be fed; the text says what can.
     """
     title = type(source).__name__
+    if isinstance(source, _dataset_type()):
+        return Plan("plan", source, repr(source), built=source._built(), python=source._python)
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
     if _is_columns(source):
@@ -149,6 +153,28 @@ def plan_of(source: Any, samples: bool) -> Plan:
     )
 
 
+def _dataset_type() -> type:
+    from .dataset import Dataset
+
+    return Dataset
+
+
+def check_options(
+    batch_size: Any, shuffle: Any, drop_last: Any, collate: Any, shard: Any, on_error: str
+) -> None:
+    """Refuse what a Dataset says itself."""
+    for given, option, instead in (
+        (batch_size is not None, "batch_size", ".batch(n)"),
+        (shuffle, "shuffle", ".shuffle()"),
+        (drop_last, "drop_last", ".batch(n, drop_remainder=True)"),
+        (collate is not None, "collate", ".map(function)"),
+        (shard != (0, 1), "shard", ".shard(rank, world)"),
+        (on_error == "replace", "on_error='replace'", ".on_error('replace')"),
+    ):
+        if given:
+            raise InvalidArgument(f"{option} is a Dataset's own business: use {instead}", "Loader")
+
+
 def _length(source: Any) -> int:
     length = len(source)
     if length < 0:
@@ -163,7 +189,7 @@ def length_of(plan: Plan) -> int:
 
 def granule_of(rows: int, workers: int, plan: Plan, whole: bool) -> int:
     """Rows of a batch that one worker fills at a time."""
-    if plan.kind == "columns":
+    if plan.kind in ("columns", "plan"):
         return rows
     if plan.kind == "stream" or whole:
         return rows

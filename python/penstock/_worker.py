@@ -29,6 +29,7 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         os.close(fds["payload"])
         if plan.initialise is not None:
             plan.initialise(index)
+        built = plan.source._built() if settings["source"] == "plan" else None
     except BaseException as error:
         from .errors import pack_exception
 
@@ -52,6 +53,10 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         return length
 
     settings = dict(settings, pid=os.getpid())
+    if settings["source"] == "plan":
+        place = (index, fds["board"], fds["arena"], link, settings["number"])
+        _engine.serve_plan(*place, settings, built)
+        return
     _engine.serve_process(
         index,
         fds["board"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import os
@@ -13,7 +14,7 @@ from typing import Any
 from . import _engine
 from ._arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
 from ._crew import Crew
-from ._plan import Plan, granule_of, hooks_of, length_of, plan_of
+from ._plan import Plan, check_options, granule_of, hooks_of, length_of, plan_of
 from ._state import read_state, state_of
 from .errors import Closed, InvalidArgument
 
@@ -32,7 +33,9 @@ class Loader:
         - an object with ``__len__`` and ``__getitem__`` (a Keras Sequence, a torch Dataset);
         - a generator function, called anew each epoch, or an iterable;
         - an array, or a tuple or dict of equally long arrays: their rows are samples;
-        - a list of samples.
+        - a list of samples;
+        - a `Dataset`, which says itself how it is batched, shuffled and sharded: `batch_size`,
+          `shuffle`, `drop_last`, `collate` and `shard` are errors then.
     batch_size : int, optional
         None: an item is a whole batch already. n: items are samples, n of them make a batch.
     shuffle : bool
@@ -44,11 +47,13 @@ class Loader:
     workers : int, optional
         0: batches are made in line, when asked for. n: by n threads, or processes. None: as many
         as this process may use cores.
-    use_multiprocessing : bool
-        Processes instead of threads. Arrays are gathered by native threads either way.
+    use_multiprocessing : bool, optional
+        Processes instead of threads. Arrays are gathered by native threads either way, and so is a
+        Dataset run that has no Python function in it. None: for a Dataset that has.
     start_method : {"spawn", "forkserver", "fork"}
     max_queue_size : int
-        Batches that may be made and not yet taken, beside the one in each worker's hands.
+        Batches that may be made and not yet taken, beside the one in each worker's hands. A
+        Dataset's own ``prefetch(n)`` counts more.
     max_bytes : int, optional
         Bytes of such batches. None: a quarter of the memory that this process may use.
     ordered : bool
@@ -96,7 +101,7 @@ class Loader:
         seed: int = 0,
         drop_last: bool = False,
         workers: int | None = None,
-        use_multiprocessing: bool = False,
+        use_multiprocessing: bool | None = None,
         start_method: str = "spawn",
         max_queue_size: int = 10,
         max_bytes: int | None = None,
@@ -141,8 +146,13 @@ class Loader:
                     "Loader",
                 )
             workers = min(workers, plan.streams)  # a stream has one owner
+        if plan.kind == "plan":
+            check_options(batch_size, shuffle, drop_last, collate, (rank, world), on_error)
+            queue = plan.built.queue or queue
+            if use_multiprocessing is None:
+                use_multiprocessing = plan.source._python
         mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
-        if plan.kind == "columns" and workers:
+        if workers and (plan.kind == "columns" or (plan.kind == "plan" and not plan.python)):
             mode = "threads"
         if mode == "processes":
             from ._launch import check_not_inheriting
@@ -182,6 +192,7 @@ class Loader:
             "pause": self._edited or plan.kind in ("stream", "listed"),
             "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
             "most_rows": rows,
+            "plan": plan.built,
             "keep_freed_memory": True,
             "numpy_threshold": 1024,
         }
@@ -193,6 +204,7 @@ class Loader:
             "begin": plan.begin,
         }
         self._core = _engine.Core(core_settings)
+        del self._settings["plan"]  # a worker process builds its own
         self._crew = Crew(self._core, plan, collate, self._settings, mode, start_method)
         self._finalizer = weakref.finalize(self, self._crew.close)
         self._lock = threading.RLock()
@@ -208,7 +220,9 @@ class Loader:
         with self._lock:
             self._enter()
             epoch, _, step = self._core.position()
-            if (step or self._core.ahead()) and not self._resumed:
+            if self._plan.kind == "plan":
+                epoch = self._core.begin_pass(self._resumed)
+            elif (step or self._core.ahead()) and not self._resumed:
                 self._end_epoch()
                 self._core.seek(epoch + 1, 0, 0, [])
                 epoch += 1
@@ -230,6 +244,8 @@ class Loader:
             Only running the stream tells.
         """
         plan = self._plan
+        if plan.kind == "plan":
+            return len(plan.source)
         if plan.kind == "listed" and plan.begin_length is not None:
             return plan.begin_length()
         if plan.kind in ("stream", "listed"):
@@ -266,7 +282,7 @@ class Loader:
                 with self._lock:
                     if serial != self._serial:
                         return  # another iteration was begun since
-                    if self._core.position()[0] > taken_at + 1:
+                    if self._core.position()[0] > taken_at + 1 or self._is_empty():
                         raise InvalidArgument("the source is empty: it gave no batch", "Loader")
                     self._end_epoch()
                     epoch = self._core.position()[0]
@@ -274,6 +290,18 @@ class Loader:
                 batch = self._core.next(epoch, serial)
             taken_at = epoch
             yield batch
+
+    def _is_empty(self) -> bool:
+        return self._plan.kind == "plan" and self._plan.built.length == 0
+
+    def _go_to_pass(self, number: int) -> None:
+        """For a Dataset: the next ``for`` is this pass, counted from 0."""
+        with self._lock:
+            rounds = self._plan.built.rounds
+            epoch = number if rounds == _engine.ENDLESS else number * rounds
+            if not self._resumed and tuple(self._core.position()) != (epoch, 0, 0):
+                self._core.begin_pass(False)
+                self._core.seek(epoch, 0, 0, [])
 
     def _enter(self) -> None:
         if self._pid != os.getpid():
@@ -335,6 +363,9 @@ class Loader:
         It may be restored with any number and kind of workers and, for what is indexed, with
         another world size.
         """
+        if self._plan.kind == "plan":
+            state: dict[str, Any] = json.loads(self._core.plan_state())
+            return state
         return state_of(self._core, self._settings, length_of(self._plan))
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -346,6 +377,13 @@ class Loader:
             The state is of another plan (the text says what differs), or the source is a generator
             that is running already.
         """
+        if self._plan.kind == "plan":
+            with self._lock:
+                self._serial += 1
+                self._core.set_serial(self._serial)
+                self._core.restore_plan(json.dumps(state))
+                self._resumed = True
+            return
         epoch, batches, ahead = read_state(state, self.state(), self._rank, self._world)
         if not self._plan.replayable:
             raise InvalidArgument(
@@ -413,6 +451,11 @@ class Loader:
         }
 
     # ---- ending ----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or the workers had to give up."""
+        return bool(self._core.closed())
 
     def close(self) -> None:
         """End the workers and give everything back. Batches that are held stay valid.

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "penstock/io/example_features.h"
+#include "penstock/pipeline/op.h"
+
+namespace penstock {
+
+// Takes features out of tf.Examples: elements that are one byte string, as Dataset::tfrecord gives
+// them. What comes out has a leaf for each feature, under its name:
+//
+//   kFixed    an array of its shape; of bytes: uint8
+//   kRagged   ragged, of one axis
+//   kString   bytes
+//   kStrings  the strings, one after the other, as bytes, and their lengths as `name/lengths`,
+//             ragged int64
+//
+// A record that is no tf.Example, or whose features are not as declared, is lost: Error kDataLoss,
+// which names the feature and the byte. Immutable: any thread.
+class ParseExampleOp : public Op {
+ public:
+  // `nest`: how Python puts the leaves together (ElementSpec). Error kInvalidArgument as check()'s,
+  // or two leaves of one name.
+  explicit ParseExampleOp(std::vector<ExampleFeature> features, std::string nest = {});
+
+  std::string title() const override { return "parse_example"; }
+  // Error kInvalidArgument: the elements are not one byte string.
+  SpecRef result(const ElementSpec& in) const override;
+  std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override;
+
+ private:
+  std::vector<ExampleFeature> features_;
+  SpecRef spec_;
+};
+
+// For Dataset::map.
+OpRef parse_example(std::vector<ExampleFeature> features);
+
+}  // namespace penstock

@@ -1,0 +1,147 @@
+// Core where it feeds a Dataset: its workers, what is taken from them, and places.
+#include <nanobind/stl/string.h>
+
+#include <utility>
+
+#include "core.h"
+#include "dataset.h"
+#include "elements.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/chain_worker.h"
+#include "python_op.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+
+std::unique_ptr<Fulfiller> Core::chain_worker() {
+  ChainWorker::Options options{plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip};
+  return std::make_unique<ChainWorker>(pipeline_, options, *board_, local_outlet());
+}
+
+void Core::start_plan(uint32_t threads) {
+  if (threads == 0) inline_ = chain_worker();
+  for (uint32_t w = 0; w < threads; ++w) {
+    threads_.emplace_back([this, w] {
+      os::block_all_signals();
+      std::unique_ptr<Fulfiller> chain = chain_worker();
+      serve(*board_, w, *chain, rows_.get());
+    });
+  }
+}
+
+void Core::run_plan_thread(uint32_t worker) {
+#ifndef Py_GIL_DISABLED
+  board_->set_exclusive(true);
+#endif
+  nb::gil_scoped_release unlocked;
+  std::unique_ptr<Fulfiller> chain = chain_worker();
+  serve(*board_, worker, *chain, rows_.get());
+}
+
+// ---- taking
+
+// Of a unit that is taken: rows that are not there, or not those that were meant.
+std::vector<Outcome::Loss> Core::plan_losses(Unit& unit) {
+  std::vector<Outcome::Loss> losses;
+  if (!processes_) {
+    unit.kind = ResultKind::kNone;
+    std::unique_ptr<Outcome> outcome(
+        reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
+    if (outcome != nullptr) losses = std::move(outcome->losses);
+    return losses;
+  }
+  nb::object value = unit_value(unit);
+  if (value.is_none()) return losses;
+  for (nb::handle item : value) {
+    losses.push_back({nb::cast<uint32_t>(item[0]),
+                      nb::cast<uint64_t>(item[1]),
+                      nb::cast<bool>(item[3]),
+                      nb::cast<std::string>(item[2]),
+                      nullptr,
+                      {}});
+  }
+  return losses;
+}
+
+nb::object Core::object_of(const PlanOutput::Item& item) {
+  return item.row ? row_object(item.block, *item.row) : batch_object(item.block);
+}
+
+// Elements that were taken already; their ticket's error; or a null object.
+nb::object Core::take_held() {
+  if (auto item = output_->take_held()) return object_of(*item);
+  if (auto failure = output_->take_failure()) raise_plan_failure(std::move(*failure));
+  return nb::object();
+}
+
+nb::object Core::take_plan(Post& post) {
+  const uint64_t seq = feed_->current_seq();
+  const uint64_t epoch = post.epoch;
+  if (auto g = feed_->failed_granule()) {
+    Unit& unit = board_->unit_at(seq, *g);
+    if (unit.kind != ResultKind::kError || processes_) {
+      raise_failure(unit, ticket_of({&post, &unit, seq, *g, 0, 0}));
+    }
+    LoaderFailure failure{epoch, post.step, 0, {}, unit.worker, nullptr};
+    unit.kind = ResultKind::kNone;
+    std::unique_ptr<Outcome> outcome(
+        reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
+    failure.index = outcome->index;
+    failure.stage = std::move(outcome->stage);
+    failure.error = std::move(outcome->error);
+    raise_plan_failure(std::move(failure));
+  }
+  Unit& unit = board_->unit_at(seq, 0);
+  const uint64_t bytes = unit.bytes;
+  std::vector<Outcome::Loss> losses = plan_losses(unit);
+  ConsumerCounters& counters = board_->consumer();
+  for (const Outcome::Loss& loss : losses) {
+    if (loss.error != nullptr) continue;  // it is raised, not lost
+    (loss.replaced ? counters.replaced : counters.skipped).add_single_writer();
+    losses_.push_back({epoch, loss.index, loss.reason});
+  }
+  auto item = output_->take(bytes, unit.worker, std::move(losses));
+  if (item) return object_of(*item);
+  return take_held();
+}
+
+void Core::raise_plan_failure(LoaderFailure failure) {
+  feed_->fail();
+  nb::object exception = nb::steal(exception_of(failure.error));
+  PyObject* make = helper("penstock._interop", "failure_of_stage");
+  if (make == nullptr) throw nb::python_error();
+  raise(nb::borrow(make)(exception, failure.stage, failure.epoch, failure.index, failure.worker));
+}
+
+// ---- place
+
+uint64_t Core::pass_of(uint64_t epoch) const {
+  return pipeline_->rounds() == kEndless ? 0 : epoch / pipeline_->rounds();
+}
+
+uint64_t Core::begin_pass(bool resumed) {
+  const Position& at = feed_->position();
+  const uint64_t rounds = pipeline_->rounds();
+  const uint64_t into = rounds == kEndless ? at.epoch : at.epoch % rounds;
+  uint64_t epoch = at.epoch;
+  bool amid = into != 0 || at.step != 0 || !feed_->ahead().empty() || output_->anything_held();
+  if (amid && !resumed) {
+    output_->drop_held();
+    epoch = rounds == kEndless ? epoch + 1 : epoch - into + rounds;
+    seek(epoch, 0, 0, {});
+  }
+  return epoch;
+}
+
+std::string Core::plan_state() { return output_->state().to_json(); }
+
+void Core::restore_plan(const std::string& state) {
+  PlanOutput::Place place = output_->place_of(LoaderState::from_json(state));
+  output_->drop_held();
+  seek(place.position.epoch, place.position.base, place.position.step,
+       {place.ahead.begin(), place.ahead.end()});
+  output_->skip(place.skip);
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,130 @@
+#include "penstock/pipeline/dataset.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "dataset.h"
+#include "elements.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/sources/arrays.h"
+#include "penstock/pipeline/transformations/parse_example.h"
+#include "python_op.h"
+#include "python_source.h"
+#include "references.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+// `sample` is what one row of each array looks like, all of one length; `arrays` are its leaves in
+// order.
+Dataset arrays(nb::object sample, nb::list arrays) {
+  SpecRef spec = spec_of(sample.ptr());
+  if (spec->leaves().size() != nb::len(arrays)) {
+    throw Error(Code::kInternal, "arrays", "leaves that are no arrays");
+  }
+  Example columns;
+  for (size_t i = 0; i < spec->leaves().size(); ++i) {
+    nb::object object = arrays[i];
+    auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
+    const int axes = PyArray_NDIM(array);
+    columns.set(spec->leaves()[i].name,
+                Tensor::view(spec->leaves()[i].dtype,
+                             Shape(PyArray_DIMS(array), PyArray_DIMS(array) + axes),
+                             PyArray_DATA(array), share(object.ptr()),
+                             Shape(PyArray_STRIDES(array), PyArray_STRIDES(array) + axes),
+                             !PyArray_ISWRITEABLE(array)));
+  }
+  return Dataset(std::make_shared<ArraysNode>(std::move(columns), spec->nest()));
+}
+
+// (name, type, form, count, shape, dtype, default) each; see features.py.
+std::shared_ptr<Op> make_parse_example(nb::list features) {
+  std::vector<ExampleFeature> wanted;
+  for (nb::handle item : features) {
+    ExampleFeature feature;
+    feature.name = nb::cast<std::string>(item[0]);
+    feature.type = static_cast<ExampleFeature::Type>(nb::cast<int>(item[1]));
+    feature.form = static_cast<ExampleFeature::Form>(nb::cast<int>(item[2]));
+    feature.count = nb::cast<uint64_t>(item[3]);
+    feature.shape = nb::cast<std::optional<std::vector<int64_t>>>(item[4]);
+    if (nb::cast<bool>(item[5])) feature.dtype = DType::kInt32;
+    if (!nb::object(item[6]).is_none()) {
+      auto bytes = nb::cast<nb::bytes>(item[6][0]);
+      ExampleFeature::Default value;
+      const auto* from = reinterpret_cast<const std::byte*>(bytes.c_str());
+      value.values.assign(from, from + bytes.size());
+      value.lengths = nb::cast<std::vector<int64_t>>(item[6][1]);
+      feature.default_value = std::move(value);
+    }
+    wanted.push_back(std::move(feature));
+  }
+  return std::make_shared<ParseExampleOp>(std::move(wanted));
+}
+
+}  // namespace
+
+void bind_dataset(nb::module_& m) {
+  nb::class_<Op>(m, "Op", "What map does, natively. Internal.").def("title", &Op::title);
+  m.def("parse_example", &make_parse_example);
+  nb::class_<BuiltPlan>(m, "Plan", "A Dataset that was built. Internal.")
+      .def_prop_ro("titles", [](const BuiltPlan& b) { return b.plan->titles(); })
+      .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->length(0); })
+      .def_prop_ro("rounds", [](const BuiltPlan& b) { return b.plan->rounds(); })
+      .def_prop_ro("queue", [](const BuiltPlan& b) { return b.plan->queue(); })
+      .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
+      .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); })
+      .def_prop_ro("rows_per_ticket", [](const BuiltPlan& b) { return b.plan->rows_per_ticket(); });
+  m.attr("ENDLESS") = kEndless;
+
+  nb::class_<Dataset>(m, "Dataset", "Internal: use penstock.Dataset.")
+      .def_static("range", nb::overload_cast<int64_t, int64_t, int64_t>(&Dataset::range))
+      .def_static("arrays", &arrays)
+      .def_static("source_python",
+                  [](nb::object source, uint64_t length, std::string title) {
+                    return Dataset(
+                        std::make_shared<PythonSourceNode>(source.ptr(), length, std::move(title)));
+                  })
+      .def_static("tfrecord",
+                  [](std::vector<std::string> paths, std::string compression) {
+                    TFRecordOptions options;
+                    options.compression = std::move(compression);
+                    return Dataset::tfrecord(Paths(std::move(paths)), options);
+                  })
+      .def_static("zip", &Dataset::zip)
+      .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate))
+      .def("take", &Dataset::take)
+      .def("skip", &Dataset::skip)
+      .def("shard",
+           [](const Dataset& d, uint32_t rank, uint32_t world, const std::string& remainder) {
+             return d.shard(rank, world,
+                            remainder == "drop"  ? Remainder::kDrop
+                            : remainder == "pad" ? Remainder::kPad
+                                                 : Remainder::kKeep);
+           })
+      .def("shuffle",
+           [](const Dataset& d, uint64_t seed, bool reshuffle) {
+             return d.shuffle({.seed = seed, .reshuffle = reshuffle});
+           })
+      .def("enumerate", &Dataset::enumerate)
+      .def("map_op", [](const Dataset& d, std::shared_ptr<Op> op) { return d.map(std::move(op)); })
+      .def("map_python",
+           [](const Dataset& d, nb::callable function, std::string title) {
+             return d.map(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           })
+      .def("batch", [](const Dataset& d, uint64_t n,
+                       bool drop) { return d.batch(n, {.drop_remainder = drop}); })
+      .def("repeat", &Dataset::repeat, nb::arg("count").none())
+      .def("prefetch", &Dataset::prefetch, nb::arg("batches").none())
+      .def("title", [](const Dataset& d) { return d.node()->title(); })
+      .def("build", [](const Dataset& d) {
+        nb::gil_scoped_release unlocked;
+        return BuiltPlan{std::make_shared<Plan>(*d.node())};
+      });
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,42 @@
+#include "packets.h"
+
+#include <cstring>
+#include <vector>
+
+#include "penstock/workers/link.h"
+
+namespace penstock::python {
+
+void Packets::send(Slot& slot, ResultKind kind, uint64_t bytes) {
+  auto tree = encoder_.tree();
+  bytes += encoder_.payload_bytes();
+  slot.counters().bytes.add_single_writer(bytes);
+  if (!encoder_.has_tail()) {
+    if (tree.size() <= Slot::kInline) {
+      slot.finish_inline(kind, bytes, tree);
+      return;
+    }
+    if (void* block = arena_.allocate(tree.size())) {
+      std::memcpy(block, tree.data(), tree.size());
+      auto ref = arena_.share(block);
+      arena_.release(block);
+      if (ref) {
+        slot.finish_block(kind, bytes, {ref->offset, ref->bytes, ref->generation, number_},
+                          static_cast<uint32_t>(tree.size()));
+        return;
+      }
+    }
+  }
+  // No room in the arena: the consumer's supervisor takes the bytes into ordinary memory and
+  // finishes the ticket for us.
+  std::vector<std::byte> whole(encoder_.tail_offset() + encoder_.tail_bytes());
+  std::memcpy(whole.data(), tree.data(), tree.size());
+  encoder_.write_tail(whole.data() + encoder_.tail_offset());
+  uint64_t unit = slot.claim().seq * board_.granules() + slot.claim().granule;
+  PyThreadState* released = PyEval_SaveThread();
+  link_send(link_, {LinkMessage::kPayload, static_cast<uint32_t>(kind), unit, whole.size()}, whole);
+  PyEval_RestoreThread(released);
+  slot.leave_to_supervisor();
+}
+
+}  // namespace penstock::python

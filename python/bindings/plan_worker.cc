@@ -1,0 +1,85 @@
+#include "plan_worker.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <utility>
+
+#include "dataset.h"
+#include "python_op.h"
+#include "worker_process.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+
+void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) {
+  if (losses.empty()) {
+    slot.finish_inline(ResultKind::kRows, bytes, {});
+    return;
+  }
+  // A ticket of single elements that have Python in their chain is one element.
+  for (Outcome::Loss& loss : losses) {
+    if (loss.error == nullptr) continue;
+    return fail(slot, ticket_of(slot.claim()), {loss.stage, loss.index, loss.error});
+  }
+  nb::gil_scoped_acquire locked;
+  nb::list list;
+  for (const Outcome::Loss& loss : losses) {
+    nb::object reason = nb::steal(PyUnicode_DecodeUTF8(
+        loss.reason.data(), static_cast<Py_ssize_t>(loss.reason.size()), "backslashreplace"));
+    list.append(nb::make_tuple(loss.row, loss.index, reason, loss.replaced));
+  }
+  if (!packets_.encode(list.ptr())) throw nb::python_error();
+  packets_.send(slot, ResultKind::kRows, bytes);
+}
+
+void PacketOutlet::fail(Slot& slot, const Ticket& ticket, Failure failure) {
+  nb::gil_scoped_acquire locked;
+  Owned exception(exception_of(failure.error));
+  PyObject* pack = helper("penstock.errors", "pack_exception");
+  std::string name = "worker " + std::to_string(slot.claim().worker) + ", " + failure.stage;
+  Owned packed(pack == nullptr
+                   ? nullptr
+                   : PyObject_CallFunction(pack, "OsKK", exception.get(), name.c_str(),
+                                           static_cast<unsigned long long>(ticket.epoch),
+                                           static_cast<unsigned long long>(failure.position)));
+  Owned value;
+  if (packed) {
+    value = Owned(Py_BuildValue("(OIKI)", packed.get(), 0U,
+                                static_cast<unsigned long long>(failure.position),
+                                slot.claim().worker));
+  }
+  if (!value || !packets_.encode(value.get())) {
+    PyErr_Clear();
+    slot.finish_inline(ResultKind::kError, 0, {});
+    return;
+  }
+  packets_.send(slot, ResultKind::kError, 0);
+}
+
+namespace {
+
+// The whole life of a worker process of a Dataset, after Python has unpacked it.
+void serve_plan(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t number, nb::dict s,
+                const BuiltPlan& built) {
+  WorkerProcess process(worker, board_fd, arena_fd, link, number, nb::cast<int64_t>(s["pid"]));
+  rekey_globals_for_elements();
+  Packets packets(process.arena(), number, link, process.board(),
+                  process.board().place(worker).counters);
+  ChainWorker::Options options{nb::cast<uint64_t>(s["seed"]), nb::cast<uint32_t>(s["retries"]),
+                               nb::cast<std::string>(s["on_error"]) == "skip"};
+  nb::gil_scoped_release unlocked;
+  ChainWorker chain(built.plan, options, process.board(), std::make_unique<PacketOutlet>(packets));
+  serve(process.board(), worker, chain, &process.rows());
+}
+
+}  // namespace
+
+void bind_plan_worker(nb::module_& m) {
+  m.def("serve_plan", &serve_plan, nb::arg("worker"), nb::arg("board"), nb::arg("arena"),
+        nb::arg("link"), nb::arg("number"), nb::arg("settings"), nb::arg("plan"));
+}
+
+}  // namespace penstock::python

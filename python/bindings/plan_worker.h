@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+
+#include "packets.h"
+#include "penstock/pipeline/chain_worker.h"
+
+namespace nanobind {
+class module_;
+}
+
+namespace penstock::python {
+
+// What a chain's worker in another process hands over: rows are in the batch already, losses and
+// exceptions are packets. Takes the GIL for those.
+class PacketOutlet : public ChainWorker::Outlet {
+ public:
+  explicit PacketOutlet(Packets& packets) : packets_(packets) {}
+  void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) override;
+  void fail(Slot& slot, const Ticket& ticket, Failure failure) override;
+
+ private:
+  Packets& packets_;
+};
+
+void bind_plan_worker(nanobind::module_& m);
+
+}  // namespace penstock::python

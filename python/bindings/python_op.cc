@@ -1,0 +1,156 @@
+#include "python_op.h"
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "elements.h"
+#include "penstock/base/error.h"
+#include "python_worker.h"
+#include "random.h"
+#include "references.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+std::atomic<bool> rekeys_globals{false};
+
+Owned exception_in_flight() {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (value != nullptr && trace != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return Owned(value);
+}
+
+std::string text_of_exception(PyObject* exception) {
+  std::string text = Py_TYPE(exception)->tp_name;
+  Owned message(PyObject_Str(exception));
+  const char* words = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
+  if (words != nullptr && *words != 0) text += std::string(": ") + words;
+  PyErr_Clear();
+  return text;
+}
+
+class Run : public OpRun {
+ public:
+  Run(const PythonOp& op, Context& context) : op_(op), context_(context) {}
+
+  void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
+    call_for_rows(context_, keys, in.alive(), out, row, [&](uint32_t, uint32_t at) {
+      nb::object element = element_object(in, at, nullptr, false);
+      return PyTuple_CheckExact(element.ptr()) ? PyObject_CallObject(op_.function(), element.ptr())
+                                               : PyObject_CallOneArg(op_.function(), element.ptr());
+    });
+  }
+
+ private:
+  const PythonOp& op_;
+  Context& context_;
+};
+
+// What user code returned, put into its row. Throws Raised, or Error.
+void take_value(const std::function<PyObject*()>& call, Chunk& out, uint32_t row,
+                Scratch& scratch) {
+  try {
+    StayWhenEnded stay;
+    Owned value(call());
+    stay.returned();
+    if (!value) throw Raised::take();
+    put_element(value.get(), out, row, scratch);
+  } catch (nb::python_error& error) {
+    error.restore();
+    throw Raised::take();
+  }
+}
+
+}  // namespace
+
+Raised Raised::take() {
+  Raised raised;
+  Owned exception = exception_in_flight();
+  if (!exception) exception = Owned(Py_NewRef(Py_None));
+  raised.text_ = text_of_exception(exception.get());
+  raised.trouble_ = PyObject_IsInstance(exception.get(), PyExc_Exception) == 1;
+  raised.exception_ = share(exception.get());
+  return raised;
+}
+
+PyObject* exception_of(const Error& error) {
+  PyObject* type = helper("penstock.errors", std::string(name_of(error.code())).c_str());
+  // It may quote bytes of a file.
+  Owned what(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())),
+                                  "backslashreplace"));
+  if (type == nullptr || !what) return nullptr;
+  return PyObject_CallFunction(type, "Os", what.get(), error.operation().c_str());
+}
+
+PyObject* exception_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Raised& raised) {
+    return Py_NewRef(raised.exception());
+  } catch (const Error& error) {
+    PyObject* made = exception_of(error);
+    return made != nullptr ? made : exception_in_flight().release();
+  } catch (const std::exception& error) {
+    PyObject* made = PyObject_CallFunction(PyExc_RuntimeError, "s", error.what());
+    return made != nullptr ? made : exception_in_flight().release();
+  }
+}
+
+void rekey_globals_for_elements() { rekeys_globals = true; }
+
+void call_for_rows(Context& context, const Keys& keys, uint64_t alive, Chunk& out, uint32_t row,
+                   const std::function<PyObject*(uint32_t j, uint32_t row)>& call) {
+  nb::gil_scoped_acquire locked;
+  release_references();
+  // Each operation has numbers of its own.
+  const uint64_t seed = derive_key(keys.seed(), keys.operation(), KeyUse::kSamples);
+  for (uint32_t j = 0; j < keys.size(); ++j, ++row) {
+    if ((alive >> row & 1) == 0) continue;
+    if (!context.watch->progress(context.row(row))) {
+      throw Error(Code::kClosed, "worker", "the ticket was taken away");
+    }
+    if (context.watch->poisoned(context.row(row))) {
+      out.fail(row, {{}, 0, std::make_exception_ptr(Error(Code::kTimeout, "map", kPoisoned))});
+      continue;
+    }
+    for (uint32_t n = 0;; ++n) {
+      set_ticket_key(seed, keys.epoch(), keys.position(j));
+      if (rekeys_globals.load(std::memory_order_relaxed)) {
+        rekey_globals(seed, keys.epoch(), keys.position(j));
+      }
+      try {
+        take_value([&] { return call(j, row); }, out, row, context.scratch);
+      } catch (const Raised& raised) {
+        const bool again = raised.trouble() && n < context.retries;
+        context.watch->threw(again);
+        if (again) continue;
+        Failure failure{{}, 0, std::current_exception()};
+        failure.fatal = !raised.trouble();
+        out.fail(row, std::move(failure));
+      } catch (const Error& error) {
+        if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;
+        out.fail(row, {{}, 0, std::current_exception()});
+      }
+      break;
+    }
+  }
+  clear_ticket_key();
+}
+
+PythonOp::PythonOp(PyObject* function, std::string title)
+    : function_(share(function)), title_(std::move(title)) {}
+
+std::unique_ptr<OpRun> PythonOp::bind(SpecRef, Context& context) const {
+  return std::make_unique<Run>(*this, context);
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,67 @@
+#include "python_source.h"
+
+#include <utility>
+
+#include "penstock/pipeline/builder.h"
+#include "python_op.h"
+#include "references.h"
+
+namespace penstock::python {
+namespace {
+
+class PythonSource : public Indexed {
+ public:
+  PythonSource(std::shared_ptr<void> object, uint64_t length, uint32_t operation, std::string title)
+      : object_(std::move(object)),
+        length_(length),
+        operation_(operation),
+        title_(std::move(title)) {}
+
+  uint64_t length(uint64_t) const override { return length_; }
+  SpecRef spec() const override { return nullptr; }
+  bool costly() const override { return true; }
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public IndexedReader {
+   public:
+    Reader(const PythonSource& source, Context& context) : source_(source), context_(context) {}
+
+    void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
+               uint32_t row) override {
+      Keys keys(context_, at.epoch, positions, source_.operation_);
+      call_for_rows(context_, keys, ~uint64_t{0}, out, row, [&](uint32_t j, uint32_t) {
+        Owned index(PyLong_FromUnsignedLongLong(keys.position(j)));
+        return index ? PyObject_GetItem(static_cast<PyObject*>(source_.object_.get()), index.get())
+                     : nullptr;
+      });
+      for (auto& [lost, failure] : out.failures()) {
+        if (!failure.stage.empty()) continue;
+        failure.stage = source_.title_;
+        failure.position = positions[lost - row];
+      }
+    }
+
+   private:
+    const PythonSource& source_;
+    Context& context_;
+  };
+
+  std::shared_ptr<void> object_;
+  uint64_t length_;
+  uint32_t operation_;
+  std::string title_;
+};
+
+}  // namespace
+
+PythonSourceNode::PythonSourceNode(PyObject* object, uint64_t length, std::string title)
+    : object_(share(object)), length_(length), title_(std::move(title)) {}
+
+Built PythonSourceNode::build(std::vector<Built>, Builder& builder) const {
+  return {std::make_shared<PythonSource>(object_, length_, builder.operation(), title_)};
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,75 @@
+"""One pass over a Dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+    from .loader import Loader
+
+
+class DatasetIterator:
+    """What ``iter(dataset)`` returns: one pass, with a place that can be taken and restored.
+
+    One thread at a time.
+    """
+
+    def __init__(self, dataset: Dataset, loader: Loader, epoch: int, own: bool) -> None:
+        self._dataset = dataset
+        self._loader = loader
+        self._own = own  # nobody else uses the loader
+        self._over = False
+        loader._go_to_pass(epoch)
+        self._next = iter(loader).__next__
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._next()
+        except BaseException:
+            self._over = True
+            raise
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there may be something left."""
+        return not self._over
+
+    def state(self) -> dict[str, Any]:
+        """Return the place, a small JSON-able dict: exact, whatever was made ahead."""
+        return self._loader.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to where `state` was taken, in this pass or another one.
+
+        Raises
+        ------
+        InvalidArgument
+            The state was taken of another chain; the text says which stage differs.
+        """
+        self._loader.restore(state)
+        self._begin()
+
+    def reset(self, dataset: Dataset | None = None) -> None:
+        """Begin the next pass; or a pass over another Dataset: other files, other parameters."""
+        if dataset is not None:
+            if self._own:
+                self._loader.close()
+            self._dataset, self._loader, self._own = dataset, dataset.build(), True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._next = iter(self._loader).__next__
+        self._over = False
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was counted so far; see `Loader.stats`."""
+        return self._loader.stats()
+
+    def close(self) -> None:
+        """End the workers. Batches that are held stay valid."""
+        self._over = True
+        self._loader.close()

@@ -1,0 +1,159 @@
+"""What is wanted of a tf.Example: for `parse_example`."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._recipe import Operation
+from .errors import InvalidArgument
+
+_BYTES, _FLOAT32, _INT64 = 1, 2, 3
+_FIXED, _RAGGED, _STRING, _STRINGS = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature's type and shape; made by `int64`, `float32` and `bytes`."""
+
+    type: int
+    form: int
+    count: int = 1
+    shape: tuple[int, ...] | None = None
+    narrow: bool = False  # int32 of int64
+    default: tuple[builtins.bytes, list[int]] | None = None
+
+
+def int64(
+    shape: tuple[int, ...] | int = (),
+    *,
+    ragged: bool = False,
+    dtype: Any = "int64",
+    default: Any = None,
+) -> Feature:
+    """Integers: an array of `shape`, in every record; or, `ragged`, any number of them.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of what one record has. ``()``: one number.
+    ragged : bool
+        Any number of values; a batch of them is a `penstock.Ragged`.
+    dtype : {"int64", "int32"}
+        Of what comes out. A value that does not fit is an error.
+    default : number or array, optional
+        For records that lack the feature. None: they are an error.
+    """
+    name = np.dtype(dtype).name
+    if name not in ("int64", "int32"):
+        raise InvalidArgument(f"dtype is {name}; give int64 or int32", "int64")
+    return _numbers(_INT64, shape, ragged, np.dtype(name), default, "int64")
+
+
+def float32(
+    shape: tuple[int, ...] | int = (), *, ragged: bool = False, default: Any = None
+) -> Feature:
+    """Floats: an array of `shape`, in every record; or, `ragged`, any number of them.
+
+    Parameters as of `int64`.
+    """
+    return _numbers(_FLOAT32, shape, ragged, np.dtype("float32"), default, "float32")
+
+
+def bytes(
+    length: int | None = None, *, many: bool = False, default: builtins.bytes | None = None
+) -> Feature:
+    """A byte string of any length; or, of `length` bytes, an array uint8 ``(length,)``.
+
+    Parameters
+    ----------
+    length : int, optional
+        Every record's string has as many bytes; others are an error.
+    many : bool
+        Any number of strings: they come out one after the other, beside ``name/lengths``.
+    default : bytes, optional
+        For records that lack the feature. None: they are an error.
+    """
+    value = None if default is None else (builtins.bytes(default), [len(default)] if many else [])
+    if length is None:
+        return Feature(_BYTES, _STRINGS if many else _STRING, default=value)
+    if many:
+        raise InvalidArgument("give length or many, not both", "bytes")
+    return Feature(_BYTES, _FIXED, _whole(length, "bytes"), default=value)
+
+
+def parse_example(features: dict[str, Feature]) -> Operation:
+    """Take features out of tf.Examples, for `Dataset.map` over byte strings.
+
+    Parameters
+    ----------
+    features : dict
+        Name to `int64`, `float32` or `bytes`. Other features of a record are passed by.
+
+    Returns
+    -------
+    Operation
+        What comes out is a dict by these names. A record that is no tf.Example, or whose features
+        are not as declared, is a `DataLoss` that names file, record and feature.
+
+    Examples
+    --------
+    >>> ds = penstock.Dataset.tfrecord("train-*.tfrecord").map(
+    ...     penstock.parse_example({"image": penstock.bytes(), "label": penstock.int64()}))
+    """
+    if not isinstance(features, dict) or not features:
+        raise InvalidArgument("give a dict of names and features", "parse_example")
+    wanted = []
+    for name, feature in features.items():
+        if not isinstance(name, str) or not isinstance(feature, Feature):
+            raise InvalidArgument(
+                f"{name!r} is {feature!r}; give penstock.int64(), penstock.float32() or "
+                "penstock.bytes()",
+                "parse_example",
+            )
+        wanted.append(
+            (
+                name,
+                feature.type,
+                feature.form,
+                feature.count,
+                None if feature.shape is None else list(feature.shape),
+                feature.narrow,
+                feature.default,
+            )
+        )
+    return Operation("parse_example", wanted)
+
+
+def _numbers(
+    type: int, shape: Any, ragged: bool, dtype: np.dtype[Any], default: Any, name: str
+) -> Feature:
+    axes = tuple(_whole(n, name) for n in (shape if isinstance(shape, (tuple, list)) else (shape,)))
+    narrow = dtype == np.int32
+    if ragged and axes:
+        raise InvalidArgument("give shape or ragged, not both", name)
+    value = None
+    if default is not None:
+        array = np.asarray(default, dtype)
+        if ragged:
+            array = array.reshape(-1)
+        elif array.shape != axes:
+            array = np.broadcast_to(array, axes)
+        value = (np.ascontiguousarray(array).tobytes(), [])
+    if ragged:
+        return Feature(type, _RAGGED, narrow=narrow, default=value)
+    return Feature(type, _FIXED, math.prod(axes), axes, narrow, value)
+
+
+def _whole(number: Any, name: str) -> int:
+    try:
+        length = int(number.__index__())
+    except (AttributeError, TypeError):
+        raise InvalidArgument(f"{number!r} is no length", name) from None
+    if length < 0:
+        raise InvalidArgument(f"a length is {length}; give 0 or more", name)
+    return length
