@@ -1,9 +1,15 @@
 #include "penstock/io/tfrecord_files.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
+#include "penstock/io/tfrecord_index.h"
 
 namespace penstock {
 
@@ -26,6 +32,70 @@ size_t TFRecordFiles::file_of(uint64_t record) const {
   return static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), record) -
                              begins_.begin()) -
          1;
+}
+
+namespace {
+
+// Indices of several files, of which each thread takes the next that nobody has begun.
+class Indexing {
+ public:
+  Indexing(FilePool& pool, const std::vector<std::string>& paths)
+      : pool_(pool), paths_(paths), indices_(paths.size()), errors_(paths.size()) {}
+
+  void run(size_t threads) {
+    std::vector<std::thread> others;
+    while (others.size() + 1 < threads) {
+      try {
+        others.emplace_back([this] {
+          os::block_all_signals();
+          work();
+        });
+      } catch (const std::system_error&) {
+        break;  // as many as there may be
+      }
+    }
+    work();
+    for (std::thread& thread : others) thread.join();
+  }
+
+  std::vector<RecordIndex> take() {
+    for (const std::exception_ptr& error : errors_) {
+      if (error != nullptr) std::rethrow_exception(error);
+    }
+    return std::move(indices_);
+  }
+
+ private:
+  void work() {
+    while (!failed_.load(std::memory_order_relaxed)) {
+      const size_t file = next_.fetch_add(1, std::memory_order_relaxed);
+      if (file >= paths_.size()) return;
+      try {
+        indices_[file] = index_tfrecord(*pool_.get(pool_.add(paths_[file])));
+      } catch (...) {
+        errors_[file] = std::current_exception();
+        failed_.store(true, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  FilePool& pool_;
+  const std::vector<std::string>& paths_;
+  std::vector<RecordIndex> indices_;
+  std::vector<std::exception_ptr> errors_;
+  std::atomic<size_t> next_{0};
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace
+
+std::shared_ptr<const TFRecordFiles> index_tfrecords(std::shared_ptr<FilePool> pool,
+                                                     std::vector<std::string> paths,
+                                                     unsigned threads) {
+  Indexing indexing(*pool, paths);
+  indexing.run(std::min<size_t>(threads, paths.size()));
+  std::vector<RecordIndex> indices = indexing.take();
+  return std::make_shared<TFRecordFiles>(std::move(pool), std::move(paths), std::move(indices));
 }
 
 }  // namespace penstock

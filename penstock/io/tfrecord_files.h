@@ -41,4 +41,10 @@ class TFRecordFiles {
   std::vector<uint64_t> begins_;  // one more than files
 };
 
+// Indexes these files, up to `threads` at the same time, in the calling thread and others. Error as
+// index_tfrecord's and FileSystem::open's, of the first file that has one; it names the file.
+std::shared_ptr<const TFRecordFiles> index_tfrecords(std::shared_ptr<FilePool> pool,
+                                                     std::vector<std::string> paths,
+                                                     unsigned threads);
+
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #include "penstock/io/tfrecord_reader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <new>
 #include <utility>
 
@@ -18,8 +19,7 @@ void TFRecordReader::read(std::span<const uint64_t> records) {
   const std::span frames = std::span(frames_).first(locate(records));
   uint64_t bytes = 0;
   for (const Frame& frame : frames) bytes += frame.failed ? 0 : frame.place.bytes;
-  make_room(bytes);
-  std::byte* to = buffer_.get();
+  std::byte* to = make_room(bytes);
   for (Frame& frame : frames) {
     frame.bytes = to;
     if (!frame.failed) to += frame.place.bytes;
@@ -70,17 +70,25 @@ size_t TFRecordReader::locate(std::span<const uint64_t> records) {
   return records.size();
 }
 
-void TFRecordReader::make_room(uint64_t bytes) {
-  if (bytes <= capacity_) return;
-  buffer_.reset();  // before the larger one is taken
-  capacity_ = 0;
+// A buffer that nobody holds, of at least this size.
+std::byte* TFRecordReader::make_room(uint64_t bytes) {
+  for (buffer_ = 0; buffer_ < buffers_.size(); ++buffer_) {
+    if (buffers_[buffer_].bytes.use_count() <= 1) break;
+  }
+  if (buffer_ == buffers_.size()) buffers_.emplace_back();
+  // What its holders read of it, perhaps on other threads, they read before they let go of it.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  Buffer& buffer = buffers_[buffer_];
+  if (bytes <= buffer.size) return buffer.bytes.get();
+  buffer = {};                                // before the larger one is taken
   const uint64_t wanted = bytes + bytes / 4;  // chunks differ a little
-  buffer_.reset(new (std::nothrow) std::byte[wanted]);
-  if (buffer_ == nullptr) {
+  std::unique_ptr<std::byte[]> made(new (std::nothrow) std::byte[wanted]);
+  if (made == nullptr) {
     throw Error(Code::kOutOfMemory, "tfrecord",
                 "no memory for " + std::to_string(wanted) + " bytes of records");
   }
-  capacity_ = wanted;
+  buffer = {std::move(made), wanted};
+  return buffer.bytes.get();
 }
 
 // REQUIRED: frames of one file.

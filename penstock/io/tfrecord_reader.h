@@ -32,9 +32,12 @@ class TFRecordReader {
   // REQUIRED: at most kChunk of them, each < files->size().
   void read(std::span<const uint64_t> records);
 
-  // Of the last read(): the payload of its row-th record, a view until the next read(). Empty for a
-  // row that failed.
+  // Of the last read(): the payload of its row-th record, a view until the next read(), or for as
+  // long as memory() is held. Empty for a row that failed.
   std::span<const std::byte> payload(size_t row) const { return payloads_[row]; }
+  // What the payloads of the last read() point into. While somebody else holds it, the reader
+  // leaves it alone and reads to other memory.
+  std::shared_ptr<void> memory() const { return buffers_[buffer_].bytes; }
   // None in nearly all chunks; in no order.
   std::span<const Failure> failures() const { return failures_; }
 
@@ -47,8 +50,13 @@ class TFRecordReader {
     bool failed;
   };
 
+  struct Buffer {
+    std::shared_ptr<std::byte[]> bytes;
+    uint64_t size = 0;
+  };
+
   size_t locate(std::span<const uint64_t> records);
-  void make_room(uint64_t bytes);
+  std::byte* make_room(uint64_t bytes);
   void fetch(std::span<Frame> frames);
   void fetch_from(File& file, std::span<Frame> frames);
   void verify(Frame& frame);
@@ -60,8 +68,8 @@ class TFRecordReader {
   std::array<File::Segment, kChunk> segments_;
   std::array<std::span<const std::byte>, kChunk> payloads_;
   std::vector<Failure> failures_;
-  std::unique_ptr<std::byte[]> buffer_;
-  uint64_t capacity_ = 0;
+  std::vector<Buffer> buffers_;  // as many as were ever held at the same time
+  size_t buffer_ = 0;            // that of the last read()
 };
 
 }  // namespace penstock

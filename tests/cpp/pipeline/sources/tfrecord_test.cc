@@ -1,0 +1,182 @@
+#include "penstock/pipeline/sources/tfrecord.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "../../io/tfrecords.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+
+namespace penstock {
+namespace {
+
+std::string text_of(const Chunk& chunk, uint32_t row) {
+  return {reinterpret_cast<const char*>(chunk.at(0, row)),
+          static_cast<size_t>(chunk.shape(0, row)[0])};
+}
+
+struct TFRecordSource : testing::Test, TFRecords {
+  // The whole of it, with <lost> for what is lost.
+  std::vector<std::string> all(const Node& node) {
+    Builder builder(files);
+    IndexedRef stage = builder.build(node).indexed;
+    std::unique_ptr<IndexedReader> reader = stage->reader(context);
+    std::vector<std::string> made;
+    failures.clear();
+    for (uint64_t begin = 0; begin < stage->length(0); begin += Chunk::kRows) {
+      std::vector<uint64_t> positions(std::min<uint64_t>(64, stage->length(0) - begin));
+      std::iota(positions.begin(), positions.end(), begin);
+      chunk.reset(stage->spec(), static_cast<uint32_t>(positions.size()));
+      reader->fetch({}, positions, chunk, 0);
+      for (uint32_t row = 0; row < positions.size(); ++row) {
+        made.push_back(chunk.alive() >> row & 1 ? text_of(chunk, row) : "<lost>");
+      }
+      for (auto& [row, failure] : chunk.failures()) failures.push_back(failure);
+      scratch.empty();
+    }
+    return made;
+  }
+
+  template <class F>
+  static Error error_of(F f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      return error;
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return {Code::kInternal, "", ""};
+  }
+  static Error error_of(const Failure& failure) {
+    return error_of([&] { std::rethrow_exception(failure.error); });
+  }
+
+  Scratch scratch;
+  Context context{scratch};
+  Chunk chunk{scratch};
+  std::vector<Failure> failures;
+};
+
+TEST_F(TFRecordSource, records_are_byte_strings_file_after_file) {
+  std::vector<std::string> expected;
+  for (size_t i = 0; i < 5; ++i) {
+    auto some = payloads(i == 2 ? 0 : 40 * i + 3, i);
+    write("in/part-" + std::to_string(i), some);
+    expected.insert(expected.end(), some.begin(), some.end());
+  }
+  TFRecordNode node("in/part-*", {});
+  EXPECT_EQ(all(node), expected);
+  Built built = Builder(files).build(node);
+  EXPECT_EQ(built.indexed->spec()->to_string(), "{: bytes}");
+  EXPECT_FALSE(built.indexed->costly());
+}
+
+TEST_F(TFRecordSource, what_one_fetch_made_outlives_the_next) {
+  auto some = payloads(130);
+  write("file", some);
+  Builder builder(files);
+  IndexedRef stage = builder.build(TFRecordNode("file", {})).indexed;
+  auto reader = stage->reader(context);
+  // One chunk that is made in pieces, as concatenate does, and chunks that are used together, as
+  // for a batch of strings.
+  Chunk other(scratch);
+  std::vector<uint64_t> positions{3, 129, 7}, more{64, 65, 66, 2};
+  chunk.reset(stage->spec(), 7);
+  reader->fetch({}, positions, chunk, 0);
+  reader->fetch({}, more, chunk, 3);
+  other.reset(stage->spec(), 3);
+  reader->fetch({}, std::vector<uint64_t>{10, 11, 12}, other, 0);
+  positions.insert(positions.end(), more.begin(), more.end());
+  for (uint32_t row = 0; row < 7; ++row) EXPECT_EQ(text_of(chunk, row), some[positions[row]]);
+  for (uint32_t row = 0; row < 3; ++row) EXPECT_EQ(text_of(other, row), some[10 + row]);
+}
+
+TEST_F(TFRecordSource, it_is_indexed_once_whoever_builds_it) {
+  for (char name : {'a', 'b', 'c'}) write(std::string(1, name), payloads(20));
+  TFRecordNode node({"a", "b", "c"}, {});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { EXPECT_EQ(Builder(files).build(node).indexed->length(0), 60u); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(files->opened, 3);
+  EXPECT_EQ(all(node).size(), 60u);
+  EXPECT_EQ(files->opened, 3) << "and read through the same open files";
+
+  auto elsewhere = std::make_shared<MemoryFiles>();
+  for (char name : {'a', 'b', 'c'}) (*elsewhere)[std::string(1, name)] = "";
+  EXPECT_EQ(Builder(elsewhere).build(node).indexed->length(0), 0u);
+}
+
+TEST_F(TFRecordSource, what_is_known_beforehand_is_an_error_of_the_build) {
+  std::vector<std::string> paths;
+  for (int i = 0; i < 100; ++i) {
+    paths.push_back("file-" + std::to_string(i));
+    write(paths.back(), payloads(3));
+  }
+  auto build = [&](Paths what) { Builder(files).build(TFRecordNode(std::move(what), {})); };
+  EXPECT_EQ(error_of([&] { build("nothing-*"); }).code(), Code::kNotFound);
+  files->before_read("file-57", [] { throw Error(Code::kSystem, "read", "file-57: it burns"); });
+  Error error = error_of([&] { build("file-*"); });
+  EXPECT_EQ(error.code(), Code::kSystem);
+  EXPECT_STREQ(error.what(), "read: file-57: it burns");
+  files->remove("file-3");
+  error = error_of([&] { build(paths); });
+  EXPECT_EQ(error.code(), Code::kNotFound);
+  EXPECT_NE(std::string(error.what()).find("file-3"), std::string::npos);
+  files->before_read("file-57", {});
+  build("file-*");
+}
+
+TEST_F(TFRecordSource, arguments_that_cannot_be) {
+  auto code = [](Paths paths, TFRecordOptions options) {
+    return error_of([&] { TFRecordNode(paths, options); }).code();
+  };
+  EXPECT_EQ(code(std::vector<std::string>{}, {}), Code::kInvalidArgument);
+  EXPECT_EQ(code("x", {.compression = "brotli"}), Code::kInvalidArgument);
+  for (const char* compression : {"gzip", "zlib"}) {
+    Error error = error_of([&] { TFRecordNode("x", {.compression = compression}); });
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("stream"), std::string::npos);
+  }
+}
+
+TEST_F(TFRecordSource, a_title_names_the_files_and_opens_none) {
+  EXPECT_EQ(TFRecordNode("train-*.tfrecord", {}).title(), "tfrecord(train-*.tfrecord)");
+  EXPECT_EQ(TFRecordNode({"a", "b", "c"}, {}).title(), "tfrecord(a, b, c)");
+  const std::string many = TFRecordNode({"a", "b", "c", "d", "e"}, {}).title();
+  EXPECT_TRUE(many.starts_with("tfrecord(a, b, c, and 2 more: ")) << many;
+  EXPECT_NE(TFRecordNode({"a", "b", "c", "d", "f"}, {}).title(), many);
+  EXPECT_NE(TFRecordNode({"a", "b", "c", "de", ""}, {}).title(), many);
+}
+
+TEST_F(TFRecordSource, a_record_that_is_wrong_fails_alone_at_its_place) {
+  auto some = payloads(100);
+  std::string& bytes = write("file", some);
+  const RecordIndex where = index("file");
+  bytes[where.at(70).offset + 14] ^= 1;
+  TFRecordNode node("file", {});
+  std::vector<std::string> expected = some;
+  expected[70] = "<lost>";
+  EXPECT_EQ(all(node), expected);
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0].stage, "tfrecord(file)");
+  EXPECT_EQ(failures[0].position, 70u);
+  Error error = error_of(failures[0]);
+  EXPECT_EQ(error.code(), Code::kDataLoss);
+  for (std::string part :
+       {std::string("file, record 70"), "byte " + std::to_string(where.at(70).offset),
+        "(" + std::to_string(where.at(70).bytes) + " bytes)", std::string("checksum")}) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+
+  bytes.resize(where.at(98).offset + 5);  // after it was indexed
+  expected[98] = expected[99] = "<lost>";
+  EXPECT_EQ(all(node), expected);
+  ASSERT_EQ(failures.size(), 3u);
+  EXPECT_EQ(error_of(failures[1]).code(), Code::kDataLoss);
+}
+
+}  // namespace
+}  // namespace penstock
