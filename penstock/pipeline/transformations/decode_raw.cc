@@ -1,0 +1,67 @@
+#include "penstock/pipeline/transformations/decode_raw.h"
+
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+Error wrong_length(const Leaf& in, const Leaf& out, uint64_t bytes) {
+  return {Code::kInvalidArgument, "decode_raw",
+          "'" + in.name + "' has " + std::to_string(bytes) + " bytes; " +
+              std::string(name_of(out.dtype)) + " " + to_string(out.shape) + " has " +
+              std::to_string(static_cast<uint64_t>(out.fixed_values()) * size_of(out.dtype))};
+}
+
+class DecodeRun : public FieldOp::Run {
+ public:
+  // Copied, for bytes of a record may lie at any address, and an array's values may not.
+  void run(const Chunk& in, size_t from, Chunk& out, size_t to, uint32_t row,
+           uint32_t end) override {
+    std::byte* first = out.dense(to);
+    const uint64_t bytes = out.row_bytes(to), stride = out.stride(to);
+    each_alive(in.alive() & out.alive(), row, end, [&](uint32_t i) {
+      const auto own = static_cast<uint64_t>(in.shape(from, i)[0]);
+      if (own != bytes) {
+        Error error = wrong_length(in.spec()->leaves()[from], out.spec()->leaves()[to], own);
+        return out.fail(i, {"", 0, std::make_exception_ptr(error)});
+      }
+      if (bytes > 0) std::memcpy(first + i * stride, in.at(from, i), bytes);
+    });
+  }
+};
+
+}  // namespace
+
+DecodeRawOp::DecodeRawOp(std::string field, DType dtype, Shape shape)
+    : FieldOp("decode_raw", {std::move(field)}), dtype_(dtype), shape_(std::move(shape)) {
+  if (!is_valid(dtype)) throw Error(Code::kInvalidArgument, name(), "there is no such dtype");
+  const int64_t values = element_count(shape_);
+  if (__builtin_mul_overflow(static_cast<uint64_t>(values), size_of(dtype), &bytes_)) {
+    throw Error(Code::kInvalidArgument, name(), to_string(shape_) + " is too large");
+  }
+}
+
+std::string DecodeRawOp::title() const {
+  return "decode_raw(" + fields()[0] + ", " + std::string(name_of(dtype_)) + ", " +
+         to_string(shape_) + ")";
+}
+
+Leaf DecodeRawOp::result_of(const Leaf& in) const {
+  Leaf out{in.name, LeafKind::kDense, dtype_, shape_};
+  if (in.dtype != DType::kUint8 || in.shape.size() != 1 || in.kind == LeafKind::kText) {
+    throw Error(Code::kInvalidArgument, name(), "'" + in.name + "' is no string of bytes");
+  }
+  if (in.fixed() && static_cast<uint64_t>(in.shape[0]) != bytes_) {
+    throw wrong_length(in, out, static_cast<uint64_t>(in.shape[0]));
+  }
+  return out;
+}
+
+std::unique_ptr<FieldOp::Run> DecodeRawOp::bind_leaf(const Leaf&, const Leaf&, Context&) const {
+  return std::make_unique<DecodeRun>();
+}
+
+}  // namespace penstock
