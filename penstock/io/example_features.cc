@@ -39,6 +39,17 @@ bool is_shape_of(std::span<const int64_t> shape, uint64_t count) {
   return values == count;
 }
 
+// Whether a shape is one of so many values.
+bool has(const Shape& shape, uint64_t count) {
+  uint64_t values = 1;
+  for (int64_t length : shape) {
+    if (length < 0) return false;
+    if (length != 0 && values > kMostBytes / static_cast<uint64_t>(length)) return false;
+    values *= static_cast<uint64_t>(length);
+  }
+  return values == count;
+}
+
 // What is wrong with it; "" if nothing is.
 std::string wrong(const ExampleFeature& feature) {
   const bool bytes = feature.type == Type::kBytes;
@@ -60,6 +71,13 @@ std::string wrong(const ExampleFeature& feature) {
   if (feature.shape &&
       (feature.form != Form::kFixed || !is_shape_of(*feature.shape, feature.count))) {
     return "its shape is not that of " + std::to_string(feature.count) + " values";
+  }
+  if (feature.shape) {
+    if (feature.form != Form::kFixed) return "only a fixed number of values has a shape";
+    if (!has(*feature.shape, feature.count)) {
+      return "a shape of " + to_string(*feature.shape) + " does not have " +
+             std::to_string(feature.count) + " values";
+    }
   }
   if (!feature.default_value) return "";
   const auto& [values, lengths] = *feature.default_value;

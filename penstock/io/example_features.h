@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/memory/dtype.h"
+#include "penstock/memory/tensor.h"
 
 namespace penstock {
 
@@ -29,17 +30,16 @@ struct ExampleFeature {
   Type type = Type::kBytes;
   Form form = Form::kString;
   uint64_t count = 1;                         // kFixed
+  std::optional<Shape> shape = {};            // kFixed: of the `count` values; nullopt: any
   std::optional<DType> dtype = {};            // of what comes out; nullopt: the type's own
   std::optional<Default> default_value = {};  // for records that lack it; nullopt: they fail
-  // kFixed: how the `count` values lie in an array; nullopt: one number is {}, others are {count}.
-  std::optional<std::vector<int64_t>> shape = {};
 
   // kUint8, kFloat32, kInt64; or kInt32 of kInt64, where a value that does not fit is a failure.
   DType output() const;
 };
 
 // Error kInvalidArgument: no or too many features, a name that comes twice, a form or dtype that
-// the type cannot have, a default of another size.
+// the type cannot have, a shape or default of another size.
 void check(std::span<const ExampleFeature> features, const char* operation);
 
 // One feature of one record. Of kFixed the caller says where it is to be written; of the others the

@@ -400,6 +400,15 @@ TEST(ExampleParser, what_cannot_be_wanted_is_an_error) {
                              {Type::kInt64, static_cast<DType>(99)}}) {
     EXPECT_TRUE(refused({{.name = "a", .type = type, .form = Form::kFixed, .dtype = dtype}}));
   }
+  const auto shaped = [](ExampleFeature feature, Shape shape) {
+    feature.shape = std::move(shape);
+    return feature;
+  };
+  EXPECT_FALSE(refused({shaped(ints("a", 6), {2, 3}), shaped(floats("b", 1), {})}));
+  EXPECT_TRUE(refused({shaped(ints("a", 6), {2, 2})}));
+  EXPECT_TRUE(refused({shaped(ints("a", 6), {-2, -3})}));
+  EXPECT_TRUE(refused({shaped(ints("a", 0), {int64_t{1} << 62, 4})}));
+  EXPECT_TRUE(refused({shaped(ragged("a", Type::kInt64), {1})}));
   EXPECT_TRUE(refused({with_default(ints("a", 2), raw<int64_t>({1}))}));
   EXPECT_TRUE(refused({with_default(ragged("a", Type::kInt64), "1234")}));
   EXPECT_TRUE(refused({with_default(string("a"), "1234", {4})}));
