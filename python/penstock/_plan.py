@@ -124,7 +124,8 @@ def plan_of(source: Any, samples: bool) -> Plan:
     """
     title = type(source).__name__
     if isinstance(source, _dataset_type()):
-        return Plan("plan", source, repr(source), built=source._built(), python=source._python)
+        chain = source._alone()
+        return Plan("plan", chain, repr(chain), built=chain._built(), python=chain._python)
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
     if _is_columns(source):

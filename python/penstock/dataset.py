@@ -54,12 +54,24 @@ class Dataset:
 
     @classmethod
     def _make(
-        cls, method: str, arguments: tuple[Any, ...], inputs: tuple[Dataset, ...] = ()
+        cls,
+        method: str,
+        arguments: tuple[Any, ...],
+        inputs: tuple[Dataset, ...] = (),
+        native: Any = None,
     ) -> Dataset:
         self = object.__new__(cls)
         self._recipe = (method, arguments)
         self._inputs = inputs
         self._python = method.endswith("_python") or any(i._python for i in inputs)
+        self._lock = threading.RLock()
+        self._plan: Any = None
+        self._loader: Loader | None = None
+        self._latest: weakref.ref[DatasetIterator] | None = None
+        self._passes = 0
+        if native is not None:
+            self._native = native
+            return self
         given = [a._native if isinstance(a, Operation) else a for a in arguments]
         if not inputs:
             self._native = getattr(_engine.Dataset, method)(*given)
@@ -67,11 +79,6 @@ class Dataset:
             self._native = getattr(inputs[0]._native, method)(*given)
         else:
             self._native = getattr(_engine.Dataset, method)([i._native for i in inputs], *given)
-        self._lock = threading.RLock()
-        self._plan: Any = None
-        self._loader: Loader | None = None
-        self._latest: weakref.ref[DatasetIterator] | None = None
-        self._passes = 0
         return self
 
     def _then(self, method: str, *arguments: Any) -> Dataset:
@@ -296,6 +303,13 @@ class Dataset:
                 iterator = DatasetIterator(self, self._loader, epoch, own=False)
                 self._latest = weakref.ref(iterator)
             return iterator
+
+    def _alone(self) -> Dataset:
+        """The same chain without what iterating leaves here: what a Loader may keep."""
+        method, arguments = self._recipe
+        alone = Dataset._make(method, arguments, self._inputs, self._native)
+        alone._plan = self._built()
+        return alone
 
     def _built(self) -> Any:
         with self._lock:

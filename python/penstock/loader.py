@@ -282,7 +282,7 @@ class Loader:
                 with self._lock:
                     if serial != self._serial:
                         return  # another iteration was begun since
-                    if self._core.position()[0] > taken_at + 1 or self._is_empty():
+                    if self._is_empty(taken_at):
                         raise InvalidArgument("the source is empty: it gave no batch", "Loader")
                     self._end_epoch()
                     epoch = self._core.position()[0]
@@ -291,8 +291,11 @@ class Loader:
             taken_at = epoch
             yield batch
 
-    def _is_empty(self) -> bool:
-        return self._plan.kind == "plan" and self._plan.built.length == 0
+    def _is_empty(self, taken_at: int) -> bool:
+        """Whether a whole epoch gave nothing, since a batch of epoch `taken_at`."""
+        if self._plan.kind == "plan":
+            return bool(self._plan.built.length == 0)
+        return bool(self._core.position()[0] > taken_at + 1)
 
     def _go_to_pass(self, number: int) -> None:
         """For a Dataset: the next ``for`` is this pass, counted from 0."""

@@ -1,0 +1,121 @@
+"""Functions that the tests of Dataset map: in a module, so that any worker finds them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+
+import penstock
+
+
+def described(number: Any) -> dict[str, Any]:
+    """Of every kind of leaf one, and a random number."""
+    return {
+        "number": number * 2,
+        "text": str(number),
+        "bytes": b"x" * int(number % 5),
+        "image": np.full((3, 4), number, np.float32),
+        "draw": penstock.rng().integers(1 << 40),
+        "nested": (number, [number + 1.5]),
+    }
+
+
+def drawn(number: Any) -> Any:
+    return penstock.rng().integers(1 << 40)
+
+
+def global_draw(number: Any) -> Any:
+    return np.random.randint(1 << 30)
+
+
+def added(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def refuses_seven(number: Any) -> Any:
+    if number % 100 == 7:
+        raise ValueError(f"not {number}")
+    return number
+
+
+def as_long_as(number: Any) -> Any:
+    return np.arange(number)
+
+
+class FailsOnce:
+    """Raises for each number the first time that it is asked for it in this process."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def __call__(self, number: Any) -> Any:
+        if int(number) in self.seen:
+            return number
+        self.seen.add(int(number))
+        raise OSError(f"{number} is not there yet")
+
+
+class KillsOnce:
+    """Kills the worker process at a number, once: a file says whether it did."""
+
+    def __init__(self, number: int, path: str) -> None:
+        self.number = number
+        self.path = path
+
+    def __call__(self, number: Any) -> Any:
+        if number == self.number and not os.path.exists(self.path):
+            open(self.path, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+
+class Kills:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, number: Any) -> Any:
+        if number == self.number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+
+class Sleeps:
+    def __init__(self, number: int, seconds: float) -> None:
+        self.number = number
+        self.seconds = seconds
+
+    def __call__(self, number: Any) -> Any:
+        if number == self.number:
+            time.sleep(self.seconds)
+        return number
+
+
+class Squares:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= self.count:
+            raise IndexError(index)
+        return {"x": np.full(2, index), "y": index * index}
+
+
+def stop(number: Any) -> Any:
+    raise StopIteration
+
+
+def interrupted(number: Any) -> Any:
+    if number == 3:
+        raise KeyboardInterrupt
+    return number
+
+
+def as_it_is(value: Any) -> Any:
+    return value
