@@ -30,9 +30,10 @@ struct ExampleFeature {
   Type type = Type::kBytes;
   Form form = Form::kString;
   uint64_t count = 1;                         // kFixed
-  std::optional<Shape> shape = {};            // kFixed: of the `count` values; nullopt: any
   std::optional<DType> dtype = {};            // of what comes out; nullopt: the type's own
   std::optional<Default> default_value = {};  // for records that lack it; nullopt: they fail
+  // kFixed: how the `count` values lie in an array; nullopt: one number is {}, others are {count}.
+  std::optional<Shape> shape = {};
 
   // kUint8, kFloat32, kInt64; or kInt32 of kInt64, where a value that does not fit is a failure.
   DType output() const;
