@@ -5,9 +5,12 @@
 #include "penstock/pipeline/sources/range.h"
 #include "penstock/pipeline/sources/tfrecord.h"
 #include "penstock/pipeline/transformations/batch.h"
+#include "penstock/pipeline/transformations/cast.h"
 #include "penstock/pipeline/transformations/concatenate.h"
+#include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/enumerate.h"
 #include "penstock/pipeline/transformations/map.h"
+#include "penstock/pipeline/transformations/normalize.h"
 #include "penstock/pipeline/transformations/prefetch.h"
 #include "penstock/pipeline/transformations/repeat.h"
 #include "penstock/pipeline/transformations/shuffle.h"
@@ -68,6 +71,16 @@ Dataset Dataset::repeat(std::optional<uint64_t> count) const {
 }
 Dataset Dataset::prefetch(std::optional<uint32_t> batches) const {
   return made<PrefetchNode>(node_, batches);
+}
+
+OpRef normalize(std::vector<float> mean, std::vector<float> std, std::vector<std::string> fields) {
+  return std::make_shared<NormalizeOp>(std::move(mean), std::move(std), std::move(fields));
+}
+OpRef cast(DType dtype, std::vector<std::string> fields) {
+  return std::make_shared<CastOp>(dtype, std::move(fields));
+}
+OpRef decode_raw(std::string field, DType dtype, Shape shape) {
+  return std::make_shared<DecodeRawOp>(std::move(field), dtype, std::move(shape));
 }
 
 }  // namespace penstock

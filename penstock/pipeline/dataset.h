@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "penstock/io/glob.h"
 #include "penstock/pipeline/dataset_options.h"
+#include "penstock/pipeline/function_op.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/op.h"
@@ -49,7 +51,22 @@ class Dataset {
 
   // ---- transformations
 
+  // An operation: parse_example(...), normalize(...), one of your own.
   Dataset map(OpRef op) const;
+  // A function Example(const Example& element, SampleContext& context), called from several threads
+  // at once; see FunctionOp. `name`: in titles, states and errors.
+  template <class F>
+  requires std::invocable<const F&, const Example&, SampleContext&> Dataset
+  map(F function, std::string name = "function")
+  const { return map(std::make_shared<FunctionOp>(std::move(name), std::move(function))); }
+  // A quick function of one field's values, void(std::span<const In>, std::span<Out>), that writes
+  // where they are wanted; see FieldFunctionOp. `shape`: of the result; nothing: the same.
+  template <class In, class Out = In, class F>
+  Dataset map_field(std::string field, std::optional<Shape> shape, F function,
+                    std::string name = "function") const {
+    return map(std::make_shared<FieldFunctionOp<In, Out>>(std::move(name), std::move(field),
+                                                          std::move(shape), std::move(function)));
+  }
   // All elements in an order of its own for each epoch, exactly, in no memory.
   Dataset shuffle(const ShuffleOptions& options) const;
   Dataset take(uint64_t n) const;
@@ -73,5 +90,15 @@ class Dataset {
  private:
   Node::Ref node_;
 };
+
+// ---- operations, for Dataset::map
+
+// (x - mean) / std in float32, of all arrays or of those in `fields`; see NormalizeOp.
+OpRef normalize(std::vector<float> mean, std::vector<float> std,
+                std::vector<std::string> fields = {});
+// Another dtype; see CastOp.
+OpRef cast(DType dtype, std::vector<std::string> fields = {});
+// A byte string as an array; see DecodeRawOp.
+OpRef decode_raw(std::string field, DType dtype, Shape shape);
 
 }  // namespace penstock

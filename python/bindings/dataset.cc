@@ -66,11 +66,28 @@ std::shared_ptr<Op> make_parse_example(nb::list features) {
   return std::make_shared<ParseExampleOp>(std::move(wanted));
 }
 
+DType dtype_named(const std::string& name) {
+  if (auto dtype = dtype_from_name(name)) return *dtype;
+  throw Error(Code::kInvalidArgument, "dtype", name + " is none that a feed can have");
+}
+
+std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(std::move(op)); }
+
 }  // namespace
 
 void bind_dataset(nb::module_& m) {
   nb::class_<Op>(m, "Op", "What map does, natively. Internal.").def("title", &Op::title);
   m.def("parse_example", &make_parse_example);
+  m.def("normalize",
+        [](std::vector<float> mean, std::vector<float> std, std::vector<std::string> fields) {
+          return mutable_op(normalize(std::move(mean), std::move(std), std::move(fields)));
+        });
+  m.def("cast", [](const std::string& dtype, std::vector<std::string> fields) {
+    return mutable_op(cast(dtype_named(dtype), std::move(fields)));
+  });
+  m.def("decode_raw", [](std::string field, const std::string& dtype, Shape shape) {
+    return mutable_op(decode_raw(std::move(field), dtype_named(dtype), std::move(shape)));
+  });
   nb::class_<BuiltPlan>(m, "Plan", "A Dataset that was built. Internal.")
       .def_prop_ro("titles", [](const BuiltPlan& b) { return b.plan->titles(); })
       .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->length(0); })

@@ -29,11 +29,14 @@ __all__ = [
     "WorkerTraceback",
     "__version__",
     "bytes",
+    "cast",
+    "decode_raw",
     "errors",
     "float32",
     "int64",
     "jax",
     "keras",
+    "normalize",
     "parse_example",
     "ragged",
     "rng",
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     )
     from .features import bytes, float32, int64, parse_example
     from .loader import Loader
+    from .operations import cast, decode_raw, normalize
     from .streams import threadsafe
 
     __version__: str
@@ -73,8 +77,11 @@ _HOMES = {
     "Permutation": "_engine",
     "Ragged": "_ragged",
     "bytes": "features",
+    "cast": "operations",
+    "decode_raw": "operations",
     "float32": "features",
     "int64": "features",
+    "normalize": "operations",
     "parse_example": "features",
     "ragged": "_ragged",
     "rng": "_engine",

@@ -37,7 +37,7 @@ def feed(
     source: Any,
     *,
     workers: int | None = None,
-    use_multiprocessing: bool = False,
+    use_multiprocessing: bool | None = None,
     max_queue_size: int = 10,
     **options: Any,
 ) -> Feed | StreamFeed:
