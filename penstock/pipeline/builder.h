@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,13 @@ class Builder {
   const std::shared_ptr<FileSystem>& files() const { return files_; }
   // The open files that all sources of the plan share.
   const std::shared_ptr<FilePool>& pool();
+  // There is a shard in the plan, of so many ranks, which `all` elements are dealt out to.
+  struct Sharded {
+    uint32_t world = 1;
+    uint64_t all = 0;
+  };
+  void set_sharded(const Sharded& sharded) { sharded_ = sharded; }
+  const std::optional<Sharded>& sharded() const { return sharded_; }
   // Of all nodes that were built, in the order of a walk that takes inputs first.
   const std::vector<std::string>& titles() const { return titles_; }
 
@@ -31,6 +39,7 @@ class Builder {
   std::shared_ptr<FileSystem> files_;
   std::shared_ptr<FilePool> pool_;
   uint32_t operations_ = 0;
+  std::optional<Sharded> sharded_;
   std::vector<std::string> titles_;
 };
 

@@ -48,6 +48,10 @@ std::string LoaderState::to_json() const {
   }
   state["length"] = length;
   if (!plan.empty()) state["plan"] = plan;
+  if (world != 1) {
+    state["world"] = world;
+    state["base"] = base;
+  }
   return state.dump();
 }
 
@@ -63,6 +67,14 @@ LoaderState LoaderState::from_json(std::string_view text) {
   if (json.contains("plan")) {
     state.plan = list<std::string>(json, "plan", &Json::is_string);
     if (state.plan.empty()) throw refuse("'plan' is empty");
+    if (json.contains("world")) {
+      const uint64_t world = count(json, "world");
+      state.base = count(json, "base");
+      if (world == 0 || world > UINT32_MAX || state.base > state.batches) {
+        throw refuse("'world' and 'base' cannot be");
+      }
+      state.world = static_cast<uint32_t>(world);
+    }
     return state;
   }
   state.seed = count(json, "seed");

@@ -22,6 +22,9 @@ struct LoaderState {
   uint64_t length = 0;
   // Of a Dataset, instead of the first three: the titles of its stages, from the source upward.
   std::vector<std::string> plan;
+  // If it has a shard: among how many ranks, and where in the epoch these began (see Plan::world).
+  uint32_t world = 1;
+  uint64_t base = 0;
 
   std::string to_json() const;
   // Error kInvalidArgument: no such state, or of another version.

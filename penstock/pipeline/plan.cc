@@ -4,8 +4,12 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/transformations/batch.h"
+#include "penstock/pipeline/transformations/enumerate.h"
+#include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/prefetch.h"
 #include "penstock/pipeline/transformations/repeat.h"
+#include "penstock/pipeline/transformations/shard.h"
 
 namespace penstock {
 namespace {
@@ -40,6 +44,7 @@ Plan::Plan(const Node& node) {
   Builder builder;
   top_ = builder.build(*outermost).indexed;
   titles_ = builder.titles();
+  find_shard(*outermost, builder);
   for (IndexedRef stage = top_;;) {
     if ((root_ = std::dynamic_pointer_cast<const Collated>(stage)) != nullptr) break;
     auto mapped = std::dynamic_pointer_cast<const IndexMapped>(stage);
@@ -56,19 +61,39 @@ Plan::Plan(const Node& node) {
   per_ticket_ = per_ticket(*chain_);
 }
 
-uint64_t Plan::length(uint64_t base) const { return top_->length(base); }
+// Whether the ranks' equal shares of the plan's batches are equal shares of the shard's input.
+void Plan::find_shard(const Node& outermost, const Builder& builder) {
+  all_ = top_->length(0);
+  if (!builder.sharded()) return;
+  world_ = builder.sharded()->world;
+  all_ = builder.sharded()->all;
+  const Node* node = &outermost;
+  while (dynamic_cast<const ShardNode*>(node) == nullptr) {
+    if (auto* batch = dynamic_cast<const BatchNode*>(node); batch != nullptr) {
+      below_ *= batch->batch_size();
+    } else if (dynamic_cast<const MapNode*>(node) == nullptr &&
+               dynamic_cast<const EnumerateNode*>(node) == nullptr &&
+               dynamic_cast<const PrefetchNode*>(node) == nullptr) {
+      return;
+    }
+    node = node->inputs()[0].get();
+  }
+  shard_moves_ = true;
+}
+
+uint64_t Plan::length(uint64_t base) const { return top_->length(base * below_); }
 
 uint64_t Plan::steps(uint64_t base) const {
-  const uint64_t all = top_->length(base);
+  const uint64_t all = length(base);
   return all == kEndless ? all : all / per_ticket_ + (all % per_ticket_ != 0);
 }
 
 uint32_t Plan::rows(uint64_t base, uint64_t step) const {
   if (root_ == nullptr) {
     return static_cast<uint32_t>(
-        std::min<uint64_t>(top_->length(base) - step * per_ticket_, per_ticket_));
+        std::min<uint64_t>(length(base) - step * per_ticket_, per_ticket_));
   }
-  At at{0, base};
+  At at{0, base * below_};
   uint64_t batch = step;
   for (const auto& stage : above_) stage->map(at, {&batch, 1});
   return static_cast<uint32_t>(root_->rows(batch, at.base));
@@ -80,7 +105,7 @@ uint32_t Plan::most_rows() const {
 
 At Plan::locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,
                 std::span<uint64_t> out) const {
-  At at{epoch, base};
+  At at{epoch, base * below_};
   if (root_ == nullptr) {
     for (size_t i = 0; i < out.size(); ++i) out[i] = step * per_ticket_ + first + i;
     return at;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {
@@ -37,18 +38,34 @@ class Plan {
   uint32_t rows_per_ticket() const { return per_ticket_; }  // of a plan without a root
   uint64_t length(uint64_t base) const;                     // batches, or elements
 
+  // Ranks that a shard in the plan deals out to; 1: there is none. All of them together have used
+  // the first `base` batches' worth of its input, where an epoch is entered at `base`; that is so
+  // only with nothing but element-wise stages and batch above the shard (shard_moves): else a state
+  // is of its own world alone.
+  uint32_t world() const { return world_; }
+  bool shard_moves() const { return shard_moves_; }
+  // Of an epoch, by all ranks: what tells one source from another. Elements below the shard, or
+  // length(0).
+  uint64_t all() const { return all_; }
+
   // Epochs of the feed that are one pass of the user's: of an outermost repeat. kEndless.
   uint64_t rounds() const { return rounds_; }
   std::optional<uint32_t> queue() const { return queue_; }  // of an outermost prefetch(n)
   const std::vector<std::string>& titles() const { return titles_; }
 
  private:
+  void find_shard(const Node& outermost, const Builder& builder);
+
   IndexedRef top_, chain_;
   std::shared_ptr<const Collated> root_;
   std::vector<std::shared_ptr<const IndexMapped>> above_;  // the root, from the top down
   uint32_t per_ticket_ = 1;
   uint64_t rounds_ = 1;
   std::optional<uint32_t> queue_;
+  uint32_t world_ = 1;
+  bool shard_moves_ = false;
+  uint64_t below_ = 1;  // elements below the shard that a batch takes
+  uint64_t all_ = 0;
   std::vector<std::string> titles_;
 };
 

@@ -47,6 +47,7 @@ Block PlanOutput::take_block(Post& post) {
 // the first that is to be raised.
 void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses) {
   held_epoch_ = post.epoch;
+  held_base_ = post.base;
   held_step_ = post.step;
   places_.clear();
   const uint64_t skip = std::exchange(skip_, 0);
@@ -91,27 +92,48 @@ LoaderState PlanOutput::state() const {
   const Position& at = feed_.position();
   const uint64_t per = plan_->rows_per_ticket();
   LoaderState state;
+  const uint64_t world = plan_->world();
   state.epoch = at.epoch;
-  state.batches = at.step * per + skip_;
+  state.base = at.base;
+  uint64_t own = at.step * per + skip_;
   if (held_.rows() != 0) {
     state.epoch = held_epoch_;
-    state.batches = held_step_ * per + places_[used_ - 1] + 1;
+    state.base = held_base_;
+    own = held_step_ * per + places_[used_ - 1] + 1;
   }
-  for (uint64_t step : feed_.ahead()) state.ahead.push_back(step * per);
-  state.length = plan_->length(0);
+  state.batches = state.base + own * world;
+  for (uint64_t step : feed_.ahead()) state.ahead.push_back(at.base + step * per * world);
+  state.world = plan_->world();
+  state.length = plan_->all();
   state.plan = plan_->titles();
   return state;
 }
 
 PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
   check_same_plan(state, *plan_);
-  const uint64_t per = plan_->rows_per_ticket();
-  Place place{{state.epoch, 0, state.batches / per}, {}, state.batches % per};
-  for (uint64_t batch : state.ahead) {
-    if (batch < state.batches || batch % per != 0) {
+  const uint64_t per = plan_->rows_per_ticket(), world = plan_->world();
+  if (state.world != world) {
+    // Whoever they were, all ranks together used so much: from there on it is dealt out anew.
+    if (!state.ahead.empty()) {
+      throw Error(Code::kInvalidArgument, "restore",
+                  "a state of an unordered feed restores at its own shard only");
+    }
+    return {{state.epoch, state.batches, 0}, {}, 0};
+  }
+  auto own = [&](uint64_t batches) {
+    if (batches < state.base || (batches - state.base) % world != 0) {
+      throw Error(Code::kInvalidArgument, "restore", "the state names batches that cannot be");
+    }
+    return (batches - state.base) / world;
+  };
+  const uint64_t taken = own(state.batches);
+  Place place{{state.epoch, state.base, taken / per}, {}, taken % per};
+  for (uint64_t batches : state.ahead) {
+    const uint64_t ahead = own(batches);
+    if (ahead < taken || ahead % per != 0) {
       throw Error(Code::kInvalidArgument, "restore", "'ahead' names what cannot be ahead");
     }
-    place.ahead.insert(batch / per);
+    place.ahead.insert(ahead / per);
   }
   return place;
 }

@@ -60,7 +60,7 @@ class PlanOutput {
   Block held_;                    // no rows: nothing is held
   uint64_t used_ = 0;             // of its rows
   std::vector<uint32_t> places_;  // of its rows among the ticket's
-  uint64_t held_epoch_ = 0, held_step_ = 0;
+  uint64_t held_epoch_ = 0, held_base_ = 0, held_step_ = 0;
   std::optional<LoaderFailure> pending_;
   uint64_t skip_ = 0;
 };

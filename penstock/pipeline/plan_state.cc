@@ -23,10 +23,15 @@ void check_same_plan(const LoaderState& state, const Plan& plan) {
                    ", this Dataset has " + own);
     }
   }
-  if (state.length != plan.length(0)) {
+  if (state.length != plan.all()) {
     throw refuse("the state was taken with " + std::to_string(state.length) +
-                 " elements in an epoch, this Dataset has " + std::to_string(plan.length(0)) +
+                 " elements in an epoch, this Dataset has " + std::to_string(plan.all()) +
                  "; has its source changed?");
+  }
+  if (state.world != plan.world() && !plan.shard_moves()) {
+    throw refuse("the state was taken among " + std::to_string(state.world) +
+                 " ranks, this Dataset is one of " + std::to_string(plan.world()) +
+                 "; that needs nothing but map, enumerate, batch and prefetch above the shard");
   }
 }
 

@@ -114,7 +114,9 @@ LoaderState SampleEngine::state() const {
                     options_.shuffle,
                     options_.batch_size,
                     order_.options().length,
-                    {}};
+                    {},
+                    1,
+                    0};
   for (uint64_t step : feed_->ahead()) state.ahead.push_back(at.base + step * world + rank);
   return state;
 }

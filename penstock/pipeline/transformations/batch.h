@@ -15,8 +15,28 @@ class BatchNode : public Node {
   // Error kInvalidArgument: n is 0, or above 2^32 - 1.
   BatchNode(Ref input, uint64_t n, bool drop_remainder);
 
+  uint64_t batch_size() const { return n_; }
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+
+ private:
+  uint64_t n_;
+  bool drop_;
+};
+
+// The stage: which elements are in which batch, for whoever stacks them in another way.
+class Batch : public Collated {
+ public:
+  // Error kInvalidArgument, in the name of `operation`: n is 0, or above 2^32 - 1.
+  static void check(uint64_t n, const std::string& operation);
+
+  Batch(IndexedRef input, uint64_t n, bool drop_remainder)
+      : Collated(std::move(input)), n_(n), drop_(drop_remainder) {}
+
+  uint64_t length(uint64_t base) const override;
+  uint64_t rows(uint64_t batch, uint64_t base) const override;
+  uint64_t most_rows() const override { return n_; }
+  uint64_t element(uint64_t batch, uint64_t row) const override { return batch * n_ + row; }
 
  private:
   uint64_t n_;

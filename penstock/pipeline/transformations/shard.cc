@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
 
 namespace penstock {
 namespace {
@@ -70,7 +71,8 @@ std::string ShardNode::title() const {
   return "shard()";
 }
 
-Built ShardNode::build(std::vector<Built> inputs, Builder&) const {
+Built ShardNode::build(std::vector<Built> inputs, Builder& builder) const {
+  builder.set_sharded({world_, inputs[0].indexed->length(0)});
   return {std::make_shared<Shard>(inputs[0].indexed, rank_, world_, remainder_)};
 }
 

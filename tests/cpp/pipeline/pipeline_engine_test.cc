@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -249,6 +251,79 @@ TEST_P(Workers, a_state_restores_at_every_element_on_any_number_of_workers) {
       ASSERT_EQ(numbers_of(*again.next()), whole[i]);
     }
   }
+}
+
+// What `world` ranks hand out from a state on, batch by batch in turn.
+std::vector<Numbers> ranks_from(const std::function<Dataset(uint32_t, uint32_t)>& of,
+                                uint32_t world, const std::optional<LoaderState>& state,
+                                uint64_t rounds, std::vector<LoaderState>* states = nullptr) {
+  std::vector<Loader> feeds;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    feeds.push_back(of(rank, world).build({.workers = 1}));
+    if (state) feeds.back().restore(LoaderState::from_json(state->to_json()));
+  }
+  std::vector<Numbers> all;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    for (Loader& feed : feeds) {
+      auto batch = feed.next();
+      if (batch) all.push_back(numbers_of(*batch));
+    }
+    if (states != nullptr) states->push_back(feeds[0].state());
+  }
+  return all;
+}
+
+Numbers sorted(const std::vector<Numbers>& batches) {
+  Numbers all;
+  for (const Numbers& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+TEST(PipelineEngine, a_sharded_plan_goes_on_among_another_number_of_ranks) {
+  auto of = [](uint32_t rank, uint32_t world) {
+    return Dataset::range(0, 121).shuffle({.seed = 3}).shard(rank, world).batch(5);
+  };
+  std::vector<LoaderState> states;
+  std::vector<Numbers> before = ranks_from(of, 2, std::nullopt, 4, &states);
+  EXPECT_EQ(states.back().batches, 8u);
+  EXPECT_EQ(states.back().world, 2u);
+  for (uint32_t world : {1, 2, 3}) {
+    std::vector<Numbers> whole = before;
+    std::vector<LoaderState> later;
+    std::vector<Numbers> after = ranks_from(of, world, states.back(), 2, &later);
+    whole.insert(whole.end(), after.begin(), after.end());
+    // And once more, at yet another world.
+    after = ranks_from(of, 4, later.back(), 20);
+    whole.insert(whole.end(), after.begin(), after.end());
+    Numbers seen = sorted(whole);
+    seen.resize(std::min<size_t>(seen.size(), 1000));
+    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+    EXPECT_EQ(seen, run(0, 121)) << world << " ranks";
+  }
+}
+
+TEST(PipelineEngine, at_its_own_world_a_state_is_exact_to_the_random_number) {
+  auto draw = number_op([](int64_t, const Keys& keys, uint32_t j) {
+    return static_cast<int64_t>(keys.sample(j).rng().next_u64() >> 1);
+  });
+  auto of = [&](uint32_t rank, uint32_t world) {
+    return Dataset::range(0, 120).shard(rank, world).map(draw).batch(5);
+  };
+  std::vector<LoaderState> states;
+  std::vector<Numbers> whole = ranks_from(of, 2, std::nullopt, 12, &states);
+  std::vector<Numbers> rest = ranks_from(of, 2, states[3], 8);
+  EXPECT_EQ(rest, std::vector<Numbers>(whole.begin() + 8, whole.end()));
+}
+
+TEST(PipelineEngine, a_shard_below_a_shuffle_stays_among_its_ranks) {
+  auto of = [](uint32_t rank, uint32_t world) {
+    return Dataset::range(0, 60).shard(rank, world).shuffle({.seed = 3}).batch(5);
+  };
+  std::vector<LoaderState> states;
+  (void)ranks_from(of, 2, std::nullopt, 2, &states);
+  EXPECT_NO_THROW(ranks_from(of, 2, states.back(), 1));
+  EXPECT_THROW(ranks_from(of, 3, states.back(), 1), Error);
 }
 
 TEST(PipelineEngine, a_state_of_another_plan_is_refused_and_says_which_stage) {
