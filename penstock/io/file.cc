@@ -1,14 +1,17 @@
 #include "penstock/io/file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <limits>
+#include <mutex>
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -16,6 +19,45 @@
 
 namespace penstock {
 namespace {
+
+// A whole file in this process's memory. Any thread.
+class FileMapping {
+ public:
+  FileMapping() = default;
+  FileMapping(const FileMapping&) = delete;
+  FileMapping& operator=(const FileMapping&) = delete;
+  ~FileMapping() {
+    if (data_ == nullptr) return;
+    munmap(data_, bytes_);
+    all_.fetch_sub(bytes_, std::memory_order_relaxed);
+  }
+
+  void map(int fd) noexcept {
+    struct stat found {};
+    if (fstat(fd, &found) != 0 || found.st_size <= 0) return;
+    const auto bytes = static_cast<uint64_t>(found.st_size);
+    // What is larger than the memory is read from the disk, and the pages' tables cost memory.
+    static const uint64_t most = os::memory_limit();
+    if (all_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= most) {
+      void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+      if (mapped != MAP_FAILED) {
+        (void)madvise(mapped, bytes, MADV_RANDOM);  // a page that is missing is read alone
+        data_ = mapped;
+        bytes_ = bytes;
+        return;
+      }
+    }
+    all_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+
+  const std::byte* data() const { return static_cast<const std::byte*>(data_); }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  static inline std::atomic<uint64_t> all_{0};  // of this process
+  void* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
 
 class PosixFile final : public File {
  public:
@@ -68,6 +110,11 @@ class PosixFile final : public File {
                   POSIX_FADV_WILLNEED);
   }
 
+  Mapping mapping() noexcept override {
+    std::call_once(mapped_, [this] { mapping_.map(fd_.get()); });
+    return {mapping_.data(), mapping_.bytes()};
+  }
+
  private:
   static constexpr size_t kPieces = 130;                // 64 segments, their gaps
   static constexpr uint64_t kMost = uint64_t{1} << 30;  // a call reads no more than 2 GiB
@@ -104,6 +151,8 @@ class PosixFile final : public File {
 
   const std::string path_;
   const os::Fd fd_;
+  std::once_flag mapped_;
+  FileMapping mapping_;
 };
 
 class PosixFileSystem final : public FileSystem {

@@ -32,6 +32,15 @@ class File {
 
   // These bytes will be read soon. Never throws.
   virtual void expect(uint64_t offset, uint64_t bytes) noexcept = 0;
+
+  // Where the file lies in this process's memory, as long as it is held; nothing where that cannot
+  // be had. For the processor to fetch ahead and for system calls to copy from, and never to be
+  // looked at: a load from a file that became shorter is SIGBUS. Never throws.
+  struct Mapping {
+    const std::byte* data = nullptr;
+    uint64_t bytes = 0;
+  };
+  virtual Mapping mapping() noexcept { return {}; }
 };
 
 // A file that is being written. One thread. What was not committed leaves nothing behind when it

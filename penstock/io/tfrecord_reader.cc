@@ -24,14 +24,27 @@ void TFRecordReader::read(std::span<const uint64_t> records) {
     frame.bytes = to;
     if (!frame.failed) to += frame.place.bytes;
   }
-  for (size_t begin = 0; begin < frames.size();) {
+  const bool scattered = fetch_scattered(frames);
+  for (size_t begin = 0; !scattered && begin < frames.size();) {
     size_t end = begin + 1;
     while (end < frames.size() && frames[end].file == frames[begin].file) ++end;
     fetch(frames.subspan(begin, end - begin));
     begin = end;
   }
   for (Frame& frame : frames) {
-    if (!frame.failed) verify(frame);
+    if (frame.failed) continue;
+    const char* why = wrong_with(frame);
+    if (why != nullptr && scattered) {
+      // Beyond the end of a file that became shorter its last page is zeroes: read() says so.
+      fetch({&frame, 1});
+      if (frame.failed) continue;
+      why = wrong_with(frame);
+    }
+    if (why != nullptr) {
+      fail(frame, Code::kDataLoss, why);
+    } else {
+      payloads_[frame.row] = {frame.bytes + kHeader, frame.place.bytes - kFrame};
+    }
   }
 }
 
@@ -91,6 +104,49 @@ std::byte* TFRecordReader::make_room(uint64_t bytes) {
   return buffer.bytes.get();
 }
 
+// Small records that lie far from one another, all by one system call. False: they are others, or
+// it did not work, and nothing is said yet.
+bool TFRecordReader::fetch_scattered(std::span<Frame> frames) {
+  constexpr size_t kFew = 4;
+  constexpr uint64_t kLarge = 8 << 10;
+  size_t count = 0, stretches = 0;
+  uint64_t bytes = 0;
+  const Frame* before = nullptr;
+  for (const Frame& frame : frames) {
+    if (frame.failed) continue;
+    const bool near = before != nullptr && before->file == frame.file &&
+                      frame.place.offset - before->place.offset - before->place.bytes <= File::kGap;
+    stretches += !near;
+    bytes += frame.place.bytes;
+    ++count;
+    before = &frame;
+  }
+  if (stretches < kFew || stretches * 2 < count) return false;
+  if (bytes > ScatteredRead::kMostBytes || bytes > count * kLarge) return false;
+  scattered_over_.clear();
+  File::Mapping mapping;
+  const Frame* last = nullptr;
+  size_t piece = 0;
+  for (const Frame& frame : frames) {
+    if (frame.failed) continue;
+    if (last == nullptr || last->file != frame.file) {
+      try {
+        scattered_over_.push_back(files_->pool().get(files_->number(frame.file)));
+      } catch (const Error&) {
+        return false;
+      }
+      mapping = scattered_over_.back()->mapping();
+      last = &frame;
+    }
+    const auto [offset, size, damaged] = frame.place;
+    if (offset + size > mapping.bytes) return false;
+    pieces_[piece++] = {mapping.data + offset, frame.bytes, size};
+  }
+  const bool done = scattered_.copy({pieces_.data(), piece});
+  scattered_over_.clear();
+  return done;
+}
+
 // REQUIRED: frames of one file.
 void TFRecordReader::fetch(std::span<Frame> frames) {
   std::shared_ptr<File> file;
@@ -119,18 +175,18 @@ void TFRecordReader::fetch_from(File& file, std::span<Frame> frames) {
   }
 }
 
-void TFRecordReader::verify(Frame& frame) {
+// nullptr: nothing.
+const char* TFRecordReader::wrong_with(const Frame& frame) {
   const uint64_t bytes = frame.place.bytes - kFrame;
-  const std::span payload{frame.bytes + kHeader, bytes};
-  if (!length_agrees(frame.bytes)) {
-    fail(frame, Code::kDataLoss, "the length does not agree with its checksum");
-  } else if (load<uint64_t>(frame.bytes) != bytes) {
-    fail(frame, Code::kDataLoss, "another length than when the file was indexed");
-  } else if (!agree(payload, frame.bytes + kHeader + bytes)) {
-    fail(frame, Code::kDataLoss, "the payload does not agree with its checksum");
-  } else {
-    payloads_[frame.row] = payload;
+  if (!length_agrees(frame.bytes)) return "the length does not agree with its checksum";
+  if (load<uint64_t>(frame.bytes) != bytes) {
+    return "another length than when the file was indexed";
   }
+  const std::span payload{frame.bytes + kHeader, bytes};
+  if (!agree(payload, frame.bytes + kHeader + bytes)) {
+    return "the payload does not agree with its checksum";
+  }
+  return nullptr;
 }
 
 void TFRecordReader::fail(Frame& frame, Code code, const std::string& why) {

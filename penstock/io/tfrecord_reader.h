@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/io/scattered_read.h"
 #include "penstock/io/tfrecord_files.h"
 
 namespace penstock {
@@ -57,15 +58,19 @@ class TFRecordReader {
 
   size_t locate(std::span<const uint64_t> records);
   std::byte* make_room(uint64_t bytes);
+  bool fetch_scattered(std::span<Frame> frames);
   void fetch(std::span<Frame> frames);
   void fetch_from(File& file, std::span<Frame> frames);
-  void verify(Frame& frame);
+  static const char* wrong_with(const Frame& frame);
   void fail(Frame& frame, Code code, const std::string& why);
 
   const std::shared_ptr<const TFRecordFiles> files_;
   std::array<uint64_t, kChunk> order_;
   std::array<Frame, kChunk> frames_;
   std::array<File::Segment, kChunk> segments_;
+  std::array<ScatteredRead::Piece, kChunk> pieces_;
+  std::vector<std::shared_ptr<File>> scattered_over_;
+  ScatteredRead scattered_;
   std::array<std::span<const std::byte>, kChunk> payloads_;
   std::vector<Failure> failures_;
   std::vector<Buffer> buffers_;  // as many as were ever held at the same time
