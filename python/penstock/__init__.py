@@ -24,6 +24,7 @@ __all__ = [
     "Ragged",
     "RemoteError",
     "System",
+    "TFRecordWriter",
     "Timeout",
     "WorkerLost",
     "WorkerTraceback",
@@ -32,6 +33,7 @@ __all__ = [
     "cast",
     "decode_raw",
     "errors",
+    "example",
     "float32",
     "int64",
     "jax",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
         WorkerTraceback,
     )
     from .features import bytes, float32, int64, parse_example
+    from .files import TFRecordWriter, example
     from .loader import Loader
     from .operations import cast, decode_raw, normalize
     from .streams import threadsafe
@@ -76,9 +79,11 @@ _HOMES = {
     "Loader": "loader",
     "Permutation": "_engine",
     "Ragged": "_ragged",
+    "TFRecordWriter": "files",
     "bytes": "features",
     "cast": "operations",
     "decode_raw": "operations",
+    "example": "files",
     "float32": "features",
     "int64": "features",
     "normalize": "operations",

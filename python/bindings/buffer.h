@@ -1,0 +1,37 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "penstock/base/error.h"
+
+namespace penstock::python {
+
+// The bytes of an object, held for as long as this lives. Made and destroyed with the GIL held;
+// bytes() are read with or without.
+class Buffer {
+ public:
+  // Error kInvalidArgument: it has none in one piece. `what` it is, in the user's terms.
+  Buffer(nanobind::handle object, const char* what) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) == 0) return;
+    PyErr_Clear();
+    throw Error(Code::kInvalidArgument, "tfrecord",
+                std::string(what) + " is a " + Py_TYPE(object.ptr())->tp_name + "; give bytes");
+  }
+  Buffer(Buffer&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+}  // namespace penstock::python

@@ -1,0 +1,92 @@
+#include "tfrecord.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "buffer.h"
+#include "penstock/base/error.h"
+#include "penstock/io/example_features.h"
+#include "penstock/io/example_writer.h"
+#include "record_writer.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+template <class T>
+std::span<const T> values(const Buffer& buffer) {
+  return {reinterpret_cast<const T*>(buffer.bytes().data()), buffer.bytes().size() / sizeof(T)};
+}
+
+// (name, type, values) each: a list of strings for kBytes, else the numbers' bytes, float32 or
+// int64.
+nb::bytes example(nb::list features) {
+  ExampleWriter writer;
+  for (nb::handle feature : features) {
+    const auto name = nb::cast<std::string>(feature[0]);
+    const auto type = static_cast<ExampleFeature::Type>(nb::cast<int>(feature[1]));
+    if (type == ExampleFeature::Type::kBytes) {
+      std::vector<Buffer> strings;
+      std::vector<std::span<const std::byte>> views;
+      for (nb::handle string : feature[2]) strings.emplace_back(string, "a string of an example");
+      for (const Buffer& string : strings) views.push_back(string.bytes());
+      writer.bytes_list(name, views);
+      continue;
+    }
+    const Buffer numbers(feature[2], "the numbers of an example");
+    if (type == ExampleFeature::Type::kFloat32) {
+      writer.float32(name, values<float>(numbers));
+    } else {
+      writer.int64(name, values<int64_t>(numbers));
+    }
+  }
+  const auto message = writer.finish();
+  return nb::bytes(message.data(), message.size());
+}
+
+}  // namespace
+
+void RecordWriter::write(std::span<const std::byte> record) {
+  std::lock_guard lock(mutex_);
+  if (!writer_) throw Error(Code::kClosed, "tfrecord", "the file was closed");
+  writer_->write(record);
+  records_ = writer_->records();
+  bytes_ = writer_->bytes();
+}
+
+void RecordWriter::close() {
+  std::lock_guard lock(mutex_);
+  if (writer_) writer_->close();
+  writer_.reset();
+}
+
+void RecordWriter::discard() {
+  std::lock_guard lock(mutex_);
+  writer_.reset();
+}
+
+void bind_tfrecord(nb::module_& m) {
+  nb::class_<RecordWriter>(m, "TFRecordWriter", "Internal: use penstock.TFRecordWriter.")
+      .def(nb::init<const std::string&>(), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "write",
+          [](RecordWriter& writer, nb::handle record) {
+            const Buffer buffer(record, "a record");
+            nb::gil_scoped_release unlocked;
+            writer.write(buffer.bytes());
+          },
+          nb::arg("record").none())
+      .def("close", &RecordWriter::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("discard", &RecordWriter::discard, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("records", &RecordWriter::records)
+      .def_prop_ro("bytes_written", &RecordWriter::bytes);
+  m.def("example", &example);
+}
+
+}  // namespace penstock::python

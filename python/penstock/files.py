@@ -1,0 +1,181 @@
+"""Files that penstock writes: TFRecord, and the tf.Examples in it."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _engine
+from .errors import InvalidArgument
+from .features import _BYTES, _FLOAT32, _INT64
+
+
+class TFRecordWriter:
+    """Writes a TFRecord file, which appears under its name when it is complete.
+
+    As a context manager it closes the file at the end of the block; after an exception nothing is
+    left of it, and a file of that name that was there before stays.
+
+    Parameters
+    ----------
+    path : path
+
+    Raises
+    ------
+    NotFound
+        There is no such folder.
+    System
+        The file cannot be made.
+
+    Notes
+    -----
+    Any thread may call anything; records of several threads come in the order of their calls.
+
+    Examples
+    --------
+    >>> with penstock.TFRecordWriter("train.tfrecord") as writer:
+    ...     for image, label in samples:
+    ...         writer.write(penstock.example({"image": image, "label": label}))
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._native = _engine.TFRecordWriter(os.fspath(path))
+        self.path = os.fspath(path)
+
+    def write(self, record: bytes | bytearray | memoryview) -> None:
+        """Write the next record.
+
+        Raises
+        ------
+        InvalidArgument
+            The record is not made of bytes; nothing was written of it.
+        System
+            The disk is full, ...: the writer is closed, and nothing is left.
+        Closed
+        """
+        self._native.write(record)
+
+    @property
+    def records(self) -> int:
+        """Records so far."""
+        return int(self._native.records)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the file so far."""
+        return int(self._native.bytes_written)
+
+    def close(self) -> None:
+        """Finish the file: it is on the disk, and there. A second call does nothing.
+
+        Raises
+        ------
+        System
+            Nothing is left then.
+        """
+        self._native.close()
+
+    def discard(self) -> None:
+        """Leave nothing of the file; no effect after `close`."""
+        self._native.discard()
+
+    def __enter__(self) -> TFRecordWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __repr__(self) -> str:
+        return f"TFRecordWriter({self.path!r})"
+
+
+def example(features: dict[str, Any]) -> bytes:
+    """Return the bytes of a tf.Example: a record for `TFRecordWriter`.
+
+    Parameters
+    ----------
+    features : dict
+        Name to value. Integers and bools become int64, floats float32, arrays of any shape their
+        values in C order, `bytes` a byte string, `str` the same in UTF-8; a list or tuple of
+        numbers is an array, one of `bytes` or `str` a list of byte strings.
+
+    Returns
+    -------
+    bytes
+        Features are sorted by name, so equal dicts give equal bytes.
+
+    Raises
+    ------
+    InvalidArgument
+        A value is none of these, or an integer does not fit into int64.
+
+    Examples
+    --------
+    >>> penstock.example({"image": png, "label": 3, "box": np.zeros(4, np.float32)})
+    """
+    if not isinstance(features, dict):
+        raise InvalidArgument(
+            f"a {type(features).__name__}; give a dict of names and values", "example"
+        )
+    names = list(features)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"the name {name!r} is no str", "example")
+    return bytes(_engine.example([(n, *_values(n, features[n])) for n in sorted(names)]))
+
+
+def _values(name: str, value: Any) -> tuple[int, Any]:
+    """A feature's type, and its values as the engine takes them."""
+    if isinstance(value, str):
+        return _BYTES, [value.encode()]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _BYTES, [value]
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], (str, bytes)):
+        return _BYTES, [_string(name, item) for item in value]
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        array = np.empty(0, object)
+    if isinstance(value, (list, tuple)) and array.size == 0 and array.dtype == np.float64:
+        raise InvalidArgument(
+            f"{name!r} is empty, of numbers or strings: give an array with a dtype", "example"
+        )
+    if array.dtype.kind in "SU" and isinstance(value, (np.ndarray, np.generic)):
+        return _BYTES, [_string(name, item) for item in array.reshape(-1).tolist()]
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return _FLOAT32, np.ascontiguousarray(array, np.float32).reshape(-1)
+    if array.dtype.kind not in "iub":
+        raise InvalidArgument(
+            f"{name!r} is {_described(value)}; give bytes, numbers, or arrays or lists of them",
+            "example",
+        )
+    if array.dtype == np.uint64 and array.size and int(array.max()) >= 1 << 63:
+        raise InvalidArgument(f"{name!r} has {array.max()}, which is no int64", "example")
+    return _INT64, np.ascontiguousarray(array, np.int64).reshape(-1)
+
+
+def _string(name: str, item: Any) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes):
+        return item
+    raise InvalidArgument(f"{name!r} has strings and {_described(item)}", "example")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    text = repr(value)
+    return f"{text[:60]}..." if len(text) > 64 else text
