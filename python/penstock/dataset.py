@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -287,7 +287,7 @@ class Dataset:
             raise TypeError(f"this Dataset has no length: {self!r}")
         return int(count)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> DatasetIterator:
         """Begin the next pass: a `DatasetIterator`."""
         from ._iterator import DatasetIterator
 

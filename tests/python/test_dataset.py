@@ -297,6 +297,35 @@ def test_a_billion_elements_are_nothing():
         assert [int(number) for number in feed] == last
 
 
+def test_a_feedable_keeps_everybodys_place():
+    train = Dataset.range(10).shuffle(seed=1).batch(4)
+    validation = Dataset.range(100, 105).map(functions.drawn).batch(2)
+    with train.build(workers=0) as feed, validation.build(workers=0) as other:
+        passes, validations = [passed(feed), passed(feed)], [passed(other), passed(other)]
+    with penstock.Feedable(train=train, validation=validation) as feeds:
+        assert plain(feeds.next("train")) == passes[0][0]
+        assert passed(feeds.rest("validation")) == validations[0]
+        assert plain(feeds.next("train")) == passes[0][1]
+        feeds.reset("validation")
+        assert plain(feeds.next("validation")) == validations[1][0]
+        state = json.loads(json.dumps(feeds.state()))
+        rest = [plain(feeds.next("train")), plain(feeds.next("validation"))]
+        assert rest == [passes[0][2], validations[1][1]]
+        with pytest.raises(StopIteration):
+            feeds.next("train")
+        feeds.restore(state)
+        assert [plain(feeds.next("train")), plain(feeds.next("validation"))] == rest
+        feeds.reset("train", validation)
+        assert passed(feeds.rest("train")) == validations[0]
+        with pytest.raises(penstock.NotFound, match="validation"):
+            feeds.next("test")
+        with pytest.raises(penstock.InvalidArgument, match="train"):
+            feeds.restore({"train": state["train"]})
+    for wrong in ({}, {"train": [1, 2]}):
+        with pytest.raises(penstock.InvalidArgument):
+            penstock.Feedable(**wrong)
+
+
 # ---- errors ----------------------------------------------------------------------------------
 
 
