@@ -8,7 +8,14 @@
 namespace penstock {
 
 // What a derived key is for, so that two uses of one (seed, epoch) have nothing in common.
-enum class KeyUse : uint32_t { kSamples = 0, kOrder = 1, kReplacement = 2 };
+enum class KeyUse : uint32_t {
+  kSamples = 0,
+  kOrder = 1,
+  kReplacement = 2,
+  kBlocks = 3,
+  kWindow = 4,
+  kTail = 5,
+};
 
 // 64 bits that look independent for every (seed, epoch, use): one Philox block.
 constexpr uint64_t derive_key(uint64_t seed, uint64_t epoch, KeyUse use) {

@@ -13,6 +13,7 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   alive_ = rows == kRows ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
   told_ = spec_ == nullptr;
   failures_.clear();
+  notes_.clear();
   kept_.clear();
   open_columns();
 }
@@ -78,6 +79,8 @@ bool Chunk::relax(const ElementSpec& other) {
 
 void Chunk::keep_all(Chunk& other) {
   kept_.insert(kept_.end(), other.kept_.begin(), other.kept_.end());
+  for (auto& [row, failure] : other.notes_) note(row, std::move(failure));
+  other.notes_.clear();
 }
 
 std::byte* Chunk::dense(size_t leaf) {

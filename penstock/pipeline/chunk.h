@@ -21,6 +21,7 @@ struct Failure {
   std::exception_ptr error;
   bool forgiven = false;  // it is to be left out and counted, not raised
   bool fatal = false;     // no policy passes over it
+  bool replaced = false;  // another element stands in its place
 };
 
 // Up to 64 elements on their way through a chain, column by column. A column is free, and then its
@@ -64,9 +65,12 @@ class Chunk {
   void view(size_t leaf, uint32_t row, const std::byte* data, std::span<const int64_t> shape = {});
   // The element is lost; whoever is above decides what becomes of that.
   void fail(uint32_t row, Failure failure);
+  // The row is there, but an element was lost on the way to it: replaced by another one, or left
+  // out of those that the row was made of.
+  void note(uint32_t row, Failure failure) { notes_.emplace_back(row, std::move(failure)); }
   // What views point into; until the next reset.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
-  // Everything that `other` keeps, for views of it that are handed on.
+  // Everything that `other` keeps, for views of it that are handed on, and its notes.
   void keep_all(Chunk& other);
 
   // ---- whoever reads them
@@ -80,6 +84,7 @@ class Chunk {
   uint64_t alive() const { return alive_; }  // a bit per row
   std::vector<std::pair<uint32_t, Failure>>& failures() { return failures_; }
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
+  std::vector<std::pair<uint32_t, Failure>>& notes() { return notes_; }
 
  private:
   struct Column {
@@ -101,7 +106,7 @@ class Chunk {
   uint32_t rows_ = 0;
   uint64_t alive_ = 0;
   std::vector<Column> columns_;  // by leaf; kept from chunk to chunk
-  std::vector<std::pair<uint32_t, Failure>> failures_;
+  std::vector<std::pair<uint32_t, Failure>> failures_, notes_;
   std::vector<std::shared_ptr<void>> kept_;
 };
 

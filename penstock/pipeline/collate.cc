@@ -147,10 +147,11 @@ void Collector::fix_lengths() {
 }
 
 void Collector::pad_spec() {
+  padded_ = padding_->columns(*spec_);
   std::vector<Leaf> leaves(spec_->leaves().begin(), spec_->leaves().end());
   for (size_t i = 0; i < leaves.size(); ++i) {
     Leaf& leaf = leaves[i];
-    const Shape& asked = padding_->columns[i].shape;
+    const Shape& asked = padded_[i].shape;
     if (leaf.kind == LeafKind::kText) leaf.kind = LeafKind::kBytes;
     if (leaf.kind != LeafKind::kBytes) leaf.kind = LeafKind::kDense;
     Shape longest(leaf.shape.size(), 0);
@@ -220,7 +221,7 @@ void Collector::write_padded(size_t leaf, std::byte* to) const {
   each_row([&](const Chunk& chunk, uint32_t row, uint64_t) {
     std::span<const int64_t> shape = chunk.shape(leaf, row);
     uint64_t own = bytes_of(of.dtype, shape);
-    if (own != bytes) fill(to, bytes, padding_->columns[leaf].value);
+    if (own != bytes) fill(to, bytes, padded_[leaf].value);
     if (own != 0) copy_corner(to, of.shape, chunk.at(leaf, row), shape, size_of(of.dtype));
     to += bytes;
   });
@@ -295,7 +296,9 @@ class CollatedReader : public IndexedReader {
       input_->fetch(at, positions_, chunk, 0);
       for (auto& [lost, failure] : chunk.failures()) {
         if (!failure.forgiven) return out.fail(row, std::move(failure));
+        out.note(row, std::move(failure));
       }
+      for (auto& [replaced, failure] : chunk.notes()) out.note(row, std::move(failure));
     }
     try {
       if (!rows_.settle()) {

@@ -8,17 +8,9 @@
 
 #include "penstock/pipeline/block.h"
 #include "penstock/pipeline/chunk.h"
+#include "penstock/pipeline/padding.h"
 
 namespace penstock {
-
-// How the elements of a batch are made equally long.
-struct Padding {
-  struct Column {
-    Shape shape;                   // of a row; -1: as long as the longest of the batch
-    std::vector<std::byte> value;  // what it is filled up with: one value of the leaf's dtype
-  };
-  std::vector<Column> columns;  // by leaf
-};
 
 // The rows of a batch whose sizes are known only when all of them were made: collected in free
 // chunks, then written into a block in one pass. One thread; keeps its chunks from batch to batch.
@@ -61,6 +53,7 @@ class Collector {
   Scratch& scratch_;
   Lengths lengths_;
   const Padding* padding_;
+  std::vector<Padding::Column> padded_;  // by leaf of this batch
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::vector<uint64_t>> positions_;
   size_t used_ = 0;

@@ -6,6 +6,13 @@ namespace penstock {
 
 void InputRows::fetch(IndexedReader& reader, const SpecRef& spec, const At& at,
                       std::span<const uint64_t> positions, Chunk& out, uint32_t row, size_t first) {
+  make(reader, spec, at, positions, out, row, first);
+  for (auto& [lost, failure] : rows_.failures()) out.fail(lost, std::move(failure));
+}
+
+Chunk& InputRows::make(IndexedReader& reader, const SpecRef& spec, const At& at,
+                       std::span<const uint64_t> positions, Chunk& out, uint32_t row,
+                       size_t first) {
   row_ = row;
   rows_.reset(spec, static_cast<uint32_t>(row + positions.size()));
   if (spec != nullptr && out.spec() != nullptr) {
@@ -15,7 +22,7 @@ void InputRows::fetch(IndexedReader& reader, const SpecRef& spec, const At& at,
     }
   }
   reader.fetch(at, positions, rows_, row);
-  for (auto& [lost, failure] : rows_.failures()) out.fail(lost, std::move(failure));
+  return rows_;
 }
 
 void InputRows::hand_on(Chunk& out, size_t first) {

@@ -20,6 +20,9 @@ class InputRows {
   // have at the same places. Those that are lost are lost to `out`, too.
   void fetch(IndexedReader& reader, const SpecRef& spec, const At& at,
              std::span<const uint64_t> positions, Chunk& out, uint32_t row, size_t first = 0);
+  // The same, and `out` hears nothing of those that are lost.
+  Chunk& make(IndexedReader& reader, const SpecRef& spec, const At& at,
+              std::span<const uint64_t> positions, Chunk& out, uint32_t row, size_t first = 0);
   // Of what was fetched; nullptr: none could be made.
   const SpecRef& spec() const { return rows_.spec(); }
   // After out.settle(), unless its spec is known.

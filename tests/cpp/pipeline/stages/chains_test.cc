@@ -4,11 +4,13 @@
 #include "penstock/pipeline/transformations/batch.h"
 #include "penstock/pipeline/transformations/concatenate.h"
 #include "penstock/pipeline/transformations/enumerate.h"
+#include "penstock/pipeline/transformations/interleave.h"
 #include "penstock/pipeline/transformations/repeat.h"
 #include "penstock/pipeline/transformations/shard.h"
 #include "penstock/pipeline/transformations/shuffle.h"
 #include "penstock/pipeline/transformations/skip.h"
 #include "penstock/pipeline/transformations/take.h"
+#include "penstock/pipeline/transformations/window.h"
 #include "penstock/pipeline/transformations/zip.h"
 #include "reading.h"
 #include "reference.h"
@@ -55,7 +57,7 @@ class Random {
   // What all of them have in common: they take one chain and give one.
   Chain stage(const Chain& in) {
     const uint64_t n = below(50);
-    switch (below(7)) {
+    switch (below(8)) {
       case 0:
         return {testing::node<TakeNode>(in.node, n), reference::take(in.expected, n)};
       case 1:
@@ -78,6 +80,19 @@ class Random {
         return {
             testing::node<ConcatenateNode>(std::vector<Node::Ref>{in.node, other.node, in.node}),
             reference::concatenate({in.expected, other.expected, in.expected})};
+      }
+      case 6: {
+        const uint64_t cycle = 1 + below(4), block = 1 + below(9);
+        std::vector<Chain> others = {chain(1), chain(2), chain(0)};
+        std::vector<Node::Ref> nodes = {in.node};
+        std::vector<reference::Dataset> expected = {in.expected};
+        for (const Chain& other : others) {
+          nodes.push_back(other.node);
+          expected.push_back(other.expected);
+        }
+        return {testing::node<InterleaveNode>(nodes, cycle, block), [=](uint64_t epoch) {
+                  return reference::interleave(expected, cycle, block, epoch);
+                }};
       }
       default:
         return in;
@@ -155,6 +170,25 @@ TEST(Chains, zip_and_enumerate_put_them_side_by_side) {
       reference::Elements pair = testing::numbers({made[i]}, "1/0");
       pair.push_back(testing::numbers({made[i]}, "1/1")[0]);
       ASSERT_EQ(pair, expected[i]) << shown(reading);
+    }
+  }
+}
+
+TEST(Chains, windows_are_their_elements_stacked) {
+  for (uint32_t seed = 4000; seed < 4050; ++seed) {
+    Random random(seed);
+    Chain chain = random.chain(3);
+    const WindowOptions options = {.size = 1 + random.below(20),
+                                   .shift = 1 + random.below(20),
+                                   .stride = 1 + random.below(4),
+                                   .drop_remainder = random.below(2) == 0};
+    Reading reading(node<WindowNode>(chain.node, options));
+    reference::Lists expected = reference::window(chain.expected, options.size, options.shift,
+                                                  options.stride, options.drop_remainder, 1);
+    ASSERT_EQ(reading.length(), expected.size()) << shown(reading);
+    auto made = reading.epoch(1, 0, kMost, 7);
+    for (size_t i = 0; i < made.size(); ++i) {
+      ASSERT_EQ(testing::numbers({made[i]}), expected[i]) << shown(reading);
     }
   }
 }

@@ -1,3 +1,4 @@
+#include <map>
 #include <set>
 
 #include "penstock/base/bijection.h"
@@ -7,6 +8,7 @@
 #include "penstock/pipeline/transformations/repeat.h"
 #include "penstock/pipeline/transformations/shard.h"
 #include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/transformations/shuffle_blocks.h"
 #include "penstock/pipeline/transformations/skip.h"
 #include "penstock/pipeline/transformations/take.h"
 #include "penstock/pipeline/transformations/zip.h"
@@ -113,6 +115,78 @@ TEST(Shuffle, of_what_has_no_end_is_an_error) {
       error_of([] { Reading(node<ShuffleNode>(node<RepeatNode>(range(3), kEndless), 7)); });
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_NE(std::string(error.what()).find("shuffle first"), std::string::npos);
+}
+
+TEST(ShuffleBlocks, is_a_permutation_of_every_length_and_another_each_epoch) {
+  for (int64_t length : {0, 1, 2, 9, 10, 11, 99, 100, 101, 500}) {
+    for (uint64_t block : {1, 10, 64, 1000}) {
+      for (uint64_t window : {1, 3, 100}) {
+        auto shuffled = node<ShuffleBlocksNode>(
+            range(length), ShuffleBlocksOptions{.seed = 7, .block = block, .window = window});
+        for (uint64_t epoch : {0, 1}) {
+          Numbers order = of(shuffled, epoch);
+          std::sort(order.begin(), order.end());
+          ASSERT_EQ(order, of(range(length))) << length << " " << shuffled->title();
+        }
+      }
+    }
+  }
+  auto epochs = [](bool reshuffle) {
+    auto node = testing::node<ShuffleBlocksNode>(
+        range(500),
+        ShuffleBlocksOptions{.seed = 7, .block = 10, .window = 4, .reshuffle = reshuffle});
+    return std::pair(of(node, 0), of(node, 1));
+  };
+  EXPECT_NE(epochs(true).first, epochs(true).second);
+  EXPECT_EQ(epochs(false).first, epochs(false).second);
+}
+
+TEST(ShuffleBlocks, a_window_has_the_elements_of_its_blocks) {
+  constexpr uint64_t kBlock = 10, kWindow = 4;
+  auto shuffled = node<ShuffleBlocksNode>(
+      range(407), ShuffleBlocksOptions{.seed = 1, .block = kBlock, .window = kWindow});
+  std::set<uint64_t> tails;
+  for (uint64_t epoch = 0; epoch < 60; ++epoch) {
+    Numbers order = of(shuffled, epoch);
+    // The short block makes the window in which it is shorter, and moves those behind it.
+    uint64_t begin = 0;
+    while (begin < order.size()) {
+      std::map<int64_t, uint64_t> blocks;
+      uint64_t end = begin, elements = 0;
+      while (end < order.size()) {
+        const int64_t block = order[end] / static_cast<int64_t>(kBlock);
+        if (blocks.count(block) == 0 && blocks.size() == kWindow) break;
+        if (++blocks[block] == 1) elements += block == 40 ? 7 : kBlock;
+        ++end;
+      }
+      ASSERT_EQ(end - begin, elements) << "epoch " << epoch << ", position " << begin;
+      if (blocks.count(40) > 0) tails.insert(begin / (kBlock * kWindow));
+      begin = end;
+    }
+  }
+  EXPECT_GT(tails.size(), 6u) << "the short block stands anywhere";
+}
+
+TEST(ShuffleBlocks, a_reader_goes_where_it_is_sent) {
+  auto shuffled = node<ShuffleBlocksNode>(
+      range(407), ShuffleBlocksOptions{.seed = 1, .block = 10, .window = 4});
+  Reading reading(shuffled);
+  for (uint64_t epoch : {2, 0, 2}) {
+    Numbers all = of(shuffled, epoch);
+    EXPECT_EQ(numbers(reading.at({epoch, 0}, {400, 3, 200, 201})),
+              (Numbers{all[400], all[3], all[200], all[201]}));
+  }
+}
+
+TEST(ShuffleBlocks, what_cannot_be_is_said) {
+  EXPECT_EQ(error_of([] { ShuffleBlocksNode(range(3), {.block = 0}); }).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(error_of([] { ShuffleBlocksNode(range(3), {.window = 0}); }).code(),
+            Code::kInvalidArgument);
+  auto endless = node<RepeatNode>(range(3), kEndless);
+  EXPECT_EQ(
+      error_of([&] { Reading(node<ShuffleBlocksNode>(endless, ShuffleBlocksOptions{})); }).code(),
+      Code::kInvalidArgument);
 }
 
 TEST(Repeat, rounds_are_epochs_of_what_is_below) {

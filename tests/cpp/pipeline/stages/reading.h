@@ -71,6 +71,8 @@ class Reading {
   const std::vector<std::string>& titles() const { return builder_.titles(); }
   // Why the rows of the last fetch that were lost are.
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
+  // What was lost on the way to rows that are there.
+  const std::vector<std::pair<uint32_t, Failure>>& notes() const { return notes_; }
 
   // The elements at `positions`, at most 64 - row of them, made into rows from `row` on: once free
   // and, where the spec is known and fixed, once more bound, which must give the same.
@@ -80,6 +82,7 @@ class Reading {
     reader_->fetch(at, positions, chunk, row);
     std::vector<Made> made = elements_of(chunk, row);
     failures_ = chunk.failures();
+    notes_ = chunk.notes();
     SpecRef spec = stage_->spec();
     if (spec != nullptr && spec->fixed()) check_bound(at, positions, row, made);
     scratch_.empty();
@@ -133,7 +136,7 @@ class Reading {
   Scratch scratch_;
   Context context_;
   std::unique_ptr<IndexedReader> reader_;
-  std::vector<std::pair<uint32_t, Failure>> failures_;
+  std::vector<std::pair<uint32_t, Failure>> failures_, notes_;
 };
 
 // The values of an int64 leaf, as numbers, element after element; -1 stands for one that was lost.

@@ -122,4 +122,52 @@ inline Lists batch(const Dataset& input, uint64_t size, bool drop_remainder, uin
   return out;
 }
 
+// A window is a dataset of its elements there; here it is a list.
+inline Lists window(const Dataset& input, uint64_t size, uint64_t shift, uint64_t stride,
+                    bool drop_remainder, uint64_t epoch) {
+  const Elements all = input(epoch);
+  Lists out;
+  for (uint64_t begin = 0; begin < all.size(); begin += shift) {
+    Elements window;
+    for (uint64_t i = begin; i < all.size() && window.size() < size; i += stride) {
+      window.push_back(all[i]);
+    }
+    if (window.size() == size || !drop_remainder) out.push_back(window);
+  }
+  return out;
+}
+
+// The loop of tf.data's interleave: places that hold an input or nothing; a turn is `block`
+// elements, and ends early where the input does.
+inline Elements interleave(const std::vector<Dataset>& inputs, uint64_t cycle, uint64_t block,
+                           uint64_t epoch) {
+  std::vector<std::vector<int64_t>> places(cycle);  // what is left of each, from the back
+  std::vector<bool> open(cycle);
+  uint64_t next = 0, place = 0, given = 0;
+  Elements out;
+  auto move_on = [&] {
+    place = (place + 1) % cycle;
+    given = 0;
+  };
+  while (next < inputs.size() || std::find(open.begin(), open.end(), true) != open.end()) {
+    if (open[place]) {
+      if (places[place].empty()) {
+        open[place] = false;
+        move_on();
+        continue;
+      }
+      out.push_back(places[place].back());
+      places[place].pop_back();
+      if (++given == block) move_on();
+    } else if (next < inputs.size()) {
+      places[place] = inputs[next++](epoch);
+      std::reverse(places[place].begin(), places[place].end());
+      open[place] = true;
+    } else {
+      move_on();
+    }
+  }
+  return out;
+}
+
 }  // namespace penstock::testing::reference

@@ -1,0 +1,178 @@
+#include "penstock/pipeline/transformations/on_error.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/bijection.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/input_rows.h"
+#include "penstock/pipeline/order.h"
+
+namespace penstock {
+namespace {
+
+bool open(const Failure& failure) { return !failure.forgiven && !failure.fatal; }
+
+class OnErrorStage : public Indexed {
+ public:
+  OnErrorStage(IndexedRef input, OnError policy) : input_(std::move(input)), policy_(policy) {}
+
+  uint64_t length(uint64_t base) const override { return input_->length(base); }
+  SpecRef spec() const override { return input_->spec(); }
+  bool costly() const override { return input_->costly(); }
+  std::unique_ptr<IndexedReader> reader(Context& context) const override;
+
+  const Indexed& input() const { return *input_; }
+  OnError policy() const { return policy_; }
+
+ private:
+  IndexedRef input_;
+  OnError policy_;
+};
+
+// Raise and skip: a word on each failure.
+class DecidingReader : public IndexedReader {
+ public:
+  DecidingReader(const OnErrorStage& stage, Context& context)
+      : skip_(stage.policy() == OnError::kSkip), input_(stage.input().reader(context)) {}
+
+  void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+    const size_t before = out.failures().size();  // those are of other rows
+    input_->fetch(at, positions, out, row);
+    for (size_t i = before; i < out.failures().size(); ++i) {
+      Failure& failure = out.failures()[i].second;
+      if (open(failure)) (skip_ ? failure.forgiven : failure.fatal) = true;
+    }
+  }
+
+ private:
+  bool skip_;
+  std::unique_ptr<IndexedReader> input_;
+};
+
+class ReplacingReader : public IndexedReader {
+ public:
+  ReplacingReader(const OnErrorStage& stage, Context& context)
+      : stage_(stage),
+        context_(context),
+        input_(stage.input().reader(context)),
+        rows_(context.scratch),
+        another_(context.scratch) {}
+
+  void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+    SpecRef spec = stage_.spec();
+    Chunk& made = rows_.make(*input_, spec, at, positions, out, row);
+    lost_.clear();
+    std::swap(lost_, made.failures());
+    if (rows_.spec() != nullptr) {
+      if (out.settle(rows_.spec())) {
+        rows_.hand_on(out);
+      } else {
+        fail_all(positions, out, row);
+      }
+    }
+    for (auto& [lost, failure] : lost_) {
+      if (!open(failure) || !replace(at, positions[lost - row], out, lost, failure)) {
+        out.fail(lost, std::move(failure));
+      }
+    }
+  }
+
+ private:
+  // What was said of the row that failed is not to be held against the one that takes its place.
+  class Forgetful : public Context::Watch {
+   public:
+    explicit Forgetful(Context::Watch* watch) : watch_(watch) {}
+    bool progress(uint32_t row) override { return watch_ == nullptr || watch_->progress(row); }
+    bool poisoned(uint32_t) override { return false; }
+    void threw(bool again) override {
+      if (watch_ != nullptr) watch_->threw(again);
+    }
+
+   private:
+    Context::Watch* watch_;
+  };
+
+  void fail_all(std::span<const uint64_t> positions, Chunk& out, uint32_t row) const {
+    auto error = std::make_exception_ptr(Error(Code::kInvalidArgument, "on_error",
+                                               "elements must be alike: one is " +
+                                                   rows_.spec()->to_string() + ", another " +
+                                                   out.spec()->to_string()));
+    for (size_t i = 0; i < positions.size(); ++i) {
+      out.fail(static_cast<uint32_t>(row + i), {"on_error(replace)", positions[i], error});
+    }
+  }
+
+  // Row `row` of `out` becomes another element. False: none could be made.
+  bool replace(const At& at, uint64_t position, Chunk& out, uint32_t row, Failure& failure) {
+    Context::Watch* watch = context_.watch;
+    Forgetful forgetful(watch);
+    context_.watch = &forgetful;
+    bool made;
+    try {
+      made = attempt(at, position, out, row);
+    } catch (...) {
+      context_.watch = watch;
+      throw;
+    }
+    context_.watch = watch;
+    if (!made) {
+      failure.fatal = true;
+      return false;
+    }
+    failure.replaced = true;
+    out.note(row, std::move(failure));
+    return true;
+  }
+
+  bool attempt(const At& at, uint64_t position, Chunk& out, uint32_t row) {
+    const uint64_t length = stage_.length(at.base);
+    const Order order({.length = length, .seed = context_.seed});
+    for (uint32_t n = 0; n < std::min<uint64_t>(length, OnErrorNode::kAttempts); ++n) {
+      const uint64_t other = order.replacement(at.epoch, position, n);
+      if (other == position) continue;
+      Chunk& made = another_.make(*input_, stage_.spec(), at, {&other, 1}, out, row);
+      if (!made.failures().empty() || !out.settle(another_.spec())) continue;
+      another_.hand_on(out);
+      return true;
+    }
+    return false;
+  }
+
+  const OnErrorStage& stage_;
+  Context& context_;
+  std::unique_ptr<IndexedReader> input_;
+  InputRows rows_, another_;
+  std::vector<std::pair<uint32_t, Failure>> lost_;
+};
+
+std::unique_ptr<IndexedReader> OnErrorStage::reader(Context& context) const {
+  if (policy_ == OnError::kReplace) return std::make_unique<ReplacingReader>(*this, context);
+  return std::make_unique<DecidingReader>(*this, context);
+}
+
+}  // namespace
+
+std::string OnErrorNode::title() const {
+  switch (policy_) {
+    case OnError::kRaise:
+      break;
+    case OnError::kSkip:
+      return "on_error(skip)";
+    case OnError::kReplace:
+      return "on_error(replace)";
+  }
+  return "on_error(raise)";
+}
+
+Built OnErrorNode::build(std::vector<Built> inputs, Builder&) const {
+  const uint64_t length = inputs[0].indexed->length(0);
+  if (policy_ == OnError::kReplace && length > Bijection::kMaximalLength) {
+    throw Error(Code::kInvalidArgument, "on_error",
+                "replace needs an input with an end, of at most 2^62 elements: repeat after it");
+  }
+  return {std::make_shared<OnErrorStage>(inputs[0].indexed, policy_)};
+}
+
+}  // namespace penstock

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/node.h"
+
+namespace penstock {
+
+// What becomes of elements that fail in what is below, and that no other on_error there decided.
+//
+//   kRaise    the failure is raised at its place, whatever is said further up.
+//   kSkip     the element is left out, and counted.
+//   kReplace  another element of the same epoch takes its place, and that is counted: positions of
+//             a permutation that differs from every order (Order::replacement) are tried, up to
+//             kAttempts of them. If all fail, the failure is raised.
+class OnErrorNode : public Node {
+ public:
+  static constexpr uint32_t kAttempts = 64;
+
+  OnErrorNode(Ref input, OnError policy) : Node({std::move(input)}), policy_(policy) {}
+
+  std::string title() const override;
+  // Error kInvalidArgument: replacements for an input without end, or of more than 2^62 elements.
+  Built build(std::vector<Built> inputs, Builder& builder) const override;
+
+ private:
+  OnError policy_;
+};
+
+}  // namespace penstock

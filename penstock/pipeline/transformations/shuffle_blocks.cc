@@ -1,0 +1,161 @@
+#include "penstock/pipeline/transformations/shuffle_blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "penstock/base/bijection.h"
+#include "penstock/base/error.h"
+#include "penstock/base/random.h"
+#include "penstock/pipeline/index_mapped.h"
+
+namespace penstock {
+namespace {
+
+// The order of one epoch. Blocks stand at places 0, 1, ...; `tail` is the place of the short one
+// (one beyond the last, if there is none).
+class Order {
+ public:
+  Order() = default;
+  Order(uint64_t length, uint64_t seed, uint64_t epoch, uint64_t block, uint64_t window)
+      : length_(length),
+        seed_(seed),
+        epoch_(epoch),
+        block_(std::min(block, std::max<uint64_t>(length, 1))),
+        full_(length / block_),
+        short_(length % block_),
+        places_(full_ + (short_ != 0)),
+        window_(std::min(window, std::max<uint64_t>(places_, 1))),
+        blocks_(full_, derive_key(seed, epoch, KeyUse::kBlocks)) {
+    const uint64_t drawn = derive_key(seed, epoch, KeyUse::kTail);
+    const auto place = static_cast<unsigned __int128>(drawn) * (full_ + 1) >> 64;
+    tail_ = short_ != 0 ? static_cast<uint64_t>(place) : places_;
+  }
+
+  bool is_of(uint64_t length, uint64_t epoch) const { return length == length_ && epoch == epoch_; }
+
+  // Positions of the input, in place.
+  void map(std::span<uint64_t> positions) {
+    while (!positions.empty()) {
+      if (!in_window(positions[0])) enter(place_of(positions[0]) / window_);
+      const uint64_t first = positions[0];
+      size_t run = 1;  // positions one after the other in one window: mixed together, and faster
+      while (run < positions.size() && positions[run] == first + run && in_window(first + run)) {
+        ++run;
+      }
+      inside_.map(first - window_begin_, run, positions.data());
+      for (uint64_t& position : positions.first(run)) position = unmixed(position);
+      positions = positions.subspan(run);
+    }
+  }
+
+ private:
+  uint64_t begin_of(uint64_t place) const {
+    return place * block_ - (place > tail_ ? block_ - short_ : 0);
+  }
+  uint64_t place_of(uint64_t position) const {
+    const bool behind = tail_ < places_ && position >= tail_ * block_ + short_;
+    return (position + (behind ? block_ - short_ : 0)) / block_;
+  }
+  bool in_window(uint64_t position) const {
+    return position >= window_begin_ && position < window_end_;
+  }
+  // The block at a place, which does not have the tail, among the full ones.
+  uint64_t full_at(uint64_t place) const { return place - (place > tail_); }
+
+  void enter(uint64_t window) {
+    const uint64_t first = window * window_, end = first + std::min(window_, places_ - first);
+    window_begin_ = begin_of(first);
+    window_end_ = end < places_ ? begin_of(end) : length_;
+    const uint64_t key = derive_key(seed_, epoch_, KeyUse::kWindow);
+    inside_ = Bijection(window_end_ - window_begin_, derive_key(key, window, KeyUse::kWindow));
+    if (window_ > kTable) return;
+    first_in_table_ = full_at(first);
+    const bool has_tail = tail_ >= first && tail_ < end;
+    blocks_.map(first_in_table_, end - first - has_tail, table_.data());
+  }
+
+  // Of the input, by the position among the window's blocks.
+  uint64_t unmixed(uint64_t mixed) const {
+    const uint64_t position = window_begin_ + mixed, place = place_of(position);
+    const uint64_t inside = position - begin_of(place);
+    if (place == tail_) return full_ * block_ + inside;
+    const uint64_t at = full_at(place);
+    return (window_ > kTable ? blocks_(at) : table_[at - first_in_table_]) * block_ + inside;
+  }
+
+  static constexpr uint64_t kTable = 64;
+
+  uint64_t length_ = 0, seed_ = 0, epoch_ = 0;
+  uint64_t block_ = 1;
+  uint64_t full_ = 0, short_ = 0;  // full blocks, elements of the short one
+  uint64_t places_ = 0, window_ = 1, tail_ = 0;
+  Bijection blocks_{0, 0};
+  uint64_t window_begin_ = 0, window_end_ = 0;  // positions of the window that was entered last
+  Bijection inside_{0, 0};
+  uint64_t first_in_table_ = 0;
+  std::array<uint64_t, kTable> table_{};  // its full blocks, if it has no more
+};
+
+class ShuffleBlocks : public IndexMapped {
+ public:
+  ShuffleBlocks(IndexedRef input, const ShuffleBlocksOptions& options)
+      : IndexMapped(std::move(input)), options_(options) {}
+
+  uint64_t length(uint64_t base) const override { return input()->length(base); }
+
+  uint32_t map(At& at, std::span<uint64_t> positions) const override {
+    Order order;
+    return map(at, positions, order);
+  }
+
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    auto map = [this, order = Order()](At& at, std::span<uint64_t> positions) mutable {
+      return this->map(at, positions, order);
+    };
+    return mapped_reader(std::move(map), input()->reader(context));
+  }
+
+ private:
+  uint32_t map(At& at, std::span<uint64_t> positions, Order& order) const {
+    const uint64_t epoch = options_.reshuffle ? at.epoch : 0;
+    const uint64_t length = input()->length(at.base);
+    if (!order.is_of(length, epoch)) {
+      order = Order(length, options_.seed, epoch, options_.block, options_.window);
+    }
+    order.map(positions);
+    return static_cast<uint32_t>(positions.size());
+  }
+
+  ShuffleBlocksOptions options_;
+};
+
+}  // namespace
+
+ShuffleBlocksNode::ShuffleBlocksNode(Ref input, const ShuffleBlocksOptions& options)
+    : Node({std::move(input)}), options_(options) {
+  if (options.block == 0 || options.window == 0) {
+    throw Error(Code::kInvalidArgument, "shuffle",
+                std::string(options.block == 0 ? "block" : "window") + " is 0; give 1 or more");
+  }
+}
+
+std::string ShuffleBlocksNode::title() const {
+  return "shuffle(seed=" + std::to_string(options_.seed) +
+         ", block=" + std::to_string(options_.block) +
+         ", window=" + std::to_string(options_.window) +
+         (options_.reshuffle ? ")" : ", reshuffle=false)");
+}
+
+Built ShuffleBlocksNode::build(std::vector<Built> inputs, Builder&) const {
+  const uint64_t length = inputs[0].indexed->length(0);
+  if (length > Bijection::kMaximalLength) {
+    throw Error(Code::kInvalidArgument, "shuffle",
+                length == kEndless ? "what is repeated without end cannot be shuffled as a whole: "
+                                     "shuffle first, then repeat"
+                                   : std::to_string(length) + " elements are more than 2^62");
+  }
+  return {std::make_shared<ShuffleBlocks>(inputs[0].indexed, options_)};
+}
+
+}  // namespace penstock

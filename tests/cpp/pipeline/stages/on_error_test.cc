@@ -1,0 +1,174 @@
+#include "penstock/pipeline/transformations/on_error.h"
+
+#include <set>
+#include <stdexcept>
+
+#include "penstock/pipeline/function_op.h"
+#include "penstock/pipeline/order.h"
+#include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/transformations/batch.h"
+#include "penstock/pipeline/transformations/decode_raw.h"
+#include "penstock/pipeline/transformations/map.h"
+#include "penstock/pipeline/transformations/repeat.h"
+#include "reading.h"
+
+namespace penstock {
+namespace {
+
+using testing::error_of;
+using testing::node;
+using testing::numbers;
+using testing::range;
+using testing::Reading;
+using testing::tensor;
+using Numbers = std::vector<int64_t>;
+
+// Numbers below `length`, of which some cannot be made.
+Node::Ref faulty(int64_t length, std::set<int64_t> bad) {
+  return node<MapNode>(
+      range(length),
+      std::make_shared<FunctionOp>("f", [bad](const Example& element, SampleContext&) {
+        const int64_t number = element.at("").as_span<const int64_t>()[0];
+        if (bad.count(number) > 0) throw std::runtime_error(std::to_string(number));
+        return element;
+      }));
+}
+
+// The same as bytes that are to be decoded, with a spec that is known beforehand.
+Node::Ref faulty_bytes(int64_t length, std::set<int64_t> bad) {
+  std::vector<Example> elements;
+  for (int64_t i = 0; i < length; ++i) {
+    elements.push_back({{"", testing::text({reinterpret_cast<const char*>(&i),
+                                            bad.count(i) > 0 ? 3 : sizeof(i)})}});
+  }
+  auto spec =
+      std::make_shared<ElementSpec>(std::vector<Leaf>{{"", LeafKind::kBytes, DType::kUint8, {-1}}});
+  return node<MapNode>(node<ItemsNode>(elements, spec),
+                       std::make_shared<DecodeRawOp>("", DType::kInt64, Shape{}));
+}
+
+TEST(OnError, skip_forgives_and_raise_does_not) {
+  Reading skip(node<OnErrorNode>(faulty(10, {3}), OnError::kSkip));
+  EXPECT_EQ(numbers(skip.at({}, {2, 3, 4}, 5)), (Numbers{2, -1, 4}));
+  ASSERT_EQ(skip.failures().size(), 1u);
+  EXPECT_EQ(skip.failures()[0].first, 6u);
+  EXPECT_TRUE(skip.failures()[0].second.forgiven);
+  EXPECT_EQ(skip.failures()[0].second.stage, "map(f)");
+
+  Reading raise(node<OnErrorNode>(faulty(10, {3}), OnError::kRaise));
+  raise.at({}, {3});
+  EXPECT_TRUE(raise.failures()[0].second.fatal);
+  EXPECT_FALSE(raise.failures()[0].second.forgiven);
+}
+
+TEST(OnError, the_first_one_decides) {
+  auto raised = node<OnErrorNode>(faulty(10, {3}), OnError::kRaise);
+  auto skipped = node<OnErrorNode>(faulty(10, {3}), OnError::kSkip);
+  for (OnError policy : {OnError::kRaise, OnError::kSkip, OnError::kReplace}) {
+    Reading above_raise(node<OnErrorNode>(raised, policy));
+    EXPECT_EQ(numbers(above_raise.at({}, {3})), Numbers{-1});
+    EXPECT_TRUE(above_raise.failures()[0].second.fatal);
+    Reading above_skip(node<OnErrorNode>(skipped, policy));
+    EXPECT_EQ(numbers(above_skip.at({}, {3})), Numbers{-1});
+    EXPECT_TRUE(above_skip.failures()[0].second.forgiven);
+    EXPECT_FALSE(above_skip.failures()[0].second.fatal);
+  }
+}
+
+TEST(OnError, what_is_above_fails_by_itself) {
+  auto skipped = node<OnErrorNode>(range(5), OnError::kSkip);
+  Reading reading(node<MapNode>(
+      skipped, std::make_shared<FunctionOp>("g", [](const Example&, SampleContext&) -> Example {
+        throw std::runtime_error("g");
+      })));
+  reading.at({}, {1});
+  EXPECT_FALSE(reading.failures()[0].second.forgiven);
+}
+
+TEST(OnError, replace_takes_positions_of_another_permutation) {
+  const Order order({.length = 50, .seed = 9});
+  for (auto make : {faulty, faulty_bytes}) {
+    Reading reading(node<OnErrorNode>(make(50, {3, 40}), OnError::kReplace), 9);
+    auto made = numbers(reading.at({2, 0}, {2, 3, 4, 40}, 7));
+    Numbers expected = {2, 0, 4, 0};
+    for (auto [place, position] : {std::pair{1, 3}, std::pair{3, 40}}) {
+      for (uint32_t n = 0;; ++n) {
+        const auto other =
+            static_cast<int64_t>(order.replacement(2, static_cast<uint64_t>(position), n));
+        if (other == 3 || other == 40) continue;
+        expected[static_cast<size_t>(place)] = other;
+        break;
+      }
+    }
+    EXPECT_EQ(made, expected);
+    EXPECT_TRUE(reading.failures().empty());
+    ASSERT_EQ(reading.notes().size(), 2u);
+    EXPECT_EQ(reading.notes()[0].first, 8u);
+    EXPECT_TRUE(reading.notes()[0].second.replaced);
+    EXPECT_EQ(reading.notes()[0].second.position, 3u);
+    EXPECT_EQ(numbers(reading.epoch(2)).size(), 50u);
+  }
+}
+
+TEST(OnError, a_whole_chunk_may_be_replaced) {
+  std::set<int64_t> bad;
+  for (int64_t i = 0; i < 64; ++i) bad.insert(i);
+  Reading reading(node<OnErrorNode>(faulty(1000, bad), OnError::kReplace));
+  for (int64_t number : numbers(reading.epoch(0, 0, 64))) EXPECT_GE(number, 64);
+  EXPECT_EQ(reading.notes().size(), 64u);
+}
+
+TEST(OnError, where_nothing_can_replace_it_the_failure_is_raised) {
+  Reading reading(node<OnErrorNode>(faulty(3, {0, 1, 2}), OnError::kReplace));
+  EXPECT_EQ(numbers(reading.epoch()), (Numbers{-1, -1, -1}));
+  ASSERT_EQ(reading.failures().size(), 3u);
+  EXPECT_TRUE(reading.failures()[1].second.fatal);
+  EXPECT_EQ(testing::text_of(reading.failures()[1].second), "1") << "its own";
+  auto endless = node<RepeatNode>(range(3), kEndless);
+  EXPECT_EQ(error_of([&] { Reading(node<OnErrorNode>(endless, OnError::kReplace)); }).code(),
+            Code::kInvalidArgument);
+}
+
+TEST(OnError, a_row_that_ran_out_of_time_is_replaced) {
+  class Watch : public Context::Watch {
+   public:
+    bool progress(uint32_t) override { return true; }
+    bool poisoned(uint32_t row) override { return row == 1; }
+    void threw(bool) override {}
+  } watch;
+  Reading reading(node<OnErrorNode>(faulty(50, {}), OnError::kReplace));
+  reading.context().watch = &watch;
+  auto made = numbers(reading.at({}, {5, 6, 7}));
+  EXPECT_EQ(made[0], 5);
+  EXPECT_NE(made[1], 6);
+  EXPECT_GE(made[1], 0);
+  EXPECT_EQ(made[2], 7);
+  EXPECT_EQ(reading.context().watch, &watch);
+}
+
+TEST(OnError, what_is_lost_within_a_batch_that_is_an_element_is_noted) {
+  auto of = [](OnError policy) {
+    return node<BatchNode>(node<OnErrorNode>(faulty(10, {3}), policy), 5, false);
+  };
+  Reading skip(of(OnError::kSkip));
+  EXPECT_EQ(numbers(skip.at({}, {0}, 2)), (Numbers{0, 1, 2, 4}));
+  ASSERT_EQ(skip.notes().size(), 1u);
+  EXPECT_EQ(skip.notes()[0].first, 2u);
+  EXPECT_FALSE(skip.notes()[0].second.replaced);
+  Reading replace(of(OnError::kReplace));
+  EXPECT_EQ(numbers(replace.at({}, {0, 1})).size(), 10u);
+  ASSERT_EQ(replace.notes().size(), 1u);
+  EXPECT_TRUE(replace.notes()[0].second.replaced);
+}
+
+TEST(OnError, notes_go_through_further_stages) {
+  auto replaced = node<OnErrorNode>(faulty(50, {3}), OnError::kReplace);
+  Reading reading(node<MapNode>(
+      replaced, std::make_shared<FunctionOp>(
+                    "g", [](const Example& element, SampleContext&) { return element; })));
+  reading.at({}, {3, 4});
+  EXPECT_EQ(reading.notes().size(), 1u);
+}
+
+}  // namespace
+}  // namespace penstock
