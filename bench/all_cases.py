@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
-from cases import counters, in_memory, large_items, latency, memory, order, samples, small_items
+from cases import (
+    array_pipeline,
+    counters,
+    far,
+    in_memory,
+    large_items,
+    latency,
+    memory,
+    order,
+    samples,
+    small_items,
+    stages,
+    tfrecord,
+)
 from harness import Case
 
-_MODULES = (large_items, small_items, samples, in_memory, order, latency, memory, counters)
+_MODULES = (
+    large_items,
+    small_items,
+    samples,
+    in_memory,
+    order,
+    tfrecord,
+    array_pipeline,
+    far,
+    stages,
+    latency,
+    memory,
+    counters,
+)
 
 CASES: dict[str, Case] = {case.key: case for module in _MODULES for case in module.CASES}
