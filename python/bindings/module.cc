@@ -14,6 +14,7 @@
 #include "plan_worker.h"
 #include "python_op.h"
 #include "random.h"
+#include "survey.h"
 #include "tfrecord.h"
 
 namespace nb = nanobind;
@@ -48,6 +49,7 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_plan_worker(m);
   penstock::python::bind_worker(m);
   penstock::python::bind_permutation(m);
+  penstock::python::bind_survey(m);
   penstock::python::bind_tfrecord(m);
   m.def("usable_cores", &penstock::os::usable_cores);
   m.def("memory_limit", &penstock::os::memory_limit);

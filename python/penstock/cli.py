@@ -1,4 +1,4 @@
-"""The command line: ``penstock doctor``, ``penstock bench``.
+"""The command line: ``penstock doctor``, ``bench``, ``inspect``, ``verify``, ``convert``.
 
 Exit codes: 0 all well; 1 what was asked for does not work; 2 it was asked for wrongly.
 """
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .commands import Failed, bench, doctor
+from .commands import Failed, bench, convert, doctor, inspect, verify
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,6 +22,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="command")
     doctor.add_to(commands)
     bench.add_to(commands)
+    inspect.add_to(commands)
+    verify.add_to(commands)
+    convert.add_to(commands)
     return parser
 
 

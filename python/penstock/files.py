@@ -149,7 +149,8 @@ def _values(name: str, value: Any) -> tuple[int, Any]:
         array = np.empty(0, object)
     if isinstance(value, (list, tuple)) and array.size == 0 and array.dtype == np.float64:
         raise InvalidArgument(
-            f"{name!r} is empty, of numbers or strings: give an array with a dtype", "example"
+            f'{name!r} is empty: give np.array([], dtype), with "S" for strings',
+            "example",
         )
     if array.dtype.kind in "SU" and isinstance(value, (np.ndarray, np.generic)):
         return _BYTES, [_string(name, item) for item in array.reshape(-1).tolist()]

@@ -1,0 +1,97 @@
+#include "survey.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string_view>
+#include <vector>
+
+#include "penstock/io/example_survey.h"
+#include "penstock/io/glob.h"
+#include "penstock/io/tfrecord_survey.h"
+#include "record_writer.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+nb::object text(std::string_view bytes) {
+  return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()),
+                                        "backslashreplace"));
+}
+
+nb::dict features_of(const ExampleSurvey& survey) {
+  nb::dict all;
+  for (const auto& [name, feature] : survey.features()) {
+    nb::dict one;
+    one["records"] = feature.records;
+    one["types"] = nb::make_tuple(feature.of_type[0], feature.of_type[1], feature.of_type[2],
+                                  feature.of_type[3]);
+    one["values"] = nb::make_tuple(feature.least, feature.most);
+    one["bytes"] = nb::make_tuple(feature.least_bytes, feature.most_bytes);
+    all[text(name)] = one;
+  }
+  return all;
+}
+
+nb::dict result_of(const TFRecordSurvey& survey, const ExampleSurvey& examples) {
+  nb::list damage;
+  for (const auto& place : survey.damage) {
+    nb::dict one;
+    one["record"] = place.record;
+    one["byte"] = place.offset;
+    one["bytes"] = place.bytes;
+    one["why"] = place.why;
+    damage.append(one);
+  }
+  nb::dict result;
+  result["file_bytes"] = survey.file_bytes;
+  result["records"] = survey.records;
+  result["payload_bytes"] = survey.payload_bytes;
+  result["smallest"] = survey.smallest;
+  result["largest"] = survey.largest;
+  result["lost_places"] = survey.lost_places;
+  result["lost_bytes"] = survey.lost_bytes;
+  result["damage"] = damage;
+  result["examples"] = examples.examples();
+  result["sequences"] = examples.sequences();
+  result["others"] = examples.others();
+  result["features"] = features_of(examples);
+  return result;
+}
+
+// Goes through a file; every sound record goes to the next of `writers`, the first one to that of
+// number `next`.
+nb::dict survey(const std::string& path, Progress& progress, bool features,
+                std::vector<RecordWriter*> writers, size_t next) {
+  TFRecordSurvey found;
+  ExampleSurvey examples;
+  {
+    nb::gil_scoped_release unlocked;
+    found = survey_tfrecord(
+        *posix_files()->open(path),
+        [&](std::span<const std::byte> record) {
+          if (features) examples.add(record);
+          if (!writers.empty()) writers[next++ % writers.size()]->write(record);
+        },
+        &progress);
+  }
+  return result_of(found, examples);
+}
+
+}  // namespace
+
+void bind_survey(nb::module_& m) {
+  nb::class_<Progress>(m, "Progress", "How far a pass over a file is. Internal.")
+      .def(nb::init<>())
+      .def_prop_ro("bytes", [](const Progress& p) { return p.bytes.load(); })
+      .def("stop", [](Progress& p) { p.stop = true; });
+  m.def("survey_tfrecord", &survey);
+  m.def("glob_files", [](std::vector<std::string> patterns) {
+    return glob(*posix_files(), Paths(std::move(patterns)));
+  });
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,207 @@
+"""Passes over files for the commands: several at a time, with a bar on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import _engine
+from ..errors import Error, NotFound
+from . import Failed
+
+_REDRAWN_S = 0.1
+
+
+@dataclass
+class Damage:
+    """A place in a file where no sound record is."""
+
+    record: int  # its number in the file
+    byte: int
+    bytes: int  # that are lost
+    why: str
+
+
+@dataclass
+class Feature:
+    """A feature of the tf.Examples of one or more files."""
+
+    records: int = 0  # that have it
+    types: tuple[int, ...] = (0, 0, 0, 0)  # of these: none, bytes, float32, int64
+    values: tuple[int, int] = (0, 0)  # in one record, least and most
+    bytes: tuple[int, int] = (0, 0)  # of byte strings
+
+    def add(self, other: Feature) -> None:
+        if not other.records:
+            return
+        first = not self.records
+        self.records += other.records
+        self.types = tuple(a + b for a, b in zip(self.types, other.types, strict=True))
+        self.values = other.values if first else _span(self.values, other.values)
+        self.bytes = other.bytes if first else _span(self.bytes, other.bytes)
+
+
+@dataclass
+class Survey:
+    """What is in a TFRecord file."""
+
+    path: str
+    file_bytes: int = 0
+    records: int = 0
+    payload_bytes: int = 0
+    smallest: int = 0
+    largest: int = 0
+    lost_places: int = 0
+    lost_bytes: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    examples: int = 0
+    sequences: int = 0
+    others: int = 0
+    features: dict[str, Feature] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        return self.payload_bytes / self.records if self.records else 0.0
+
+    def add(self, other: Survey) -> None:
+        """Make this the survey of both; damage stays with its file."""
+        if other.records:
+            least = min(self.smallest, other.smallest) if self.records else other.smallest
+            self.smallest, self.largest = least, max(self.largest, other.largest)
+        for name in ("file_bytes", "records", "payload_bytes", "lost_places", "lost_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("examples", "sequences", "others"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, feature in other.features.items():
+            self.features.setdefault(name, Feature()).add(feature)
+
+
+def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+class Bar:
+    """A bar on the terminal that stderr is, if tqdm is installed; else nothing."""
+
+    def __init__(self, total: int, unit: str, title: str = "") -> None:
+        self._bar: Any = None
+        if not sys.stderr.isatty():
+            return
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return
+        self._bar = tqdm(
+            total=total, unit=unit, unit_scale=unit == "B", desc=title, file=sys.stderr, leave=False
+        )
+
+    def show(self, done: int) -> None:
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+
+    def clear(self) -> None:
+        """Make room for a line on the same terminal."""
+        if self._bar is not None:
+            self._bar.clear()
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def counted(number: int, what: str) -> str:
+    """``"1 file"``, ``"2,000 files"``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def text_of(error: Exception) -> str:
+    """What an error says, without the engine's own name of what was done."""
+    return str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
+
+
+def find(patterns: Sequence[str]) -> list[str]:
+    """Return the files that paths and patterns mean.
+
+    Raises
+    ------
+    Failed
+        There is none.
+    """
+    try:
+        return [str(path) for path in _engine.glob_files(list(patterns))]
+    except NotFound as error:
+        raise Failed(text_of(error), 2) from None
+
+
+def survey(
+    path: str, *, features: bool = False, writers: Sequence[Any] = (), first: int = 0
+) -> Any:
+    """One file's pass, to be started: see `surveys`. Sound records go to the engine's `writers`."""
+    progress = _engine.Progress()
+    return progress, lambda: _engine.survey_tfrecord(path, progress, features, list(writers), first)
+
+
+def surveys(paths: Sequence[str], *, features: bool = False) -> Iterator[Survey]:
+    """Go through files, as many at a time as there are cores; yield what was found, in order.
+
+    Raises
+    ------
+    Failed
+        A file cannot be read. Damage is no error.
+    """
+    with ThreadPoolExecutor(min(len(paths), _engine.usable_cores())) as pool:
+        begun = [(path, *survey(path, features=features)) for path in paths]
+        passes = [(path, progress, pool.submit(run)) for path, progress, run in begun]
+        yield from _results(passes)
+
+
+def copied(paths: Sequence[str], writers: Sequence[Any]) -> Iterator[Survey]:
+    """The same, one file after the other; each sound record goes to the next of `writers`."""
+    first = 0
+    with ThreadPoolExecutor(1) as pool:
+        for path in paths:
+            progress, run = survey(path, writers=writers, first=first)
+            for found in _results([(path, progress, pool.submit(run))]):
+                first += found.records
+                yield found
+
+
+def _results(passes: Sequence[tuple[str, Any, Future[Any]]]) -> Iterator[Survey]:
+    try:
+        # The engine goes over a file twice.
+        with Bar(sum(os.path.getsize(path) for path, _, _ in passes), "B") as bar:
+            for path, _, future in passes:
+                while not wait([future], timeout=_REDRAWN_S).done:
+                    bar.show(sum(progress.bytes for _, progress, _ in passes) // 2)
+                bar.clear()
+                yield _survey_of(path, future.result())
+    except (Error, OSError) as error:
+        raise Failed(text_of(error)) from None
+    finally:
+        for _, progress, future in passes:
+            progress.stop()
+            future.cancel()
+
+
+def _survey_of(path: str, found: dict[str, Any]) -> Survey:
+    found["damage"] = [Damage(**place) for place in found["damage"]]
+    found["features"] = {name: Feature(**feature) for name, feature in found["features"].items()}
+    return Survey(path, **found)
+
+
+def looks_like(found: Survey) -> str:
+    """Say what a file without a sound record may be; empty: nothing is known."""
+    if found.records or not found.file_bytes:
+        return ""
+    with open(found.path, "rb") as file:
+        magic = file.read(2)
+    if magic == b"\x1f\x8b":
+        return "it is compressed by gzip: decompress it (gzip -d)"
+    return "it is no TFRecord file"

@@ -1,0 +1,143 @@
+"""``penstock inspect FILES``: what is in TFRecord files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from . import bytes_text
+from ._files import Feature, Survey, counted, find, looks_like, surveys
+
+_TYPES = ("none", "bytes", "float32", "int64")
+_BYTES = 1
+# Strings that are this long and all equally long are taken for raw values, shorter ones for words.
+_RAW_BYTES = 64
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="say what is in TFRecord files",
+        description="Says what is in TFRecord files: records, sizes, damage, and the features of "
+        "tf.Examples with the parse_example that takes them. Reads the files whole.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    paths = find(options.files)
+    total = Survey(counted(len(paths), "file"))
+    width = max(len(path) for path in (*paths, total.path))
+    each = []
+    if not options.json:
+        print(header(width))
+    for found in surveys(paths, features=True):
+        total.add(found)
+        if options.json:
+            each.append(found)
+            continue
+        print(line_of(found, width), flush=True)
+        hint = looks_like(found)
+        if hint:
+            print(f"  {hint}")
+    if options.json:
+        print(json.dumps({"files": [_plain(found) for found in each]}, indent=1))
+        return 0
+    if len(paths) > 1:
+        print(line_of(total, width))
+    if total.features:
+        print()
+        print("\n".join(features_of(total)))
+    return 0
+
+
+def _plain(found: Survey) -> dict[str, Any]:
+    plain = {**asdict(found), "mean": found.mean}
+    for feature in plain["features"].values():
+        counts = zip(_TYPES, feature["types"], strict=True)
+        feature["types"] = {name: count for name, count in counts if count}
+    return plain
+
+
+# ---- printing ------------------------------------------------------------------------------------
+
+
+def header(width: int) -> str:
+    return (
+        f"{'file':{width}}{'records':>13}{'size':>11}{'smallest':>11}{'mean':>11}{'largest':>11}"
+        f"{'damage':>9}"
+    )
+
+
+def line_of(found: Survey, width: int) -> str:
+    sizes = (found.smallest, found.mean, found.largest)
+    texts = [bytes_text(size) if found.records else "-" for size in sizes]
+    return (
+        f"{found.path:{width}}{found.records:>13,}{bytes_text(found.file_bytes):>11}"
+        f"{''.join(f'{text:>11}' for text in texts)}{found.lost_places:>9,}"
+    )
+
+
+def features_of(total: Survey) -> list[str]:
+    """The table of features, and the declaration that takes them."""
+    what = "tf.SequenceExamples" if total.sequences == total.examples else "tf.Examples"
+    lines = [f"{total.examples:,} of {total.records:,} records are {what}; their features:"]
+    names = sorted(total.features)
+    width = max(len("feature"), *(len(name) for name in names))
+    lines.append(f"{'feature':{width}}  {'type':9}{'in records':>13}  values")
+    for name in names:
+        feature = total.features[name]
+        lines.append(
+            f"{name:{width}}  {type_of(feature):9}{feature.records:>13,}  {form_of(feature)}"
+        )
+    lines += ["", "penstock.parse_example({"]
+    for name in names:
+        feature = total.features[name]
+        declared = declaration_of(feature)
+        rare = feature.records - feature.types[0] < total.examples
+        note = "  # not in all records: give default=" if rare else ""
+        if declared:
+            lines.append(f"    {name!r}: {declared},{note}")
+        else:
+            lines.append(f"    # {name!r} has {type_of(feature)}")
+    return [*lines, "})"]
+
+
+def type_of(feature: Feature) -> str:
+    names = [name for name, count in zip(_TYPES, feature.types, strict=True) if count]
+    return " or ".join(names)
+
+
+def form_of(feature: Feature) -> str:
+    text = _between(feature.values)
+    if feature.types[_BYTES]:
+        text += f", of {_between(feature.bytes)} bytes"
+        if feature.values != (1, 1):
+            text += " together"
+    return text
+
+
+def _between(span: tuple[int, int]) -> str:
+    least, most = span
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def declaration_of(feature: Feature) -> str:
+    """What `parse_example` is given for it; empty where records differ in its type."""
+    kinds = [number for number in (1, 2, 3) if feature.types[number]]
+    if len(kinds) != 1:
+        return ""
+    least, most = feature.values
+    name = f"penstock.{_TYPES[kinds[0]]}"
+    if kinds[0] == _BYTES:
+        if (least, most) != (1, 1):
+            return f"{name}(many=True)"
+        length, longest = feature.bytes
+        return f"{name}({length})" if length == longest >= _RAW_BYTES else f"{name}()"
+    if least != most:
+        return f"{name}(ragged=True)"
+    return f"{name}()" if most == 1 else f"{name}({most})"

@@ -1,0 +1,73 @@
+"""``penstock verify FILES``: every checksum of TFRecord files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from . import bytes_text
+from ._files import Survey, counted, find, looks_like, surveys
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "verify",
+        help="verify every checksum of TFRecord files",
+        description="Verifies every checksum of TFRecord files and names each damaged place. Exit "
+        "code 1: there is one.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    paths = find(options.files)
+    total = Survey("")
+    damaged = 0
+    each = []
+    for found in surveys(paths):
+        total.add(found)
+        damaged += found.lost_places > 0
+        each.append(found)
+        if not options.json:
+            print_damage(found)
+    if options.json:
+        print(json.dumps({"ok": not damaged, "files": [_plain(found) for found in each]}, indent=1))
+    elif damaged:
+        print(
+            f"\n{counted(total.lost_places, 'damaged place')} in {damaged} of "
+            f"{counted(len(paths), 'file')}, {total.lost_bytes:,} bytes lost; "
+            f"{counted(total.records, 'record')} sound."
+        )
+    else:
+        print(
+            f"{counted(len(paths), 'file')}, {counted(total.records, 'record')}, "
+            f"{bytes_text(total.file_bytes)}: every checksum agrees."
+        )
+    return 1 if damaged else 0
+
+
+def print_damage(found: Survey) -> None:
+    """A line for each damaged place of a file."""
+    for place in found.damage:
+        print(
+            f"{found.path}: record {place.record} at byte {place.byte}: {place.bytes} bytes lost: "
+            f"{place.why}",
+            flush=True,
+        )
+    if found.lost_places > len(found.damage):
+        print(f"{found.path}: and {found.lost_places - len(found.damage):,} more")
+    hint = looks_like(found)
+    if hint:
+        print(f"{found.path}: {hint}")
+
+
+def _plain(found: Survey) -> dict[str, Any]:
+    names = ("path", "file_bytes", "records", "lost_places", "lost_bytes")
+    return {
+        **{name: getattr(found, name) for name in names},
+        "damage": [asdict(place) for place in found.damage],
+    }

@@ -1,0 +1,76 @@
+#include "penstock/io/tfrecord_survey.h"
+
+#include <gtest/gtest.h>
+
+#include "tfrecords.h"
+
+namespace penstock {
+namespace {
+
+struct TFRecordSurveyTest : testing::Test, TFRecords {
+  TFRecordSurvey survey(Progress* progress = nullptr) {
+    visited.clear();
+    return survey_tfrecord(
+        *files->open("file"),
+        [this](std::span<const std::byte> payload) {
+          visited.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
+        },
+        progress);
+  }
+  std::vector<std::string> visited;
+};
+
+TEST_F(TFRecordSurveyTest, every_record_is_visited_and_counted) {
+  std::vector<std::string> some = payloads(1000);
+  some.emplace_back(3 << 20, 'x');  // more than is read at a time
+  some.emplace_back("");
+  const std::string& file = write("file", some);
+  Progress progress;
+  const TFRecordSurvey found = survey(&progress);
+  EXPECT_EQ(visited, some);
+  uint64_t bytes = 0;
+  for (const std::string& payload : some) bytes += payload.size();
+  EXPECT_EQ(found.records, 1002u);
+  EXPECT_EQ(found.payload_bytes, bytes);
+  EXPECT_EQ(found.file_bytes, file.size());
+  EXPECT_EQ(found.smallest, 0u);
+  EXPECT_EQ(found.largest, uint64_t{3} << 20);
+  EXPECT_EQ(found.lost_places, 0u);
+  EXPECT_EQ(progress.bytes, 2 * file.size());
+}
+
+TEST_F(TFRecordSurveyTest, damage_is_listed_with_its_place_and_all_else_is_visited) {
+  std::vector<std::string> some(100, std::string(84, 'x'));  // 100 bytes each, with their frames
+  std::string& file = write("file", some);
+  file[750] ^= 1;   // a payload
+  file[2000] ^= 1;  // a length
+  file.resize(file.size() - 1);
+  const TFRecordSurvey found = survey();
+  EXPECT_EQ(visited.size(), 97u);
+  EXPECT_EQ(found.lost_places, 3u);
+  EXPECT_EQ(found.lost_bytes, 299u);
+  ASSERT_EQ(found.damage.size(), 3u);
+  const uint64_t places[][3] = {{7, 700, 100}, {20, 2000, 100}, {99, 9900, 99}};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(found.damage[i].record, places[i][0]);
+    EXPECT_EQ(found.damage[i].offset, places[i][1]);
+    EXPECT_EQ(found.damage[i].bytes, places[i][2]);
+    EXPECT_FALSE(found.damage[i].why.empty());
+  }
+}
+
+TEST_F(TFRecordSurveyTest, an_empty_file_has_nothing) {
+  write("file", {});
+  const TFRecordSurvey found = survey();
+  EXPECT_EQ(found.records + found.lost_places + found.file_bytes, 0u);
+}
+
+TEST_F(TFRecordSurveyTest, it_ends_when_it_is_told_to) {
+  write("file", payloads(100));
+  Progress progress;
+  progress.stop = true;
+  EXPECT_THROW(survey(&progress), Error);
+}
+
+}  // namespace
+}  // namespace penstock
