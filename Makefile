@@ -1,5 +1,5 @@
 # Every verb does its own set-up; what is done is remembered in $(VENV)/stamps.
-#   make demo         train on real images, fed in line, by threads and by processes (about two minutes)
+#   make demo         train on real images, fed in line, by threads, by processes, from TFRecord (about two minutes)
 #   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults, soak
 #   make bench        speed and memory against the peers        make lint, format style and types
 #   make build        the extension, in .venv                   make wheel, docs, clean

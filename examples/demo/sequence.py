@@ -41,24 +41,26 @@ class DigitSequence:
         with Image.open(file) as image:
             image = image.convert("L").resize((self.side, self.side), Image.Resampling.BICUBIC)
         pixels = np.asarray(image, dtype="float32") / 255
-        return self.distort(pixels) if self.augment else pixels
+        return distort(pixels) if self.augment else pixels
 
-    def distort(self, pixels):
-        """Rotate by up to 12 degrees, zoom by up to 12 %, shift by up to 4 pixels; bilinear."""
-        angle = np.deg2rad(np.random.uniform(-12, 12))
-        zoom = np.random.uniform(0.88, 1.12)
-        shift_x, shift_y = np.random.uniform(-4, 4, size=2)
 
-        # Where each pixel of the result comes from.
-        centre = (self.side - 1) / 2
-        y, x = np.mgrid[: self.side, : self.side].astype("float32") - centre
-        source_x = (np.cos(angle) * x - np.sin(angle) * y) / zoom + centre - shift_x
-        source_y = (np.sin(angle) * x + np.cos(angle) * y) / zoom + centre - shift_y
-        source_x = np.clip(source_x, 0, self.side - 1.001)
-        source_y = np.clip(source_y, 0, self.side - 1.001)
+def distort(pixels):
+    """Rotate by up to 12 degrees, zoom by up to 12 %, shift by up to 4 pixels; bilinear."""
+    side = len(pixels)
+    angle = np.deg2rad(np.random.uniform(-12, 12))
+    zoom = np.random.uniform(0.88, 1.12)
+    shift_x, shift_y = np.random.uniform(-4, 4, size=2)
 
-        left, top = source_x.astype("int32"), source_y.astype("int32")
-        right_share, bottom_share = source_x - left, source_y - top
-        upper = pixels[top, left] * (1 - right_share) + pixels[top, left + 1] * right_share
-        lower = pixels[top + 1, left] * (1 - right_share) + pixels[top + 1, left + 1] * right_share
-        return (upper * (1 - bottom_share) + lower * bottom_share).astype("float32")
+    # Where each pixel of the result comes from.
+    centre = (side - 1) / 2
+    y, x = np.mgrid[:side, :side].astype("float32") - centre
+    source_x = (np.cos(angle) * x - np.sin(angle) * y) / zoom + centre - shift_x
+    source_y = (np.sin(angle) * x + np.cos(angle) * y) / zoom + centre - shift_y
+    source_x = np.clip(source_x, 0, side - 1.001)
+    source_y = np.clip(source_y, 0, side - 1.001)
+
+    left, top = source_x.astype("int32"), source_y.astype("int32")
+    right_share, bottom_share = source_x - left, source_y - top
+    upper = pixels[top, left] * (1 - right_share) + pixels[top, left + 1] * right_share
+    lower = pixels[top + 1, left] * (1 - right_share) + pixels[top + 1, left + 1] * right_share
+    return (upper * (1 - bottom_share) + lower * bottom_share).astype("float32")

@@ -1,9 +1,10 @@
-"""Train a small network on images three times: fed in line, by threads, by processes.
+"""Train a small network on images four times: fed in line, by threads, by processes, from TFRecord.
 
     make demo        or        .venv/bin/python examples/demo/train.py --epochs 12
 
-The data set (sequence.py) and the network stay the same; what changes is the one line that builds
-the feed. Ends with a table, and writes report.html about the last run.
+The network stays the same. Three times the data set does, too (sequence.py), and what changes is
+the one line that builds the feed; the fourth time the same images come from a TFRecord file through
+a pipeline (records.py). Ends with a table, and writes report.html about the last run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from digits import SIDE, list_images, write_digits
+from records import pipeline, write_records
 from sequence import DigitSequence
 
 BATCH_SIZE = 32
@@ -95,28 +97,25 @@ def train_epoch(model, feed, run, title):
     run.waited.append(waited)
 
 
-def train(name, workers, use_multiprocessing, options):
+def train(name, source, workers, use_multiprocessing, options):
     import penstock
 
-    files, labels = list_images(options.data / "train")
-    test_files, test_labels = list_images(options.data / "test")
     model = build_model(options.seed)
-    sequence = DigitSequence(files, labels, BATCH_SIZE, SIDE, augment=True)
-    run = Run(name, len(sequence))
+    run = Run(name, len(source))
 
     # The one line.
     with penstock.Loader(
-        sequence, workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=10
+        source, workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=10
     ) as feed:
         for epoch in range(options.epochs):
             train_epoch(model, feed, run, f"{name:9} {epoch + 1:2}/{options.epochs}")
-        expected = options.epochs * len(sequence)
+        expected = options.epochs * len(source)
         delivered = feed.stats()["delivered"]
         if delivered != expected:
             raise SystemExit(f"{delivered} batches delivered, not {expected}")
         feed.report(str(options.report))
 
-    test = DigitSequence(test_files, test_labels, BATCH_SIZE, SIDE)
+    test = DigitSequence(*list_images(options.data / "test"), BATCH_SIZE, SIDE)
     # A Keras method takes a feed as it takes the sequence itself.
     _, run.accuracy = model.evaluate(penstock.keras.feed(test, workers=workers), verbose=0)
     print(f"{name}: test accuracy {run.accuracy:.2%}\n", flush=True)
@@ -147,10 +146,20 @@ def main() -> int:
     # Keras reads it when it is imported.
     os.environ.setdefault("KERAS_BACKEND", "jax")
     write_digits(options.data)
+    files, labels = list_images(options.data / "train")
+    records = options.data / "train.tfrecord"
+    write_records(records, files, labels)
+
+    def sequence():
+        return DigitSequence(files, labels, BATCH_SIZE, SIDE, augment=True)
+
     runs = [
-        train("in line", 0, False, options),
-        train("threads", options.workers, False, options),
-        train("processes", options.workers, True, options),
+        train("in line", sequence(), 0, False, options),
+        train("threads", sequence(), options.workers, False, options),
+        train("processes", sequence(), options.workers, True, options),
+        train(
+            "TFRecord", pipeline(records, BATCH_SIZE, options.seed), options.workers, True, options
+        ),
     ]
     print(f"{options.workers} workers, batches of {BATCH_SIZE}, epochs 2 to {options.epochs}:\n")
     print_table(runs)

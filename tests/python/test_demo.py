@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import penstock
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
 
 
@@ -69,6 +71,51 @@ def test_augmentation_draws_afresh_each_time_and_plain_batches_do_not(images):
     assert not np.array_equal(augmented[0][0], augmented[0][0])
     plain = DigitSequence(files, labels, 8)
     assert np.array_equal(plain[0][0], plain[0][0])
+
+
+@pytest.fixture(scope="module")
+def records(images):
+    import digits
+    from records import write_records
+
+    path = images / "test.tfrecord"
+    write_records(path, *digits.list_images(images / "test"))
+    return path
+
+
+def test_records_are_the_image_files_and_written_only_once(images, records):
+    import digits
+    from records import write_records
+
+    files, labels = digits.list_images(images / "test")
+    wanted = {"image": penstock.bytes(), "label": penstock.int64()}
+    rows = penstock.Dataset.tfrecord(records).map(penstock.parse_example(wanted)).build(workers=0)
+    for row, file, label in zip(rows, files, labels, strict=True):
+        assert row["image"] == Path(file).read_bytes()
+        assert row["label"] == label
+    stamp = records.stat().st_mtime_ns
+    write_records(records, files, labels)
+    assert records.stat().st_mtime_ns == stamp
+
+
+def test_the_pipeline_covers_the_epoch_with_batches_as_the_sequences(images, records):
+    import digits
+    from records import pipeline
+
+    _, labels = digits.list_images(images / "test")
+    orders = []
+    with pipeline(records, 100, seed=7).build(workers=2, start_method="fork") as feed:
+        for _ in range(2):
+            batches = list(feed)
+            assert [len(x) for x, _ in batches] == [100, 100, 100, 59]
+            orders.append(np.concatenate([y for _, y in batches]).tolist())
+            for x, _ in batches:
+                assert x.dtype == np.float32
+                assert x.shape[1:] == (64, 64, 1)
+                assert x.min() >= 0
+                assert x.max() <= 1
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(labels)
 
 
 def test_the_sequence_imports_neither_penstock_nor_a_framework():
