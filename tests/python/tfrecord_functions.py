@@ -1,0 +1,25 @@
+"""Functions that the tests of Dataset.tfrecord map: in a module, so that any worker finds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import penstock
+
+
+def decode_and_augment(sample: dict[str, Any]) -> dict[str, Any]:
+    """An image of what its bytes are, shifted by a random number, and all else as it is."""
+    image = np.frombuffer(sample["image"], np.uint8).astype(np.float32)
+    return {**sample, "image": image.sum() + penstock.rng().random(dtype=np.float32)}
+
+
+def refuses_third(sample: dict[str, Any]) -> dict[str, Any]:
+    if sample["label"] % 10 == 3:
+        raise ValueError(f"no {sample['label']}")
+    return sample
+
+
+def bytes_of(record: bytes) -> int:
+    return len(record)
