@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/chunk.h"
 
 namespace penstock {
 namespace {
@@ -206,6 +207,29 @@ Example Block::row(uint64_t row) const {
     element.set(leaf.name, values_between(i, offsets[0], offsets[1], std::move(shape)));
   }
   return element;
+}
+
+void Block::view(uint64_t row, Chunk& out, uint32_t at) const {
+  row += first_;
+  for (size_t i = 0; i < spec_->leaves().size(); ++i) {
+    const Leaf& leaf = spec_->leaves()[i];
+    if (leaf.fixed()) {
+      out.view(i, at, layout_.fixed().row(data_, layout_.fixed_place(i), row), leaf.shape);
+      continue;
+    }
+    const int64_t* offsets = offsets_of(i) + row;
+    const std::byte* values =
+        data_ + layout_.values(i) + static_cast<uint64_t>(offsets[0]) * step_bytes(leaf);
+    if (leaf.deep()) {
+      const size_t axes = leaf.shape.size();
+      const auto* dims = reinterpret_cast<const int64_t*>(data_ + layout_.dims(i)) + row * axes;
+      out.view(i, at, values, {dims, axes});
+    } else {
+      Shape shape = leaf.shape;
+      shape[0] = offsets[1] - offsets[0];
+      out.view(i, at, values, shape);
+    }
+  }
 }
 
 Block Block::rows(uint64_t begin, uint64_t end) const {

@@ -50,6 +50,8 @@ class BlockLayout {
   uint64_t bytes_ = 0;
 };
 
+class Chunk;
+
 // Elements in one piece of memory: a batch, what a cursor hands to a ticket, an entry of a cache. A
 // view; copies share the owner. Any thread.
 class Block {
@@ -68,6 +70,9 @@ class Block {
   Example batch() const;
   // One element. Error kInvalidArgument: there is no such row.
   Example row(uint64_t row) const;
+  // The same as a row of `out`, which has the block's spec: views, or copies where it is bound.
+  // REQUIRED: row < rows().
+  void view(uint64_t row, Chunk& out, uint32_t at) const;
   // Some of the rows; the same memory. Error kInvalidArgument: there are no such rows.
   Block rows(uint64_t begin, uint64_t end) const;
 

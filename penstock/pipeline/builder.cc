@@ -2,14 +2,30 @@
 
 #include <utility>
 
+#include "penstock/base/error.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/tailed_stream.h"
+
 namespace penstock {
 
 Built Builder::build(const Node& node) {
   std::vector<Built> inputs;
   inputs.reserve(node.inputs().size());
-  for (const Node::Ref& input : node.inputs()) inputs.push_back(build(*input));
+  for (const Node::Ref& input : node.inputs()) {
+    inputs.push_back(build(*input));
+    if (inputs.back().stream != nullptr && !node.takes_streams()) {
+      throw Error(
+          Code::kInvalidArgument, node.title(),
+          "cannot follow " + titles_.back() + ", whose elements only come one after the other");
+    }
+  }
   titles_.push_back(node.title());
   return node.build(std::move(inputs), *this);
+}
+
+StreamedRef Builder::as_stream(const Built& built) {
+  if (built.stream == nullptr) return indexed_stream(built.indexed);
+  return tailed_stream(built);
 }
 
 const std::shared_ptr<FilePool>& Builder::pool() {

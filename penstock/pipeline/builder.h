@@ -19,6 +19,9 @@ class Builder {
   // Builds `node` and what is below it, from the source upward.
   Built build(const Node& node);
 
+  // What was built as a stream, for stages that can go through their input in order only.
+  StreamedRef as_stream(const Built& built);
+
   // The next random operation's number (RandomKey::operation). They count from the source upward,
   // so that a stage added at the end changes no numbers below it.
   uint32_t operation() { return ++operations_; }

@@ -68,15 +68,41 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   begin_ = ticket.begin;
   context_.worker = slot.claim().worker;
   losses_.clear();
+  notes_.clear();
   failed_.reset();
   if (reader_ == nullptr) reader_ = plan_->chain().reader(context_);
   scratch_.empty();
+  if (plan_->stream() != nullptr) {
+    const std::byte* parcel = slot.indices();
+    if (parcel == nullptr) throw Error(Code::kInternal, "worker", "a ticket without its elements");
+    parcel_ = Parcel::read(parcel);
+    context_.parcel = &parcel_;
+  }
   bound_ ? run_bound(ticket, slot) : run_collected(ticket, slot);
+}
+
+At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const {
+  if (plan_->stream() != nullptr && !plan_->batched()) {
+    // Elements that are handed out one by one: a ticket may have fewer than others.
+    uint64_t first = parcel_.ordinal / plan_->per_output() + row;
+    for (uint64_t& position : positions) position = first++;
+    return {ticket.epoch, 0};
+  }
+  return plan_->locate(ticket.epoch, ticket.base, ticket.step, row, positions);
 }
 
 // The rows of `chunk` that were lost become losses. False: one of them ends the ticket.
 bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first,
                                 const uint64_t* positions) {
+  for (auto& [row, lost] : chunk.notes()) {
+    notes_.push_back({ticket.begin + first + row,
+                      lost.position,
+                      lost.replaced,
+                      lost.stage + ": " + text_of(lost.error),
+                      nullptr,
+                      {},
+                      false});
+  }
   if (chunk.failures().empty()) return true;
   auto& failures = chunk.failures();
   std::sort(failures.begin(), failures.end(),
@@ -112,8 +138,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   std::array<uint64_t, Chunk::kRows> positions;
   for (uint32_t row = ticket.begin; row < ticket.end;) {
     const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
-    At at = plan_->locate(ticket.epoch, ticket.base, ticket.step, row,
-                          std::span(positions.data(), count));
+    At at = locate(ticket, row, std::span(positions.data(), count));
     context_.first_row = row - ticket.begin;
     context_.one_row = false;
     {
@@ -146,7 +171,7 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
   for (uint32_t row = ticket.begin; row < ticket.end;) {
     const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
     positions_.resize(count);
-    At at = plan_->locate(ticket.epoch, ticket.base, ticket.step, row, positions_);
+    At at = locate(ticket, row, positions_);
     context_.first_row = row - ticket.begin;
     context_.one_row = false;
     Chunk& chunk = collected_.add(positions_);
@@ -181,6 +206,7 @@ void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
   if (failed_) {
     outlet_->fail(slot, ticket, std::move(*failed_));
   } else {
+    losses_.insert(losses_.end(), notes_.begin(), notes_.end());
     outlet_->rows(slot, bytes, std::move(losses_));
   }
 }

@@ -8,6 +8,7 @@
 #include "penstock/pipeline/collate.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/outcome.h"
+#include "penstock/pipeline/parcel.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/workers/worker.h"
 
@@ -48,6 +49,7 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   bool poisoned(uint32_t row) override;
   void threw(bool again) override;
 
+  At locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const;
   void run_bound(const Ticket& ticket, Slot& slot);
   void run_collected(const Ticket& ticket, Slot& slot);
   bool note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first, const uint64_t* positions);
@@ -69,9 +71,11 @@ class ChainWorker : public Fulfiller, private Context::Watch {
 
   // Of the ticket in hand.
   Slot* slot_ = nullptr;
-  uint32_t begin_ = 0;  // its first row
-  std::vector<Outcome::Loss> losses_;
-  std::optional<Failure> failed_;  // what ends it
+  uint32_t begin_ = 0;                 // its first row
+  Parcel parcel_;                      // of a plan with a stream
+  std::vector<Outcome::Loss> losses_;  // rows that are not there
+  std::vector<Outcome::Loss> notes_;   // what was lost on the way to rows that are
+  std::optional<Failure> failed_;      // what ends it
 };
 
 // Workers of the consumer's own process.

@@ -7,6 +7,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
+#include "penstock/pipeline/parcel.h"
 #include "penstock/pipeline/stage.h"
 
 namespace penstock {
@@ -113,7 +114,7 @@ void Collector::merge_specs() {
 // Where lengths may differ but do not, in this batch, they are fixed after all; where they may not
 // differ but do, that is an error.
 void Collector::fix_lengths() {
-  if (spec_->fixed()) return;
+  if (spec_->fixed() || lengths_ == Lengths::kAny) return;
   std::vector<Leaf> leaves(spec_->leaves().begin(), spec_->leaves().end());
   bool changed = false;
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -286,7 +287,9 @@ class CollatedReader : public IndexedReader {
  private:
   void make(const At& at, uint64_t batch, Chunk& out, uint32_t row) {
     rows_.begin(stage_.input()->spec());
-    const uint64_t count = stage_.rows(batch, at.base);
+    uint64_t count = stage_.rows(batch, at.base);
+    if (context_.parcel != nullptr)
+      count = std::min(count, context_.parcel->rows_from(stage_.element(batch, 0)));
     for (uint64_t i = 0; i < count; i += Chunk::kRows) {
       positions_.resize(std::min<uint64_t>(Chunk::kRows, count - i));
       for (uint64_t j = 0; j < positions_.size(); ++j) {

@@ -21,6 +21,7 @@ class Collector {
     kEqual,   // they must not differ, except in what is ragged by declaration (strings, features)
     kRagged,  // what differs becomes ragged
     kPadded,  // they are filled up
+    kAny,     // nothing is made of it: the block is no batch
   };
   // `padding` where lengths is kPadded; it outlives the collector.
   Collector(Scratch& scratch, Lengths lengths, const Padding* padding)

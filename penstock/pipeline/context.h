@@ -14,6 +14,8 @@ struct At {
   uint64_t base = 0;  // elements that earlier runs at other world sizes used (see shard)
 };
 
+struct Parcel;
+
 // What a worker gives the readers of its chain; outlives them. One thread.
 struct Context {
   // Who watches over the ticket in hand. Rows are counted from the ticket's first.
@@ -34,6 +36,8 @@ struct Context {
   uint32_t worker = 0;
   uint32_t retries = 0;  // times that user code is tried again
   Watch* watch = nullptr;
+
+  const Parcel* parcel = nullptr;  // of a plan with a stream: the ticket's elements
 
   // Which row of the ticket a chunk's first one is. Where a stage makes one element of many, all of
   // those stand for that one.

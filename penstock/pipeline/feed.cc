@@ -100,6 +100,7 @@ Feed::Poll Feed::poll(uint64_t epoch) {
     return Poll::kEpochEnd;
   }
   auto seq = candidate();
+  if (!seq && failed_) return Poll::kFailed;
   if (!seq || !board_.ready(*seq)) return Poll::kWait;
   current_ = *seq;
   return Poll::kBatch;
@@ -122,7 +123,12 @@ void Feed::end_stream() {
 void Feed::wait(int64_t timeout_ns) {
   uint64_t head = board_.head();
   bool one = options_.ordered && head < board_.posted();
-  board_.consumer_wait(one ? head : Board::kAnySeq, timeout_ns);
+  if (starved_) {
+    board_.consumer_wait(one ? head : Board::kAnySeq, timeout_ns,
+                         [this] { return tickets_.ready(); });
+  } else {
+    board_.consumer_wait(one ? head : Board::kAnySeq, timeout_ns);
+  }
 }
 
 std::optional<uint32_t> Feed::failed_granule() {
@@ -257,7 +263,8 @@ uint64_t Feed::window() const {
 }
 
 void Feed::fill() {
-  if (held_ || board_.closed()) return;
+  starved_ = false;
+  if (held_ || failed_ || board_.closed()) return;
   reap();
   uint64_t most = window();
   while (board_.posted() - board_.head() - taken_ < most) {
@@ -284,9 +291,18 @@ void Feed::fill() {
     post.stream = 0;
     post.rows = 1;
     post.indices_offset = 0;
-    if (!tickets_.describe(cursor_, post)) {
-      known_end_ = cursor_.step;
-      continue;
+    switch (tickets_.describe(cursor_, post)) {
+      case Tickets::Described::kEnd:
+        known_end_ = cursor_.step;
+        continue;
+      case Tickets::Described::kNotYet:
+        starved_ = true;
+        return;
+      case Tickets::Described::kFailed:
+        failed_ = true;
+        return;
+      case Tickets::Described::kPosted:
+        break;
     }
     uint32_t share = std::max(options_.granule_rows, 1u);
     post.granules = std::clamp((post.rows + share - 1) / share, 1u, board_.granules());
@@ -346,6 +362,7 @@ void Feed::begin_epoch() {
 
 void Feed::start_epoch_at(const Position& at) {
   cursor_ = at;
+  failed_ = false;
   known_end_.reset();
   streams_ended_.clear();
 }

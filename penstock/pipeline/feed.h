@@ -29,9 +29,17 @@ class Tickets {
   virtual ~Tickets() = default;
   // Steps of an epoch, counted from `base`; nullopt where only running it tells (a stream).
   virtual std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) = 0;
-  // Fills in rows, owner, stream and explicit indices of the ticket at `at`. False: the epoch ends
-  // before it (only where steps() does not know).
-  virtual bool describe(const Position& at, Post& post) = 0;
+  enum class Described : uint8_t {
+    kPosted,
+    kEnd,     // the epoch ends before it (only where steps() does not know)
+    kNotYet,  // nobody knows yet: ready() will say when to ask again
+    kFailed,  // it cannot be made: kFailed once the position is there; asked again after a seek
+  };
+  // Fills in rows, owner, stream and explicit indices of the ticket at `at`.
+  virtual Described describe(const Position& at, Post& post) = 0;
+  // After kNotYet: whether describe() may have more to say. Whoever makes that so calls
+  // Board::nudge_consumer().
+  virtual bool ready() { return true; }
   // Streams whose end ends the epoch; 0: steps() knows.
   virtual uint32_t streams() const { return 0; }
 };
@@ -55,7 +63,7 @@ class Feed {
     uint32_t granules = 1;         // of a full batch
     uint32_t granule_rows = 1;     // rows of a granule
   };
-  enum class Poll { kBatch, kEpochEnd, kWait };
+  enum class Poll { kBatch, kEpochEnd, kWait, kFailed };
 
   // `discard`: lets go of what a unit's result holds (packets' blocks, objects).
   Feed(Board& board, Allocator& arena, Tickets& tickets, const Options& options,
@@ -134,6 +142,8 @@ class Feed {
   uint64_t current_ = 0;
   uint64_t taken_ = 0;        // posts beyond head that were taken already (unordered)
   uint64_t batch_bytes_ = 0;  // of the largest batch seen
+  bool failed_ = false;       // the next ticket cannot be made
+  bool starved_ = false;      // the next ticket could not be described yet
   bool sized_ = false;        // one was seen; it may count no bytes, being no arrays
   uint64_t slot_bytes_ = 0;   // room that a batch of slot_rows_ took, the largest yet
   uint32_t slot_rows_ = 0;

@@ -74,6 +74,7 @@ LoaderEngine::~LoaderEngine() { feed_->drain(); }
 // by the destructor.
 void LoaderEngine::close() {
   crew_.close(options_.timeout.count() > 0 ? options_.timeout.count() : -1);
+  close_others();
   // Whoever iterates at this moment finds the board closed and gives up what it has itself.
   std::unique_lock lock(consumer_, std::try_to_lock);
   if (!lock) return;
@@ -96,6 +97,7 @@ void LoaderEngine::enter() {
     return;
   }
   if (crew_.started()) return;
+  start_others();
   crew_.start(workers_of(options_), [engine = shared_from_this()](uint32_t place) {
     std::unique_ptr<Fulfiller> worker = engine->make_worker();
     serve(*engine->board_, place, *worker, &engine->rows_);
@@ -161,6 +163,9 @@ std::optional<Example> LoaderEngine::take_next() {
         enter_epoch(next);
         break;
       }
+      case Feed::Poll::kFailed:
+        raise_failed();
+        break;
       case Feed::Poll::kBatch:
         if (auto batch = take()) return batch;
         break;  // all of it was skipped

@@ -62,6 +62,11 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   virtual std::optional<Example> take_held() { return std::nullopt; }
   virtual void drop_held() {}
   virtual bool anything_held() const { return false; }
+  // What works beside the workers.
+  virtual void start_others() {}
+  virtual void close_others() {}
+  // The next ticket cannot be made: throws why.
+  virtual void raise_failed() {}
   virtual void enter_epoch(uint64_t epoch);
   virtual void leave_epoch() {}
   // Of the user's passes, as epochs of the feed.

@@ -48,6 +48,7 @@ std::string LoaderState::to_json() const {
   }
   state["length"] = length;
   if (!plan.empty()) state["plan"] = plan;
+  if (!stream.empty()) state["stream"] = Json::parse(stream);
   if (world != 1) {
     state["world"] = world;
     state["base"] = base;
@@ -67,6 +68,7 @@ LoaderState LoaderState::from_json(std::string_view text) {
   if (json.contains("plan")) {
     state.plan = list<std::string>(json, "plan", &Json::is_string);
     if (state.plan.empty()) throw refuse("'plan' is empty");
+    if (json.contains("stream") && !json["stream"].is_null()) state.stream = json["stream"].dump();
     if (json.contains("world")) {
       const uint64_t world = count(json, "world");
       state.base = count(json, "base");

@@ -25,6 +25,8 @@ struct LoaderState {
   // If it has a shard: among how many ranks, and where in the epoch these began (see Plan::world).
   uint32_t world = 1;
   uint64_t base = 0;
+  // If it has a stream: where that is, as JSON; empty: at the epoch's front.
+  std::string stream;
 
   std::string to_json() const;
   // Error kInvalidArgument: no such state, or of another version.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,9 +11,21 @@ namespace penstock {
 
 class Builder;
 
-// What a node becomes.
+// What a node becomes: either an indexed stage, or a stream, which a cursor goes through, and an
+// indexed tail, which tickets apply to the elements that the cursor hands out.
 struct Built {
-  IndexedRef indexed;
+  IndexedRef indexed = nullptr;
+  StreamedRef stream = nullptr;
+  IndexedRef tail = nullptr;   // never null beside `stream`
+  uint64_t per_output = 1;     // elements of the stream that one element of the tail takes
+  bool whole_outputs = false;  // what is left at the end and is fewer is left out
+
+  // Of a stage that makes each element of one element: `stage` on top of what is there.
+  Built with(const std::function<IndexedRef(IndexedRef)>& stage) const;
+  // Of a stage that makes each element of `n`.
+  Built stacked(Builder& builder, uint64_t n, bool whole,
+                const std::function<IndexedRef(IndexedRef)>& stage) const;
+  static Built of(StreamedRef stream);
 };
 
 // A source or transformation as the user wrote it. Immutable: any thread.
@@ -31,6 +44,9 @@ class Node {
   // `inputs`: what the node's inputs became. Error kInvalidArgument in the user's terms, kNotFound,
   // kDataLoss, ...
   virtual Built build(std::vector<Built> inputs, Builder& builder) const = 0;
+
+  // Whether build() takes inputs that are streams.
+  virtual bool takes_streams() const { return false; }
 
   const std::vector<Ref>& inputs() const { return inputs_; }
 

@@ -37,6 +37,7 @@ class Op {
   }
   // It calls code that is not penstock's: it may take long, throw, or never come back.
   virtual bool user_code() const { return false; }
+  virtual bool python() const { return false; }  // and that is Python
   // Called again if a later chunk has another spec.
   virtual std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const = 0;
 };

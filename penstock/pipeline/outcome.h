@@ -21,6 +21,7 @@ struct Outcome {
     // Of elements that are handed out one by one: it is to be raised at its place.
     std::exception_ptr error;
     std::string stage;
+    bool gap = true;  // of a Dataset: the row is not there; else it is, made of other elements
   };
   Example batch;             // kPacket
   std::exception_ptr error;  // kError

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
 #include "penstock/pipeline/chain_worker.h"
 #include "penstock/pipeline/plan_tickets.h"
 
@@ -26,6 +27,7 @@ LoaderOptions options_for(const Plan& plan, LoaderOptions options) {
   if (plan.queue()) options.max_queue_size = *plan.queue();
   // Elements that go through the feed by the chunk and come out one by one have one place only.
   if (!plan.batched() && plan.rows_per_ticket() > 1) options.ordered = true;
+  if (plan.stream() != nullptr) options.ordered = true;
   return options;
 }
 
@@ -41,7 +43,42 @@ PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOpt
           {std::make_unique<PlanTickets>(plan), plan->most_rows(), plan->most_rows(), false},
           options),
       plan_(std::move(plan)),
-      output_(plan_, *feed_) {}
+      output_(plan_, *feed_, tickets()) {
+  if (plan_->stream() == nullptr) return;
+  const uint32_t window = options_.max_queue_size + workers_of(options_);
+  cursor_ = std::make_unique<Cursor>(
+      plan_,
+      Cursor::Options{window, options_.seed, options_.retries, options_.on_error == OnError::kSkip,
+                      workers_of(options_) > 0},
+      *arena_, [this] { board_->nudge_consumer(); });
+  tickets().set_cursor(cursor_.get(), *arena_, 2 * window + 4);
+}
+
+void PipelineEngine::start_others() {
+  if (cursor_ == nullptr) return;
+  reading_ = std::thread([engine = shared_from_this(), this] {
+    os::block_all_signals();
+    cursor_->run();
+  });
+}
+
+void PipelineEngine::close_others() {
+  if (cursor_ == nullptr) return;
+  cursor_->close();
+  if (!reading_.joinable()) return;
+  if (reading_.get_id() == std::this_thread::get_id()) {
+    reading_.detach();
+  } else {
+    reading_.join();
+  }
+}
+
+void PipelineEngine::raise_failed() {
+  auto failed = tickets().take_failure();
+  if (!failed) throw Error(Code::kInternal, "stream", "a failure without a reason");
+  const Position& at = feed_->position();
+  raise({at.epoch, at.step, failed->position, failed->stage, 0, failed->error});
+}
 
 std::unique_ptr<Fulfiller> PipelineEngine::make_worker() {
   ChainWorker::Options options{options_.seed, options_.retries,
@@ -62,7 +99,19 @@ std::optional<Example> PipelineEngine::take() {
   const uint64_t bytes = unit.bytes;
   std::vector<Outcome::Loss> losses;
   if (auto outcome = outcome_of(unit)) losses = std::move(outcome->losses);
-  note(losses, feed_->current().epoch);
+  Post& post = feed_->current();
+  if (cursor_ != nullptr) {
+    for (Failure& lost : tickets().take_forgiven({post.epoch, post.base, post.step})) {
+      losses.push_back({0,
+                        lost.position,
+                        lost.replaced,
+                        lost.stage + ": " + text_of(lost.error),
+                        nullptr,
+                        {},
+                        false});
+    }
+  }
+  note(losses, post.epoch);
   auto item = output_.take(bytes, unit.worker, std::move(losses));
   if (item) return example_of(*item);
   return take_held();
@@ -89,7 +138,7 @@ void PipelineEngine::describe(Snapshot& snapshot) const {
 
 // ---- place --------------------------------------------------------------------------------------
 
-uint64_t PipelineEngine::steps() const { return plan_->length(0); }
+uint64_t PipelineEngine::steps() const { return plan_->known_length().value_or(UINT64_MAX); }
 
 LoaderState PipelineEngine::state() const {
   std::lock_guard lock(consumer_);
@@ -101,7 +150,7 @@ void PipelineEngine::restore(const LoaderState& state) {
   check_open();
   PlanOutput::Place place = output_.place_of(state);
   resume_at(place.position, std::move(place.ahead));
-  output_.skip(place.skip);
+  output_.arrived(place);
 }
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "penstock/pipeline/loader_engine.h"
 #include "penstock/pipeline/plan.h"
@@ -28,14 +29,21 @@ class PipelineEngine : public LoaderEngine {
   std::optional<Example> take_held() override;
   void drop_held() override { output_.drop_held(); }
   bool anything_held() const override { return output_.anything_held(); }
+  void start_others() override;
+  void close_others() override;
+  void raise_failed() override;
   uint64_t epochs_per_pass() const override { return plan_->rounds(); }
   uint64_t index_of(const Ticket& ticket, uint32_t row) const override;
   void describe(Snapshot& snapshot) const override;
 
   static Example example_of(const PlanOutput::Item& item);
 
+  PlanTickets& tickets() { return static_cast<PlanTickets&>(*tickets_); }
+
   std::shared_ptr<const Plan> plan_;
   PlanOutput output_;
+  std::unique_ptr<Cursor> cursor_;  // of a plan with a stream
+  std::thread reading_;             // the cursor's
 };
 
 }  // namespace penstock

@@ -42,7 +42,11 @@ Plan::Plan(const Node& node) {
     outermost = outermost->inputs()[0].get();
   }
   Builder builder;
-  top_ = builder.build(*outermost).indexed;
+  Built built = builder.build(*outermost);
+  stream_ = built.stream;
+  per_output_ = built.per_output;
+  whole_outputs_ = built.whole_outputs;
+  top_ = stream_ == nullptr ? built.indexed : built.tail;
   titles_ = builder.titles();
   find_shard(*outermost, builder);
   for (IndexedRef stage = top_;;) {
@@ -63,7 +67,7 @@ Plan::Plan(const Node& node) {
 
 // Whether the ranks' equal shares of the plan's batches are equal shares of the shard's input.
 void Plan::find_shard(const Node& outermost, const Builder& builder) {
-  all_ = top_->length(0);
+  all_ = stream_ == nullptr ? top_->length(0) : 0;
   if (!builder.sharded()) return;
   world_ = builder.sharded()->world;
   all_ = builder.sharded()->all;
@@ -87,6 +91,19 @@ uint64_t Plan::steps(uint64_t base) const {
   const uint64_t all = length(base);
   return all == kEndless ? all : all / per_ticket_ + (all % per_ticket_ != 0);
 }
+
+uint64_t Plan::stream_rows() const {
+  return root_ != nullptr ? root_->most_rows() : per_output_ == 1 ? per_ticket_ : per_output_;
+}
+
+std::optional<uint64_t> Plan::known_length() const {
+  if (stream_ == nullptr) return length(0);
+  auto all = stream_->length();
+  if (!all || *all == kEndless) return all;
+  return *all / per_output_ + (!whole_outputs_ && *all % per_output_ != 0);
+}
+
+bool Plan::python() const { return chain_->python() || (stream_ != nullptr && stream_->python()); }
 
 uint32_t Plan::rows(uint64_t base, uint64_t step) const {
   if (root_ == nullptr) {

@@ -38,6 +38,16 @@ class Plan {
   uint32_t rows_per_ticket() const { return per_ticket_; }  // of a plan without a root
   uint64_t length(uint64_t base) const;                     // batches, or elements
 
+  // Of a plan that has one: the stream that a cursor goes through; chain() is then its tail, whose
+  // positions are the stream's ordinals. nullptr: none.
+  const Streamed* stream() const { return stream_.get(); }
+  uint64_t per_output() const { return per_output_; }  // elements of the stream
+  uint64_t stream_rows() const;                        // that a ticket takes
+  bool whole_outputs() const { return whole_outputs_; }
+  // Batches (elements) of an epoch, where that is known.
+  std::optional<uint64_t> known_length() const;
+  bool python() const;  // it calls Python somewhere
+
   // Ranks that a shard in the plan deals out to; 1: there is none. All of them together have used
   // the first `base` batches' worth of its input, where an epoch is entered at `base`; that is so
   // only with nothing but element-wise stages and batch above the shard (shard_moves): else a state
@@ -57,6 +67,9 @@ class Plan {
   void find_shard(const Node& outermost, const Builder& builder);
 
   IndexedRef top_, chain_;
+  StreamedRef stream_;
+  uint64_t per_output_ = 1;
+  bool whole_outputs_ = false;
   std::shared_ptr<const Collated> root_;
   std::vector<std::shared_ptr<const IndexMapped>> above_;  // the root, from the top down
   uint32_t per_ticket_ = 1;

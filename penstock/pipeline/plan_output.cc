@@ -1,9 +1,11 @@
 #include "penstock/pipeline/plan_output.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/plan_state.h"
 
 namespace penstock {
@@ -11,7 +13,7 @@ namespace penstock {
 std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
                                                  std::vector<Outcome::Loss> losses) {
   Post& post = feed_.current();
-  std::erase_if(losses, [](const Outcome::Loss& loss) { return loss.replaced; });
+  std::erase_if(losses, [](const Outcome::Loss& loss) { return !loss.gap; });
   if (plan_->batched()) {
     const uint64_t rows = post.rows - losses.size();
     if (rows == 0) {
@@ -88,7 +90,57 @@ void PlanOutput::drop_held() {
 
 // ---- place --------------------------------------------------------------------------------------
 
+void PlanOutput::arrived(const Place& place) {
+  skip_ = place.skip;
+  if (place.stream) tickets_.restore(place.position, *place.stream);
+}
+
+// Batches, or elements, of a stream's epoch are counted by their ordinals.
+LoaderState PlanOutput::stream_state() const {
+  const bool held = held_.rows() != 0;
+  const Position at = held ? Position{held_epoch_, held_base_, held_step_} : feed_.position();
+  const uint64_t used = held ? places_[used_ - 1] + 1 : skip_;
+  Cursor::Place place = tickets_.place_at(at);
+  LoaderState state;
+  state.epoch = at.epoch;
+  state.plan = plan_->titles();
+  const uint64_t per = plan_->batched() ? plan_->stream_rows() : plan_->per_output();
+  const uint64_t ordinal = place.ordinal + place.used + used * (plan_->batched() ? 0 : per);
+  state.batches = ordinal / per + (ordinal % per != 0);
+  if (!place.state && ordinal == 0) return state;
+  State stream = {{"ordinal", place.ordinal}, {"used", place.used}, {"taken", used}};
+  if (place.state) stream["state"] = *place.state;
+  state.stream = stream.dump();
+  return state;
+}
+
+PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
+  if (!state.ahead.empty()) {
+    throw Error(Code::kInvalidArgument, "restore", "a stream's batches come in order only");
+  }
+  Place place{{state.epoch, 0, state.batches}, {}, 0, Cursor::Place{}};
+  if (state.stream.empty()) {
+    if (state.batches != 0) {
+      throw Error(Code::kInvalidArgument, "restore", "the state says nothing of its stream");
+    }
+    return place;
+  }
+  const State stream = State::parse(state.stream, nullptr, false);
+  place.stream->ordinal = count_in(stream, "ordinal");
+  place.stream->used = count_in(stream, "used");
+  place.skip = count_in(stream, "taken");
+  if (stream.contains("state")) {
+    place.stream->state = std::make_shared<State>(stream["state"]);
+  }
+  // A step's number is its batch's, or that of its first element.
+  const uint64_t per = plan_->batched() ? plan_->stream_rows() : plan_->per_output();
+  const uint64_t first = place.stream->ordinal + place.stream->used;
+  place.position.step = first / per + (first % per != 0);
+  return place;
+}
+
 LoaderState PlanOutput::state() const {
+  if (plan_->stream() != nullptr) return stream_state();
   const Position& at = feed_.position();
   const uint64_t per = plan_->rows_per_ticket();
   LoaderState state;
@@ -111,6 +163,7 @@ LoaderState PlanOutput::state() const {
 
 PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
   check_same_plan(state, *plan_);
+  if (plan_->stream() != nullptr) return place_in_stream(state);
   const uint64_t per = plan_->rows_per_ticket(), world = plan_->world();
   if (state.world != world) {
     // Whoever they were, all ranks together used so much: from there on it is dealt out anew.
@@ -118,7 +171,7 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
       throw Error(Code::kInvalidArgument, "restore",
                   "a state of an unordered feed restores at its own shard only");
     }
-    return {{state.epoch, state.batches, 0}, {}, 0};
+    return {{state.epoch, state.batches, 0}, {}, 0, std::nullopt};
   }
   auto own = [&](uint64_t batches) {
     if (batches < state.base || (batches - state.base) % world != 0) {
@@ -127,7 +180,7 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
     return (batches - state.base) / world;
   };
   const uint64_t taken = own(state.batches);
-  Place place{{state.epoch, state.base, taken / per}, {}, taken % per};
+  Place place{{state.epoch, state.base, taken / per}, {}, taken % per, std::nullopt};
   for (uint64_t batches : state.ahead) {
     const uint64_t ahead = own(batches);
     if (ahead < taken || ahead % per != 0) {

@@ -12,6 +12,7 @@
 #include "penstock/pipeline/loader_state.h"
 #include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan_tickets.h"
 
 namespace penstock {
 
@@ -24,7 +25,8 @@ class PlanOutput {
     std::optional<uint64_t> row;  // an element; nothing: the block is a batch
   };
 
-  PlanOutput(std::shared_ptr<const Plan> plan, Feed& feed) : plan_(std::move(plan)), feed_(feed) {}
+  PlanOutput(std::shared_ptr<const Plan> plan, Feed& feed, PlanTickets& tickets)
+      : plan_(std::move(plan)), feed_(feed), tickets_(tickets) {}
 
   // Takes the ticket that the feed found, none of whose units failed. `losses`: rows that are not
   // there, ascending. Nothing: all of it was lost, or it is take_failure()'s turn.
@@ -42,18 +44,22 @@ class PlanOutput {
   struct Place {
     Position position;
     std::set<uint64_t> ahead;
-    uint64_t skip = 0;  // for skip(), once the feed is there
+    uint64_t skip = 0;  // elements of the position's ticket that are not to be handed out
+    std::optional<Cursor::Place> stream;
   };
   Place place_of(const LoaderState& state) const;
-  // Elements of the position's ticket that are not to be handed out.
-  void skip(uint64_t elements) { skip_ = elements; }
+  // Once the feed is there.
+  void arrived(const Place& place);
 
  private:
   Block take_block(Post& post);
+  LoaderState stream_state() const;
+  Place place_in_stream(const LoaderState& state) const;
   void hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses);
 
   std::shared_ptr<const Plan> plan_;
   Feed& feed_;
+  PlanTickets& tickets_;
   SpecRef spec_;  // of the last batch
 
   // Elements that are handed out one by one: those of a ticket, and then perhaps its error.

@@ -1,24 +1,55 @@
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <optional>
+#include <vector>
 
+#include "penstock/pipeline/cursor.h"
 #include "penstock/pipeline/feed.h"
+#include "penstock/pipeline/loader_state.h"
 #include "penstock/pipeline/plan.h"
 
 namespace penstock {
 
-// The tickets of a Dataset.
+// The tickets of a Dataset. Where it has a stream each comes with the elements that a cursor took
+// out of it; the places before those that may still be asked for again are remembered, so that what
+// the feed takes back is simply made again. The consumer's thread, save close().
 class PlanTickets : public Tickets {
  public:
   explicit PlanTickets(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
-  std::optional<uint64_t> steps(uint64_t, uint64_t base) override { return plan_->steps(base); }
-  bool describe(const Position& at, Post& post) override {
-    post.rows = plan_->rows(at.base, at.step);
-    return true;
-  }
+
+  // Of a plan with a stream, before anything else. `cursor` outlives this.
+  void set_cursor(Cursor* cursor, Allocator& arena, size_t remembered);
+
+  std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
+  Described describe(const Position& at, Post& post) override;
+  bool ready() override { return cursor_ == nullptr || cursor_->ready(); }
+
+  // Of a plan with a stream:
+  // Where the ticket at `at` begins.
+  Cursor::Place place_at(const Position& at) const;
+  // From now on that ticket begins there.
+  void restore(const Position& at, Cursor::Place place);
+  // What was left out on the way to the ticket.
+  std::vector<Failure> take_forgiven(const Position& at);
+  // What the stream failed with, in place of the ticket at the position; once.
+  std::optional<Failure> take_failure();
 
  private:
+  struct Record {
+    Position at;
+    Cursor::Place place;
+    std::vector<Failure> forgiven;
+  };
+
   std::shared_ptr<const Plan> plan_;
+  Cursor* cursor_ = nullptr;
+  Allocator* arena_ = nullptr;
+  size_t remembered_ = 0;
+  std::deque<Record> records_;  // of successive tickets; the last is the one that comes next
+  bool begun_ = false;          // the cursor is at the last record
+  std::optional<Failure> failure_;
 };
 
 }  // namespace penstock

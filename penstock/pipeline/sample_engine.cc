@@ -107,16 +107,13 @@ LoaderState SampleEngine::state() const {
   std::lock_guard lock(consumer_);
   const Position& at = feed_->position();
   const auto& [rank, world] = options_.shard;
-  LoaderState state{at.epoch,
-                    at.base + at.step * world,
-                    {},
-                    options_.seed,
-                    options_.shuffle,
-                    options_.batch_size,
-                    order_.options().length,
-                    {},
-                    1,
-                    0};
+  LoaderState state;
+  state.epoch = at.epoch;
+  state.batches = at.base + at.step * world;
+  state.seed = options_.seed;
+  state.shuffle = options_.shuffle;
+  state.batch_size = options_.batch_size;
+  state.length = order_.options().length;
   for (uint64_t step : feed_->ahead()) state.ahead.push_back(at.base + step * world + rank);
   return state;
 }

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "penstock/base/json.h"
 #include "penstock/pipeline/chunk.h"
 #include "penstock/pipeline/context.h"
 
@@ -34,6 +36,8 @@ class Indexed {
   virtual SpecRef spec() const = 0;
   // User code, inflating or decoding somewhere below: not to be run while others wait for it.
   virtual bool costly() const = 0;
+  // It calls Python, and so runs on one of Python's threads.
+  virtual bool python() const { return false; }
   virtual std::unique_ptr<IndexedReader> reader(Context& context) const = 0;
 };
 using IndexedRef = std::shared_ptr<const Indexed>;
@@ -51,11 +55,40 @@ class IndexMapped : public Indexed {
   const IndexedRef& input() const { return input_; }
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
+  bool python() const override { return input_->python(); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
  private:
   IndexedRef input_;
 };
+
+// Goes through the elements of a stage from the front. One thread.
+class StreamReader {
+ public:
+  virtual ~StreamReader() = default;
+  virtual void begin(uint64_t epoch) = 0;  // at its start
+  // 1 to `most` further elements as rows 0, 1, ... of `out`, which it resets; they are good until
+  // the next call. 0: it is over. What goes wrong with one element is out.fail(): then it counts
+  // as a row, and the stream goes on behind it. Throwing ends the stream, at this place. REQUIRED:
+  // 1 <= most <= Chunk::kRows.
+  virtual uint32_t next(uint32_t most, Chunk& out) = 0;
+  // The place of the element that next() gives next; and back there, in any reader of the stage.
+  virtual State save() const = 0;
+  // Error kInvalidArgument: it is no state of this stage.
+  virtual void load(uint64_t epoch, const State& state) = 0;
+};
+
+// A stage of which only running it tells what comes next. Immutable: any thread.
+class Streamed {
+ public:
+  virtual ~Streamed() = default;
+  virtual SpecRef spec() const = 0;  // nullptr: only the first element tells
+  virtual std::optional<uint64_t> length() const = 0;
+  // Its reader calls Python, and so runs on one of Python's threads.
+  virtual bool python() const = 0;
+  virtual std::unique_ptr<StreamReader> reader(Context& context) const = 0;
+};
+using StreamedRef = std::shared_ptr<const Streamed>;
 
 // How a padded batch is filled up.
 struct Padding;
@@ -75,6 +108,7 @@ class Collated : public Indexed {
 
   const IndexedRef& input() const { return input_; }
   bool costly() const override { return input_->costly(); }
+  bool python() const override { return input_->python(); }
   // Where a batch is what further stages work on. (Where it is what is fed, workers write its
   // elements straight into the batch's slot, and this is not called.)
   SpecRef spec() const override;

@@ -12,9 +12,9 @@ class IndexedTickets : public Tickets {
  public:
   explicit IndexedTickets(const Order& order) : order_(order) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t base) override { return order_.steps(base); }
-  bool describe(const Position& at, Post& post) override {
+  Described describe(const Position& at, Post& post) override {
     post.rows = static_cast<uint32_t>(order_.samples_in(at.base, at.step));
-    return true;
+    return Described::kPosted;
   }
   void set_order(const Order& order) { order_ = order; }
 
@@ -28,11 +28,11 @@ class StreamTickets : public Tickets {
  public:
   StreamTickets(uint32_t count, uint32_t rows) : count_(count), rows_(rows) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
-  bool describe(const Position& at, Post& post) override {
+  Described describe(const Position& at, Post& post) override {
     post.rows = rows_;
     post.stream = static_cast<uint32_t>((at.base + at.step) % count_);
     post.owner = post.stream;
-    return true;
+    return Described::kPosted;
   }
   uint32_t streams() const override { return count_; }
 

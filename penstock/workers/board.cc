@@ -118,9 +118,13 @@ void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
   header_->wants.store(0, std::memory_order_relaxed);
 }
 
-void Board::consumer_wait(uint64_t seq, int64_t timeout_ns) {
+void Board::consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<bool()>& also) {
   wake_workers(true);
-  auto there = [&] { return seq == kAnySeq ? progress() : ready(seq); };
+  auto there = [&] {
+    if (also && also()) return true;
+    if (also && head() == posted()) return false;  // that the ring has room is no news
+    return seq == kAnySeq ? progress() : ready(seq);
+  };
   if (exclusive_.load(std::memory_order_relaxed) && typical_ticket_ns() < kQuickNs) {
     // The one that was woken may have met a ticket that takes longer: then the others are.
     int64_t while_ns = timeout_ns < 0 ? kPatienceNs : std::min(timeout_ns, kPatienceNs);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -178,7 +179,8 @@ class Board {
   // Sleeps until post `seq` may be ready (kAnySeq: any of the lowest post's epoch, or the next
   // place in the ring got free).
   static constexpr uint64_t kAnySeq = UINT64_MAX - 1;
-  void consumer_wait(uint64_t seq, int64_t timeout_ns);
+  // `also`: something else that ends the wait; whoever makes it true calls nudge_consumer() then.
+  void consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<bool()>& also = {});
   // Sleeps until the withdrawn post `seq` may be at rest.
   void consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns);
   // Wakes workers for what was posted. A window of small tickets is left to fill up first, unless

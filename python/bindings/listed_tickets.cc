@@ -9,8 +9,8 @@ namespace nb = nanobind;
 
 namespace penstock::python {
 
-bool ListedTickets::describe(const Position& at, Post& post) {
-  if (error_) return false;
+Tickets::Described ListedTickets::describe(const Position& at, Post& post) {
+  if (error_) return Described::kEnd;
   if (!iterator_ || epoch_ != at.epoch || next_ > at.step) {
     Owned epoch(PyLong_FromUnsignedLongLong(at.epoch));
     Owned iterable(PyObject_CallOneArg(begin_.ptr(), epoch.get()));
@@ -36,7 +36,7 @@ bool ListedTickets::describe(const Position& at, Post& post) {
       Py_XDECREF(trace);
       error_ = Owned(value);
     }
-    return false;
+    return Described::kEnd;
   }
   long rows = PyLong_AsLong(PyTuple_GET_ITEM(coded.get(), 0));
   long kind = PyLong_AsLong(PyTuple_GET_ITEM(coded.get(), 1));
@@ -49,7 +49,7 @@ bool ListedTickets::describe(const Position& at, Post& post) {
   std::memcpy(room + sizeof(header), PyBytes_AS_STRING(bytes), header[1]);
   post.indices_offset = arena_.region()->offset_of(room);
   post.rows = static_cast<uint32_t>(rows);
-  return true;
+  return Described::kPosted;
 }
 
 }  // namespace penstock::python

@@ -19,7 +19,7 @@ class ListedTickets : public Tickets {
   ListedTickets(nanobind::object begin, Allocator& arena)
       : begin_(std::move(begin)), arena_(arena) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
-  bool describe(const Position& at, Post& post) override;
+  Described describe(const Position& at, Post& post) override;
   // A sampler that raised: the exception, to be raised when the position gets there.
   Owned take_error() { return std::move(error_); }
 

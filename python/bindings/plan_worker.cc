@@ -29,7 +29,7 @@ void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> l
   for (const Outcome::Loss& loss : losses) {
     nb::object reason = nb::steal(PyUnicode_DecodeUTF8(
         loss.reason.data(), static_cast<Py_ssize_t>(loss.reason.size()), "backslashreplace"));
-    list.append(nb::make_tuple(loss.row, loss.index, reason, loss.replaced));
+    list.append(nb::make_tuple(loss.row, loss.index, reason, loss.replaced, loss.gap));
   }
   if (!packets_.encode(list.ptr())) throw nb::python_error();
   packets_.send(slot, ResultKind::kRows, bytes);

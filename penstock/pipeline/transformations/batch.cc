@@ -32,8 +32,10 @@ std::string BatchNode::title() const {
   return "batch(" + std::to_string(n_) + (drop_ ? ", drop_remainder)" : ")");
 }
 
-Built BatchNode::build(std::vector<Built> inputs, Builder&) const {
-  return {std::make_shared<Batch>(inputs[0].indexed, n_, drop_)};
+Built BatchNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return inputs[0].stacked(builder, n_, drop_, [&](IndexedRef input) {
+    return std::make_shared<Batch>(std::move(input), n_, drop_);
+  });
 }
 
 }  // namespace penstock

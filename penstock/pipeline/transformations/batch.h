@@ -18,6 +18,7 @@ class BatchNode : public Node {
   uint64_t batch_size() const { return n_; }
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   uint64_t n_;

@@ -51,8 +51,9 @@ std::string EnumerateNode::title() const {
 }
 
 Built EnumerateNode::build(std::vector<Built> inputs, Builder&) const {
-  std::vector<IndexedRef> sides = {std::make_shared<Numbers>(start_), inputs[0].indexed};
-  return {zipped(std::move(sides), {})};
+  return inputs[0].with([&](IndexedRef input) {
+    return zipped({std::make_shared<Numbers>(start_), std::move(input)}, {});
+  });
 }
 
 }  // namespace penstock

@@ -15,6 +15,7 @@ class EnumerateNode : public Node {
 
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   int64_t start_;

@@ -16,7 +16,7 @@ struct Bound {
   std::vector<std::pair<size_t, size_t>> passed;  // leaf of the result, leaf of the input
 };
 
-Bound bind(const Op& op, const SpecRef& in, Context& context) {
+Bound bound_to(const Op& op, const SpecRef& in, Context& context) {
   Bound bound{in, op.result(*in), op.bind(in, context), {}};
   std::vector<std::optional<size_t>> passes = op.passes(*in);
   for (size_t i = 0; i < passes.size(); ++i) {
@@ -38,6 +38,7 @@ class Map : public Indexed {
   uint64_t length(uint64_t base) const override { return input_->length(base); }
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->user_code() || input_->costly(); }
+  bool python() const override { return op_->python() || input_->python(); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
   const Indexed& input() const { return *input_; }
@@ -61,7 +62,7 @@ class MapReader : public IndexedReader {
         input_(stage.input().reader(context)),
         in_(context.scratch) {
     if (SpecRef known = stage.input().spec()) {
-      bound_ = bind(stage.op(), known, context_);
+      bound_ = bound_to(stage.op(), known, context_);
       bound_.out = stage.spec();  // the very same, so that nobody needs to compare
     }
   }
@@ -75,7 +76,7 @@ class MapReader : public IndexedReader {
     if (in_.spec() == nullptr) return;  // not one of them could be made
     if (bound_.in != in_.spec() && (bound_.in == nullptr || *bound_.in != *in_.spec())) {
       try {
-        bound_ = bind(stage_.op(), in_.spec(), context_);
+        bound_ = bound_to(stage_.op(), in_.spec(), context_);
       } catch (const Error&) {
         fail_all(positions, out, row);
         return;
@@ -134,7 +135,9 @@ std::unique_ptr<IndexedReader> Map::reader(Context& context) const {
 }  // namespace
 
 Built MapNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return {std::make_shared<Map>(inputs[0].indexed, op_, builder.operation(), title())};
+  return inputs[0].with([&](IndexedRef input) {
+    return std::make_shared<Map>(std::move(input), op_, builder.operation(), title());
+  });
 }
 
 }  // namespace penstock

@@ -14,6 +14,7 @@ class MapNode : public Node {
 
   std::string title() const override { return "map(" + op_->title() + ")"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   OpRef op_;

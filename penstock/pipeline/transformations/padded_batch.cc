@@ -45,8 +45,10 @@ std::string PaddedBatchNode::title() const {
   return text + ")";
 }
 
-Built PaddedBatchNode::build(std::vector<Built> inputs, Builder&) const {
-  return {std::make_shared<PaddedBatch>(inputs[0].indexed, n_, drop_, padding_)};
+Built PaddedBatchNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return inputs[0].stacked(builder, n_, drop_, [&](IndexedRef input) {
+    return std::make_shared<PaddedBatch>(std::move(input), n_, drop_, padding_);
+  });
 }
 
 }  // namespace penstock

@@ -23,6 +23,7 @@ class PaddedBatchNode : public Node {
 
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   uint64_t n_;

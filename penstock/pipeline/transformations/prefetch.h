@@ -19,6 +19,7 @@ class PrefetchNode : public Node {
   const std::optional<uint32_t>& batches() const { return batches_; }
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   std::optional<uint32_t> batches_;

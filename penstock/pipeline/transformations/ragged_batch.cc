@@ -24,8 +24,10 @@ std::string RaggedBatchNode::title() const {
   return "ragged_batch(" + std::to_string(n_) + (drop_ ? ", drop_remainder)" : ")");
 }
 
-Built RaggedBatchNode::build(std::vector<Built> inputs, Builder&) const {
-  return {std::make_shared<RaggedBatch>(inputs[0].indexed, n_, drop_)};
+Built RaggedBatchNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return inputs[0].stacked(builder, n_, drop_, [&](IndexedRef input) {
+    return std::make_shared<RaggedBatch>(std::move(input), n_, drop_);
+  });
 }
 
 }  // namespace penstock

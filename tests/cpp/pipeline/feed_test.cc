@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -99,6 +100,8 @@ class World {
   std::optional<Position> take(uint64_t epoch) {
     for (;;) {
       switch (feed_.poll(epoch)) {
+        case Feed::Poll::kFailed:
+          throw std::logic_error("these tickets do not fail");
         case Feed::Poll::kEpochEnd:
           return std::nullopt;
         case Feed::Poll::kWait:
@@ -417,9 +420,9 @@ constexpr uint32_t kLongRows = 1000;  // looking whether all of them are there t
 class OneStream : public Tickets {
  public:
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
-  bool describe(const Position&, Post& post) override {
+  Described describe(const Position&, Post& post) override {
     post.rows = kLongRows;
-    return true;
+    return Described::kPosted;
   }
   uint32_t streams() const override { return 1; }
 };

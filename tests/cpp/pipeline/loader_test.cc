@@ -309,14 +309,14 @@ TEST(Loader, a_state_of_another_plan_is_refused) {
 }
 
 TEST(LoaderState, of_a_dataset_names_its_stages) {
-  LoaderState state{2, 9, {}, 0, false, 0, 100, {"range(0, 100)", "map(\"x\")"}, 1, 0};
+  LoaderState state{2, 9, {}, 0, false, 0, 100, {"range(0, 100)", "map(\"x\")"}, 1, 0, {}};
   EXPECT_EQ(state.to_json(), R"-({"version":1,"epoch":2,"batches":9,"ahead":[],"length":100,)-"
                              R"-("plan":["range(0, 100)","map(\"x\")"]})-");
   EXPECT_EQ(LoaderState::from_json(state.to_json()), state);
 }
 
 TEST(LoaderState, json_is_pythons_and_bad_json_is_refused) {
-  LoaderState state{2, 9, {11, 12}, 7, true, 0, 100, {}, 1, 0};
+  LoaderState state{2, 9, {11, 12}, 7, true, 0, 100, {}, 1, 0, {}};
   EXPECT_EQ(state.to_json(), R"({"version":1,"epoch":2,"batches":9,"ahead":[11,12],"seed":7,)"
                              R"("shuffle":true,"batch_size":null,"length":100})");
   EXPECT_EQ(LoaderState::from_json(state.to_json()), state);

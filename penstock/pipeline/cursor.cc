@@ -1,0 +1,186 @@
+#include "penstock/pipeline/cursor.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/parcel.h"
+
+namespace penstock {
+
+class Cursor::Alone : public Context::Watch {
+ public:
+  explicit Alone(Cursor& cursor) : cursor_(cursor) {}
+  bool progress(uint32_t) override {
+    std::lock_guard lock(cursor_.mutex_);
+    return !cursor_.closed_;
+  }
+  bool poisoned(uint32_t) override { return false; }
+  void threw(bool) override {}
+
+ private:
+  Cursor& cursor_;
+};
+
+Cursor::Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocator& arena,
+               std::function<void()> there)
+    : plan_(std::move(plan)),
+      options_(options),
+      arena_(arena),
+      there_(std::move(there)),
+      watch_(std::make_unique<Alone>(*this)),
+      context_{scratch_, options.seed, 0, options.retries, watch_.get()},
+      gathered_(scratch_, *plan_->stream()) {}
+
+Cursor::~Cursor() {
+  close();
+  drop(made_);
+}
+
+void Cursor::drop(std::deque<Made>& made) {
+  for (const Made& parcel : made) {
+    if (parcel.offset != 0) arena_.release(arena_.region()->base() + parcel.offset);
+  }
+  made.clear();
+}
+
+void Cursor::start(uint64_t epoch, Place place) {
+  std::deque<Made> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    ++turn_;
+    start_ = Start{epoch, std::move(place)};
+    resting_ = false;
+    dropped.swap(made_);
+  }
+  asked_.notify_one();
+  drop(dropped);
+}
+
+std::optional<Cursor::Made> Cursor::take() {
+  std::unique_lock lock(mutex_);
+  if (made_.empty() && !options_.threaded && !resting_ && !closed_) {
+    std::optional<Start> begin = std::exchange(start_, std::nullopt);
+    lock.unlock();
+    Made parcel;
+    try {
+      if (begin) go_to(*begin);
+      parcel = make();
+    } catch (...) {
+      parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
+    }
+    lock.lock();
+    resting_ = parcel.end || parcel.failure.has_value();
+    made_.push_back(std::move(parcel));
+  }
+  if (made_.empty()) return std::nullopt;
+  Made parcel = std::move(made_.front());
+  made_.pop_front();
+  lock.unlock();
+  asked_.notify_one();
+  return parcel;
+}
+
+bool Cursor::ready() {
+  std::lock_guard lock(mutex_);
+  return !made_.empty() || closed_;
+}
+
+void Cursor::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    asked_.wait(lock, [&] {
+      return closed_ || (!resting_ && (start_.has_value() || made_.size() < options_.ahead));
+    });
+    if (closed_) return;
+    std::optional<Start> begin = std::exchange(start_, std::nullopt);
+    const uint64_t turn = turn_;
+    lock.unlock();
+    Made parcel;
+    try {
+      if (begin) go_to(*begin);
+      parcel = make();
+    } catch (...) {
+      parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
+    }
+    lock.lock();
+    std::deque<Made> one;
+    const bool last = parcel.end || parcel.failure.has_value();
+    one.push_back(std::move(parcel));
+    if (turn != turn_ || closed_) {
+      lock.unlock();
+      drop(one);
+      lock.lock();
+      continue;
+    }
+    resting_ = last;
+    made_.push_back(std::move(one.front()));
+    lock.unlock();
+    there_();
+    lock.lock();
+  }
+}
+
+void Cursor::close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+  }
+  asked_.notify_all();
+  there_();
+}
+
+void Cursor::go_to(const Start& start) {
+  failed_.reset();
+  if (reader_ == nullptr) reader_ = plan_->stream()->reader(context_);
+  const Place& place = start.place;
+  ordinal_ = place.ordinal;
+  if (place.state) {
+    reader_->load(start.epoch, *place.state);
+  } else {
+    reader_->begin(start.epoch);
+  }
+  if (place.used == 0) return;
+  scratch_.empty();
+  ordinal_ += gathered_.gather(*reader_, place.used, ordinal_, options_.skip).rows;
+}
+
+Cursor::Made Cursor::make() {
+  if (failed_) return *std::exchange(failed_, std::nullopt);
+  Made made;
+  const uint64_t wanted = plan_->stream_rows();
+  made.before = {ordinal_, 0, std::make_shared<State>(reader_->save())};
+  scratch_.empty();
+  auto gathered = gathered_.gather(*reader_, wanted, ordinal_, options_.skip);
+  made.forgiven = std::move(gathered.forgiven);
+  // Of single elements those before a failure come first; a batch with one fails as a whole.
+  const bool whole = plan_->batched() || plan_->per_output() != 1;
+  if (gathered.failure && (whole || gathered.rows == 0)) {
+    made.failure = std::move(gathered.failure);
+    return made;
+  }
+  if (gathered.rows == 0 || (plan_->whole_outputs() && gathered.rows < wanted)) {
+    made.end = true;
+    return made;
+  }
+  made.rows = gathered.rows;
+  void* memory = arena_.allocate(Parcel::bytes_of(gathered_.elements()));
+  if (memory == nullptr) {
+    throw Error(Code::kOutOfMemory, "stream", "no room for the elements of a batch");
+  }
+  Parcel::write(gathered_.elements(), ordinal_, static_cast<std::byte*>(memory));
+  made.offset = arena_.region()->offset_of(memory);
+  ordinal_ += gathered.rows;
+  if (gathered.failure) {
+    made.after = {made.before.ordinal, made.rows, made.before.state};
+    failed_ = Made();
+    failed_->before = made.after;
+    failed_->failure = std::move(gathered.failure);
+  } else {
+    made.after = {ordinal_, 0, std::make_shared<State>(reader_->save())};
+  }
+  return made;
+}
+
+}  // namespace penstock

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "penstock/memory/allocator.h"
+#include "penstock/pipeline/gather_parcel.h"
+#include "penstock/pipeline/plan.h"
+
+namespace penstock {
+
+// Goes through a plan's stream and packs what it gives into parcels, some ahead of being asked.
+//
+// | state    | meaning                                 | moved by, to
+// | resting  | nothing was asked of it                 | start -> reading
+// | reading  | its thread is in the stream             | a parcel is made -> reading, or full if
+// |          |                                         | `ahead` wait; the end, an exception ->
+// |          |                                         | resting; start -> stopping
+// | full     | waits for take                          | take, start -> reading
+// | stopping | start came meanwhile: what the stream   | its thread -> reading, at the new place
+// |          | gives is dropped                        |
+// | closed   | run returns, take gives nothing more    |
+//
+// Threads: start, take and ready are the consumer's; run is a thread of its own, or nobody's, and
+// then take makes the parcel itself; close may come from any.
+class Cursor {
+ public:
+  // Where a cursor is in an epoch: `used` elements behind the stream's `state`, which is at element
+  // `ordinal`.
+  struct Place {
+    uint64_t ordinal = 0;
+    uint64_t used = 0;
+    std::shared_ptr<const State> state = nullptr;  // nullptr: the front
+  };
+  struct Made {
+    uint64_t rows = 0;
+    uint64_t offset = 0;  // in the arena, of the Parcel; whoever takes it releases it
+    Place before, after;
+    std::vector<Failure> forgiven;
+    std::optional<Failure> failure;  // instead of rows: it is to be raised
+    bool end = false;                // instead of rows
+  };
+  struct Options {
+    uint32_t ahead = 2;
+    uint64_t seed = 0;
+    uint32_t retries = 0;
+    bool skip = false;      // failures are left out, and noted
+    bool threaded = false;  // somebody will call run()
+  };
+
+  // `there` is called by run()'s thread when take() has something new to say.
+  Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocator& arena,
+         std::function<void()> there);
+  ~Cursor();
+
+  // The next parcel begins there.
+  void start(uint64_t epoch, Place place);
+  // Nothing: not yet.
+  std::optional<Made> take();
+  bool ready();
+  void run();
+  void close();
+
+ private:
+  struct Start {
+    uint64_t epoch;
+    Place place;
+  };
+  class Alone;  // nobody watches over what the stream calls
+
+  void go_to(const Start& start);
+  Made make();
+  void drop(std::deque<Made>& made);
+
+  std::shared_ptr<const Plan> plan_;
+  Options options_;
+  Allocator& arena_;
+  std::function<void()> there_;
+
+  // Whoever makes parcels.
+  Scratch scratch_;
+  std::unique_ptr<Context::Watch> watch_;
+  Context context_;
+  std::unique_ptr<StreamReader> reader_;
+  GatherParcel gathered_;
+  uint64_t ordinal_ = 0;
+  std::optional<Made> failed_;  // what comes after the rows that were before it
+
+  std::mutex mutex_;
+  std::condition_variable asked_;
+  std::optional<Start> start_;  // to be begun
+  uint64_t turn_ = 0;           // counts starts
+  bool resting_ = true;
+  bool closed_ = false;
+  std::deque<Made> made_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,33 @@
+#include "penstock/pipeline/node.h"
+
+#include <utility>
+
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/parcel.h"
+
+namespace penstock {
+
+Built Built::with(const std::function<IndexedRef(IndexedRef)>& stage) const {
+  Built built = *this;
+  (stream == nullptr ? built.indexed : built.tail) = stage(stream == nullptr ? indexed : tail);
+  return built;
+}
+
+// A tail stacks once: what is stacked again is a stream of what was stacked before.
+Built Built::stacked(Builder& builder, uint64_t n, bool whole,
+                     const std::function<IndexedRef(IndexedRef)>& stage) const {
+  if (stream == nullptr) return with(stage);
+  Built built = per_output == 1 ? *this : Built::of(builder.as_stream(*this));
+  built.per_output = n;
+  built.whole_outputs = whole;
+  return built.with(stage);
+}
+
+Built Built::of(StreamedRef stream) {
+  Built built;
+  built.tail = parcel_source(stream->spec());
+  built.stream = std::move(stream);
+  return built;
+}
+
+}  // namespace penstock

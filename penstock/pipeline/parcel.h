@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "penstock/pipeline/block.h"
+#include "penstock/pipeline/collate.h"
+#include "penstock/pipeline/stage.h"
+
+namespace penstock {
+
+// Elements of a stream on their way to the worker that applies the tail to them: in one piece of
+// the feed's arena, which workers in every process reach.
+//
+//   u64 kind (2), u64 bytes of all, u64 ordinal, u64 rows, u64 bytes of the spec, the spec's bytes;
+//   from the next 64-byte boundary on the Block
+//
+// An ordinal is an element's number in the stream's epoch, of those that were handed out.
+struct Parcel {
+  static constexpr uint64_t kKind = 2;  // of a post's indices; 0 and 1 are a sampler's
+
+  uint64_t ordinal = 0;
+  Block block;
+
+  // Elements from an ordinal of its own to its end.
+  uint64_t rows_from(uint64_t first) const { return ordinal + block.rows() - first; }
+
+  static uint64_t bytes_of(const Collector& elements);
+  // `to` has that many bytes, 64-byte aligned.
+  static void write(const Collector& elements, uint64_t ordinal, std::byte* to);
+  // Error kInternal: it is no parcel.
+  static Parcel read(const std::byte* from);
+};
+
+// The source of a tail: element `ordinal` of the parcel that Context::parcel points at.
+IndexedRef parcel_source(SpecRef spec);
+
+}  // namespace penstock
