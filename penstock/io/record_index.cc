@@ -6,6 +6,15 @@
 
 namespace penstock {
 
+RecordIndex RecordIndex::equal(uint64_t offset, uint64_t bytes, uint64_t count) {
+  RecordIndex index;
+  index.size_ = count;
+  index.first_ = offset;
+  index.step_ = bytes;
+  index.end_ = offset + bytes * count;
+  return index;
+}
+
 bool RecordIndex::is_damaged(uint64_t record) const {
   return std::binary_search(damaged_.begin(), damaged_.end(), record);
 }

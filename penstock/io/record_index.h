@@ -24,6 +24,10 @@ class RecordIndex {
 
   RecordIndex() = default;  // of an empty file
 
+  // `count` records of `bytes` bytes each, the first one at `offset`: no memory.
+  // REQUIRED: all of them end before 2^63.
+  static RecordIndex equal(uint64_t offset, uint64_t bytes, uint64_t count);
+
   uint64_t size() const { return size_; }
   uint64_t file_bytes() const { return end_; }  // where the last place ends
 
@@ -36,6 +40,7 @@ class RecordIndex {
 
   // at(record) will be asked for soon: for many records in no order.
   void prefetch(uint64_t record) const {
+    if (step_ != 0) return;
     __builtin_prefetch(&groups_[record / kGroup]);
     __builtin_prefetch(&relative_[record]);
   }
@@ -50,6 +55,7 @@ class RecordIndex {
   static constexpr uint64_t kWide = uint64_t{1} << 63;  // the rest is a place in wide_
 
   uint64_t offset(uint64_t record) const {
+    if (step_ != 0) return first_ + record * step_;
     const uint64_t group = groups_[record / kGroup];
     if (group & kWide) [[unlikely]]
       return wide_[(group & ~kWide) + record % kGroup];
@@ -58,6 +64,7 @@ class RecordIndex {
   bool is_damaged(uint64_t record) const;
 
   uint64_t size_ = 0, end_ = 0;
+  uint64_t first_ = 0, step_ = 0;  // equal(); else 0
   std::vector<uint64_t> groups_;
   std::vector<uint32_t> relative_;
   std::vector<uint64_t> wide_;

@@ -1,7 +1,9 @@
 #include "penstock/pipeline/dataset.h"
 
 #include "penstock/pipeline/sources/arrays.h"
+#include "penstock/pipeline/sources/fixed_records.h"
 #include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/sources/lines.h"
 #include "penstock/pipeline/sources/range.h"
 #include "penstock/pipeline/sources/tfrecord.h"
 #include "penstock/pipeline/transformations/batch.h"
@@ -40,6 +42,12 @@ Dataset Dataset::range(int64_t begin, int64_t end, int64_t step) {
 
 Dataset Dataset::tfrecord(const Paths& paths, const TFRecordOptions& options) {
   return made<TFRecordNode>(paths, options);
+}
+Dataset Dataset::lines(const Paths& paths, const LineOptions& options) {
+  return made<LinesNode>(paths, options);
+}
+Dataset Dataset::fixed_records(const Paths& paths, const FixedRecordOptions& options) {
+  return made<FixedRecordsNode>(paths, options);
 }
 
 Dataset Dataset::arrays(Example columns) { return made<ArraysNode>(std::move(columns)); }

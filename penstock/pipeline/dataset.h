@@ -38,6 +38,10 @@ class Dataset {
   static Dataset range(int64_t end) { return range(0, end); }
   // The records of TFRecord files (a path, a pattern, or a list of them): bytes, under the name "".
   static Dataset tfrecord(const Paths& paths, const TFRecordOptions& options = {});
+  // The lines of text files, without their ends: text, under the name "".
+  static Dataset lines(const Paths& paths, const LineOptions& options = {});
+  // Records of one length: uint8 of shape {options.record_bytes}, under the name "".
+  static Dataset fixed_records(const Paths& paths, const FixedRecordOptions& options);
 
   // Equally long arrays, whose rows are the elements; neither copied nor written to.
   static Dataset arrays(Example columns);

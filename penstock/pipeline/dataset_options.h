@@ -9,6 +9,16 @@ struct TFRecordOptions {
   std::string compression = {};  // "": none; "gzip" and "zlib" are not there yet
 };
 
+struct LineOptions {
+  std::string compression = {};  // as TFRecordOptions's
+};
+
+struct FixedRecordOptions {
+  uint64_t record_bytes = 0;
+  uint64_t header_bytes = 0, footer_bytes = 0;  // of each file, that are no records
+  std::string compression = {};                 // as TFRecordOptions's
+};
+
 struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: every epoch in the same order

@@ -43,6 +43,21 @@ TEST(RecordIndex, gives_back_every_place) {
   }
 }
 
+TEST(RecordIndex, of_equal_records_takes_no_memory) {
+  for (uint64_t count : {0, 1, 1000}) {
+    RecordIndex index = RecordIndex::equal(100, 7, count);
+    ASSERT_EQ(index.size(), count);
+    EXPECT_EQ(index.file_bytes(), 100 + 7 * count);
+    EXPECT_EQ(index.memory_bytes(), 0u);
+    for (uint64_t i = 0; i < count; ++i) {
+      index.prefetch(i);
+      ASSERT_EQ(index.at(i), (Place{100 + 7 * i, 7, false}));
+    }
+  }
+  RecordIndex large = RecordIndex::equal(1, uint64_t{1} << 50, 1000);
+  EXPECT_EQ(large.at(999).offset, 999 * (uint64_t{1} << 50) + 1);
+}
+
 TEST(RecordIndex, of_an_empty_file_is_empty) {
   RecordIndex index = RecordIndex::Builder().finish(0);
   EXPECT_EQ(index.size(), 0u);

@@ -32,7 +32,8 @@ class ScatteredReads : public testing::Test {
       }
       writer.close();
     }
-    files = index_tfrecords(std::make_shared<FilePool>(posix_files()), paths, 1);
+    files = index_files(std::make_shared<FilePool>(posix_files()), paths, 1,
+                        [](File& file) { return index_tfrecord(file); });
   }
   ~ScatteredReads() override { std::filesystem::remove_all(folder); }
 
@@ -74,7 +75,7 @@ class ScatteredReads : public testing::Test {
 
   std::string folder;
   std::vector<std::string> paths, texts;
-  std::shared_ptr<const TFRecordFiles> files;
+  std::shared_ptr<const RecordFiles> files;
 };
 
 TEST_F(ScatteredReads, give_what_is_in_the_files) {

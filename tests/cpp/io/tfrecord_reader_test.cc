@@ -16,7 +16,7 @@ struct TFRecordReaderTest : testing::Test, TFRecords {
     opened = open(paths);
     reader = std::make_unique<TFRecordReader>(opened);
   }
-  std::shared_ptr<const TFRecordFiles> opened;
+  std::shared_ptr<const RecordFiles> opened;
   std::unique_ptr<TFRecordReader> reader;
 };
 
@@ -116,7 +116,7 @@ TEST_F(TFRecordReaderTest, a_file_that_was_replaced_is_noticed) {
 }
 
 TEST_F(TFRecordReaderTest, as_many_indices_as_files) {
-  EXPECT_THROW(TFRecordFiles(pool, {"a"}, {}), Error);
+  EXPECT_THROW(RecordFiles(pool, {"a"}, {}), Error);
 }
 
 }  // namespace

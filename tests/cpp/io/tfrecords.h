@@ -37,10 +37,10 @@ struct TFRecords {
 
   RecordIndex index(const std::string& path) { return index_tfrecord(*files->open(path)); }
 
-  std::shared_ptr<const TFRecordFiles> open(const std::vector<std::string>& paths) {
+  std::shared_ptr<const RecordFiles> open(const std::vector<std::string>& paths) {
     std::vector<RecordIndex> indices;
     for (const std::string& path : paths) indices.push_back(index(path));
-    return std::make_shared<TFRecordFiles>(pool, paths, std::move(indices));
+    return std::make_shared<RecordFiles>(pool, paths, std::move(indices));
   }
 };
 
@@ -50,7 +50,7 @@ struct Gained {
   std::vector<std::string> errors;
 };
 
-inline Gained read_all(std::shared_ptr<const TFRecordFiles> files) {
+inline Gained read_all(std::shared_ptr<const RecordFiles> files) {
   TFRecordReader reader(files);
   Gained gained;
   for (uint64_t begin = 0; begin < files->size(); begin += TFRecordReader::kChunk) {

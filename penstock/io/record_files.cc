@@ -1,4 +1,4 @@
-#include "penstock/io/tfrecord_files.h"
+#include "penstock/io/record_files.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,15 +9,14 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/io/tfrecord_index.h"
 
 namespace penstock {
 
-TFRecordFiles::TFRecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::string> paths,
-                             std::vector<RecordIndex> indices)
+RecordFiles::RecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::string> paths,
+                         std::vector<RecordIndex> indices)
     : pool_(std::move(pool)), paths_(std::move(paths)), indices_(std::move(indices)), begins_{0} {
   if (paths_.size() != indices_.size()) {
-    throw Error(Code::kInvalidArgument, "tfrecord",
+    throw Error(Code::kInvalidArgument, "files",
                 std::to_string(paths_.size()) + " files, but " + std::to_string(indices_.size()) +
                     " indices");
   }
@@ -27,7 +26,7 @@ TFRecordFiles::TFRecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::st
   }
 }
 
-size_t TFRecordFiles::file_of(uint64_t record) const {
+size_t RecordFiles::file_of(uint64_t record) const {
   // The last file that begins at or before it: files without records begin there, too.
   return static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), record) -
                              begins_.begin()) -
@@ -39,8 +38,9 @@ namespace {
 // Indices of several files, of which each thread takes the next that nobody has begun.
 class Indexing {
  public:
-  Indexing(FilePool& pool, const std::vector<std::string>& paths)
-      : pool_(pool), paths_(paths), indices_(paths.size()), errors_(paths.size()) {}
+  Indexing(FilePool& pool, const std::vector<std::string>& paths,
+           const std::function<RecordIndex(File&)>& index)
+      : pool_(pool), paths_(paths), index_(index), indices_(paths.size()), errors_(paths.size()) {}
 
   void run(size_t threads) {
     std::vector<std::thread> others;
@@ -71,7 +71,7 @@ class Indexing {
       const size_t file = next_.fetch_add(1, std::memory_order_relaxed);
       if (file >= paths_.size()) return;
       try {
-        indices_[file] = index_tfrecord(*pool_.get(pool_.add(paths_[file])));
+        indices_[file] = index_(*pool_.get(pool_.add(paths_[file])));
       } catch (...) {
         errors_[file] = std::current_exception();
         failed_.store(true, std::memory_order_relaxed);
@@ -81,6 +81,7 @@ class Indexing {
 
   FilePool& pool_;
   const std::vector<std::string>& paths_;
+  const std::function<RecordIndex(File&)>& index_;
   std::vector<RecordIndex> indices_;
   std::vector<std::exception_ptr> errors_;
   std::atomic<size_t> next_{0};
@@ -89,13 +90,13 @@ class Indexing {
 
 }  // namespace
 
-std::shared_ptr<const TFRecordFiles> index_tfrecords(std::shared_ptr<FilePool> pool,
-                                                     std::vector<std::string> paths,
-                                                     unsigned threads) {
-  Indexing indexing(*pool, paths);
+std::shared_ptr<const RecordFiles> index_files(std::shared_ptr<FilePool> pool,
+                                               std::vector<std::string> paths, unsigned threads,
+                                               const std::function<RecordIndex(File&)>& index) {
+  Indexing indexing(*pool, paths, index);
   indexing.run(std::min<size_t>(threads, paths.size()));
   std::vector<RecordIndex> indices = indexing.take();
-  return std::make_shared<TFRecordFiles>(std::move(pool), std::move(paths), std::move(indices));
+  return std::make_shared<RecordFiles>(std::move(pool), std::move(paths), std::move(indices));
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,12 +13,12 @@ namespace penstock {
 
 // The records of several files as one range: those of the first file, then of the second, ...
 // A damaged place counts as a record. Immutable: any thread.
-class TFRecordFiles {
+class RecordFiles {
  public:
   // indices[i] is that of paths[i], which are opened by `pool`.
   // Error kInvalidArgument if there are not as many of one as of the other.
-  TFRecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::string> paths,
-                std::vector<RecordIndex> indices);
+  RecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::string> paths,
+              std::vector<RecordIndex> indices);
 
   uint64_t size() const { return begins_.back(); }
   size_t files() const { return paths_.size(); }
@@ -41,10 +42,10 @@ class TFRecordFiles {
   std::vector<uint64_t> begins_;  // one more than files
 };
 
-// Indexes these files, up to `threads` at the same time, in the calling thread and others. Error as
-// index_tfrecord's and FileSystem::open's, of the first file that has one; it names the file.
-std::shared_ptr<const TFRecordFiles> index_tfrecords(std::shared_ptr<FilePool> pool,
-                                                     std::vector<std::string> paths,
-                                                     unsigned threads);
+// Indexes these files by `index`, up to `threads` at the same time, in the calling thread and
+// others. Error as index's and FileSystem::open's, of the first file that has one.
+std::shared_ptr<const RecordFiles> index_files(std::shared_ptr<FilePool> pool,
+                                               std::vector<std::string> paths, unsigned threads,
+                                               const std::function<RecordIndex(File&)>& index);
 
 }  // namespace penstock

@@ -1,0 +1,191 @@
+#include "penstock/io/record_reader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <utility>
+
+namespace penstock {
+
+RecordReader::RecordReader(std::shared_ptr<const RecordFiles> files, const char* operation,
+                           bool checked)
+    : files_(std::move(files)), operation_(operation), checked_(checked) {}
+
+void RecordReader::read(std::span<const uint64_t> records) {
+  failures_.clear();
+  locate(records);
+  const std::span frames = std::span(frames_).first(records.size());
+  uint64_t bytes = 0;
+  for (const Frame& frame : frames) bytes += frame.failed ? 0 : frame.place.bytes;
+  std::byte* to = make_room(bytes);
+  for (Frame& frame : frames) {
+    frame.bytes = to;
+    if (frame.failed) continue;
+    bytes_[frame.row] = {to, frame.place.bytes};
+    to += frame.place.bytes;
+  }
+  scattered_ = fetch_scattered(frames);
+  for (size_t begin = 0; !scattered_ && begin < frames.size();) {
+    size_t end = begin + 1;
+    while (end < frames.size() && frames[end].file == frames[begin].file) ++end;
+    fetch(frames.subspan(begin, end - begin));
+    begin = end;
+  }
+}
+
+bool RecordReader::read_again(size_t row) {
+  Frame& frame = frames_[frame_of_[row]];
+  if (!scattered_ || frame.failed) return false;
+  fetch({&frame, 1});
+  return !frame.failed;
+}
+
+void RecordReader::fail(size_t row, Code code, const std::string& why) {
+  fail(frames_[frame_of_[row]], code, why);
+}
+
+// Frames in the order in which they lie in the files. A record's number and its row in one word: to
+// sort 64 of them costs less than one system call.
+void RecordReader::locate(std::span<const uint64_t> records) {
+  static_assert(kChunk == 64);
+  bool ascending = true;
+  for (size_t row = 0; row < records.size(); ++row) {
+    order_[row] = records[row] << 6 | row;
+    ascending = ascending && (row == 0 || records[row - 1] <= records[row]);
+  }
+  if (!ascending) std::sort(order_.begin(), order_.begin() + records.size());
+  size_t file = 0;
+  uint64_t end = 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const uint64_t record = order_[i] >> 6;
+    if (record >= end) {
+      file = files_->file_of(record);
+      end = files_->end(file);
+    }
+    Frame& frame = frames_[i];
+    frame.row = order_[i] & 63;
+    frame_of_[frame.row] = static_cast<uint8_t>(i);
+    frame.file = file;
+    frame.record = record - files_->begin(file);
+    frame.failed = false;
+    files_->index(file).prefetch(frame.record);
+  }
+  for (size_t i = 0; i < records.size(); ++i) {
+    Frame& frame = frames_[i];
+    frame.place = files_->index(frame.file).at(frame.record);
+    if (frame.place.damaged) fail(frame, Code::kDataLoss, "no record can be read here");
+  }
+}
+
+// A buffer that nobody holds, of at least this size.
+std::byte* RecordReader::make_room(uint64_t bytes) {
+  for (buffer_ = 0; buffer_ < buffers_.size(); ++buffer_) {
+    if (buffers_[buffer_].bytes.use_count() <= 1) break;
+  }
+  if (buffer_ == buffers_.size()) buffers_.emplace_back();
+  // What its holders read of it, perhaps on other threads, they read before they let go of it.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  Buffer& buffer = buffers_[buffer_];
+  if (bytes <= buffer.size) return buffer.bytes.get();
+  buffer = {};                                // before the larger one is taken
+  const uint64_t wanted = bytes + bytes / 4;  // chunks differ a little
+  std::unique_ptr<std::byte[]> made(new (std::nothrow) std::byte[wanted]);
+  if (made == nullptr) {
+    throw Error(Code::kOutOfMemory, operation_,
+                "no memory for " + std::to_string(wanted) + " bytes of records");
+  }
+  buffer = {std::move(made), wanted};
+  return buffer.bytes.get();
+}
+
+// Small records that lie far from one another, all by one system call. False: they are others, or
+// it did not work, and nothing is said yet.
+bool RecordReader::fetch_scattered(std::span<Frame> frames) {
+  constexpr size_t kFew = 4;
+  constexpr uint64_t kLarge = 8 << 10;
+  size_t count = 0, stretches = 0;
+  uint64_t bytes = 0;
+  const Frame* before = nullptr;
+  for (const Frame& frame : frames) {
+    if (frame.failed) continue;
+    const bool near = before != nullptr && before->file == frame.file &&
+                      frame.place.offset - before->place.offset - before->place.bytes <= File::kGap;
+    stretches += !near;
+    bytes += frame.place.bytes;
+    ++count;
+    before = &frame;
+  }
+  if (stretches < kFew || stretches * 2 < count) return false;
+  if (bytes > ScatteredRead::kMostBytes || bytes > count * kLarge) return false;
+  bool done = false;
+  try {
+    done = copy_scattered(frames);
+  } catch (const Error&) {
+  }
+  scattered_over_.clear();
+  return done;
+}
+
+bool RecordReader::copy_scattered(std::span<const Frame> frames) {
+  File::Mapping mapping;
+  const Frame* last = nullptr;
+  size_t piece = 0;
+  for (const Frame& frame : frames) {
+    if (frame.failed) continue;
+    if (last == nullptr || last->file != frame.file) {
+      scattered_over_.push_back({files_->pool().get(files_->number(frame.file)), 0});
+      mapping = scattered_over_.back().file->mapping();
+      last = &frame;
+    }
+    const auto [offset, size, damaged] = frame.place;
+    if (offset + size > mapping.bytes) return false;
+    scattered_over_.back().end = offset + size;
+    pieces_[piece++] = {mapping.data + offset, frame.bytes, size};
+  }
+  if (!scattered_read_.copy({pieces_.data(), piece})) return false;
+  if (checked_) return true;
+  // Behind a file's end its last page is zeroes.
+  return std::all_of(scattered_over_.begin(), scattered_over_.end(),
+                     [](const Reach& reach) { return reach.end <= reach.file->size(); });
+}
+
+// REQUIRED: frames of one file.
+void RecordReader::fetch(std::span<Frame> frames) {
+  std::shared_ptr<File> file;
+  try {
+    file = files_->pool().get(files_->number(frames.front().file));
+  } catch (const Error& error) {
+    for (Frame& frame : frames) fail(frame, error.code(), error.what());
+    return;
+  }
+  fetch_from(*file, frames);
+}
+
+void RecordReader::fetch_from(File& file, std::span<Frame> frames) {
+  size_t count = 0;
+  for (const Frame& frame : frames) {
+    if (!frame.failed) segments_[count++] = {frame.place.offset, frame.bytes, frame.place.bytes};
+  }
+  try {
+    if (count > 0) file.read({segments_.data(), count});
+  } catch (const Error& error) {
+    if (frames.size() == 1) {
+      fail(frames.front(), error.code(), error.what());
+      return;
+    }
+    for (Frame& frame : frames) fetch_from(file, {&frame, 1});  // which of them is it?
+  }
+}
+
+void RecordReader::fail(Frame& frame, Code code, const std::string& why) {
+  if (frame.failed) return;
+  frame.failed = true;
+  bytes_[frame.row] = {};
+  failures_.push_back({frame.row, frame.place.bytes,
+                       Error(code, operation_,
+                             files_->path(frame.file) + ", record " + std::to_string(frame.record) +
+                                 " at byte " + std::to_string(frame.place.offset) + " (" +
+                                 std::to_string(frame.place.bytes) + " bytes): " + why)});
+}
+
+}  // namespace penstock

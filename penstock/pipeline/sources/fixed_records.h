@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "penstock/pipeline/dataset_options.h"
+#include "penstock/pipeline/sources/file_source.h"
+
+namespace penstock {
+
+// Records of one length, of files that are nothing else between a header and a footer: one leaf
+// without a name, uint8 of shape {record_bytes}. Nothing is read to index them. Building fails with
+// Error kDataLoss for a file whose length is another one than that of whole records.
+class FixedRecordsNode : public FileSource {
+ public:
+  // Errors as FileSource's, and kInvalidArgument: record_bytes is 0 or beyond 2^31 - 1.
+  FixedRecordsNode(Paths paths, const FixedRecordOptions& options);
+
+ private:
+  RecordIndex index(File& file) const override;
+  IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
+  std::string arguments() const override;
+
+  const FixedRecordOptions options_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,52 @@
+#include "penstock/pipeline/sources/lines.h"
+
+#include <utility>
+
+#include "penstock/io/lines.h"
+
+namespace penstock {
+namespace {
+
+class Lines : public FileStage {
+ public:
+  Lines(std::shared_ptr<const RecordFiles> files, std::string title)
+      : FileStage(std::move(files), std::move(title), {"", LeafKind::kText, DType::kUint8, {-1}}) {}
+
+  std::unique_ptr<IndexedReader> reader(Context&) const override {
+    return std::make_unique<Reader>(*this);
+  }
+
+ private:
+  class Reader : public IndexedReader {
+   public:
+    explicit Reader(const Lines& stage) : stage_(stage), reader_(stage.files()) {}
+
+    void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+      reader_.read(positions);
+      out.keep(reader_.memory());
+      for (uint32_t i = 0; i < positions.size(); ++i) {
+        std::span<const std::byte> line = reader_.line(i);
+        const auto length = static_cast<int64_t>(line.size());
+        out.view(0, row + i, line.data(), {&length, 1});
+      }
+      stage_.fail(reader_.failures(), positions, out, row);
+    }
+
+   private:
+    const Lines& stage_;
+    LineReader reader_;
+  };
+};
+
+}  // namespace
+
+LinesNode::LinesNode(Paths paths, const LineOptions& options)
+    : FileSource("lines", std::move(paths), options.compression) {}
+
+RecordIndex LinesNode::index(File& file) const { return index_lines(file); }
+
+IndexedRef LinesNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
+  return std::make_shared<Lines>(std::move(files), std::move(title));
+}
+
+}  // namespace penstock

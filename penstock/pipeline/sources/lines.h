@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "penstock/pipeline/dataset_options.h"
+#include "penstock/pipeline/sources/file_source.h"
+
+namespace penstock {
+
+// The lines of text files, without their ends: one leaf of text without a name. That it is UTF-8 is
+// looked at by whoever makes a string of it.
+class LinesNode : public FileSource {
+ public:
+  // Errors as FileSource's.
+  LinesNode(Paths paths, const LineOptions& options);
+
+ private:
+  RecordIndex index(File& file) const override;
+  IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
+};
+
+}  // namespace penstock

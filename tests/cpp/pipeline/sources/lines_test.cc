@@ -1,0 +1,115 @@
+#include "penstock/pipeline/sources/lines.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "../../io/tfrecords.h"
+#include "penstock/io/lines.h"
+#include "penstock/pipeline/builder.h"
+
+namespace penstock {
+namespace {
+
+// What a line is, written plainly.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::string line;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\n') line += text[i];
+    if (text[i] != '\n' && i + 1 < text.size()) continue;
+    if (text[i] == '\n' && !line.empty() && line.back() == '\r') line.pop_back();
+    lines.push_back(std::exchange(line, {}));
+  }
+  return lines;
+}
+
+struct Lines : testing::Test {
+  std::vector<std::string> all(const Node& node, size_t step = 64) {
+    IndexedRef stage = Builder(files).build(node).indexed;
+    EXPECT_EQ(stage->spec()->leaves()[0].kind, LeafKind::kText);
+    auto reader = stage->reader(context);
+    std::vector<std::string> made;
+    failures.clear();
+    for (uint64_t begin = 0; begin < stage->length(0); begin += step) {
+      std::vector<uint64_t> positions(std::min<uint64_t>(step, stage->length(0) - begin));
+      std::iota(positions.begin(), positions.end(), begin);
+      chunk.reset(stage->spec(), static_cast<uint32_t>(positions.size()));
+      reader->fetch({}, positions, chunk, 0);
+      for (uint32_t row = 0; row < positions.size(); ++row) {
+        if ((chunk.alive() >> row & 1) == 0) {
+          made.push_back("<lost>");
+          continue;
+        }
+        made.emplace_back(reinterpret_cast<const char*>(chunk.at(0, row)),
+                          static_cast<size_t>(chunk.shape(0, row)[0]));
+      }
+      for (auto& [row, failure] : chunk.failures()) failures.push_back(failure);
+    }
+    return made;
+  }
+
+  std::shared_ptr<MemoryFiles> files = std::make_shared<MemoryFiles>();
+  Scratch scratch;
+  Context context{scratch};
+  Chunk chunk{scratch};
+  std::vector<Failure> failures;
+};
+
+TEST_F(Lines, end_with_lf_or_cr_lf_or_the_file) {
+  for (std::string text : {"", "\n", "a", "a\n", "a\r\n", "a\r", "\r\n", "\n\n", "a\n\nb", "a\rb\n",
+                           "a\nb\r\n\r\nc", "\r\r\n", "\na"}) {
+    (*files)["file"] = text;
+    EXPECT_EQ(all(LinesNode("file", {})), lines_of(text)) << text;
+  }
+}
+
+TEST_F(Lines, of_many_files_are_one_range_whatever_their_lengths) {
+  std::mt19937 random(1);
+  std::vector<std::string> expected;
+  for (char name = 'a'; name < 'f'; ++name) {
+    std::string& text = (*files)[std::string("in/") + name];
+    for (int i = 0; i < 300; ++i) {
+      text.append(i == 77 ? 600'000 : random() % 100, static_cast<char>('a' + i % 26));
+      text += random() % 3 == 0 ? "\r\n" : "\n";
+    }
+    if (name == 'c') text += "without an end";
+    for (std::string& line : lines_of(text)) expected.push_back(line);
+  }
+  LinesNode node("in/*", {});
+  EXPECT_EQ(node.title(), "lines(in/*)");
+  EXPECT_EQ(all(node), expected);
+  EXPECT_EQ(all(node, 7), expected);
+}
+
+TEST_F(Lines, that_are_others_than_when_indexed_are_lost) {
+  std::string& text = (*files)["file"];
+  text = "one\ntwo\nthree\nfour";
+  LinesNode node("file", {});
+  EXPECT_EQ(all(node), lines_of(text));
+  text = "one\nt\no\nthree\nfour";  // an end inside
+  EXPECT_EQ(all(node), (std::vector<std::string>{"one", "<lost>", "three", "four"}));
+  text = "one\ntwoo\nthree\nfour";  // and now all is elsewhere
+  EXPECT_EQ(all(node), (std::vector<std::string>{"one", "<lost>", "<lost>", "<lost>"}));
+  text = "one\ntwo\nthr";
+  EXPECT_EQ(all(node), (std::vector<std::string>{"one", "two", "<lost>", "<lost>"}));
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_EQ(failures[0].stage, "lines(file)");
+  try {
+    std::rethrow_exception(failures[0].error);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kDataLoss);
+    EXPECT_NE(std::string(error.what()).find("lines: file, record 2 at byte 8 (6 bytes)"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(Lines, of_compressed_files_are_not_there_yet) {
+  EXPECT_THROW(LinesNode("file", {.compression = "gzip"}), Error);
+  EXPECT_THROW(Builder(files).build(LinesNode("none", {})), Error);
+}
+
+}  // namespace
+}  // namespace penstock
