@@ -1,6 +1,7 @@
 // Any bytes as a tf.Example: the parser gives what a plain decoder gives, or fails where that
 // fails; the same whatever record came before.
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "cpp/io/examples.h"
 #include "fuzz/require.h"
+#include "penstock/io/example_survey.h"
 
 using namespace penstock;
 
@@ -53,6 +55,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     parse(parser, before);
     REQUIRE(parse(parser, message) == made);
   }
+  ExampleSurvey survey;
+  survey.add(std::as_bytes(std::span(data, size)));
+  REQUIRE(survey.examples() + survey.others() == 1);
   if (plain_map(message, 1)) before = message;
   return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "cpp/io/tfrecords.h"
 #include "fuzz/require.h"
+#include "penstock/io/tfrecord_survey.h"
 
 using namespace penstock;
 
@@ -33,6 +34,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   REQUIRE(kept + gained.lost_bytes == size);
   REQUIRE(gained.payloads.size() + gained.lost_records == index.size());
   REQUIRE(gained.lost_records >= index.damaged().size());
+
+  const TFRecordSurvey survey = survey_tfrecord(*world.files->open("file"));
+  REQUIRE(survey.records == gained.payloads.size() && survey.file_bytes == size);
+  REQUIRE(survey.lost_places == gained.lost_records && survey.lost_bytes == gained.lost_bytes);
 
   world.write("again", gained.payloads);
   Gained again = read_all(world.open({"again"}));

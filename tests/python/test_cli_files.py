@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 
 import numpy as np
 import pytest
@@ -213,6 +219,34 @@ def test_the_bar_is_for_terminals(tmp_path):
     command = [sys.executable, "-m", "penstock", "verify", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stderr) == (0, "")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=50)
+        drawn = os.read(ours, 1 << 16)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.stdout.startswith("1 file, 3 records")
+    assert b"%" in drawn
+
+
+def test_ctrl_c_ends_a_pass_and_leaves_nothing(tmp_path):
+    """While a file without a sound record is searched for one, which would take long."""
+    path = tmp_path / "zeros"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    command = [sys.executable, "-m", "penstock", "convert", str(path), str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 30
+        while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=20)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert os.listdir(tmp_path) == ["zeros"]
 
 
 # ---- convert: TFRecord -----------------------------------------------------------------------

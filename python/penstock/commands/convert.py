@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
     size = sum(writer.bytes_written for writer in writers)
     where = paths[0] if len(paths) == 1 else f"{len(paths)} files, {paths[0]} to {paths[-1]}"
     print(f"{counted(records, 'record')}, {bytes_text(size)}: {where}")
-    print("\n".join(said))
+    for line in said:
+        print(line)
     return 0
 
 

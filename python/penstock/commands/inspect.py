@@ -84,8 +84,7 @@ def line_of(found: Survey, width: int) -> str:
 
 def features_of(total: Survey) -> list[str]:
     """The table of features, and the declaration that takes them."""
-    what = "tf.SequenceExamples" if total.sequences == total.examples else "tf.Examples"
-    lines = [f"{total.examples:,} of {total.records:,} records are {what}; their features:"]
+    lines = [f"{total.examples:,} of {total.records:,} records are tf.Examples; their features:"]
     names = sorted(total.features)
     width = max(len("feature"), *(len(name) for name in names))
     lines.append(f"{'feature':{width}}  {'type':9}{'in records':>13}  values")
@@ -104,7 +103,10 @@ def features_of(total: Survey) -> list[str]:
             lines.append(f"    {name!r}: {declared},{note}")
         else:
             lines.append(f"    # {name!r} has {type_of(feature)}")
-    return [*lines, "})"]
+    lines.append("})")
+    if total.sequences:
+        lines.append(f"{total.sequences:,} of them have lists of steps, which are not shown.")
+    return lines
 
 
 def type_of(feature: Feature) -> str:
