@@ -87,6 +87,20 @@ std::byte* place_row(Chunk& out, size_t leaf, uint32_t row, uint64_t bytes,
   return data;
 }
 
+FetchAhead::FetchAhead(const Chunk& in, size_t leaf, uint32_t row, uint32_t end)
+    : in_(in), leaf_(leaf), end_(end) {
+  constexpr size_t kAheadBytes = 4096;
+  const Leaf& about = in.spec()->leaves()[leaf];
+  if (!about.fixed()) {
+    end_ = 0;
+    return;
+  }
+  const size_t bytes = std::max<size_t>(values_of(about.shape) * size_of(about.dtype), 1);
+  lines_ = std::min((bytes + kLine - 1) / kLine, kMostLines);
+  ahead_ = static_cast<uint32_t>(std::clamp<size_t>(kAheadBytes / bytes, 2, 32));
+  for (uint32_t i = row; i < std::min(row + ahead_, end); ++i) fetch(i);
+}
+
 uint64_t values_of(std::span<const int64_t> shape) {
   uint64_t values = 1;
   for (int64_t length : shape) values *= static_cast<uint64_t>(length);

@@ -51,7 +51,9 @@ class CastRun : public FieldOp::Run {
 
   void run(const Chunk& in, size_t from, Chunk& out, size_t to, uint32_t row,
            uint32_t end) override {
+    const FetchAhead fetch(in, from, row, end);
     each_alive(in.alive() & out.alive(), row, end, [&](uint32_t i) {
+      fetch.turn_of(i);
       std::span<const int64_t> shape = in.shape(from, i);
       const uint64_t values = values_of(shape);
       std::byte* place = place_row(out, to, i, values * itemsize_, shape, scratch_);

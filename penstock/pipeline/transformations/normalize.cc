@@ -70,7 +70,9 @@ class NormalizeRun : public FieldOp::Run {
 
   void run(const Chunk& in, size_t from, Chunk& out, size_t to, uint32_t row,
            uint32_t end) override {
+    const FetchAhead fetch(in, from, row, end);
     each_alive(in.alive() & out.alive(), row, end, [&](uint32_t i) {
+      fetch.turn_of(i);
       std::span<const int64_t> shape = in.shape(from, i);
       if (channels_ > 1 && shape.back() != static_cast<int64_t>(channels_)) {
         return out.fail(i, {"", 0, std::make_exception_ptr(wrong_channels(in, from, shape))});
