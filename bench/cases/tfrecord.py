@@ -215,7 +215,7 @@ def tf_in_parallel(size: Size) -> Figures:
 
 
 @PARSED.entry(
-    "tf.data, as its guide says", "peer", "interleave, batch, map, all AUTOTUNE, any order"
+    "tf.data, as its guide says", "peer", "interleave, batch, map, all AUTOTUNE", quick=False
 )
 def tf_guide(size: Size) -> Figures:
     import tensorflow as tf
