@@ -67,6 +67,7 @@ std::optional<Cursor::Made> Cursor::take() {
       if (begin) go_to(*begin);
       parcel = make();
     } catch (...) {
+      if (begin) parcel.before = begin->place;
       parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
     }
     lock.lock();
@@ -101,6 +102,7 @@ void Cursor::run() {
       if (begin) go_to(*begin);
       parcel = make();
     } catch (...) {
+      if (begin) parcel.before = begin->place;
       parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
     }
     lock.lock();
@@ -152,7 +154,13 @@ Cursor::Made Cursor::make() {
   const uint64_t wanted = plan_->stream_rows();
   made.before = {ordinal_, 0, std::make_shared<State>(reader_->save())};
   scratch_.empty();
-  auto gathered = gathered_.gather(*reader_, wanted, ordinal_, options_.skip);
+  GatherParcel::Gathered gathered;
+  try {
+    gathered = gathered_.gather(*reader_, wanted, ordinal_, options_.skip);
+  } catch (...) {
+    made.failure = Failure{"stream", ordinal_, std::current_exception()};
+    return made;
+  }
   made.forgiven = std::move(gathered.forgiven);
   // Of single elements those before a failure come first; a batch with one fails as a whole.
   const bool whole = plan_->batched() || plan_->per_output() != 1;

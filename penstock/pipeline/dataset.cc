@@ -11,6 +11,7 @@
 #include "penstock/pipeline/transformations/concatenate.h"
 #include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/enumerate.h"
+#include "penstock/pipeline/transformations/filter.h"
 #include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/normalize.h"
 #include "penstock/pipeline/transformations/prefetch.h"
@@ -61,6 +62,9 @@ Dataset Dataset::concatenate(std::vector<Dataset> inputs) {
   return made<ConcatenateNode>(nodes_of(inputs));
 }
 
+Dataset Dataset::filter(OpRef predicate) const {
+  return made<FilterNode>(node_, std::move(predicate));
+}
 Dataset Dataset::shuffle(const ShuffleOptions& options) const {
   return made<ShuffleNode>(node_, options.seed, options.reshuffle);
 }

@@ -71,6 +71,21 @@ class Dataset {
     return map(std::make_shared<FieldFunctionOp<In, Out>>(std::move(name), std::move(field),
                                                           std::move(shape), std::move(function)));
   }
+  // The elements for which a predicate holds: an operation, or a function bool(const Example&,
+  // SampleContext&). What follows is a stream, of which only running it tells what comes next.
+  Dataset filter(OpRef predicate) const;
+  template <class F>
+  requires std::invocable<const F&, const Example&, SampleContext&> Dataset
+  filter(F predicate, std::string name = "function")
+  const {
+    auto verdict = [predicate = std::move(predicate)](const Example& element,
+                                                      SampleContext& sample) {
+      Tensor holds = Tensor::make(DType::kBool, {});
+      holds.as_span<bool>()[0] = predicate(element, sample);
+      return Example{{"holds", holds}};
+    };
+    return filter(std::make_shared<FunctionOp>(std::move(name), std::move(verdict)));
+  }
   // All elements in an order of its own for each epoch, exactly, in no memory.
   Dataset shuffle(const ShuffleOptions& options) const;
   Dataset take(uint64_t n) const;

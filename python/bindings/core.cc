@@ -56,6 +56,7 @@ Core::Core(nb::dict s)
     rows = options.granule_rows = pipeline_->most_rows();
     // Elements that go through the feed by the chunk and come out one by one have one place only.
     if (!pipeline_->batched() && rows > 1) options.ordered = true;
+    if (pipeline_->stream() != nullptr) options.ordered = true;
   }
   shape_.granules = (rows + options.granule_rows - 1) / options.granule_rows;
   shape_.workers = std::max(setting<uint32_t>(s, "places"), 1u);
@@ -85,7 +86,17 @@ Core::Core(nb::dict s)
   supervisor_ = std::make_unique<Supervisor>(*board_, *arena_, policy);
   feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options,
                                  [this](Unit& unit) { let_go(unit); });
-  if (pipeline_ != nullptr) output_ = std::make_unique<PlanOutput>(pipeline_, *feed_);
+  if (pipeline_ != nullptr) {
+    output_ = std::make_unique<PlanOutput>(pipeline_, *feed_, plan_tickets());
+  }
+  if (pipeline_ != nullptr && pipeline_->stream() != nullptr) {
+    const uint32_t window = options.queue + options.workers;
+    Cursor::Options of{window, plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip,
+                       options.workers > 0};
+    cursor_ = std::make_unique<Cursor>(pipeline_, of, *arena_,
+                                       [board = board_.get()] { board->nudge_consumer(); });
+    plan_tickets().set_cursor(cursor_.get(), *arena_, 2 * window + 4);
+  }
   arena_of_ = [this](uint32_t number) {
     if (supervisor_->knows(number)) return supervisor_->region(number);
     // The thread that hears of it may be waiting for the GIL.
@@ -104,6 +115,7 @@ Core::~Core() {
   for (std::thread& t : threads_) t.detach();
   (void)inline_.release();
   (void)output_.release();
+  (void)cursor_.release();
   (void)feed_.release();
   (void)supervisor_.release();
   (void)arena_.release();
@@ -114,6 +126,7 @@ void Core::close(double grace) {
   if (getpid() != owner_) return;
   {
     nb::gil_scoped_release unlocked;
+    if (cursor_ != nullptr) cursor_->close();
     supervisor_->close(static_cast<int64_t>(grace * 1e9));
     for (std::thread& t : threads_) t.join();
     threads_.clear();
@@ -271,6 +284,8 @@ void bind_core(nb::module_& m) {
       .def("count_restart", &Core::count_restart)
       .def("start_plan", &Core::start_plan)
       .def("run_plan_thread", &Core::run_plan_thread)
+      .def("start_cursor", &Core::start_cursor)
+      .def("run_cursor", &Core::run_cursor, nb::call_guard<nb::gil_scoped_release>())
       .def("begin_pass", &Core::begin_pass)
       .def("plan_state", &Core::plan_state)
       .def("restore_plan", &Core::restore_plan)

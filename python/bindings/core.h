@@ -71,6 +71,9 @@ class Core {
   // A Dataset's: native threads (0: in line), or one of Python's threads.
   void start_plan(uint32_t threads);
   void run_plan_thread(uint32_t worker);
+  // Of a Dataset with a stream: who goes through it, an engine's thread or one of Python's.
+  void start_cursor();
+  void run_cursor();
   // threads 0: in line.
   void start_columns(std::vector<nanobind::object> arrays, nanobind::object sample,
                      uint32_t threads);
@@ -91,6 +94,8 @@ class Core {
   nanobind::object take_held();
   nanobind::object object_of(const PlanOutput::Item& item);
   std::vector<Outcome::Loss> plan_losses(Unit& unit);
+  PlanTickets& plan_tickets() { return static_cast<PlanTickets&>(*tickets_); }
+  [[noreturn]] void raise_stream_failure();
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   std::unique_ptr<Fulfiller> chain_worker();
   uint64_t pass_of(uint64_t epoch) const;
@@ -117,6 +122,7 @@ class Core {
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Feed> feed_;
   std::shared_ptr<const Plan> pipeline_;  // of a Dataset
+  std::unique_ptr<Cursor> cursor_;        // of one with a stream
   std::unique_ptr<PlanOutput> output_;
   std::unique_ptr<Fulfiller> inline_;
   std::vector<std::thread> threads_;

@@ -61,9 +61,10 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
       if (held.is_valid()) return held;
       // A pass of the user's may be several epochs of the feed.
       const uint64_t at = feed_->position().epoch;
-      if (pass_of(at) != pass_of(epoch) || pipeline_->length(0) == 0) {
+      if (pass_of(at) != pass_of(epoch) || pipeline_->known_length() == uint64_t{0}) {
         return nb::borrow(end_marker());
       }
+      if (at != epoch) feed_->begin_epoch();  // a stream's next round is not made before
       epoch = at;
     }
     switch (feed_->poll(epoch)) {
@@ -71,8 +72,10 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        if (pipeline_ != nullptr) continue;  // perhaps of another round of the same pass
+        if (pipeline_ != nullptr) continue;  // perhaps of one round only of the pass
         return nb::borrow(end_marker());
+      case Feed::Poll::kFailed:
+        raise_stream_failure();
       case Feed::Poll::kBatch: {
         nb::object batch = take();
         if (batch.is_valid()) return batch;
@@ -320,7 +323,7 @@ nb::tuple Core::position() {
 std::vector<uint64_t> Core::ahead() { return {feed_->ahead().begin(), feed_->ahead().end()}; }
 
 uint64_t Core::steps(uint64_t base) {
-  return pipeline_ != nullptr ? pipeline_->length(base) : order_.steps(base);
+  return pipeline_ != nullptr ? pipeline_->known_length().value_or(kEndless) : order_.steps(base);
 }
 
 void Core::set_length(uint64_t length, uint64_t version) {

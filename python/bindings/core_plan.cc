@@ -39,6 +39,15 @@ void Core::run_plan_thread(uint32_t worker) {
   serve(*board_, worker, *chain, rows_.get());
 }
 
+void Core::start_cursor() {
+  threads_.emplace_back([this] {
+    os::block_all_signals();
+    cursor_->run();
+  });
+}
+
+void Core::run_cursor() { cursor_->run(); }
+
 // ---- taking
 
 // Of a unit that is taken: rows that are not there, or not those that were meant.
@@ -95,6 +104,17 @@ nb::object Core::take_plan(Post& post) {
   Unit& unit = board_->unit_at(seq, 0);
   const uint64_t bytes = unit.bytes;
   std::vector<Outcome::Loss> losses = plan_losses(unit);
+  if (cursor_ != nullptr) {
+    for (Failure& lost : plan_tickets().take_forgiven({epoch, post.base, post.step})) {
+      losses.push_back({0,
+                        lost.position,
+                        lost.replaced,
+                        lost.stage + ": " + text_of(lost.error),
+                        nullptr,
+                        {},
+                        false});
+    }
+  }
   ConsumerCounters& counters = board_->consumer();
   for (const Outcome::Loss& loss : losses) {
     if (loss.error != nullptr) continue;  // it is raised, not lost
@@ -104,6 +124,13 @@ nb::object Core::take_plan(Post& post) {
   auto item = output_->take(bytes, unit.worker, std::move(losses));
   if (item) return object_of(*item);
   return take_held();
+}
+
+void Core::raise_stream_failure() {
+  auto failed = plan_tickets().take_failure();
+  if (!failed) throw Error(Code::kInternal, "stream", "a failure without a reason");
+  const Position& at = feed_->position();
+  raise_plan_failure({at.epoch, at.step, failed->position, failed->stage, 0, failed->error});
 }
 
 void Core::raise_plan_failure(LoaderFailure failure) {
@@ -141,7 +168,7 @@ void Core::restore_plan(const std::string& state) {
   output_->drop_held();
   seek(place.position.epoch, place.position.base, place.position.step,
        {place.ahead.begin(), place.ahead.end()});
-  output_->skip(place.skip);
+  output_->arrived(place);
 }
 
 }  // namespace penstock::python

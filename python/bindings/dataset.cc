@@ -13,6 +13,7 @@
 #include "penstock/pipeline/transformations/parse_example.h"
 #include "python_op.h"
 #include "python_source.h"
+#include "python_stream.h"
 #include "references.h"
 
 namespace nb = nanobind;
@@ -90,7 +91,14 @@ void bind_dataset(nb::module_& m) {
   });
   nb::class_<BuiltPlan>(m, "Plan", "A Dataset that was built. Internal.")
       .def_prop_ro("titles", [](const BuiltPlan& b) { return b.plan->titles(); })
-      .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->length(0); })
+      .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->known_length(); })
+      .def_prop_ro("streamed", [](const BuiltPlan& b) { return b.plan->stream() != nullptr; })
+      // Whether Python is called by the workers, and by the cursor.
+      .def_prop_ro("python", [](const BuiltPlan& b) { return b.plan->chain().python(); })
+      .def_prop_ro("python_stream",
+                   [](const BuiltPlan& b) {
+                     return b.plan->stream() != nullptr && b.plan->stream()->python();
+                   })
       .def_prop_ro("rounds", [](const BuiltPlan& b) { return b.plan->rounds(); })
       .def_prop_ro("queue", [](const BuiltPlan& b) { return b.plan->queue(); })
       .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
@@ -106,6 +114,11 @@ void bind_dataset(nb::module_& m) {
                     return Dataset(
                         std::make_shared<PythonSourceNode>(source.ptr(), length, std::move(title)));
                   })
+      .def_static(
+          "generator_python",
+          [](nb::callable function, std::string title) {
+            return Dataset(std::make_shared<PythonStreamNode>(function.ptr(), std::move(title)));
+          })
       .def_static("tfrecord",
                   [](std::vector<std::string> paths, std::string compression) {
                     TFRecordOptions options;
@@ -132,6 +145,12 @@ void bind_dataset(nb::module_& m) {
       .def("map_python",
            [](const Dataset& d, nb::callable function, std::string title) {
              return d.map(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           })
+      .def("filter_op",
+           [](const Dataset& d, std::shared_ptr<Op> op) { return d.filter(std::move(op)); })
+      .def("filter_python",
+           [](const Dataset& d, nb::callable function, std::string title) {
+             return d.filter(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
            })
       .def("batch", [](const Dataset& d, uint64_t n,
                        bool drop) { return d.batch(n, {.drop_remainder = drop}); })

@@ -43,6 +43,7 @@ class PythonOp : public Op {
   std::string title() const override { return title_; }
   SpecRef result(const ElementSpec&) const override { return nullptr; }
   bool user_code() const override { return true; }
+  bool python() const override { return true; }
   std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override;
 
   PyObject* function() const { return static_cast<PyObject*>(function_.get()); }

@@ -20,6 +20,7 @@ class PythonSource : public Indexed {
   uint64_t length(uint64_t) const override { return length_; }
   SpecRef spec() const override { return nullptr; }
   bool costly() const override { return true; }
+  bool python() const override { return true; }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }

@@ -15,6 +15,7 @@ __all__ = [
     "DataLoss",
     "Dataset",
     "Error",
+    "Feedable",
     "Internal",
     "InvalidArgument",
     "Loader",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         WorkerTraceback,
     )
     from .features import bytes, float32, int64, parse_example
+    from .feedable import Feedable
     from .files import TFRecordWriter, example
     from .loader import Loader
     from .operations import cast, decode_raw, normalize
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
 # Worker processes import this package too: nothing is imported before it is used.
 _HOMES = {
     "Dataset": "dataset",
+    "Feedable": "feedable",
     "Loader": "loader",
     "Permutation": "_engine",
     "Ragged": "_ragged",

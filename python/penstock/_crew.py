@@ -67,7 +67,9 @@ class Crew:
             if self.plan.kind == "columns":
                 self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
                 return
-            if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.python):
+            if self.plan.kind == "plan" and workers and self.plan.built.streamed:
+                self._start_cursor()
+            if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):
                 self.core.start_plan(workers)
                 return
             if self.mode == "inline":
@@ -90,6 +92,15 @@ class Crew:
                 self.close()
                 raise
             self._supervise()
+
+    def _start_cursor(self) -> None:
+        if not self.plan.built.python_stream:
+            self.core.start_cursor()
+            return
+        # It holds the core and not the crew, so that a feed nobody has any more can go.
+        thread = threading.Thread(target=self.core.run_cursor, name="penstock cursor", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _changed(self, version: int) -> int:
         return self.length

@@ -43,7 +43,6 @@ class Plan:
     paused: bool = False
     replayable: bool = True
     built: Any = None  # of a Dataset: the engine's plan
-    python: bool = False  # of a Dataset: it has Python functions
 
 
 class _Rows:
@@ -125,7 +124,7 @@ def plan_of(source: Any, samples: bool) -> Plan:
     title = type(source).__name__
     if isinstance(source, _dataset_type()):
         chain = source._alone()
-        return Plan("plan", chain, repr(chain), built=chain._built(), python=chain._python)
+        return Plan("plan", chain, repr(chain), built=chain._built())
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
     if _is_columns(source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +48,6 @@ class Dataset:
 
     _recipe: tuple[str, tuple[Any, ...]]
     _inputs: tuple[Dataset, ...]
-    _python: bool  # a Python function somewhere in the chain
     _native: Any
     _lock: threading.RLock
 
@@ -63,7 +62,6 @@ class Dataset:
         self = object.__new__(cls)
         self._recipe = (method, arguments)
         self._inputs = inputs
-        self._python = method.endswith("_python") or any(i._python for i in inputs)
         self._lock = threading.RLock()
         self._plan: Any = None
         self._loader: Loader | None = None
@@ -152,6 +150,25 @@ class Dataset:
         return cls._make("source_python", (source, len(source), title_of(type(source))))
 
     @classmethod
+    def generator(cls, function: Callable[[], Iterable[Any]]) -> Dataset:
+        """Elements that a generator function yields. A stream.
+
+        It is called anew for each pass, and to go back to a place, and is pulled by one thread of
+        this process, some elements ahead; a `map` behind it is spread over the workers.
+
+        Parameters
+        ----------
+        function : callable
+            Without arguments; what it returns is iterated over. Inside, `penstock.rng` is keyed by
+            seed, epoch and how many elements there were before.
+        """
+        if not callable(function):
+            raise InvalidArgument(
+                f"{function!r} is no function: give the generator function itself", "generator"
+            )
+        return cls._make("generator_python", (function, f"generator({title_of(function)})"))
+
+    @classmethod
     def tfrecord(
         cls,
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -185,6 +202,24 @@ class Dataset:
         return cls._make("zip", (list(named),), each)
 
     # ---- transformations -------------------------------------------------------------------------
+
+    def filter(self, predicate: Callable[..., Any] | Operation) -> Dataset:
+        """Keep the elements for which a predicate holds.
+
+        What follows is a stream: only running it tells what comes next, so it has no length and
+        cannot be shuffled as a whole, and its place is found by reading on from a place before.
+
+        Parameters
+        ----------
+        predicate : callable or native operation
+            Gets the element as a function of `map` does, and returns a boolean. It is called in
+            order, by one thread of this process: do in a `map` before it what takes long.
+        """
+        if isinstance(predicate, Operation):
+            return self._then("filter_op", predicate)
+        if not callable(predicate):
+            raise InvalidArgument(f"{predicate!r} is no function", "filter")
+        return self._then("filter_python", predicate, title_of(predicate))
 
     def shuffle(self, *, seed: int = 0, reshuffle: bool = True) -> Dataset:
         """Put all elements in a random order: exactly, over the whole source, in no memory.
@@ -270,6 +305,8 @@ class Dataset:
     def cardinality(self) -> float | None:
         """Batches (elements, where nothing is batched) of a pass; ``math.inf``; None: unknown."""
         plan = self._built()
+        if plan.length is None:
+            return None
         if _engine.ENDLESS in (plan.length, plan.rounds):
             return float("inf") if plan.length else 0
         return int(plan.length * plan.rounds)

@@ -150,9 +150,9 @@ class Loader:
             check_options(batch_size, shuffle, drop_last, collate, (rank, world), on_error)
             queue = plan.built.queue or queue
             if use_multiprocessing is None:
-                use_multiprocessing = plan.source._python
+                use_multiprocessing = plan.built.python
         mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
-        if workers and (plan.kind == "columns" or (plan.kind == "plan" and not plan.python)):
+        if workers and (plan.kind == "columns" or (plan.kind == "plan" and not plan.built.python)):
             mode = "threads"
         if mode == "processes":
             from ._launch import check_not_inheriting

@@ -119,3 +119,29 @@ def interrupted(number: Any) -> Any:
 
 def as_it_is(value: Any) -> Any:
     return value
+
+
+def is_odd(number: Any) -> bool:
+    return bool(number % 2)
+
+
+def holds_for_large_draws(number: Any) -> bool:
+    return bool(penstock.rng().random() < 0.5)
+
+
+def yields() -> Any:
+    for number in range(23):
+        yield {"n": number, "draw": penstock.rng().integers(1 << 40), "text": "x" * (number % 3)}
+
+
+def yields_and_fails() -> Any:
+    yield from range(7)
+    raise ValueError("no more")
+
+
+def doubled(element: dict[str, Any]) -> Any:
+    return element["n"] * 2
+
+
+def keeps_even(element: dict[str, Any]) -> bool:
+    return bool(element["n"] % 2 == 0)

@@ -14,6 +14,7 @@ import pytest
 import dataset_functions as functions
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
+from faults import wait_until
 from penstock import Dataset
 
 Point = collections.namedtuple("Point", "x y")
@@ -48,6 +49,13 @@ CHAINS = {
     "side by side": Dataset.zip(a=Dataset.range(20), b=Dataset.range(5, 30).map(functions.drawn))
     .enumerate(start=3)
     .batch(6, drop_remainder=True),
+    "filtered": Dataset.range(60).shuffle(seed=2).filter(functions.is_odd).batch(4).repeat(2),
+    "filtered by draws": Dataset.range(50)
+    .filter(functions.holds_for_large_draws)
+    .map(functions.described)
+    .batch(3),
+    "generated": Dataset.generator(functions.yields).map(functions.doubled).batch(5),
+    "generated elements": Dataset.generator(functions.yields).filter(functions.keeps_even),
 }
 
 
@@ -382,6 +390,35 @@ def test_ctrl_c_is_no_error_to_pass_over(mode):
         list(feed)
 
 
+@each((INLINE, THREADS, PROCESSES), ())
+def test_a_generator_that_raises_does_so_at_its_place(mode):
+    dataset = Dataset.generator(functions.yields_and_fails)
+    with dataset.build(**options(mode)) as feed:
+        seen = []
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no more") as caught:
+                for element in feed.steps(10):
+                    seen.append(int(element))
+            assert "in yields_and_fails" in caught.value.__cause__.traceback
+        assert seen == list(range(7))
+    raises = pytest.raises(ValueError, match="no more")
+    with dataset.map(functions.as_it_is).batch(4).build(**options(mode)) as feed, raises:
+        for batch in feed:
+            assert batch.tolist() == [0, 1, 2, 3]
+
+
+def test_a_stream_has_no_length_and_says_what_it_cannot():
+    dataset = Dataset.range(9).filter(functions.is_odd)
+    assert dataset.cardinality() is None
+    with pytest.raises(TypeError):
+        len(dataset)
+    with pytest.raises(penstock.InvalidArgument, match=r"shuffle.*cannot follow filter\(is_odd\)"):
+        dataset.shuffle(seed=1).build()
+    for wrong in (lambda: dataset.filter(3), lambda: Dataset.generator([1, 2])):
+        with pytest.raises(penstock.InvalidArgument):
+            wrong()
+
+
 # ---- faults ----------------------------------------------------------------------------------
 
 
@@ -390,7 +427,7 @@ def test_a_killed_worker_loses_nothing(mode, tmp_path):
     dataset = Dataset.range(60).map(functions.KillsOnce(17, str(tmp_path / "dead"))).batch(4)
     with dataset.build(**options(mode)) as feed:
         assert [n for batch in feed for n in batch.tolist()] == list(range(60))
-        assert feed.stats()["restarts"] == 1
+        wait_until(lambda: feed.stats()["restarts"] == 1)
 
 
 @each((PROCESSES,), ())

@@ -1,0 +1,130 @@
+#include "python_stream.h"
+
+#include <nanobind/nanobind.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "elements.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "python_op.h"
+#include "random.h"
+#include "references.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+class PythonStream : public Streamed {
+ public:
+  PythonStream(std::shared_ptr<void> function, uint32_t operation, std::string title)
+      : function_(std::move(function)), operation_(operation), title_(std::move(title)) {}
+
+  SpecRef spec() const override { return nullptr; }
+  std::optional<uint64_t> length() const override { return std::nullopt; }
+  bool python() const override { return true; }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const PythonStream& stage, Context& context) : stage_(stage), context_(context) {}
+
+    void begin(uint64_t epoch) override {
+      nb::gil_scoped_acquire locked;
+      iterator_ = nullptr;
+      epoch_ = epoch;
+      taken_ = 0;
+      over_ = false;
+      Owned iterable(PyObject_CallNoArgs(static_cast<PyObject*>(stage_.function_.get())));
+      Owned iterator(iterable ? PyObject_GetIter(iterable.get()) : nullptr);
+      if (!iterator) throw Raised::take();
+      iterator_ = share(iterator.get());
+    }
+
+    uint32_t next(uint32_t most, Chunk& out) override {
+      nb::gil_scoped_acquire locked;
+      release_references();
+      std::vector<Owned> values;
+      std::exception_ptr error;
+      while (values.size() < most && !over_ && context_.watch->progress(0)) {
+        try {
+          Owned value = pull();
+          if (value) values.push_back(std::move(value));
+        } catch (const Raised&) {
+          error = std::current_exception();
+        }
+      }
+      const auto rows = static_cast<uint32_t>(values.size()) + (error != nullptr);
+      if (rows == 0) return 0;
+      out.reset(nullptr, rows);
+      for (uint32_t row = 0; row < values.size(); ++row) {
+        try {
+          put_element(values[row].get(), out, row, context_.scratch);
+        } catch (nb::python_error& raised) {
+          raised.restore();
+          throw Raised::take();
+        }
+      }
+      if (error != nullptr) {
+        // A generator that raised is over: no policy goes on behind that.
+        Failure failure{stage_.title_, taken_, error};
+        failure.fatal = true;
+        out.fail(rows - 1, std::move(failure));
+      }
+      return rows;
+    }
+
+    State save() const override { return {{"taken", taken_}}; }
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t taken = count_in(state, "taken");
+      begin(epoch);
+      nb::gil_scoped_acquire locked;
+      while (taken_ < taken && !over_ && context_.watch->progress(0)) (void)pull();
+    }
+
+   private:
+    // The next element, or nothing at the end. With the GIL held.
+    Owned pull() {
+      const uint64_t seed = derive_key(context_.seed, stage_.operation_, KeyUse::kSamples);
+      set_ticket_key(seed, epoch_, taken_);
+      StayWhenEnded stay;
+      Owned value(PyIter_Next(static_cast<PyObject*>(iterator_.get())));
+      stay.returned();
+      clear_ticket_key();
+      if (value) {
+        ++taken_;
+      } else {
+        over_ = true;
+        if (PyErr_Occurred() != nullptr) throw Raised::take();
+      }
+      return value;
+    }
+
+    const PythonStream& stage_;
+    Context& context_;
+    std::shared_ptr<void> iterator_;
+    uint64_t epoch_ = 0, taken_ = 0;
+    bool over_ = false;
+  };
+
+  std::shared_ptr<void> function_;
+  uint32_t operation_;
+  std::string title_;
+};
+
+}  // namespace
+
+PythonStreamNode::PythonStreamNode(PyObject* function, std::string title)
+    : function_(share(function)), title_(std::move(title)) {}
+
+Built PythonStreamNode::build(std::vector<Built>, Builder& builder) const {
+  return Built::of(std::make_shared<PythonStream>(function_, builder.operation(), title_));
+}
+
+}  // namespace penstock::python
