@@ -123,7 +123,7 @@ def plan_of(source: Any, samples: bool) -> Plan:
     """
     title = type(source).__name__
     if isinstance(source, _dataset_type()):
-        chain = source._alone()
+        chain: Any = source._alone()
         return Plan("plan", chain, repr(chain), built=chain._built())
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
@@ -153,7 +153,7 @@ def plan_of(source: Any, samples: bool) -> Plan:
     )
 
 
-def _dataset_type() -> type:
+def _dataset_type() -> Any:
     from .dataset import Dataset
 
     return Dataset

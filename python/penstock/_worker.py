@@ -29,7 +29,7 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         os.close(fds["payload"])
         if plan.initialise is not None:
             plan.initialise(index)
-        built = plan.source._built() if settings["source"] == "plan" else None
+        built: Any = plan.source._built() if settings["source"] == "plan" else None
     except BaseException as error:
         from .errors import pack_exception
 

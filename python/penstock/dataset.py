@@ -50,6 +50,10 @@ class Dataset:
     _inputs: tuple[Dataset, ...]
     _native: Any
     _lock: threading.RLock
+    _plan: Any  # once it was built
+    _loader: Loader | None  # of iter(), kept between passes
+    _latest: weakref.ref[DatasetIterator] | None
+    _passes: int
 
     @classmethod
     def _make(
@@ -63,9 +67,9 @@ class Dataset:
         self._recipe = (method, arguments)
         self._inputs = inputs
         self._lock = threading.RLock()
-        self._plan: Any = None
-        self._loader: Loader | None = None
-        self._latest: weakref.ref[DatasetIterator] | None = None
+        self._plan = None
+        self._loader = None
+        self._latest = None
         self._passes = 0
         if native is not None:
             self._native = native

@@ -136,7 +136,7 @@ def _numbers(
     narrow = dtype == np.int32
     if ragged and axes:
         raise InvalidArgument("give shape or ragged, not both", name)
-    value = None
+    value: tuple[builtins.bytes, list[int]] | None = None
     if default is not None:
         array = np.asarray(default, dtype)
         if ragged:
