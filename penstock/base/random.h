@@ -15,6 +15,9 @@ enum class KeyUse : uint32_t {
   kBlocks = 3,
   kWindow = 4,
   kTail = 5,
+  kBuffer = 6,
+  kSample = 7,
+  kInner = 8,
 };
 
 // 64 bits that look independent for every (seed, epoch, use): one Philox block.

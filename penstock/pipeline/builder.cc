@@ -4,6 +4,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/parcel.h"
 #include "penstock/pipeline/tailed_stream.h"
 
 namespace penstock {
@@ -25,6 +26,7 @@ Built Builder::build(const Node& node) {
 
 StreamedRef Builder::as_stream(const Built& built) {
   if (built.stream == nullptr) return indexed_stream(built.indexed);
+  if (built.per_output == 1 && is_parcel_source(*built.tail)) return built.stream;
   return tailed_stream(built);
 }
 

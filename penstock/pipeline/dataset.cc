@@ -7,18 +7,27 @@
 #include "penstock/pipeline/sources/range.h"
 #include "penstock/pipeline/sources/tfrecord.h"
 #include "penstock/pipeline/transformations/batch.h"
+#include "penstock/pipeline/transformations/cardinality.h"
 #include "penstock/pipeline/transformations/cast.h"
 #include "penstock/pipeline/transformations/concatenate.h"
 #include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/enumerate.h"
 #include "penstock/pipeline/transformations/filter.h"
+#include "penstock/pipeline/transformations/interleave.h"
 #include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/normalize.h"
+#include "penstock/pipeline/transformations/on_error.h"
+#include "penstock/pipeline/transformations/padded_batch.h"
 #include "penstock/pipeline/transformations/prefetch.h"
+#include "penstock/pipeline/transformations/ragged_batch.h"
+#include "penstock/pipeline/transformations/rebatch.h"
 #include "penstock/pipeline/transformations/repeat.h"
 #include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/transformations/shuffle_buffer.h"
 #include "penstock/pipeline/transformations/skip.h"
 #include "penstock/pipeline/transformations/take.h"
+#include "penstock/pipeline/transformations/take_while.h"
+#include "penstock/pipeline/transformations/unbatch.h"
 #include "penstock/pipeline/transformations/zip.h"
 
 namespace penstock {
@@ -65,7 +74,17 @@ Dataset Dataset::concatenate(std::vector<Dataset> inputs) {
 Dataset Dataset::filter(OpRef predicate) const {
   return made<FilterNode>(node_, std::move(predicate));
 }
+Dataset Dataset::take_while(OpRef predicate) const {
+  return made<TakeWhileNode>(node_, std::move(predicate));
+}
+Dataset Dataset::unbatch() const { return made<UnbatchNode>(node_); }
+Dataset Dataset::rebatch(uint64_t n, const BatchOptions& options) const {
+  return made<RebatchNode>(node_, n, options.drop_remainder);
+}
 Dataset Dataset::shuffle(const ShuffleOptions& options) const {
+  if (options.buffer != 0) {
+    return made<ShuffleBufferNode>(node_, options.seed, options.buffer, options.reshuffle);
+  }
   return made<ShuffleNode>(node_, options.seed, options.reshuffle);
 }
 Dataset Dataset::take(uint64_t n) const { return made<TakeNode>(node_, n); }
@@ -77,6 +96,26 @@ Dataset Dataset::enumerate(int64_t start) const { return made<EnumerateNode>(nod
 Dataset Dataset::map(OpRef op) const { return made<MapNode>(node_, std::move(op)); }
 Dataset Dataset::batch(uint64_t n, const BatchOptions& options) const {
   return made<BatchNode>(node_, n, options.drop_remainder);
+}
+Dataset Dataset::padded_batch(uint64_t n, std::vector<Padding::Field> fields,
+                              const BatchOptions& options) const {
+  return made<PaddedBatchNode>(node_, n, options.drop_remainder, std::move(fields));
+}
+Dataset Dataset::ragged_batch(uint64_t n, const BatchOptions& options) const {
+  return made<RaggedBatchNode>(node_, n, options.drop_remainder);
+}
+Dataset Dataset::window(const WindowOptions& options) const {
+  return made<WindowNode>(node_, options);
+}
+Dataset Dataset::on_error(OnError policy) const { return made<OnErrorNode>(node_, policy); }
+Dataset Dataset::assert_cardinality(uint64_t count) const {
+  return made<AssertCardinalityNode>(node_, count);
+}
+Dataset Dataset::shuffle_blocks(const ShuffleBlocksOptions& options) const {
+  return made<ShuffleBlocksNode>(node_, options);
+}
+Dataset Dataset::interleave(std::vector<Dataset> inputs, uint64_t cycle, uint64_t block) {
+  return made<InterleaveNode>(nodes_of(inputs), cycle, block);
 }
 Dataset Dataset::repeat(std::optional<uint64_t> count) const {
   return made<RepeatNode>(node_, count.value_or(kEndless));

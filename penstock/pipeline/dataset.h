@@ -14,7 +14,10 @@
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/op.h"
+#include "penstock/pipeline/padding.h"
 #include "penstock/pipeline/transformations/shard.h"
+#include "penstock/pipeline/transformations/shuffle_blocks.h"
+#include "penstock/pipeline/transformations/window.h"
 
 namespace penstock {
 
@@ -50,6 +53,8 @@ class Dataset {
   // Elements of all inputs side by side, as long as the shortest; leaves are "name/leaf". Without
   // names "0", "1", ...
   static Dataset zip(std::vector<Dataset> inputs, std::vector<std::string> names = {});
+  // `block` elements of each of `cycle` inputs in turn.
+  static Dataset interleave(std::vector<Dataset> inputs, uint64_t cycle, uint64_t block = 1);
   // One after the other.
   static Dataset concatenate(std::vector<Dataset> inputs);
 
@@ -77,17 +82,18 @@ class Dataset {
   template <class F>
   requires std::invocable<const F&, const Example&, SampleContext&> Dataset
   filter(F predicate, std::string name = "function")
-  const {
-    auto verdict = [predicate = std::move(predicate)](const Example& element,
-                                                      SampleContext& sample) {
-      Tensor holds = Tensor::make(DType::kBool, {});
-      holds.as_span<bool>()[0] = predicate(element, sample);
-      return Example{{"holds", holds}};
-    };
-    return filter(std::make_shared<FunctionOp>(std::move(name), std::move(verdict)));
-  }
-  // All elements in an order of its own for each epoch, exactly, in no memory.
+  const { return filter(predicate_op(std::move(predicate), std::move(name))); }
+  // Those in front of the first one for which a predicate, as of filter, does not hold. A stream.
+  Dataset take_while(OpRef predicate) const;
+  template <class F>
+  requires std::invocable<const F&, const Example&, SampleContext&> Dataset
+  take_while(F predicate, std::string name = "function")
+  const { return take_while(predicate_op(std::move(predicate), std::move(name))); }
+  // All elements in an order of its own for each epoch, exactly, in no memory. With a buffer: each
+  // time one of so many elements, as tf.data's shuffle; a stream.
   Dataset shuffle(const ShuffleOptions& options) const;
+  // Blocks of neighbours in random order, mixed within windows of some blocks: nearly sequential.
+  Dataset shuffle_blocks(const ShuffleBlocksOptions& options) const;
   Dataset take(uint64_t n) const;
   Dataset skip(uint64_t n) const;  // O(1)
   // Every world-th element, from the rank-th on.
@@ -96,6 +102,21 @@ class Dataset {
   Dataset enumerate(int64_t start = 0) const;
   Dataset concatenate(const Dataset& next) const { return concatenate({*this, next}); }
   Dataset batch(uint64_t n, const BatchOptions& options = {}) const;
+  // The rows of each element, all of whose leaves are equally long arrays, as elements. A stream.
+  Dataset unbatch() const;
+  // Batches of another size. A stream.
+  Dataset rebatch(uint64_t n, const BatchOptions& options = {}) const;
+  // n elements filled up to the longest, or to lengths that are given; see PaddedBatchNode.
+  Dataset padded_batch(uint64_t n, std::vector<Padding::Field> fields = {},
+                       const BatchOptions& options = {}) const;
+  // n elements whatever their lengths: what differs becomes ragged.
+  Dataset ragged_batch(uint64_t n, const BatchOptions& options = {}) const;
+  // Windows over the elements, stacked; see WindowNode.
+  Dataset window(const WindowOptions& options) const;
+  // What becomes of elements that fail below, whatever the Loader is told.
+  Dataset on_error(OnError policy) const;
+  // Error kDataLoss when it is built: there are more elements, or fewer.
+  Dataset assert_cardinality(uint64_t count) const;
   // The pass again and again, shuffled anew each time. Without a count: for ever.
   Dataset repeat(std::optional<uint64_t> count = std::nullopt) const;
   // Batches that may be made ahead, at the end of a chain. Without a number: as many as help.
@@ -107,6 +128,17 @@ class Dataset {
   const Node::Ref& node() const { return node_; }
 
  private:
+  template <class F>
+  static OpRef predicate_op(F predicate, std::string name) {
+    auto verdict = [predicate = std::move(predicate)](const Example& element,
+                                                      SampleContext& sample) {
+      Tensor holds = Tensor::make(DType::kBool, {});
+      holds.as_span<bool>()[0] = predicate(element, sample);
+      return Example{{"holds", holds}};
+    };
+    return std::make_shared<FunctionOp>(std::move(name), std::move(verdict));
+  }
+
   Node::Ref node_;
 };
 

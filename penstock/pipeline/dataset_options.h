@@ -22,6 +22,7 @@ struct FixedRecordOptions {
 struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: every epoch in the same order
+  uint64_t buffer = 0;    // not 0: one is drawn from so many elements at a time, as streams need it
 };
 
 struct BatchOptions {

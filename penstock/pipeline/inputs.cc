@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
 
 namespace penstock {
 
@@ -19,7 +20,22 @@ bool any_costly(std::span<const IndexedRef> inputs) {
                      [](const IndexedRef& input) { return input->costly(); });
 }
 
-SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage) {
+bool any_stream(const std::vector<Built>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const Built& input) { return input.stream != nullptr; });
+}
+
+std::vector<StreamedRef> streams_of(const std::vector<Built>& inputs, Builder& builder) {
+  std::vector<StreamedRef> streams;
+  streams.reserve(inputs.size());
+  for (const Built& input : inputs) streams.push_back(builder.as_stream(input));
+  return streams;
+}
+
+namespace {
+
+template <class Ref>
+SpecRef common_of(std::span<const Ref> inputs, const std::string& stage) {
   SpecRef common;
   bool known = true;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -39,6 +55,16 @@ SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage
     }
   }
   return known ? common : nullptr;
+}
+
+}  // namespace
+
+SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage) {
+  return common_of(inputs, stage);
+}
+
+SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage) {
+  return common_of(inputs, stage);
 }
 
 void InputReaders::fetch(size_t input, const At& at, std::span<const uint64_t> positions,

@@ -15,10 +15,13 @@ namespace penstock {
 
 std::vector<IndexedRef> indexed_of(const std::vector<Built>& inputs);
 bool any_costly(std::span<const IndexedRef> inputs);
+bool any_stream(const std::vector<Built>& inputs);
+std::vector<StreamedRef> streams_of(const std::vector<Built>& inputs, Builder& builder);
 
 // What elements of all inputs are. nullptr: that of one of them is not known. Error
 // kInvalidArgument: they differ in more than lengths.
 SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage);
+SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage);
 
 // Readers of inputs that stand side by side, each of which makes some rows of a chunk. They are
 // opened when they are first asked for. One thread; `inputs` and `context` outlive it.

@@ -73,4 +73,8 @@ Parcel Parcel::read(const std::byte* from) {
 
 IndexedRef parcel_source(SpecRef spec) { return std::make_shared<ParcelSource>(std::move(spec)); }
 
+bool is_parcel_source(const Indexed& tail) {
+  return dynamic_cast<const ParcelSource*>(&tail) != nullptr;
+}
+
 }  // namespace penstock

@@ -35,5 +35,7 @@ struct Parcel {
 
 // The source of a tail: element `ordinal` of the parcel that Context::parcel points at.
 IndexedRef parcel_source(SpecRef spec);
+// Nothing is done to the elements on top of that.
+bool is_parcel_source(const Indexed& tail);
 
 }  // namespace penstock

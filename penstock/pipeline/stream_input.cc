@@ -8,6 +8,26 @@
 
 namespace penstock {
 
+namespace {
+
+// Every element of `part` is one of `whole`.
+bool covers(const ElementSpec& whole, const ElementSpec& part) {
+  if (whole.leaves().size() != part.leaves().size() || whole.nest() != part.nest()) return false;
+  for (size_t i = 0; i < whole.leaves().size(); ++i) {
+    const Leaf &a = whole.leaves()[i], &b = part.leaves()[i];
+    if (a.name != b.name || a.kind != b.kind || a.dtype != b.dtype ||
+        a.shape.size() != b.shape.size()) {
+      return false;
+    }
+    for (size_t axis = 0; axis < a.shape.size(); ++axis) {
+      if (a.shape[axis] >= 0 && a.shape[axis] != b.shape[axis]) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 void StreamInput::begin(uint64_t epoch) {
   reader_->begin(epoch);
   count_ = used_ = 0;
@@ -21,6 +41,7 @@ bool StreamInput::more() {
   before_ = reader_->save();
   ordinal_ += count_;
   used_ = 0;
+  scratch_.empty();
   count_ = reader_->next(Chunk::kRows, chunk_);
   over_ = count_ == 0;
   return !over_;
@@ -44,21 +65,32 @@ void StreamInput::load(uint64_t epoch, const State& state) {
   used_ = static_cast<uint32_t>(used);
 }
 
-void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
+void settle_alike(const SpecRef& spec, Chunk& out) {
+  if (out.settle(spec) || covers(*out.spec(), *spec)) return;
+  throw Error(Code::kInvalidArgument, "element",
+              "elements of one stream must be alike: there are " + out.spec()->to_string() +
+                  " and " + spec->to_string());
+}
+
+void pass_row(const Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
   if ((in.alive() >> from & 1) == 0) {
-    for (auto& [row, failure] : in.failures()) {
+    for (const auto& [row, failure] : in.failures()) {
       if (row == from) return out.fail(to, failure);
     }
     return out.fail(to, {});
   }
-  if (!out.settle(in.spec())) {
-    throw Error(Code::kInvalidArgument, "element",
-                "elements of one stream must be alike: there are " + out.spec()->to_string() +
-                    " and " + in.spec()->to_string());
-  }
+  settle_alike(in.spec(), out);
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));
   }
+}
+
+uint32_t PickedRows::give(const SpecRef& spec, Chunk& out) {
+  const auto count = size();
+  out.reset(spec, count);
+  for (uint32_t i = 0; i < count; ++i) pass_row(*picked_[i].first, picked_[i].second, out, i);
+  picked_.clear();
+  return count;
 }
 
 }  // namespace penstock

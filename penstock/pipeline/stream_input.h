@@ -3,23 +3,31 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "penstock/pipeline/stage.h"
 
 namespace penstock {
 
 // The input of a stream's stage, pulled 64 elements at a time and used one by one. Its state is the
-// input's before those 64 and how many of them are used. One thread.
+// input's before those 64 and how many of them are used. They lie in memory of its own, for whoever
+// gave the context empties his between two of them. One thread.
 class StreamInput {
  public:
-  StreamInput(const Streamed& stage, Context& context)
-      : spec_(stage.spec()), reader_(stage.reader(context)), chunk_(context.scratch) {}
+  StreamInput(const Streamed& stage, const Context& context)
+      : spec_(stage.spec()),
+        own_{scratch_, context.seed, context.worker, context.retries, context.watch},
+        reader_(stage.reader(own_)),
+        chunk_(scratch_) {}
 
   void begin(uint64_t epoch);
   // Whether there is a next element: row() of chunk(), good until it was used and more() is called
   // again.
   bool more();
   Chunk& chunk() { return chunk_; }
+  // For what is made of chunk(): its memory is emptied when the next one is pulled.
+  Context& context() { return own_; }
   uint32_t row() const { return used_; }
   // Elements in chunk() that are not used yet, from row() on.
   uint32_t left() const { return count_ - used_; }
@@ -37,6 +45,8 @@ class StreamInput {
 
  private:
   SpecRef spec_;
+  Scratch scratch_;
+  Context own_;
   std::unique_ptr<StreamReader> reader_;
   Chunk chunk_;
   uint32_t count_ = 0, used_ = 0;
@@ -45,8 +55,28 @@ class StreamInput {
   State before_;  // the chunk
 };
 
-// Row `from` of `in` becomes row `to` of `out`, which has its spec or is told it: a view, or, if it
-// failed, its failure. Error kInvalidArgument: it is not like `out`'s other rows.
-void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to);
+// `out` has that spec, or one that says of more lengths that they differ, or is told it. Error
+// kInvalidArgument: its rows are other ones.
+void settle_alike(const SpecRef& spec, Chunk& out);
+
+// Row `from` of `in` becomes row `to` of `out`: a view, or, if it failed, its failure. Error
+// kInvalidArgument: it is not like `out`'s other rows.
+void pass_row(const Chunk& in, uint32_t from, Chunk& out, uint32_t to);
+
+// Rows of some inputs' chunks, on their way into one. One thread.
+class PickedRows {
+ public:
+  // The input's next element, which is used then. REQUIRED: it is there, and size() < Chunk::kRows.
+  void add(StreamInput& input) {
+    picked_.emplace_back(&input.chunk(), input.row());
+    input.use();
+  }
+  uint32_t size() const { return static_cast<uint32_t>(picked_.size()); }
+  // They become all rows of `out`, and are forgotten. Returns how many. Error as of pass_row.
+  uint32_t give(const SpecRef& spec, Chunk& out);
+
+ private:
+  std::vector<std::pair<const Chunk*, uint32_t>> picked_;
+};
 
 }  // namespace penstock

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/inputs.h"
+#include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
 namespace {
@@ -75,6 +79,87 @@ class Concatenate : public Indexed {
   SpecRef spec_;
 };
 
+class ConcatenateStream : public Streamed {
+ public:
+  explicit ConcatenateStream(std::vector<StreamedRef> inputs)
+      : inputs_(std::move(inputs)),
+        spec_(common_spec(std::span<const StreamedRef>(inputs_), "concatenate")) {}
+
+  SpecRef spec() const override { return spec_; }
+  std::optional<uint64_t> length() const override {
+    uint64_t sum = 0;
+    for (const StreamedRef& input : inputs_) {
+      auto own = input->length();
+      if (!own) return own;
+      if (*own == kEndless || __builtin_add_overflow(sum, *own, &sum)) return kEndless;
+    }
+    return sum;
+  }
+  bool python() const override {
+    return std::any_of(inputs_.begin(), inputs_.end(),
+                       [](const StreamedRef& input) { return input->python(); });
+  }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const ConcatenateStream& stage, Context& context)
+        : stage_(stage),
+          context_(context),
+          readers_(stage.inputs_.size()),
+          rows_(context.scratch) {}
+
+    void begin(uint64_t epoch) override {
+      epoch_ = epoch;
+      which_ = 0;
+      reader().begin(epoch_);
+    }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      for (;;) {
+        if (const uint32_t count = reader().next(most, rows_); count != 0) {
+          out.reset(stage_.spec_, count);
+          for (uint32_t i = 0; i < count; ++i) pass_row(rows_, i, out, i);
+          out.keep_all(rows_);
+          return count;
+        }
+        if (which_ + 1 == readers_.size()) return 0;
+        ++which_;
+        reader().begin(epoch_);
+      }
+    }
+    State save() const override { return {{"which", which_}, {"input", readers_[which_]->save()}}; }
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t which = count_in(state, "which");
+      if (which >= readers_.size()) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is of more inputs");
+      }
+      epoch_ = epoch;
+      which_ = which;
+      reader().load(epoch, member_of(state, "input"));
+    }
+
+   private:
+    StreamReader& reader() {
+      auto& opened = readers_[which_];
+      if (opened == nullptr) opened = stage_.inputs_[which_]->reader(context_);
+      return *opened;
+    }
+
+    const ConcatenateStream& stage_;
+    Context& context_;
+    std::vector<std::unique_ptr<StreamReader>> readers_;
+    Chunk rows_;
+    uint64_t epoch_ = 0;
+    size_t which_ = 0;
+  };
+
+  std::vector<StreamedRef> inputs_;
+  SpecRef spec_;
+};
+
 }  // namespace
 
 ConcatenateNode::ConcatenateNode(std::vector<Ref> inputs) : Node(std::move(inputs)) {
@@ -87,7 +172,10 @@ std::string ConcatenateNode::title() const {
   return "concatenate(" + std::to_string(inputs().size()) + ")";
 }
 
-Built ConcatenateNode::build(std::vector<Built> inputs, Builder&) const {
+Built ConcatenateNode::build(std::vector<Built> inputs, Builder& builder) const {
+  if (any_stream(inputs)) {
+    return Built::of(std::make_shared<ConcatenateStream>(streams_of(inputs, builder)));
+  }
   return {std::make_shared<Concatenate>(indexed_of(inputs))};
 }
 

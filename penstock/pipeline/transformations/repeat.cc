@@ -1,9 +1,12 @@
 #include "penstock/pipeline/transformations/repeat.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
 
 namespace penstock {
 namespace {
@@ -35,6 +38,75 @@ class Repeat : public IndexMapped {
   uint64_t count_;
 };
 
+class RepeatStream : public Streamed {
+ public:
+  RepeatStream(StreamedRef input, uint64_t count) : input_(std::move(input)), count_(count) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override {
+    auto once = input_->length();
+    uint64_t all;
+    if (!once || *once == 0) return once;
+    return __builtin_mul_overflow(*once, count_, &all) ? kEndless : all;
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const RepeatStream& stage, Context& context)
+        : count_(stage.count_), input_(stage.input_->reader(context)) {}
+
+    void begin(uint64_t epoch) override {
+      first_ = first_of(epoch);
+      enter(0);
+    }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      while (round_ < count_) {
+        if (const uint32_t count = input_->next(most, out); count != 0) {
+          empty_ = false;
+          return count;
+        }
+        // Endless rounds of nothing would never come back.
+        if (empty_ && count_ == kEndless) return 0;
+        if (round_ + 1 == count_) return 0;
+        enter(round_ + 1);
+      }
+      return 0;
+    }
+    State save() const override { return {{"round", round_}, {"input", input_->save()}}; }
+    void load(uint64_t epoch, const State& state) override {
+      first_ = first_of(epoch);
+      round_ = count_in(state, "round");
+      if (round_ >= count_) {
+        throw Error(Code::kInvalidArgument, "restore", "the state's round is none of repeat's");
+      }
+      empty_ = false;
+      input_->load(first_ + round_, member_of(state, "input"));
+    }
+
+   private:
+    uint64_t first_of(uint64_t epoch) const { return count_ == kEndless ? 0 : epoch * count_; }
+    void enter(uint64_t round) {
+      round_ = round;
+      empty_ = true;
+      input_->begin(first_ + round);
+    }
+
+    uint64_t count_;
+    std::unique_ptr<StreamReader> input_;
+    uint64_t first_ = 0;  // the input's epoch that round 0 is
+    uint64_t round_ = 0;
+    bool empty_ = true;  // the round, as far as it was seen from its front
+  };
+
+  StreamedRef input_;
+  uint64_t count_;
+};
+
 }  // namespace
 
 RepeatNode::RepeatNode(Ref input, uint64_t count) : Node({std::move(input)}), count_(count) {
@@ -45,8 +117,11 @@ std::string RepeatNode::title() const {
   return count_ == kEndless ? "repeat()" : "repeat(" + std::to_string(count_) + ")";
 }
 
-Built RepeatNode::build(std::vector<Built> inputs, Builder&) const {
+Built RepeatNode::build(std::vector<Built> inputs, Builder& builder) const {
   if (count_ == 1) return inputs[0];
+  if (inputs[0].stream != nullptr) {
+    return Built::of(std::make_shared<RepeatStream>(builder.as_stream(inputs[0]), count_));
+  }
   return {std::make_shared<Repeat>(inputs[0].indexed, count_)};
 }
 

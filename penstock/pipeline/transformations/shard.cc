@@ -1,10 +1,13 @@
 #include "penstock/pipeline/transformations/shard.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
 namespace {
@@ -47,6 +50,63 @@ class Shard : public IndexMapped {
   Remainder remainder_;
 };
 
+class ShardStream : public Streamed {
+ public:
+  ShardStream(StreamedRef input, uint32_t rank, uint32_t world)
+      : input_(std::move(input)), rank_(rank), world_(world) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override {
+    auto all = input_->length();
+    if (!all || *all == kEndless) return all;
+    return *all / world_ + (rank_ < *all % world_);
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const ShardStream& stage, Context& context)
+        : stage_(stage), input_(*stage.input_, context) {}
+
+    void begin(uint64_t epoch) override { input_.begin(epoch); }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      while (input_.more()) {
+        while (input_.left() > 0 && picked_.size() < most) {
+          if ((input_.ordinal() + input_.row()) % stage_.world_ == stage_.rank_) {
+            picked_.add(input_);
+          } else {
+            input_.use();
+          }
+        }
+        if (picked_.size() > 0) return picked_.give(input_.spec(), out);
+      }
+      return 0;
+    }
+    State save() const override {
+      return {{"rank", stage_.rank_}, {"world", stage_.world_}, {"input", input_.save()}};
+    }
+    void load(uint64_t epoch, const State& state) override {
+      if (count_in(state, "rank") != stage_.rank_ || count_in(state, "world") != stage_.world_) {
+        throw Error(Code::kInvalidArgument, "restore",
+                    "a stream's state is for the rank and world that it was taken at");
+      }
+      input_.load(epoch, member_of(state, "input"));
+    }
+
+   private:
+    const ShardStream& stage_;
+    StreamInput input_;
+    PickedRows picked_;
+  };
+
+  StreamedRef input_;
+  uint64_t rank_, world_;
+};
+
 }  // namespace
 
 ShardNode::ShardNode(Ref input, uint32_t rank, uint32_t world, Remainder remainder)
@@ -72,6 +132,14 @@ std::string ShardNode::title() const {
 }
 
 Built ShardNode::build(std::vector<Built> inputs, Builder& builder) const {
+  if (inputs[0].stream != nullptr) {
+    if (remainder_ != Remainder::kKeep) {
+      throw Error(Code::kInvalidArgument, title(),
+                  "elements that only come one after the other are dealt out as they come: what "
+                  "remains can be neither dropped nor padded");
+    }
+    return Built::of(std::make_shared<ShardStream>(builder.as_stream(inputs[0]), rank_, world_));
+  }
   builder.set_sharded({world_, inputs[0].indexed->length(0)});
   return {std::make_shared<Shard>(inputs[0].indexed, rank_, world_, remainder_)};
 }

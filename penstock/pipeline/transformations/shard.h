@@ -16,6 +16,8 @@ enum class Remainder : uint8_t {
 
 // Every world-th element, from the rank-th on: element p is base + p * world + rank of the input,
 // where base (At::base) is how many elements all ranks together used before this epoch was entered.
+// Of a stream only the remainder that is kept is to be had, and a state, {"rank", "world",
+// "input"}, is its rank's own.
 class ShardNode : public Node {
  public:
   // Error kInvalidArgument: world is 0, or rank not below it.
@@ -23,7 +25,10 @@ class ShardNode : public Node {
 
   // Neither rank nor world is in it: a state restores at any other.
   std::string title() const override;
+  // Error kInvalidArgument: a remainder to be dropped or padded of a stream, whose end nobody
+  // knows.
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   uint32_t rank_, world_;

@@ -1,7 +1,13 @@
 #include "penstock/pipeline/transformations/skip.h"
 
 #include <algorithm>
+#include <bit>
+#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
 
 namespace penstock {
 namespace {
@@ -23,12 +29,81 @@ class Skip : public IndexMapped {
   uint64_t n_;
 };
 
+class SkipStream : public Streamed {
+ public:
+  SkipStream(StreamedRef input, uint64_t n) : input_(std::move(input)), n_(n) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override {
+    auto all = input_->length();
+    if (!all || *all == kEndless) return all;
+    return *all - std::min(n_, *all);
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const SkipStream& stage, Context& context)
+        : stage_(stage),
+          own_{scratch_, context.seed, context.worker, context.retries, context.watch},
+          input_(stage.input_->reader(own_)) {}
+
+    void begin(uint64_t epoch) override {
+      skipped_ = 0;
+      input_->begin(epoch);
+    }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      scratch_.empty();
+      while (skipped_ < stage_.n_) {
+        const uint32_t count = input_->next(
+            static_cast<uint32_t>(std::min<uint64_t>(most, stage_.n_ - skipped_)), out);
+        if (count == 0) return 0;
+        skipped_ += static_cast<uint64_t>(std::popcount(out.alive()));
+        if (!out.failures().empty()) return hand_on_failures(out);
+        scratch_.empty();
+      }
+      return input_->next(most, out);
+    }
+    State save() const override { return {{"skipped", skipped_}, {"input", input_->save()}}; }
+    void load(uint64_t epoch, const State& state) override {
+      skipped_ = count_in(state, "skipped");
+      if (skipped_ > stage_.n_) {
+        throw Error(Code::kInvalidArgument, "restore", "more is skipped than skip does");
+      }
+      input_->load(epoch, member_of(state, "input"));
+    }
+
+   private:
+    uint32_t hand_on_failures(Chunk& out) {
+      auto failures = std::move(out.failures());
+      const auto count = static_cast<uint32_t>(failures.size());
+      out.reset(stage_.spec(), count);
+      for (uint32_t i = 0; i < count; ++i) out.fail(i, std::move(failures[i].second));
+      return count;
+    }
+
+    const SkipStream& stage_;
+    Scratch scratch_;  // so that what is skipped takes no room
+    Context own_;
+    std::unique_ptr<StreamReader> input_;
+    uint64_t skipped_ = 0;
+  };
+
+  StreamedRef input_;
+  uint64_t n_;
+};
+
 }  // namespace
 
 std::string SkipNode::title() const { return "skip(" + std::to_string(n_) + ")"; }
 
-Built SkipNode::build(std::vector<Built> inputs, Builder&) const {
-  return {std::make_shared<Skip>(inputs[0].indexed, n_)};
+Built SkipNode::build(std::vector<Built> inputs, Builder& builder) const {
+  if (inputs[0].stream == nullptr) return {std::make_shared<Skip>(inputs[0].indexed, n_)};
+  return Built::of(std::make_shared<SkipStream>(builder.as_stream(inputs[0]), n_));
 }
 
 }  // namespace penstock

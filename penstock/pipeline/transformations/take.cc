@@ -1,7 +1,12 @@
 #include "penstock/pipeline/transformations/take.h"
 
 #include <algorithm>
+#include <bit>
+#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/indexed_stream.h"
 
 namespace penstock {
 namespace {
@@ -19,12 +24,69 @@ class Take : public IndexMapped {
   uint64_t n_;
 };
 
+class TakeStream : public Streamed {
+ public:
+  TakeStream(StreamedRef input, uint64_t n) : input_(std::move(input)), n_(n) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override {
+    auto all = input_->length();
+    if (!all) return n_ == 0 ? std::optional<uint64_t>(0) : std::nullopt;
+    return std::min(n_, *all);
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const TakeStream& stage, Context& context)
+        : n_(stage.n_), input_(stage.input_->reader(context)) {}
+
+    void begin(uint64_t epoch) override {
+      taken_ = 0;
+      input_->begin(epoch);
+    }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      if (taken_ == n_) return 0;
+      const uint32_t count =
+          input_->next(static_cast<uint32_t>(std::min<uint64_t>(most, n_ - taken_)), out);
+      if (count != 0) taken_ += static_cast<uint64_t>(std::popcount(out.alive()));
+      return count;
+    }
+    State save() const override { return {{"taken", taken_}, {"input", input_->save()}}; }
+    void load(uint64_t epoch, const State& state) override {
+      taken_ = count_in(state, "taken");
+      if (taken_ > n_) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is beyond the end of take");
+      }
+      input_->load(epoch, member_of(state, "input"));
+    }
+
+   private:
+    uint64_t n_;
+    std::unique_ptr<StreamReader> input_;
+    uint64_t taken_ = 0;
+  };
+
+  StreamedRef input_;
+  uint64_t n_;
+};
+
 }  // namespace
 
 std::string TakeNode::title() const { return "take(" + std::to_string(n_) + ")"; }
 
 Built TakeNode::build(std::vector<Built> inputs, Builder&) const {
-  return {std::make_shared<Take>(inputs[0].indexed, n_)};
+  if (inputs[0].stream == nullptr) return {std::make_shared<Take>(inputs[0].indexed, n_)};
+  // What the tail does not get it need not make.
+  Built built = inputs[0];
+  uint64_t elements;
+  if (__builtin_mul_overflow(n_, built.per_output, &elements)) elements = kEndless;
+  built.stream = std::make_shared<TakeStream>(std::move(built.stream), elements);
+  return built;
 }
 
 }  // namespace penstock

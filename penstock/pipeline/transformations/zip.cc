@@ -1,12 +1,16 @@
 #include "penstock/pipeline/transformations/zip.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/inputs.h"
 #include "penstock/pipeline/nest.h"
+#include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
 namespace {
@@ -87,6 +91,120 @@ class Zip : public Indexed {
   SpecRef spec_;
 };
 
+class ZipStream : public Streamed {
+ public:
+  ZipStream(std::vector<StreamedRef> inputs, std::vector<std::string> names)
+      : inputs_(std::move(inputs)), names_(std::move(names)) {
+    std::vector<SpecRef> specs;
+    for (const StreamedRef& input : inputs_) specs.push_back(input->spec());
+    if (std::find(specs.begin(), specs.end(), nullptr) == specs.end()) {
+      spec_ = side_by_side(specs, names_);
+    }
+  }
+
+  SpecRef spec() const override { return spec_; }
+  std::optional<uint64_t> length() const override {
+    uint64_t least = kEndless;
+    for (const StreamedRef& input : inputs_) {
+      auto own = input->length();
+      if (!own) return own;
+      least = std::min(least, *own);
+    }
+    return least;
+  }
+  bool python() const override {
+    return std::any_of(inputs_.begin(), inputs_.end(),
+                       [](const StreamedRef& input) { return input->python(); });
+  }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const ZipStream& stage, Context& context) : stage_(stage) {
+      for (const StreamedRef& input : stage.inputs_) {
+        inputs_.push_back(std::make_unique<StreamInput>(*input, context));
+      }
+    }
+
+    void begin(uint64_t epoch) override {
+      for (const auto& input : inputs_) input->begin(epoch);
+    }
+
+    uint32_t next(uint32_t most, Chunk& out) override {
+      uint32_t count = most;
+      for (const auto& input : inputs_) {
+        if (!input->more()) return 0;
+        count = std::min(count, input->left());
+      }
+      out.reset(stage_.spec_, count);
+      for (const auto& input : inputs_) fail_what_failed(*input, count, out);
+      if (out.alive() != 0) hand_on(count, out);
+      for (const auto& input : inputs_) input->use(count);
+      return count;
+    }
+
+    State save() const override {
+      State inputs = State::array();
+      for (const auto& input : inputs_) inputs.push_back(input->save());
+      return {{"inputs", std::move(inputs)}};
+    }
+    void load(uint64_t epoch, const State& state) override {
+      const State& inputs = member_of(state, "inputs");
+      if (!inputs.is_array() || inputs.size() != inputs_.size()) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is of another number of inputs");
+      }
+      for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i]->load(epoch, inputs[i]);
+    }
+
+   private:
+    static void fail_what_failed(StreamInput& input, uint32_t count, Chunk& out) {
+      for (const auto& [row, failure] : input.chunk().failures()) {
+        if (row >= input.row() && row - input.row() < count) out.fail(row - input.row(), failure);
+      }
+    }
+
+    void hand_on(uint32_t count, Chunk& out) {
+      if (!out.settle(stage_.spec_ != nullptr ? stage_.spec_ : told())) {
+        throw Error(Code::kInternal, "zip", "elements of two specs in one chunk");
+      }
+      size_t leaf = 0;
+      for (const auto& input : inputs_) {
+        const Chunk& in = input->chunk();
+        for (size_t own = 0; own < in.spec()->leaves().size(); ++own, ++leaf) {
+          for (uint32_t i = 0; i < count; ++i) {
+            if ((out.alive() >> i & 1) == 0) continue;
+            const uint32_t row = input->row() + i;
+            out.view(leaf, i, in.at(own, row), in.shape(own, row));
+          }
+        }
+      }
+    }
+
+    SpecRef told() {
+      bool changed = told_.size() != inputs_.size();
+      told_.resize(inputs_.size());
+      for (size_t i = 0; i < inputs_.size(); ++i) {
+        const SpecRef& spec = inputs_[i]->chunk().spec();
+        changed |= std::exchange(told_[i], spec) != spec;
+      }
+      if (changed) spec_ = side_by_side(told_, stage_.names_);
+      return spec_;
+    }
+
+    const ZipStream& stage_;
+    std::vector<std::unique_ptr<StreamInput>> inputs_;
+    std::vector<SpecRef> told_;  // by the inputs' elements, and what they make up
+    SpecRef spec_;
+  };
+
+  std::vector<StreamedRef> inputs_;
+  std::vector<std::string> names_;
+  SpecRef spec_;
+};
+
 }  // namespace
 
 IndexedRef zipped(std::vector<IndexedRef> inputs, std::vector<std::string> names) {
@@ -114,7 +232,10 @@ std::string ZipNode::title() const {
   return text + ")";
 }
 
-Built ZipNode::build(std::vector<Built> inputs, Builder&) const {
+Built ZipNode::build(std::vector<Built> inputs, Builder& builder) const {
+  if (any_stream(inputs)) {
+    return Built::of(std::make_shared<ZipStream>(streams_of(inputs, builder), names_));
+  }
   return {zipped(indexed_of(inputs), names_)};
 }
 

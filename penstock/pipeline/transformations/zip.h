@@ -9,7 +9,8 @@ namespace penstock {
 
 // Element i is the i-th of every input side by side: a dict by the inputs' names, or without names
 // a tuple. Leaves are called "name/leaf" ("0/leaf"), and just "name" where an input's element is
-// one value. As long as the shortest input.
+// one value. As long as the shortest input. State, if one of them is a stream: {"inputs": a state
+// of each}; an element with a part that failed is one that failed.
 class ZipNode : public Node {
  public:
   // `names`: none, or one for each input. Error kInvalidArgument: there are no inputs, or another
@@ -18,6 +19,7 @@ class ZipNode : public Node {
 
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   std::vector<std::string> names_;

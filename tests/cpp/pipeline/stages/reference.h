@@ -45,6 +45,27 @@ inline Dataset skip(Dataset input, uint64_t n) {
   };
 }
 
+inline Dataset filter(Dataset input, std::function<bool(int64_t)> predicate) {
+  return [=](uint64_t epoch) {
+    Elements out;
+    for (int64_t element : input(epoch)) {
+      if (predicate(element)) out.push_back(element);
+    }
+    return out;
+  };
+}
+
+inline Dataset take_while(Dataset input, std::function<bool(int64_t)> predicate) {
+  return [=](uint64_t epoch) {
+    Elements out;
+    for (int64_t element : input(epoch)) {
+      if (!predicate(element)) break;
+      out.push_back(element);
+    }
+    return out;
+  };
+}
+
 enum class Rest { kKeep, kDrop, kPad };
 
 // tf.data's shard(num_shards, index) where the remainder is kept.
@@ -72,6 +93,27 @@ inline Dataset shuffle(Dataset input, uint64_t seed, bool reshuffle = true) {
     Bijection order(all.size(), derive_key(seed, reshuffle ? epoch : 0, KeyUse::kOrder));
     for (uint64_t i = 0; i < all.size(); ++i) out.push_back(all[order(i)]);
     return out;
+  };
+}
+
+// tf.data's: "maintains a fixed-size buffer and chooses the next element uniformly at random from
+// that buffer", which is filled up first.
+inline Dataset shuffle_buffer(Dataset input, uint64_t seed, uint64_t size, bool reshuffle = true) {
+  return [=](uint64_t epoch) {
+    const uint64_t key = derive_key(seed, reshuffle ? epoch : 0, KeyUse::kBuffer);
+    Elements all = input(epoch), buffer, out;
+    std::reverse(all.begin(), all.end());
+    for (uint64_t draw = 0;; ++draw) {
+      while (buffer.size() < size && !all.empty()) {
+        buffer.push_back(all.back());
+        all.pop_back();
+      }
+      if (buffer.empty()) return out;
+      const uint64_t place = RandomStream({key, 0, draw, 0}).below(buffer.size());
+      out.push_back(buffer[place]);
+      buffer[place] = buffer.back();
+      buffer.pop_back();
+    }
   };
 }
 

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "penstock/pipeline/stream_input.h"
+
+namespace penstock {
+
+// A copy of one element. A value that keeps its memory for the next one; one thread.
+class HeldRow {
+ public:
+  void take(const Chunk& in, uint32_t row);  // REQUIRED: it is alive
+  // A row of `out`, of views that are good as long as this is left alone. Error kInvalidArgument:
+  // it is not like `out`'s other rows.
+  void give(Chunk& out, uint32_t row) const;
+
+  uint64_t ordinal = 0;
+
+ private:
+  SpecRef spec_;
+  std::vector<std::byte> bytes_;
+  std::vector<size_t> at_;     // of each leaf
+  std::vector<int64_t> dims_;  // of all leaves
+};
+
+// The input of a stage that holds elements back for longer than they come in: copies of them, which
+// have ordinals (those that failed have none). Every `every` elements the input's state is noted,
+// and notes older than the oldest element held are dropped. So the state is the note before that
+// one and how far the input was read, and what is held is read again from there. One thread.
+class HeldBack {
+ public:
+  HeldBack(const Streamed& input, const Context& context, uint64_t every)
+      : input_(input, context), every_(every) {}
+
+  void begin(uint64_t epoch);
+  bool more() { return input_.more(); }
+  StreamInput& input() { return input_; }
+  uint64_t read() const { return read_; }  // elements that were held so far: the next one's ordinal
+  // The input's next element. REQUIRED: it has not failed.
+  std::unique_ptr<HeldRow> hold();
+  // Past the input's next element, which failed.
+  void pass();
+  // It is no longer held, and its memory good for another one.
+  void release(std::unique_ptr<HeldRow> row);
+
+  // {"from": a note's ordinal, "since": elements read from there on, "input": its state}
+  State save() const;
+  // `held` gets the elements that were held, of those for which `wanted` says true of the ordinal.
+  void load(uint64_t epoch, const State& state, const std::function<bool(uint64_t)>& wanted,
+            const std::function<void(std::unique_ptr<HeldRow>)>& held);
+
+ private:
+  struct Note {
+    uint64_t ordinal, consumed;
+    State input;
+  };
+  void note();
+  void drop_notes();
+
+  StreamInput input_;
+  uint64_t every_;
+  uint64_t read_ = 0;
+  uint64_t consumed_ = 0;  // the same with those that failed
+  std::deque<Note> notes_;
+  uint64_t oldest_ = 0;       // what held_[0] is about
+  std::deque<uint8_t> held_;  // whether it is, from the oldest on
+  std::vector<std::unique_ptr<HeldRow>> free_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,80 @@
+// The stages of streams through Dataset and a Loader: a pass, the next one, and every place.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "penstock/pipeline/dataset.h"
+
+namespace penstock {
+namespace {
+
+using Numbers = std::vector<int64_t>;
+
+int64_t number_of(const Example& element) { return element.at("").as_span<const int64_t>()[0]; }
+
+Numbers numbers_of(const Example& batch) {
+  auto column = batch[0].second.as_span<const int64_t>();
+  return {column.begin(), column.end()};
+}
+
+std::vector<Numbers> pass_of(Loader& feed) {
+  std::vector<Numbers> all;
+  for (auto& batch : feed.epoch()) all.push_back(numbers_of(batch));
+  return all;
+}
+
+bool odd(const Example& element, SampleContext&) { return number_of(element) % 2 != 0; }
+
+Dataset odds(int64_t end) { return Dataset::range(0, end).shuffle({.seed = 4}).filter(odd); }
+
+class StreamNodes : public testing::TestWithParam<uint32_t> {
+ protected:
+  LoaderOptions options() const { return {.workers = GetParam()}; }
+
+  // Two passes, and the first one from every place of it on other numbers of workers.
+  std::vector<Numbers> check(const Dataset& dataset) {
+    Loader feed = dataset.build(options());
+    std::vector<Numbers> whole = pass_of(feed), second = pass_of(feed);
+    Loader again = dataset.build(options());
+    for (size_t i = 0; i < whole.size(); ++i) {
+      LoaderState state = LoaderState::from_json(again.state().to_json());
+      Loader other = dataset.build({.workers = i % 3});
+      other.restore(state);
+      EXPECT_EQ(pass_of(other),
+                std::vector<Numbers>(whole.begin() + static_cast<int64_t>(i), whole.end()))
+          << state.to_json();
+      if (i % 8 == 0) {
+        EXPECT_EQ(pass_of(other), second) << "the next pass";
+      }
+      EXPECT_EQ(numbers_of(*again.next()), whole[i]);
+    }
+    return whole;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, StreamNodes, testing::Values(0, 2));
+
+TEST_P(StreamNodes, what_indexed_plans_have_as_well) {
+  EXPECT_EQ(check(odds(100).take(20).batch(7)).size(), 3u);
+  EXPECT_EQ(check(odds(100).batch(7).take(2)).size(), 2u);
+  EXPECT_EQ(check(odds(100).skip(20).batch(7)).size(), 5u);
+  EXPECT_EQ(check(odds(100).shard(1, 2).batch(5)).size(), 5u);
+  EXPECT_EQ(check(odds(40).repeat(3).take(55).batch(5)).size(), 11u);
+  EXPECT_EQ(check(odds(40).concatenate(Dataset::range(10)).batch(6)).size(), 5u);
+  EXPECT_EQ(check(Dataset::zip({odds(40), Dataset::range(100)}).batch(6)).size(), 4u);
+}
+
+TEST_P(StreamNodes, cut_shuffled_and_taken_apart) {
+  auto below = [](const Example& element, SampleContext&) { return number_of(element) < 30; };
+  EXPECT_EQ(check(Dataset::range(100).take_while(below).batch(7)).size(), 5u);
+  std::vector<Numbers> made = check(odds(200).shuffle({.seed = 1, .buffer = 30}).batch(7));
+  Numbers all;
+  for (const Numbers& batch : made) all.insert(all.end(), batch.begin(), batch.end());
+  std::sort(all.begin(), all.end());
+  ASSERT_EQ(all.size(), 100u);
+  for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], 2 * i + 1);
+  EXPECT_EQ(check(odds(100).batch(8).unbatch().batch(5)).size(), 10u);
+  EXPECT_EQ(check(odds(100).batch(8).rebatch(6, {.drop_remainder = true})).size(), 8u);
+}
+
+}  // namespace
+}  // namespace penstock
