@@ -7,7 +7,10 @@
 #include "penstock/pipeline/transformations/batch.h"
 #include "penstock/pipeline/transformations/enumerate.h"
 #include "penstock/pipeline/transformations/map.h"
+#include "penstock/pipeline/transformations/on_error.h"
+#include "penstock/pipeline/transformations/padded_batch.h"
 #include "penstock/pipeline/transformations/prefetch.h"
+#include "penstock/pipeline/transformations/ragged_batch.h"
 #include "penstock/pipeline/transformations/repeat.h"
 #include "penstock/pipeline/transformations/shard.h"
 
@@ -75,7 +78,12 @@ void Plan::find_shard(const Node& outermost, const Builder& builder) {
   while (dynamic_cast<const ShardNode*>(node) == nullptr) {
     if (auto* batch = dynamic_cast<const BatchNode*>(node); batch != nullptr) {
       below_ *= batch->batch_size();
+    } else if (auto* padded = dynamic_cast<const PaddedBatchNode*>(node); padded != nullptr) {
+      below_ *= padded->batch_size();
+    } else if (auto* ragged = dynamic_cast<const RaggedBatchNode*>(node); ragged != nullptr) {
+      below_ *= ragged->batch_size();
     } else if (dynamic_cast<const MapNode*>(node) == nullptr &&
+               dynamic_cast<const OnErrorNode*>(node) == nullptr &&
                dynamic_cast<const EnumerateNode*>(node) == nullptr &&
                dynamic_cast<const PrefetchNode*>(node) == nullptr) {
       return;

@@ -126,6 +126,19 @@ void bind_dataset(nb::module_& m) {
                     return Dataset::tfrecord(Paths(std::move(paths)), options);
                   })
       .def_static("zip", &Dataset::zip)
+      .def_static("interleave", &Dataset::interleave)
+      .def_static(
+          "lines",
+          [](std::vector<std::string> paths) { return Dataset::lines(Paths(std::move(paths))); })
+      .def_static(
+          "fixed_records",
+          [](std::vector<std::string> paths, uint64_t bytes, uint64_t header, uint64_t footer) {
+            FixedRecordOptions options;
+            options.record_bytes = bytes;
+            options.header_bytes = header;
+            options.footer_bytes = footer;
+            return Dataset::fixed_records(Paths(std::move(paths)), options);
+          })
       .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate))
       .def("take", &Dataset::take)
       .def("skip", &Dataset::skip)
@@ -152,8 +165,54 @@ void bind_dataset(nb::module_& m) {
            [](const Dataset& d, nb::callable function, std::string title) {
              return d.filter(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
            })
+      .def("take_while_op",
+           [](const Dataset& d, std::shared_ptr<Op> op) { return d.take_while(std::move(op)); })
+      .def("take_while_python",
+           [](const Dataset& d, nb::callable function, std::string title) {
+             return d.take_while(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           })
+      .def("shuffle_buffer",
+           [](const Dataset& d, uint64_t seed, uint64_t buffer, bool reshuffle) {
+             return d.shuffle({.seed = seed, .reshuffle = reshuffle, .buffer = buffer});
+           })
+      .def("unbatch", &Dataset::unbatch)
+      .def("rebatch", [](const Dataset& d, uint64_t n,
+                         bool drop) { return d.rebatch(n, {.drop_remainder = drop}); })
       .def("batch", [](const Dataset& d, uint64_t n,
                        bool drop) { return d.batch(n, {.drop_remainder = drop}); })
+      .def("padded_batch",
+           [](const Dataset& d, uint64_t n, nb::list fields, bool drop) {
+             std::vector<Padding::Field> each;
+             for (nb::handle item : fields) {
+               Padding::Field field;
+               field.name = nb::cast<std::string>(item[0]);
+               field.shape = nb::cast<std::optional<Shape>>(item[1]);
+               if (nb::isinstance<nb::float_>(item[2])) {
+                 field.value = nb::cast<double>(item[2]);
+               } else {
+                 field.value = nb::cast<int64_t>(item[2]);
+               }
+               each.push_back(std::move(field));
+             }
+             return d.padded_batch(n, std::move(each), {.drop_remainder = drop});
+           })
+      .def("ragged_batch", [](const Dataset& d, uint64_t n,
+                              bool drop) { return d.ragged_batch(n, {.drop_remainder = drop}); })
+      .def("window",
+           [](const Dataset& d, uint64_t size, uint64_t shift, uint64_t stride, bool drop) {
+             return d.window({size, shift, stride, drop});
+           })
+      .def("shuffle_blocks",
+           [](const Dataset& d, uint64_t seed, uint64_t block, uint64_t window, bool reshuffle) {
+             return d.shuffle_blocks(ShuffleBlocksOptions{seed, block, window, reshuffle});
+           })
+      .def("on_error",
+           [](const Dataset& d, const std::string& policy) {
+             return d.on_error(policy == "skip"      ? penstock::OnError::kSkip
+                               : policy == "replace" ? penstock::OnError::kReplace
+                                                     : penstock::OnError::kRaise);
+           })
+      .def("assert_cardinality", &Dataset::assert_cardinality)
       .def("repeat", &Dataset::repeat, nb::arg("count").none())
       .def("prefetch", &Dataset::prefetch, nb::arg("batches").none())
       .def("title", [](const Dataset& d) { return d.node()->title(); })

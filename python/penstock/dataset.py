@@ -54,6 +54,7 @@ class Dataset:
     _loader: Loader | None  # of iter(), kept between passes
     _latest: weakref.ref[DatasetIterator] | None
     _passes: int
+    _several: bool
 
     @classmethod
     def _make(
@@ -62,10 +63,12 @@ class Dataset:
         arguments: tuple[Any, ...],
         inputs: tuple[Dataset, ...] = (),
         native: Any = None,
+        several: bool = False,  # it takes a list of inputs, even if there is one
     ) -> Dataset:
         self = object.__new__(cls)
         self._recipe = (method, arguments)
         self._inputs = inputs
+        self._several = several
         self._lock = threading.RLock()
         self._plan = None
         self._loader = None
@@ -77,7 +80,7 @@ class Dataset:
         given = [a._native if isinstance(a, Operation) else a for a in arguments]
         if not inputs:
             self._native = getattr(_engine.Dataset, method)(*given)
-        elif len(inputs) == 1:
+        elif len(inputs) == 1 and not several:
             self._native = getattr(inputs[0]._native, method)(*given)
         else:
             self._native = getattr(_engine.Dataset, method)([i._native for i in inputs], *given)
@@ -88,7 +91,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         method, arguments = self._recipe
-        return Dataset._make, (method, arguments, self._inputs)
+        return Dataset._make, (method, arguments, self._inputs, None, self._several)
 
     def __repr__(self) -> str:
         return " > ".join(self._titles())
@@ -191,8 +194,42 @@ class Dataset:
             names.
         compression : {"", "gzip", "zlib"}
         """
-        given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-        return cls._make("tfrecord", ([os.fspath(path) for path in given], compression))
+        return cls._make("tfrecord", (_paths(files), compression))
+
+    @classmethod
+    def lines(cls, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Dataset:
+        """Lines of text files (UTF-8), without their ends; `files` as of `tfrecord`."""
+        return cls._make("lines", (_paths(files),))
+
+    @classmethod
+    def fixed_records(
+        cls,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        record_bytes: int,
+        *,
+        header_bytes: int = 0,
+        footer_bytes: int = 0,
+    ) -> Dataset:
+        """Records of one length: arrays uint8 ``(record_bytes,)``; `files` as of `tfrecord`.
+
+        Parameters
+        ----------
+        header_bytes, footer_bytes : int
+            At the front and at the end of each file, that are no records.
+        """
+        sizes = (
+            integer("record_bytes", record_bytes, 1),
+            integer("header_bytes", header_bytes, 0),
+            integer("footer_bytes", footer_bytes, 0),
+        )
+        return cls._make("fixed_records", (_paths(files), *sizes))
+
+    @classmethod
+    def interleave(cls, inputs: Sequence[Dataset], *, cycle: int, block: int = 1) -> Dataset:
+        """Take `block` elements of each of `cycle` Datasets in turn, as tf.data's interleave."""
+        each = _datasets("interleave", tuple(inputs))
+        sizes = (integer("cycle", cycle, 1), integer("block", block, 1))
+        return cls._make("interleave", sizes, each, several=True)
 
     @classmethod
     def zip(cls, *inputs: Dataset, **named: Dataset) -> Dataset:
@@ -203,7 +240,7 @@ class Dataset:
         if bool(inputs) == bool(named):
             raise InvalidArgument("give Datasets, or Datasets by names", "zip")
         each = _datasets("zip", inputs or tuple(named.values()))
-        return cls._make("zip", (list(named),), each)
+        return cls._make("zip", (list(named),), each, several=True)
 
     # ---- transformations -------------------------------------------------------------------------
 
@@ -219,14 +256,43 @@ class Dataset:
             Gets the element as a function of `map` does, and returns a boolean. It is called in
             order, by one thread of this process: do in a `map` before it what takes long.
         """
-        if isinstance(predicate, Operation):
-            return self._then("filter_op", predicate)
-        if not callable(predicate):
-            raise InvalidArgument(f"{predicate!r} is no function", "filter")
-        return self._then("filter_python", predicate, title_of(predicate))
+        return self._judged("filter", predicate)
 
-    def shuffle(self, *, seed: int = 0, reshuffle: bool = True) -> Dataset:
+    def take_while(self, predicate: Callable[..., Any] | Operation) -> Dataset:
+        """Keep the elements in front of the first for which a predicate does not hold.
+
+        A stream; `predicate` as of `filter`.
+        """
+        return self._judged("take_while", predicate)
+
+    def _judged(self, method: str, predicate: Callable[..., Any] | Operation) -> Dataset:
+        if isinstance(predicate, Operation):
+            return self._then(f"{method}_op", predicate)
+        if not callable(predicate):
+            raise InvalidArgument(f"{predicate!r} is no function", method)
+        return self._then(f"{method}_python", predicate, title_of(predicate))
+
+    def unbatch(self) -> Dataset:
+        """Take batches apart: the rows of every element, one by one. A stream."""
+        return self._then("unbatch")
+
+    def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
+        """Make batches of another size of batches. A stream."""
+        return self._then("rebatch", integer("batch_size", batch_size, 1), bool(drop_remainder))
+
+    def shuffle(
+        self,
+        *,
+        seed: int = 0,
+        reshuffle: bool = True,
+        buffer: int | None = None,
+        block: int | None = None,
+        window: int = 1,
+    ) -> Dataset:
         """Put all elements in a random order: exactly, over the whole source, in no memory.
+
+        What follows a stream (`filter`, a generator) has no whole that could be shuffled: there
+        give a `buffer`.
 
         Parameters
         ----------
@@ -234,8 +300,22 @@ class Dataset:
             Equal seeds give equal orders, on every machine.
         reshuffle : bool
             Another order in each epoch.
+        buffer : int, optional
+            Each time, one of so many elements that were read ahead comes next.
+        block : int, optional
+            For media that want to be read in sequence: blocks of so many neighbours come in random
+            order, and within each `window` of them all elements are mixed.
         """
-        return self._then("shuffle", integer("seed", seed, 0), bool(reshuffle))
+        seed = integer("seed", seed, 0)
+        if buffer is not None and block is not None:
+            raise InvalidArgument("give buffer or block, not both", "shuffle")
+        if buffer is not None:
+            size = integer("buffer", buffer, 1)
+            return self._then("shuffle_buffer", seed, size, bool(reshuffle))
+        if block is None:
+            return self._then("shuffle", seed, bool(reshuffle))
+        block, window = integer("block", block, 1), integer("window", window, 1)
+        return self._then("shuffle_blocks", seed, block, window, bool(reshuffle))
 
     def take(self, count: int) -> Dataset:
         """Keep the first `count` elements."""
@@ -260,7 +340,8 @@ class Dataset:
 
     def concatenate(self, *others: Dataset) -> Dataset:
         """Go on with the elements of `others`, one Dataset after the other."""
-        return Dataset._make("concatenate", (), _datasets("concatenate", (self, *others)))
+        each = _datasets("concatenate", (self, *others))
+        return Dataset._make("concatenate", (), each, several=True)
 
     def enumerate(self, start: int = 0) -> Dataset:
         """Number the elements: ``(number, element)``."""
@@ -289,6 +370,83 @@ class Dataset:
         Strings and ragged features become `penstock.Ragged`. The last batch is short, or left out.
         """
         return self._then("batch", integer("batch_size", batch_size, 1), bool(drop_remainder))
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        *,
+        shapes: dict[str, Sequence[int | None]] | None = None,
+        values: dict[str, float] | None = None,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Stack elements of different lengths, filled up at the end of every axis.
+
+        Parameters
+        ----------
+        shapes : dict, optional
+            Of leaves by name: the length of every axis; None (or -1): the longest of the batch.
+            Leaves that are not named are filled up to their longest.
+        values : dict, optional
+            Of leaves by name: what they are filled up with; 0 by default.
+        """
+        shapes, values = shapes or {}, values or {}
+        fields = [
+            (
+                name,
+                [-1 if n is None else int(n) for n in shapes[name]] if name in shapes else None,
+                values.get(name, 0),
+            )
+            for name in dict.fromkeys([*shapes, *values])
+        ]
+        size = integer("batch_size", batch_size, 1)
+        return self._then("padded_batch", size, fields, bool(drop_remainder))
+
+    def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
+        """Stack elements whatever their lengths: what differs becomes `penstock.Ragged`."""
+        return self._then(
+            "ragged_batch", integer("batch_size", batch_size, 1), bool(drop_remainder)
+        )
+
+    def window(
+        self,
+        size: int,
+        *,
+        shift: int | None = None,
+        stride: int = 1,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Stack `size` elements that follow one another, again from each `shift`-th element on.
+
+        Parameters
+        ----------
+        shift : int, optional
+            From a window's first element to the next one's. None: `size`.
+        stride : int
+            From an element to the next within a window.
+        """
+        return self._then(
+            "window",
+            integer("size", size, 1),
+            0 if shift is None else integer("shift", shift, 1),
+            integer("stride", stride, 1),
+            bool(drop_remainder),
+        )
+
+    def on_error(self, policy: str) -> Dataset:
+        """Say what becomes of elements that fail in what is above this line of the chain.
+
+        Parameters
+        ----------
+        policy : {"raise", "skip", "replace"}
+            Raised at its place; left out and counted; or another element of the same epoch takes
+            its place, and that is counted. ``stats()`` lists what was lost.
+        """
+        one_of("policy", policy, ("raise", "skip", "replace"))
+        return self._then("on_error", policy)
+
+    def assert_cardinality(self, count: int) -> Dataset:
+        """Refuse to be built (`DataLoss`) unless there are just so many elements."""
+        return self._then("assert_cardinality", integer("count", count, 0))
 
     def repeat(self, count: int | None = None) -> Dataset:
         """Go through the pass `count` times, or for ever; each time it is shuffled anew."""
@@ -348,7 +506,7 @@ class Dataset:
     def _alone(self) -> Dataset:
         """The same chain without what iterating leaves here: what a Loader may keep."""
         method, arguments = self._recipe
-        alone = Dataset._make(method, arguments, self._inputs, self._native)
+        alone = Dataset._make(method, arguments, self._inputs, self._native, self._several)
         alone._plan = self._built()
         return alone
 
@@ -357,6 +515,11 @@ class Dataset:
             if self._plan is None:
                 self._plan = self._native.build()
             return self._plan
+
+
+def _paths(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    given = [files] if isinstance(files, (str, os.PathLike)) else files
+    return [os.fspath(path) for path in given]
 
 
 def _datasets(method: str, inputs: tuple[Any, ...]) -> tuple[Dataset, ...]:

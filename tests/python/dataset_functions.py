@@ -145,3 +145,7 @@ def doubled(element: dict[str, Any]) -> Any:
 
 def keeps_even(element: dict[str, Any]) -> bool:
     return bool(element["n"] % 2 == 0)
+
+
+def is_small(number: Any) -> bool:
+    return bool(number < 4)

@@ -163,6 +163,79 @@ def test_global_generators_are_the_elements_own_in_processes():
     assert len(set(seen[0][0])) == 30
 
 
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        (
+            Dataset.range(5).map(functions.as_long_as).padded_batch(3, values={"": -1}),
+            [[[-1, -1], [0, -1], [0, 1]], [[0, 1, 2, -1], [0, 1, 2, 3]]],
+        ),
+        (
+            Dataset.range(3).map(functions.as_long_as).padded_batch(3, shapes={"": [3]}),
+            [[[0, 0, 0], [0, 0, 0], [0, 1, 0]]],
+        ),
+        (
+            Dataset.range(3).map(functions.as_long_as).ragged_batch(2, drop_remainder=True),
+            [[[], [0]]],
+        ),
+        (Dataset.range(7).window(3, shift=2), [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6]]),
+        (Dataset.range(7).window(3, stride=2, drop_remainder=True), [[0, 2, 4]]),
+        (
+            Dataset.interleave([Dataset.range(3), Dataset.range(10, 12)], cycle=2).batch(9),
+            [[0, 10, 1, 11, 2]],
+        ),
+        (Dataset.range(7).assert_cardinality(7).skip(5), [5, 6]),
+        (Dataset.range(9).take_while(functions.is_small), [0, 1, 2, 3]),
+        (Dataset.range(9).batch(4).unbatch().skip(7), [7, 8]),
+        (Dataset.range(9).batch(4).rebatch(6), [[0, 1, 2, 3, 4, 5], [6, 7, 8]]),
+        (Dataset.range(20).filter(functions.is_odd).skip(2).take(3), [5, 7, 9]),
+        (Dataset.range(5).filter(functions.is_odd).repeat(2).batch(3), [[1, 3, 1], [3]]),
+    ],
+    ids=repr,
+)
+def test_what_each_stage_makes(dataset, expected):
+    for workers in (0, 2):
+        with dataset.build(workers=workers) as feed:
+            assert passed(feed) == expected
+
+
+def test_partial_shuffles_lose_nothing_and_are_shuffles():
+    for dataset in (
+        Dataset.range(500).shuffle(seed=1, block=10, window=3),
+        Dataset.range(500).shuffle(seed=1, buffer=20),
+        Dataset.range(1000).filter(functions.is_odd).shuffle(seed=1, buffer=20),
+    ):
+        with dataset.build(workers=1) as feed:
+            first, second = passed(feed), passed(feed)
+        assert sorted(first) == sorted(second)
+        assert first != second != sorted(second)
+        assert len(set(first)) == 500
+
+
+def test_text_files_give_their_lines_and_records(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\ntwo\nlast")
+    (tmp_path / "b.txt").write_bytes("grün\n".encode())
+    lines = Dataset.lines(str(tmp_path / "*.txt"))
+    assert list(lines) == ["one", "", "two", "last", "grün"]
+    (tmp_path / "c.bin").write_bytes(b"HEAD" + bytes(range(12)) + b"!")
+    records = Dataset.fixed_records(tmp_path / "c.bin", 4, header_bytes=4, footer_bytes=1)
+    assert passed(records.batch(3)) == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]]
+    with pytest.raises(penstock.NotFound):
+        len(Dataset.lines(tmp_path / "none*"))
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_another_element_may_take_the_place_of_one_that_fails(mode):
+    dataset = Dataset.range(50).map(functions.refuses_seven).on_error("replace").batch(25)
+    with dataset.build(**options(mode)) as feed:
+        rows = [number for batch in feed for number in batch.tolist()]
+        assert len(rows) == 50
+        assert [n for i, n in enumerate(rows) if n != i] == [rows[7]]
+        assert feed.stats()["replaced"] >= 1
+        assert feed.stats()["skipped"] == 0
+        assert feed.stats()["losses"][0][1] == 7
+
+
 # ---- what it is ------------------------------------------------------------------------------
 
 

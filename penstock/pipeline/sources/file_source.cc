@@ -31,13 +31,15 @@ FileSource::FileSource(const char* operation, Paths paths, const std::string& co
                   "yet; decompress the files");
 }
 
-// Nothing is opened for it. Of a long list: its beginning, its length, and a checksum of all.
+// Nothing is opened for it, and no folders are in it: a state restores where the files lie
+// elsewhere. Of a long list: its beginning, its length, and a checksum of all.
 std::string FileSource::title() const {
   constexpr size_t kMost = 3;
   std::string text = std::string(operation_) + "(";
   uint32_t crc = 0;
   for (size_t i = 0; i < paths_.patterns.size(); ++i) {
-    const std::string& pattern = paths_.patterns[i];
+    const std::string& path = paths_.patterns[i];
+    const std::string pattern = path.substr(path.find_last_of('/') + 1);
     if (i < kMost) text += (i == 0 ? "" : ", ") + pattern;
     // Together with the zero at its end.
     crc = crc32c(std::as_bytes(std::span(pattern.c_str(), pattern.size() + 1)), crc);

@@ -21,6 +21,7 @@ class PaddedBatchNode : public Node {
   PaddedBatchNode(Ref input, uint64_t n, bool drop_remainder,
                   std::vector<Padding::Field> fields = {});
 
+  uint64_t batch_size() const { return n_; }
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
   bool takes_streams() const override { return true; }

@@ -14,6 +14,7 @@ class RaggedBatchNode : public Node {
   // Error kInvalidArgument: n is 0, or above 2^32 - 1.
   RaggedBatchNode(Ref input, uint64_t n, bool drop_remainder);
 
+  uint64_t batch_size() const { return n_; }
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
   bool takes_streams() const override { return true; }

@@ -78,7 +78,7 @@ TEST_F(Lines, of_many_files_are_one_range_whatever_their_lengths) {
     for (std::string& line : lines_of(text)) expected.push_back(line);
   }
   LinesNode node("in/*", {});
-  EXPECT_EQ(node.title(), "lines(in/*)");
+  EXPECT_EQ(node.title(), "lines(*)");
   EXPECT_EQ(all(node), expected);
   EXPECT_EQ(all(node, 7), expected);
 }
