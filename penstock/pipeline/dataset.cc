@@ -9,11 +9,13 @@
 #include "penstock/pipeline/transformations/batch.h"
 #include "penstock/pipeline/transformations/cardinality.h"
 #include "penstock/pipeline/transformations/cast.h"
+#include "penstock/pipeline/transformations/choose_from.h"
 #include "penstock/pipeline/transformations/concatenate.h"
 #include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/enumerate.h"
 #include "penstock/pipeline/transformations/filter.h"
 #include "penstock/pipeline/transformations/interleave.h"
+#include "penstock/pipeline/transformations/interleave_stream.h"
 #include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/normalize.h"
 #include "penstock/pipeline/transformations/on_error.h"
@@ -22,12 +24,14 @@
 #include "penstock/pipeline/transformations/ragged_batch.h"
 #include "penstock/pipeline/transformations/rebatch.h"
 #include "penstock/pipeline/transformations/repeat.h"
+#include "penstock/pipeline/transformations/sample_from.h"
 #include "penstock/pipeline/transformations/shuffle.h"
 #include "penstock/pipeline/transformations/shuffle_buffer.h"
 #include "penstock/pipeline/transformations/skip.h"
 #include "penstock/pipeline/transformations/take.h"
 #include "penstock/pipeline/transformations/take_while.h"
 #include "penstock/pipeline/transformations/unbatch.h"
+#include "penstock/pipeline/transformations/unique.h"
 #include "penstock/pipeline/transformations/zip.h"
 
 namespace penstock {
@@ -42,6 +46,10 @@ std::vector<Node::Ref> nodes_of(const std::vector<Dataset>& inputs) {
   std::vector<Node::Ref> nodes;
   for (const Dataset& input : inputs) nodes.push_back(input.node());
   return nodes;
+}
+
+Opening opening(std::function<Dataset(const Example& element)> open) {
+  return [open = std::move(open)](const Example& element) { return open(element).node(); };
 }
 
 }  // namespace
@@ -61,6 +69,17 @@ Dataset Dataset::fixed_records(const Paths& paths, const FixedRecordOptions& opt
 }
 
 Dataset Dataset::arrays(Example columns) { return made<ArraysNode>(std::move(columns)); }
+Dataset Dataset::generator(std::function<Pull(uint64_t epoch)> begin, std::string name) {
+  return made<GeneratorNode>(std::move(name), std::move(begin));
+}
+Dataset Dataset::sample_from(std::vector<Dataset> inputs, const SampleOptions& options) {
+  return made<SampleFromNode>(nodes_of(inputs), options.weights, options.seed,
+                              options.stop_on_empty);
+}
+Dataset Dataset::choose_from(const Dataset& choices, std::vector<Dataset> inputs,
+                             bool stop_on_empty) {
+  return made<ChooseFromNode>(choices.node(), nodes_of(inputs), stop_on_empty);
+}
 Dataset Dataset::items(std::vector<Example> elements) {
   return made<ItemsNode>(std::move(elements));
 }
@@ -76,6 +95,19 @@ Dataset Dataset::filter(OpRef predicate) const {
 }
 Dataset Dataset::take_while(OpRef predicate) const {
   return made<TakeWhileNode>(node_, std::move(predicate));
+}
+Dataset Dataset::unique() const { return made<UniqueNode>(node_); }
+Dataset Dataset::scan(Example initial, Scanning function, std::string name) const {
+  return made<ScanNode>(node_, std::move(name), std::move(initial), std::move(function));
+}
+Dataset Dataset::flat_map(std::function<Dataset(const Example& element)> open,
+                          std::string name) const {
+  return made<FlatMapNode>(node_, std::move(name), opening(std::move(open)));
+}
+Dataset Dataset::interleave(std::function<Dataset(const Example& element)> open,
+                            const InterleaveOptions& options, std::string name) const {
+  return made<InterleaveStreamNode>(node_, std::move(name), opening(std::move(open)), options.cycle,
+                                    options.block);
 }
 Dataset Dataset::unbatch() const { return made<UnbatchNode>(node_); }
 Dataset Dataset::rebatch(uint64_t n, const BatchOptions& options) const {

@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,8 @@
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/op.h"
 #include "penstock/pipeline/padding.h"
+#include "penstock/pipeline/sources/generator.h"
+#include "penstock/pipeline/transformations/scan.h"
 #include "penstock/pipeline/transformations/shard.h"
 #include "penstock/pipeline/transformations/shuffle_blocks.h"
 #include "penstock/pipeline/transformations/window.h"
@@ -48,6 +51,10 @@ class Dataset {
 
   // Equally long arrays, whose rows are the elements; neither copied nor written to.
   static Dataset arrays(Example columns);
+  // What a function gives, one after the other: begin(epoch) gives a Pull, whose calls give an
+  // element each, or nothing at the end; see GeneratorNode. A stream.
+  static Dataset generator(std::function<Pull(uint64_t epoch)> begin,
+                           std::string name = "function");
   // Elements that are there already.
   static Dataset items(std::vector<Example> elements);
   // Elements of all inputs side by side, as long as the shortest; leaves are "name/leaf". Without
@@ -57,6 +64,11 @@ class Dataset {
   static Dataset interleave(std::vector<Dataset> inputs, uint64_t cycle, uint64_t block = 1);
   // One after the other.
   static Dataset concatenate(std::vector<Dataset> inputs);
+  // The next element of one of them, drawn by weights, or told by `choices`, an int64 each (with
+  // `stop_on_empty` it is over when one is chosen that is). Streams.
+  static Dataset sample_from(std::vector<Dataset> inputs, const SampleOptions& options = {});
+  static Dataset choose_from(const Dataset& choices, std::vector<Dataset> inputs,
+                             bool stop_on_empty = true);
 
   // ---- transformations
 
@@ -102,6 +114,16 @@ class Dataset {
   Dataset enumerate(int64_t start = 0) const;
   Dataset concatenate(const Dataset& next) const { return concatenate({*this, next}); }
   Dataset batch(uint64_t n, const BatchOptions& options = {}) const;
+  // Each element the first time only that it comes in an epoch. A stream.
+  Dataset unique() const;
+  // An element of a carry, which an epoch begins with, and an element; see Scanning. A stream.
+  Dataset scan(Example initial, Scanning function, std::string name = "function") const;
+  // The elements of the plans that open(element) gives, one plan after the other, or some at a time
+  // in turns; see Opening. Streams.
+  Dataset flat_map(std::function<Dataset(const Example& element)> open,
+                   std::string name = "function") const;
+  Dataset interleave(std::function<Dataset(const Example& element)> open,
+                     const InterleaveOptions& options = {}, std::string name = "function") const;
   // The rows of each element, all of whose leaves are equally long arrays, as elements. A stream.
   Dataset unbatch() const;
   // Batches of another size. A stream.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace penstock {
 
@@ -23,6 +24,17 @@ struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: every epoch in the same order
   uint64_t buffer = 0;    // not 0: one is drawn from so many elements at a time, as streams need it
+};
+
+struct InterleaveOptions {
+  uint64_t cycle = 4;  // plans that are open at a time
+  uint64_t block = 1;  // elements that each gives in turn
+};
+
+struct SampleOptions {
+  std::vector<double> weights = {};  // none: all are equal
+  uint64_t seed = 0;
+  bool stop_on_empty = false;  // over as soon as one input is; else as soon as all are
 };
 
 struct BatchOptions {

@@ -76,5 +76,43 @@ TEST_P(StreamNodes, cut_shuffled_and_taken_apart) {
   EXPECT_EQ(check(odds(100).batch(8).rebatch(6, {.drop_remainder = true})).size(), 8u);
 }
 
+TEST_P(StreamNodes, made_of_several_others) {
+  auto some = [](const Example& element) {
+    return Dataset::range(number_of(element) % 5).shuffle({.seed = 2});
+  };
+  EXPECT_EQ(check(odds(60).flat_map(some).batch(7)).size(), 9u);
+  EXPECT_EQ(check(odds(60).interleave(some, {.cycle = 3, .block = 2}).batch(7)).size(), 9u);
+  std::vector<Dataset> inputs{odds(60), Dataset::range(40)};
+  EXPECT_EQ(check(Dataset::sample_from(inputs, {.weights = {1, 3}, .seed = 5}).batch(7)).size(),
+            10u);
+  auto zeros_and_ones = Dataset::range(100).map([](const Example& element, SampleContext&) {
+    Tensor bit = Tensor::make(DType::kInt64, {});
+    bit.as_span<int64_t>()[0] = number_of(element) / 3 % 2;
+    return Example{{"", bit}};
+  });
+  EXPECT_EQ(check(Dataset::choose_from(zeros_and_ones, inputs, false).batch(7)).size(), 10u);
+  EXPECT_EQ(check(zeros_and_ones.unique().batch(7)).size(), 1u);
+}
+
+TEST_P(StreamNodes, functions_that_carry_on) {
+  auto number = [](int64_t n) {
+    Tensor tensor = Tensor::make(DType::kInt64, {});
+    tensor.as_span<int64_t>()[0] = n;
+    return Example{{"", tensor}};
+  };
+  auto sum = [number](const Example& carry, const Example& element) {
+    Example next = number(number_of(carry) + number_of(element));
+    return std::pair(next, next);
+  };
+  Dataset sums = Dataset::range(1, 60).scan(number(0), sum, "sum").filter(odd).batch(4);
+  EXPECT_EQ(check(sums)[0], (Numbers{1, 3, 15, 21}));
+  auto count_down = [number](uint64_t epoch) -> Pull {
+    return [number, n = int64_t{70} + static_cast<int64_t>(epoch)]() mutable {
+      return n == 0 ? std::nullopt : std::optional(number(n--));
+    };
+  };
+  EXPECT_EQ(check(Dataset::generator(count_down, "down").batch(4)).size(), 18u);
+}
+
 }  // namespace
 }  // namespace penstock

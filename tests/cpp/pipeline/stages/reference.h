@@ -117,6 +117,43 @@ inline Dataset shuffle_buffer(Dataset input, uint64_t seed, uint64_t size, bool 
   };
 }
 
+inline Dataset unique(Dataset input) {
+  return [=](uint64_t epoch) {
+    Elements out;
+    for (int64_t element : input(epoch)) {
+      if (std::find(out.begin(), out.end(), element) == out.end()) out.push_back(element);
+    }
+    return out;
+  };
+}
+
+inline Dataset flat_map(Dataset input, std::function<Dataset(int64_t)> open) {
+  return [=](uint64_t epoch) {
+    Elements out;
+    for (int64_t element : input(epoch)) {
+      for (int64_t inner : open(element)(epoch)) out.push_back(inner);
+    }
+    return out;
+  };
+}
+
+// tf.data's choose_from_datasets; sample_from_datasets is the same with choices that are drawn.
+inline Dataset choose_from(Dataset choices, std::vector<Dataset> inputs, bool stop_on_empty) {
+  return [=](uint64_t epoch) {
+    std::vector<Elements> left;
+    for (const Dataset& input : inputs) left.push_back(input(epoch));
+    Elements out;
+    for (int64_t choice : choices(epoch)) {
+      Elements& from = left[static_cast<size_t>(choice)];
+      if (from.empty() && stop_on_empty) break;
+      if (from.empty()) continue;
+      out.push_back(from.front());
+      from.erase(from.begin());
+    }
+    return out;
+  };
+}
+
 inline Dataset repeat(Dataset input, uint64_t count) {
   return [=](uint64_t epoch) {
     Elements out;

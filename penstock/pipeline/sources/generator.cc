@@ -1,0 +1,107 @@
+#include "penstock/pipeline/sources/generator.h"
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/example_rows.h"
+#include "penstock/pipeline/indexed_stream.h"
+
+namespace penstock {
+namespace {
+
+class Generator : public Streamed {
+ public:
+  Generator(GeneratorNode::Begin begin, std::string title)
+      : begin_(std::move(begin)), title_(std::move(title)) {}
+
+  SpecRef spec() const override { return nullptr; }
+  std::optional<uint64_t> length() const override { return std::nullopt; }
+  bool python() const override { return false; }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const Generator& stage, Context& context)
+        : stage_(stage), context_(context), rows_(stage.title_) {}
+
+    void begin(uint64_t epoch) override {
+      taken_ = 0;
+      error_ = nullptr;
+      pull_ = stage_.begin_(epoch);
+    }
+
+    uint32_t next(uint32_t most, Chunk& out) override {
+      if (error_ != nullptr) std::rethrow_exception(error_);
+      uint32_t count = 0;
+      while (count < most && error_ == nullptr) {
+        try {
+          std::optional<Example> pulled = pull();
+          if (!pulled) break;
+          pulled_[count++] = std::make_shared<Example>(std::move(*pulled));
+        } catch (...) {
+          error_ = std::current_exception();  // those before it come first
+        }
+      }
+      if (count == 0) {
+        if (error_ != nullptr) std::rethrow_exception(error_);
+        return 0;
+      }
+      out.reset(nullptr, count);
+      for (uint32_t i = 0; i < count; ++i) {
+        if (auto error = rows_.give(std::move(pulled_[i]), out, i)) {
+          out.fail(i, {stage_.title_, taken_ + i, std::move(error)});
+        }
+      }
+      taken_ += count;
+      return count;
+    }
+
+    State save() const override { return {{"taken", taken_}}; }
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t taken = count_in(state, "taken");
+      begin(epoch);
+      for (; taken_ < taken; ++taken_) {
+        if (!pull()) {
+          throw Error(Code::kInvalidArgument, "restore", "the state is beyond the generator's end");
+        }
+      }
+    }
+
+   private:
+    // After the end it is not asked again.
+    std::optional<Example> pull() {
+      if (!pull_) return std::nullopt;
+      if (context_.watch != nullptr && !context_.watch->progress(0)) {
+        throw Error(Code::kClosed, stage_.title_, "the stream was closed");
+      }
+      std::optional<Example> pulled = pull_();
+      if (!pulled) pull_ = nullptr;
+      return pulled;
+    }
+
+    const Generator& stage_;
+    Context& context_;
+    ExampleRows rows_;
+    Pull pull_;
+    std::array<std::shared_ptr<Example>, Chunk::kRows> pulled_;
+    std::exception_ptr error_;
+    uint64_t taken_ = 0;
+  };
+
+  GeneratorNode::Begin begin_;
+  std::string title_;
+};
+
+}  // namespace
+
+Built GeneratorNode::build(std::vector<Built>, Builder&) const {
+  return Built::of(std::make_shared<Generator>(begin_, title()));
+}
+
+}  // namespace penstock

@@ -1,0 +1,164 @@
+#include "penstock/pipeline/transformations/choose_from.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/inputs.h"
+#include "penstock/pipeline/stream_input.h"
+
+namespace penstock {
+namespace {
+
+void check_choice(const ElementSpec& spec) {
+  const auto& leaves = spec.leaves();
+  if (leaves.size() == 1 && leaves[0].dtype == DType::kInt64 && leaves[0].shape.empty()) return;
+  throw Error(Code::kInvalidArgument, "choose_from",
+              "choices are " + spec.to_string() + ", and not one int64 each");
+}
+
+class ChooseFrom : public Streamed {
+ public:
+  ChooseFrom(StreamedRef choices, std::vector<StreamedRef> inputs, bool stop_on_empty,
+             std::string title)
+      : choices_(std::move(choices)),
+        inputs_(std::move(inputs)),
+        stop_on_empty_(stop_on_empty),
+        title_(std::move(title)),
+        spec_(common_spec(std::span<const StreamedRef>(inputs_), "choose_from")) {
+    if (SpecRef spec = choices_->spec()) check_choice(*spec);
+  }
+
+  SpecRef spec() const override { return spec_; }
+  std::optional<uint64_t> length() const override {
+    if (choices_->length() == uint64_t{0}) return 0;
+    return std::nullopt;
+  }
+  bool python() const override {
+    return choices_->python() ||
+           std::any_of(inputs_.begin(), inputs_.end(),
+                       [](const StreamedRef& input) { return input->python(); });
+  }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const ChooseFrom& stage, Context& context)
+        : stage_(stage), choices_(*stage.choices_, context) {
+      for (const StreamedRef& input : stage.inputs_) {
+        inputs_.push_back(std::make_unique<StreamInput>(*input, context));
+      }
+    }
+
+    void begin(uint64_t epoch) override {
+      choices_.begin(epoch);
+      for (const auto& input : inputs_) input->begin(epoch);
+    }
+
+    // The rows of several inputs' chunks become one, as long as none of these is pulled.
+    uint32_t next(uint32_t most, Chunk& out) override {
+      while (picked_.size() < most) {
+        if (choices_.left() == 0 && picked_.size() > 0) break;
+        if (!choices_.more()) break;
+        const std::optional<size_t> choice = chosen();
+        if (!choice) {
+          picked_.add(choices_);
+          break;
+        }
+        StreamInput& input = *inputs_[*choice];
+        if (input.left() == 0) {
+          if (picked_.size() > 0) break;
+          if (!input.more()) {
+            if (stage_.stop_on_empty_) return 0;
+            choices_.use();
+            continue;
+          }
+        }
+        picked_.add(input);
+        choices_.use();
+      }
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out);
+    }
+
+    State save() const override {
+      State inputs = State::array();
+      for (const auto& input : inputs_) inputs.push_back(input->save());
+      return {{"choices", choices_.save()}, {"inputs", std::move(inputs)}};
+    }
+    void load(uint64_t epoch, const State& state) override {
+      const State& inputs = member_of(state, "inputs");
+      if (!inputs.is_array() || inputs.size() != inputs_.size()) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is of another number of inputs");
+      }
+      choices_.load(epoch, member_of(state, "choices"));
+      for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i]->load(epoch, inputs[i]);
+    }
+
+   private:
+    // The next choice. Nothing: it failed.
+    std::optional<size_t> chosen() {
+      Chunk& in = choices_.chunk();
+      if (choices_.failed()) return std::nullopt;
+      check_choice(*in.spec());
+      int64_t choice;
+      std::memcpy(&choice, in.at(0, choices_.row()), sizeof(choice));
+      if (choice >= 0 && static_cast<uint64_t>(choice) < inputs_.size()) {
+        return static_cast<size_t>(choice);
+      }
+      in.fail(choices_.row(),
+              {stage_.title_, choices_.ordinal() + choices_.row(),
+               std::make_exception_ptr(Error(Code::kInvalidArgument, "choose_from",
+                                             "there is no input " + std::to_string(choice) +
+                                                 " of " + std::to_string(inputs_.size())))});
+      return std::nullopt;
+    }
+
+    const ChooseFrom& stage_;
+    StreamInput choices_;
+    std::vector<std::unique_ptr<StreamInput>> inputs_;
+    PickedRows picked_;
+  };
+
+  StreamedRef choices_;
+  std::vector<StreamedRef> inputs_;
+  bool stop_on_empty_;
+  std::string title_;
+  SpecRef spec_;
+};
+
+std::vector<Node::Ref> all_of(Node::Ref choices, std::vector<Node::Ref> inputs) {
+  if (inputs.empty()) {
+    throw Error(Code::kInvalidArgument, "choose_from", "there are no inputs");
+  }
+  inputs.insert(inputs.begin(), std::move(choices));
+  return inputs;
+}
+
+}  // namespace
+
+ChooseFromNode::ChooseFromNode(Ref choices, std::vector<Ref> inputs, bool stop_on_empty)
+    : Node(all_of(std::move(choices), std::move(inputs))), stop_on_empty_(stop_on_empty) {}
+
+std::string ChooseFromNode::title() const {
+  return "choose_from(" + std::to_string(inputs().size() - 1) +
+         (stop_on_empty_ ? ", stop_on_empty)" : ")");
+}
+
+Built ChooseFromNode::build(std::vector<Built> inputs, Builder& builder) const {
+  std::vector<StreamedRef> streams = streams_of(inputs, builder);
+  StreamedRef choices = std::move(streams.front());
+  streams.erase(streams.begin());
+  return Built::of(std::make_shared<ChooseFrom>(std::move(choices), std::move(streams),
+                                                stop_on_empty_, title()));
+}
+
+}  // namespace penstock

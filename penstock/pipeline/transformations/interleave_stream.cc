@@ -1,0 +1,225 @@
+#include "penstock/pipeline/transformations/interleave_stream.h"
+
+#include <algorithm>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "penstock/base/random.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/example_rows.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/stream_input.h"
+
+namespace penstock {
+namespace {
+
+class InterleaveStream : public Streamed {
+ public:
+  InterleaveStream(StreamedRef input, Opening open, uint64_t cycle, uint64_t block,
+                   std::string title, std::shared_ptr<FileSystem> files)
+      : input_(std::move(input)),
+        open_(std::move(open)),
+        cycle_(cycle),
+        block_(block),
+        title_(std::move(title)),
+        files_(std::move(files)) {}
+
+  SpecRef spec() const override { return nullptr; }
+  std::optional<uint64_t> length() const override {
+    if (input_->length() == uint64_t{0}) return 0;
+    return std::nullopt;
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  // A plan that was opened from an element.
+  struct Open {
+    State outer;  // of the element
+    Builder builder;
+    StreamedRef stage;
+    std::unique_ptr<StreamInput> input;
+  };
+
+  class Reader : public StreamReader {
+   public:
+    Reader(const InterleaveStream& stage, Context& context)
+        : stage_(stage), context_(context), outer_(*stage.input_, context), places_(stage.cycle_) {}
+
+    void begin(uint64_t epoch) override {
+      close(epoch);
+      outer_.begin(epoch);
+    }
+
+    // The rows of several plans' chunks become one, as long as none of these is pulled.
+    uint32_t next(uint32_t most, Chunk& out) override {
+      while (picked_.size() < most) {
+        std::unique_ptr<Open>& place = places_[place_];
+        if (place != nullptr) {
+          if (place->input->left() == 0) {
+            if (picked_.size() > 0) break;
+            if (!place->input->more()) {
+              place.reset();
+              --open_;
+              move_on();
+              continue;
+            }
+          }
+          picked_.add(*place->input);
+          if (++given_ == stage_.block_) move_on();
+        } else if (outer_.left() > 0 || (picked_.size() == 0 && outer_.more())) {
+          if (picked_.size() > 0) break;
+          if (std::optional<Failure> failure = open()) {
+            out.reset(nullptr, 1);
+            out.fail(0, std::move(*failure));
+            return 1;
+          }
+        } else if (picked_.size() > 0) {
+          break;
+        } else if (open_ == 0) {
+          return 0;
+        } else {
+          move_on();
+        }
+      }
+      return picked_.give(nullptr, out);
+    }
+
+    State save() const override {
+      State places = State::array();
+      for (const auto& place : places_) {
+        places.push_back(place == nullptr
+                             ? State()
+                             : State{{"outer", place->outer}, {"inner", place->input->save()}});
+      }
+      return {{"place", place_},
+              {"given", given_},
+              {"places", std::move(places)},
+              {"input", outer_.save()}};
+    }
+
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t place = count_in(state, "place"), given = count_in(state, "given");
+      const State& places = member_of(state, "places");
+      const State& input = member_of(state, "input");
+      if (!places.is_array() || places.size() != places_.size() || place >= places_.size() ||
+          given >= stage_.block_) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is of another cycle");
+      }
+      close(epoch);
+      for (place_ = 0; place_ < places.size(); ++place_) {
+        if (places[place_].is_null()) continue;
+        outer_.load(epoch, member_of(places[place_], "outer"));
+        if (!outer_.more() || open()) {
+          throw Error(Code::kInvalidArgument, "restore",
+                      "the element that a plan was opened from is not there any more");
+        }
+        places_[place_]->input->load(epoch, member_of(places[place_], "inner"));
+      }
+      place_ = place;
+      given_ = given;
+      outer_.load(epoch, input);
+    }
+
+   private:
+    void close(uint64_t epoch) {
+      epoch_ = epoch;
+      for (auto& place : places_) place.reset();
+      open_ = place_ = given_ = 0;
+    }
+
+    void move_on() {
+      place_ = place_ + 1 == places_.size() ? 0 : place_ + 1;
+      given_ = 0;
+    }
+
+    // The input's next element, at place_. Its failure: there is nothing to be opened.
+    std::optional<Failure> open() {
+      const Chunk& in = outer_.chunk();
+      const uint32_t row = outer_.row();
+      const uint64_t ordinal = outer_.ordinal() + row;
+      if (outer_.failed()) {
+        outer_.use();
+        for (const auto& [lost, failure] : in.failures()) {
+          if (lost == row) return failure;
+        }
+        return Failure();
+      }
+      if (context_.watch != nullptr && !context_.watch->progress(0)) {
+        throw Error(Code::kClosed, stage_.title_, "the stream was closed");
+      }
+      auto opened = std::make_unique<Open>(Open{outer_.save(), Builder(stage_.files_), {}, {}});
+      try {
+        Node::Ref node = stage_.open_(viewed(in, row));
+        if (node == nullptr) throw Error(Code::kInvalidArgument, stage_.title_, "gave no dataset");
+        opened->stage = opened->builder.as_stream(opened->builder.build(*node));
+      } catch (...) {
+        outer_.use();
+        return Failure{stage_.title_, ordinal, std::current_exception()};
+      }
+      // Random numbers of its own for each element's plan.
+      Context context = context_;
+      context.seed = derive_key(context_.seed, ordinal, KeyUse::kInner);
+      opened->input = std::make_unique<StreamInput>(*opened->stage, context);
+      opened->input->begin(epoch_);
+      places_[place_] = std::move(opened);
+      ++open_;
+      given_ = 0;
+      outer_.use();
+      return std::nullopt;
+    }
+
+    const InterleaveStream& stage_;
+    Context& context_;
+    StreamInput outer_;
+    std::vector<std::unique_ptr<Open>> places_;
+    PickedRows picked_;
+    uint64_t epoch_ = 0;
+    uint64_t open_ = 0;   // places that are
+    uint64_t place_ = 0;  // whose turn it is
+    uint64_t given_ = 0;  // elements, in this turn
+  };
+
+  StreamedRef input_;
+  Opening open_;
+  uint64_t cycle_, block_;
+  std::string title_;
+  std::shared_ptr<FileSystem> files_;
+};
+
+}  // namespace
+
+InterleaveStreamNode::InterleaveStreamNode(Ref input, std::string name, Opening open,
+                                           uint64_t cycle, uint64_t block)
+    : Node({std::move(input)}),
+      name_(std::move(name)),
+      open_(std::move(open)),
+      cycle_(cycle),
+      block_(block) {
+  if (cycle == 0 || cycle > 65'536) {
+    throw Error(Code::kInvalidArgument, "interleave",
+                "cycle is " + std::to_string(cycle) + "; give 1 to 65536");
+  }
+  if (block == 0) throw Error(Code::kInvalidArgument, "interleave", "block is 0; give 1 or more");
+}
+
+std::string InterleaveStreamNode::title() const {
+  return "interleave(" + name_ + ", cycle=" + std::to_string(cycle_) +
+         ", block=" + std::to_string(block_) + ")";
+}
+
+Built InterleaveStreamNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return Built::of(std::make_shared<InterleaveStream>(builder.as_stream(inputs[0]), open_, cycle_,
+                                                      block_, title(), builder.files()));
+}
+
+Built FlatMapNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return Built::of(std::make_shared<InterleaveStream>(builder.as_stream(inputs[0]), open_, 1, 1,
+                                                      title(), builder.files()));
+}
+
+}  // namespace penstock

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "penstock/memory/example.h"
+#include "penstock/pipeline/node.h"
+
+namespace penstock {
+
+// The plan that an element is the beginning of. The element's tensors are views that are good until
+// it returns. It is called by one thread at a time, again for the same element after a restore, and
+// must give the same then. What it throws is the element's failure.
+using Opening = std::function<Node::Ref(const Example& element)>;
+
+// tf.data's interleave: `cycle` plans that were opened from the input's elements are open at a time
+// and give `block` elements each in turn; one that ends makes room for the next. A stream; state:
+// the input's, and of every open plan the state of the element that it was opened from, and its
+// own.
+class InterleaveStreamNode : public Node {
+ public:
+  // `name`: of the function, in titles. Error kInvalidArgument: cycle or block is 0, or cycle above
+  // 65,536.
+  InterleaveStreamNode(Ref input, std::string name, Opening open, uint64_t cycle, uint64_t block);
+
+  std::string title() const override;
+  Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
+
+ private:
+  std::string name_;
+  Opening open_;
+  uint64_t cycle_, block_;
+};
+
+// All elements of the plan of the first element, then all of the second's, ... A stream.
+class FlatMapNode : public Node {
+ public:
+  FlatMapNode(Ref input, std::string name, Opening open)
+      : Node({std::move(input)}), name_(std::move(name)), open_(std::move(open)) {}
+
+  std::string title() const override { return "flat_map(" + name_ + ")"; }
+  Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
+
+ private:
+  std::string name_;
+  Opening open_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,184 @@
+#include "penstock/pipeline/transformations/sample_from.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/base/random.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/inputs.h"
+#include "penstock/pipeline/stream_input.h"
+
+namespace penstock {
+namespace {
+
+class SampleFrom : public Streamed {
+ public:
+  SampleFrom(std::vector<StreamedRef> inputs, std::vector<double> weights, uint64_t seed,
+             bool stop_on_empty)
+      : inputs_(std::move(inputs)),
+        weights_(std::move(weights)),
+        seed_(seed),
+        stop_on_empty_(stop_on_empty),
+        spec_(common_spec(std::span<const StreamedRef>(inputs_), "sample_from")) {}
+
+  SpecRef spec() const override { return spec_; }
+  std::optional<uint64_t> length() const override {
+    if (stop_on_empty_) return std::nullopt;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (weights_[i] == 0) continue;
+      auto own = inputs_[i]->length();
+      if (!own) return own;
+      if (*own == kEndless || __builtin_add_overflow(sum, *own, &sum)) return kEndless;
+    }
+    return sum;
+  }
+  bool python() const override {
+    return std::any_of(inputs_.begin(), inputs_.end(),
+                       [](const StreamedRef& input) { return input->python(); });
+  }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const SampleFrom& stage, Context& context) : stage_(stage) {
+      for (const StreamedRef& input : stage.inputs_) {
+        inputs_.push_back(std::make_unique<StreamInput>(*input, context));
+      }
+    }
+
+    void begin(uint64_t epoch) override {
+      enter(epoch);
+      for (const auto& input : inputs_) input->begin(epoch);
+    }
+
+    // The rows of several inputs' chunks become one, as long as none of these is pulled.
+    uint32_t next(uint32_t most, Chunk& out) override {
+      while (picked_.size() < most) {
+        const std::optional<size_t> drawn = draw();
+        if (!drawn) break;
+        StreamInput& input = *inputs_[*drawn];
+        if (input.left() == 0) {
+          if (picked_.size() > 0) break;  // and this is drawn again
+          if (!input.more()) {
+            if (stage_.stop_on_empty_) return 0;
+            over_[*drawn] = true;
+            continue;
+          }
+        }
+        picked_.add(input);
+        ++draws_;
+      }
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out);
+    }
+
+    State save() const override {
+      State inputs = State::array();
+      for (const auto& input : inputs_) inputs.push_back(input->save());
+      return {{"draws", draws_}, {"over", over_}, {"inputs", std::move(inputs)}};
+    }
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t draws = count_in(state, "draws");
+      const State& inputs = member_of(state, "inputs");
+      const State& over = member_of(state, "over");
+      auto boolean = [](const State& value) { return value.is_boolean(); };
+      if (!inputs.is_array() || inputs.size() != inputs_.size() || !over.is_array() ||
+          over.size() != inputs_.size() || !std::all_of(over.begin(), over.end(), boolean)) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is of another number of inputs");
+      }
+      enter(epoch);
+      draws_ = draws;
+      for (size_t i = 0; i < inputs_.size(); ++i) {
+        over_[i] = over[i].get<bool>();
+        inputs_[i]->load(epoch, inputs[i]);
+      }
+    }
+
+   private:
+    void enter(uint64_t epoch) {
+      key_ = derive_key(stage_.seed_, epoch, KeyUse::kSample);
+      draws_ = 0;
+      over_.assign(inputs_.size(), false);
+    }
+
+    // Which input; nothing: all of them are over.
+    std::optional<size_t> draw() const {
+      double all = 0;
+      for (size_t i = 0; i < inputs_.size(); ++i) all += over_[i] ? 0 : stage_.weights_[i];
+      if (all == 0) return std::nullopt;
+      double place = RandomStream({key_, 0, draws_, 0}).uniform() * all;
+      std::optional<size_t> drawn;
+      for (size_t i = 0; i < inputs_.size(); ++i) {
+        if (over_[i] || stage_.weights_[i] == 0) continue;
+        drawn = i;  // the last one, should rounding have it so
+        if (place < stage_.weights_[i]) break;
+        place -= stage_.weights_[i];
+      }
+      return drawn;
+    }
+
+    const SampleFrom& stage_;
+    std::vector<std::unique_ptr<StreamInput>> inputs_;
+    PickedRows picked_;
+    std::vector<bool> over_;
+    uint64_t key_ = 0, draws_ = 0;
+  };
+
+  std::vector<StreamedRef> inputs_;
+  std::vector<double> weights_;
+  uint64_t seed_;
+  bool stop_on_empty_;
+  SpecRef spec_;
+};
+
+}  // namespace
+
+SampleFromNode::SampleFromNode(std::vector<Ref> inputs, std::vector<double> weights, uint64_t seed,
+                               bool stop_on_empty)
+    : Node(std::move(inputs)),
+      weights_(std::move(weights)),
+      seed_(seed),
+      stop_on_empty_(stop_on_empty) {
+  auto refuse = [](const std::string& why) {
+    return Error(Code::kInvalidArgument, "sample_from", why);
+  };
+  const size_t count = this->inputs().size();
+  if (count == 0) throw refuse("there are no inputs");
+  if (weights_.empty()) weights_.assign(count, 1.0);
+  if (weights_.size() != count) {
+    throw refuse(std::to_string(weights_.size()) + " weights for " + std::to_string(count) +
+                 " inputs");
+  }
+  double all = 0;
+  for (double weight : weights_) {
+    if (!std::isfinite(weight) || weight < 0) throw refuse("weights are 0 or more");
+    all += weight;
+  }
+  if (all == 0 || !std::isfinite(all)) throw refuse("the weights' sum is 0, or too large");
+}
+
+std::string SampleFromNode::title() const {
+  std::string text = "sample_from(";
+  for (double weight : weights_) {
+    char digits[32];
+    std::snprintf(digits, sizeof(digits), "%.17g, ", weight);
+    text += digits;
+  }
+  return text + "seed=" + std::to_string(seed_) + (stop_on_empty_ ? ", stop_on_empty)" : ")");
+}
+
+Built SampleFromNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return Built::of(
+      std::make_shared<SampleFrom>(streams_of(inputs, builder), weights_, seed_, stop_on_empty_));
+}
+
+}  // namespace penstock

@@ -1,0 +1,147 @@
+#include "penstock/pipeline/transformations/unique.h"
+
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/stream_input.h"
+
+namespace penstock {
+namespace {
+
+struct Hash {
+  uint64_t low = 0, high = 0;
+  bool operator==(const Hash&) const = default;
+};
+
+uint64_t mixed(uint64_t k) {
+  k = (k ^ k >> 33) * 0xff51afd7ed558ccd;
+  k = (k ^ k >> 33) * 0xc4ceb9fe1a85ec53;
+  return k ^ k >> 33;
+}
+
+// MurmurHash3_x64_128 (Austin Appleby, public domain), seeded with what came before.
+Hash hashed(const void* data, size_t bytes, Hash seed) {
+  constexpr uint64_t kFirst = 0x87c37b91114253d5, kSecond = 0x4cf5ad432745937f;
+  const auto* at = static_cast<const unsigned char*>(data);
+  auto [h1, h2] = seed;
+  auto add = [&](uint64_t k1, uint64_t k2) {
+    h1 ^= std::rotl(k1 * kFirst, 31) * kSecond;
+    h1 = (std::rotl(h1, 27) + h2) * 5 + 0x52dce729;
+    h2 ^= std::rotl(k2 * kSecond, 33) * kFirst;
+    h2 = (std::rotl(h2, 31) + h1) * 5 + 0x38495ab5;
+  };
+  uint64_t words[2];
+  size_t left = bytes;
+  for (; left >= 16; left -= 16, at += 16) {
+    std::memcpy(words, at, 16);
+    add(words[0], words[1]);
+  }
+  if (left > 0) {
+    words[0] = words[1] = 0;
+    std::memcpy(words, at, left);
+    add(words[0], words[1]);
+  }
+  h1 ^= bytes;
+  h2 ^= bytes;
+  h1 += h2;
+  h2 += h1;
+  h1 = mixed(h1);
+  h2 = mixed(h2);
+  h1 += h2;
+  return {h1, h2 + h1};
+}
+
+class Unique : public Streamed {
+ public:
+  explicit Unique(StreamedRef input) : input_(std::move(input)) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override {
+    if (input_->length() == uint64_t{0}) return 0;
+    return std::nullopt;
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const Unique& stage, Context& context) : input_(*stage.input_, context) {}
+
+    void begin(uint64_t epoch) override {
+      input_.begin(epoch);
+      seen_.clear();
+      taken_ = 0;
+    }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      while (input_.more()) {
+        while (input_.left() > 0 && picked_.size() < most) {
+          if (is_new()) {
+            picked_.add(input_);
+          } else {
+            input_.use();
+          }
+        }
+        if (picked_.size() == 0) continue;
+        taken_ += picked_.size();
+        return picked_.give(input_.spec(), out);
+      }
+      return 0;
+    }
+    State save() const override { return {{"taken", taken_}}; }
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t taken = count_in(state, "taken");
+      begin(epoch);
+      while (taken_ < taken) {
+        if (!input_.more()) {
+          throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
+        }
+        taken_ += is_new();
+        input_.use();
+      }
+    }
+
+   private:
+    // The next element, or it failed.
+    bool is_new() {
+      if (input_.failed()) return true;
+      const Chunk& in = input_.chunk();
+      const uint32_t row = input_.row();
+      Hash hash;
+      for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
+        std::span<const int64_t> shape = in.shape(leaf, row);
+        size_t bytes = size_of(in.spec()->leaves()[leaf].dtype);
+        for (int64_t length : shape) bytes *= static_cast<size_t>(length);
+        hash = hashed(shape.data(), shape.size_bytes(), hash);
+        hash = hashed(in.at(leaf, row), bytes, hash);
+      }
+      return seen_.insert(hash).second;
+    }
+
+    struct Low {
+      size_t operator()(const Hash& hash) const { return hash.low; }
+    };
+    StreamInput input_;
+    PickedRows picked_;
+    std::unordered_set<Hash, Low> seen_;
+    uint64_t taken_ = 0;
+  };
+
+  StreamedRef input_;
+};
+
+}  // namespace
+
+Built UniqueNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return Built::of(std::make_shared<Unique>(builder.as_stream(inputs[0])));
+}
+
+}  // namespace penstock
