@@ -96,6 +96,9 @@ Dataset Dataset::filter(OpRef predicate) const {
 Dataset Dataset::take_while(OpRef predicate) const {
   return made<TakeWhileNode>(node_, std::move(predicate));
 }
+Dataset Dataset::bucket_by_length(BucketByLengthNode::Options options) const {
+  return made<BucketByLengthNode>(node_, std::move(options));
+}
 Dataset Dataset::unique() const { return made<UniqueNode>(node_); }
 Dataset Dataset::scan(Example initial, Scanning function, std::string name) const {
   return made<ScanNode>(node_, std::move(name), std::move(initial), std::move(function));

@@ -17,6 +17,7 @@
 #include "penstock/pipeline/op.h"
 #include "penstock/pipeline/padding.h"
 #include "penstock/pipeline/sources/generator.h"
+#include "penstock/pipeline/transformations/bucket_by_length.h"
 #include "penstock/pipeline/transformations/scan.h"
 #include "penstock/pipeline/transformations/shard.h"
 #include "penstock/pipeline/transformations/shuffle_blocks.h"
@@ -114,6 +115,8 @@ class Dataset {
   Dataset enumerate(int64_t start = 0) const;
   Dataset concatenate(const Dataset& next) const { return concatenate({*this, next}); }
   Dataset batch(uint64_t n, const BatchOptions& options = {}) const;
+  // Padded batches of elements of about one length; see BucketByLengthNode. A stream.
+  Dataset bucket_by_length(BucketByLengthNode::Options options) const;
   // Each element the first time only that it comes in an epoch. A stream.
   Dataset unique() const;
   // An element of a carry, which an epoch begins with, and an element; see Scanning. A stream.

@@ -94,6 +94,19 @@ TEST_P(StreamNodes, made_of_several_others) {
   EXPECT_EQ(check(zeros_and_ones.unique().batch(7)).size(), 1u);
 }
 
+TEST_P(StreamNodes, batches_of_about_one_length) {
+  auto list = [](const Example& element, SampleContext&) {
+    const int64_t length = number_of(element) * number_of(element) % 13;
+    Tensor values = Tensor::make(DType::kInt64, {length});
+    for (int64_t& value : values.as_span<int64_t>()) value = number_of(element);
+    return Example{{"list", values}};
+  };
+  Dataset lists = odds(120).map(list);
+  BucketByLengthNode::Options options{
+      .field = "list", .boundaries = {4, 9}, .batch_sizes = {8, 5, 3}};
+  EXPECT_GE(check(lists.bucket_by_length(options)).size(), 60u / 8);
+}
+
 TEST_P(StreamNodes, functions_that_carry_on) {
   auto number = [](int64_t n) {
     Tensor tensor = Tensor::make(DType::kInt64, {});

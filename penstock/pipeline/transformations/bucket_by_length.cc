@@ -1,0 +1,248 @@
+#include "penstock/pipeline/transformations/bucket_by_length.h"
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/collate.h"
+#include "penstock/pipeline/held_back.h"
+#include "penstock/pipeline/indexed_stream.h"
+
+namespace penstock {
+namespace {
+
+using Options = BucketByLengthNode::Options;
+
+Error refuse(const std::string& why) { return {Code::kInvalidArgument, "bucket_by_length", why}; }
+
+// The leaf whose first axis is the length.
+size_t leaf_of(const ElementSpec& spec, const std::string& field) {
+  auto leaf = spec.find(field);
+  if (!leaf) throw refuse("there is no field '" + field + "' in " + spec.to_string());
+  if (spec.leaves()[*leaf].shape.empty()) {
+    throw refuse("'" + field + "' of " + spec.to_string() + " has no length");
+  }
+  return *leaf;
+}
+
+class BucketByLength : public Streamed {
+ public:
+  BucketByLength(StreamedRef input, Options options, std::string title)
+      : input_(std::move(input)),
+        options_(std::move(options)),
+        padding_{options_.padding},
+        title_(std::move(title)) {
+    if (SpecRef spec = input_->spec()) {
+      (void)leaf_of(*spec, options_.field);
+      (void)padding_.columns(*spec);
+    }
+  }
+
+  SpecRef spec() const override { return nullptr; }
+  std::optional<uint64_t> length() const override {
+    if (input_->length() == uint64_t{0}) return 0;
+    return std::nullopt;
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  using Bucket = std::vector<std::unique_ptr<HeldRow>>;
+
+  class Reader : public StreamReader {
+   public:
+    Reader(const BucketByLength& stage, Context& context)
+        : stage_(stage),
+          input_(*stage.input_, context, 64),
+          buckets_(stage.options_.batch_sizes.size()),
+          rows_(scratch_, Collector::Lengths::kPadded, &stage.padding_) {}
+
+    void begin(uint64_t epoch) override {
+      for (Bucket& bucket : buckets_) bucket.clear();
+      input_.begin(epoch);
+    }
+
+    // One batch, or one element that failed.
+    uint32_t next(uint32_t, Chunk& out) override {
+      scratch_.empty();
+      while (input_.more()) {
+        const std::optional<size_t> at = bucket_of_next();
+        if (!at) {
+          out.reset(nullptr, 1);
+          pass_row(input_.input().chunk(), input_.input().row(), out, 0);
+          input_.pass();
+          return 1;
+        }
+        Bucket& bucket = buckets_[*at];
+        bucket.push_back(input_.hold());
+        if (bucket.size() == stage_.options_.batch_sizes[*at]) return give(bucket, out);
+      }
+      if (stage_.options_.drop_remainder) return 0;
+      for (Bucket& bucket : buckets_) {
+        if (!bucket.empty()) return give(bucket, out);
+      }
+      return 0;
+    }
+
+    State save() const override {
+      State waiting = State::array();
+      for (const Bucket& bucket : buckets_) {
+        State ordinals = State::array();
+        for (const auto& row : bucket) ordinals.push_back(row->ordinal);
+        waiting.push_back(std::move(ordinals));
+      }
+      return {{"waiting", std::move(waiting)}, {"held", input_.save()}};
+    }
+
+    void load(uint64_t epoch, const State& state) override {
+      const State& waiting = member_of(state, "waiting");
+      if (!waiting.is_array() || waiting.size() != buckets_.size()) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is of other buckets");
+      }
+      std::unordered_map<uint64_t, size_t> bucket_of;
+      for (size_t i = 0; i < buckets_.size(); ++i) {
+        buckets_[i].clear();
+        for (const State& ordinal : waiting[i]) {
+          if (!ordinal.is_number_unsigned()) {
+            throw Error(Code::kInvalidArgument, "restore", "what waits in a bucket is no ordinal");
+          }
+          bucket_of[ordinal.get<uint64_t>()] = i;
+        }
+      }
+      size_t found = 0;
+      input_.load(
+          epoch, member_of(state, "held"),
+          [&](uint64_t ordinal) { return bucket_of.contains(ordinal); },
+          [&](std::unique_ptr<HeldRow> row) {
+            buckets_[bucket_of[row->ordinal]].push_back(std::move(row));
+            ++found;
+          });
+      if (found != bucket_of.size()) {
+        throw Error(Code::kInvalidArgument, "restore", "the buckets' state contradicts itself");
+      }
+    }
+
+   private:
+    // Nothing: it failed, or has no length.
+    std::optional<size_t> bucket_of_next() {
+      StreamInput& input = input_.input();
+      if (input.failed()) return std::nullopt;
+      Chunk& in = input.chunk();
+      try {
+        const size_t leaf = leaf_of(*in.spec(), stage_.options_.field);
+        const auto length = static_cast<uint64_t>(in.shape(leaf, input.row())[0]);
+        const auto& boundaries = stage_.options_.boundaries;
+        return static_cast<size_t>(std::upper_bound(boundaries.begin(), boundaries.end(), length) -
+                                   boundaries.begin());
+      } catch (const Error&) {
+        in.fail(input.row(),
+                {stage_.title_, input.ordinal() + input.row(), std::current_exception()});
+        return std::nullopt;
+      }
+    }
+
+    // The bucket as one element: its columns are leaves with one more axis.
+    uint32_t give(Bucket& bucket, Chunk& out) {
+      out.reset(nullptr, 1);
+      try {
+        collate(bucket, out);
+      } catch (const Error& error) {
+        if (error.code() != Code::kInvalidArgument) throw;
+        out.fail(0, {stage_.title_, bucket.front()->ordinal, std::current_exception()});
+      }
+      for (auto& row : bucket) input_.release(std::move(row));
+      bucket.clear();
+      return 1;
+    }
+
+    void collate(const Bucket& bucket, Chunk& out) {
+      rows_.begin(stage_.input_->spec());
+      std::vector<uint64_t> positions;
+      for (size_t i = 0; i < bucket.size(); i += Chunk::kRows) {
+        const size_t count = std::min<size_t>(Chunk::kRows, bucket.size() - i);
+        positions.clear();
+        for (size_t j = 0; j < count; ++j) positions.push_back(bucket[i + j]->ordinal);
+        Chunk& chunk = rows_.add(positions);
+        for (size_t j = 0; j < count; ++j) bucket[i + j]->give(chunk, static_cast<uint32_t>(j));
+      }
+      (void)rows_.settle();
+      const ElementSpec& spec = *rows_.spec();
+      BlockLayout layout = rows_.layout(rows_.rows());
+      std::byte* block = scratch_.take(layout.bytes());
+      rows_.write(layout, block);
+      std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
+      for (Leaf& leaf : leaves) {
+        if (!leaf.fixed()) {
+          throw refuse("'" + leaf.name + "' of " + spec.to_string() + " cannot be filled up");
+        }
+        leaf.kind = LeafKind::kDense;
+        leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
+      }
+      auto batched = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
+      (void)out.settle(batched);
+      for (size_t i = 0; i < batched->leaves().size(); ++i) {
+        out.view(i, 0, layout.fixed().column(block, layout.fixed_place(i)),
+                 batched->leaves()[i].shape);
+      }
+    }
+
+    const BucketByLength& stage_;
+    HeldBack input_;
+    std::vector<Bucket> buckets_;
+    Scratch scratch_;  // of the batch that was given last
+    Collector rows_;
+  };
+
+  StreamedRef input_;
+  Options options_;
+  Padding padding_;
+  std::string title_;
+};
+
+}  // namespace
+
+BucketByLengthNode::BucketByLengthNode(Ref input, Options options)
+    : Node({std::move(input)}), options_(std::move(options)) {
+  const auto& boundaries = options_.boundaries;
+  if (std::adjacent_find(boundaries.begin(), boundaries.end(), std::greater_equal<>()) !=
+      boundaries.end()) {
+    throw refuse("boundaries must ascend");
+  }
+  if (options_.batch_sizes.size() != boundaries.size() + 1) {
+    throw refuse(std::to_string(boundaries.size()) + " boundaries make " +
+                 std::to_string(boundaries.size() + 1) + " buckets, and there are " +
+                 std::to_string(options_.batch_sizes.size()) + " batch sizes");
+  }
+  if (std::count(options_.batch_sizes.begin(), options_.batch_sizes.end(), 0) != 0) {
+    throw refuse("a batch size is 0; give 1 or more");
+  }
+}
+
+std::string BucketByLengthNode::title() const {
+  std::string text = "bucket_by_length(" + options_.field;
+  for (size_t i = 0; i < options_.batch_sizes.size(); ++i) {
+    if (i > 0) text += " | " + std::to_string(options_.boundaries[i - 1]);
+    text += (i > 0 ? ": " : ", ") + std::to_string(options_.batch_sizes[i]);
+  }
+  for (const Padding::Field& field : options_.padding) {
+    text += ", " + field.name + (field.shape ? to_string(*field.shape) : "") + "=" +
+            Padding::text_of(field.value);
+  }
+  return text + (options_.drop_remainder ? ", drop_remainder)" : ")");
+}
+
+Built BucketByLengthNode::build(std::vector<Built> inputs, Builder& builder) const {
+  return Built::of(
+      std::make_shared<BucketByLength>(builder.as_stream(inputs[0]), options_, title()));
+}
+
+}  // namespace penstock
