@@ -25,6 +25,10 @@
 
 namespace penstock {
 
+// What map, filter and take_while call for each element, from several threads at once.
+template <class F>
+concept ElementFunction = std::invocable<const F&, const Example&, SampleContext&>;
+
 // A pipeline: a source and a chain of transformations, as docs/pipeline.md describes them. Nothing
 // is read and nothing is checked beyond its arguments before it is built; what was built is fed by
 // a Loader.
@@ -77,10 +81,10 @@ class Dataset {
   Dataset map(OpRef op) const;
   // A function Example(const Example& element, SampleContext& context), called from several threads
   // at once; see FunctionOp. `name`: in titles, states and errors.
-  template <class F>
-  requires std::invocable<const F&, const Example&, SampleContext&> Dataset
-  map(F function, std::string name = "function")
-  const { return map(std::make_shared<FunctionOp>(std::move(name), std::move(function))); }
+  template <ElementFunction F>
+  Dataset map(F function, std::string name = "function") const {
+    return map(std::make_shared<FunctionOp>(std::move(name), std::move(function)));
+  }
   // A quick function of one field's values, void(std::span<const In>, std::span<Out>), that writes
   // where they are wanted; see FieldFunctionOp. `shape`: of the result; nothing: the same.
   template <class In, class Out = In, class F>
@@ -92,16 +96,16 @@ class Dataset {
   // The elements for which a predicate holds: an operation, or a function bool(const Example&,
   // SampleContext&). What follows is a stream, of which only running it tells what comes next.
   Dataset filter(OpRef predicate) const;
-  template <class F>
-  requires std::invocable<const F&, const Example&, SampleContext&> Dataset
-  filter(F predicate, std::string name = "function")
-  const { return filter(predicate_op(std::move(predicate), std::move(name))); }
+  template <ElementFunction F>
+  Dataset filter(F predicate, std::string name = "function") const {
+    return filter(predicate_op(std::move(predicate), std::move(name)));
+  }
   // Those in front of the first one for which a predicate, as of filter, does not hold. A stream.
   Dataset take_while(OpRef predicate) const;
-  template <class F>
-  requires std::invocable<const F&, const Example&, SampleContext&> Dataset
-  take_while(F predicate, std::string name = "function")
-  const { return take_while(predicate_op(std::move(predicate), std::move(name))); }
+  template <ElementFunction F>
+  Dataset take_while(F predicate, std::string name = "function") const {
+    return take_while(predicate_op(std::move(predicate), std::move(name)));
+  }
   // All elements in an order of its own for each epoch, exactly, in no memory. With a buffer: each
   // time one of so many elements, as tf.data's shuffle; a stream.
   Dataset shuffle(const ShuffleOptions& options) const;

@@ -126,7 +126,26 @@ void bind_dataset(nb::module_& m) {
                     return Dataset::tfrecord(Paths(std::move(paths)), options);
                   })
       .def_static("zip", &Dataset::zip)
-      .def_static("interleave", &Dataset::interleave)
+      .def_static(
+          "sample_from",
+          [](std::vector<Dataset> inputs, std::vector<double> weights, uint64_t seed, bool stop) {
+            SampleOptions options;
+            options.weights = std::move(weights);
+            options.seed = seed;
+            options.stop_on_empty = stop;
+            return Dataset::sample_from(std::move(inputs), options);
+          })
+      .def_static("choose_from",
+                  [](std::vector<Dataset> inputs, bool stop) {
+                    // The choices come first.
+                    Dataset choices = inputs.front();
+                    inputs.erase(inputs.begin());
+                    return Dataset::choose_from(choices, std::move(inputs), stop);
+                  })
+      .def_static("interleave",
+                  [](std::vector<Dataset> inputs, uint64_t cycle, uint64_t block) {
+                    return Dataset::interleave(std::move(inputs), cycle, block);
+                  })
       .def_static(
           "lines",
           [](std::vector<std::string> paths) { return Dataset::lines(Paths(std::move(paths))); })
@@ -174,6 +193,13 @@ void bind_dataset(nb::module_& m) {
       .def("shuffle_buffer",
            [](const Dataset& d, uint64_t seed, uint64_t buffer, bool reshuffle) {
              return d.shuffle({.seed = seed, .reshuffle = reshuffle, .buffer = buffer});
+           })
+      .def("unique", &Dataset::unique)
+      .def("bucket_by_length",
+           [](const Dataset& d, std::string field, std::vector<uint64_t> boundaries,
+              std::vector<uint64_t> batch_sizes, bool drop) {
+             return d.bucket_by_length(
+                 {std::move(field), std::move(boundaries), std::move(batch_sizes), drop});
            })
       .def("unbatch", &Dataset::unbatch)
       .def("rebatch", [](const Dataset& d, uint64_t n,

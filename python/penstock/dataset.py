@@ -232,6 +232,37 @@ class Dataset:
         return cls._make("interleave", sizes, each, several=True)
 
     @classmethod
+    def sample_from(
+        cls,
+        inputs: Sequence[Dataset],
+        *,
+        weights: Sequence[float] | None = None,
+        seed: int = 0,
+        stop_on_empty: bool = False,
+    ) -> Dataset:
+        """Take each element from a Dataset that is drawn. A stream.
+
+        Parameters
+        ----------
+        weights : list of float, optional
+            How likely each is; None: all are equally.
+        stop_on_empty : bool
+            End when one has ended, rather than draw among the others.
+        """
+        each = _datasets("sample_from", tuple(inputs))
+        given = [] if weights is None else [float(weight) for weight in weights]
+        arguments = (given, integer("seed", seed, 0), bool(stop_on_empty))
+        return cls._make("sample_from", arguments, each, several=True)
+
+    @classmethod
+    def choose_from(
+        cls, choices: Dataset, inputs: Sequence[Dataset], *, stop_on_empty: bool = True
+    ) -> Dataset:
+        """Take each element from the Dataset whose number the next of `choices` is. A stream."""
+        each = _datasets("choose_from", (choices, *inputs))
+        return cls._make("choose_from", (bool(stop_on_empty),), each, several=True)
+
+    @classmethod
     def zip(cls, *inputs: Dataset, **named: Dataset) -> Dataset:
         """Elements of several Datasets side by side: a tuple, or by names a dict.
 
@@ -271,6 +302,35 @@ class Dataset:
         if not callable(predicate):
             raise InvalidArgument(f"{predicate!r} is no function", method)
         return self._then(f"{method}_python", predicate, title_of(predicate))
+
+    def unique(self) -> Dataset:
+        """Keep each element the first time only that it comes in a pass. A stream."""
+        return self._then("unique")
+
+    def bucket_by_length(
+        self,
+        boundaries: Sequence[int],
+        batch_sizes: Sequence[int],
+        *,
+        field: str = "",
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Make padded batches of elements of about one length. A stream.
+
+        Parameters
+        ----------
+        boundaries : list of int
+            Ascending: elements shorter than the first are in the first bucket, ...
+        batch_sizes : list of int
+            Of each bucket, one more than boundaries.
+        field : str
+            The leaf whose first axis is the length.
+        drop_remainder : bool
+            Leave out what is left in the buckets at the end.
+        """
+        limits = [integer("boundaries", number, 0) for number in boundaries]
+        sizes = [integer("batch_sizes", number, 1) for number in batch_sizes]
+        return self._then("bucket_by_length", str(field), limits, sizes, bool(drop_remainder))
 
     def unbatch(self) -> Dataset:
         """Take batches apart: the rows of every element, one by one. A stream."""

@@ -189,6 +189,19 @@ def test_global_generators_are_the_elements_own_in_processes():
         (Dataset.range(9).batch(4).unbatch().skip(7), [7, 8]),
         (Dataset.range(9).batch(4).rebatch(6), [[0, 1, 2, 3, 4, 5], [6, 7, 8]]),
         (Dataset.range(20).filter(functions.is_odd).skip(2).take(3), [5, 7, 9]),
+        (Dataset.range(2).repeat(3).unique(), [0, 1]),
+        (
+            Dataset.choose_from(
+                Dataset.range(2).repeat(2), [Dataset.range(3), Dataset.range(10, 13)]
+            ),
+            [0, 10, 1, 11],
+        ),
+        (
+            Dataset.range(5)
+            .map(functions.as_long_as)
+            .bucket_by_length(boundaries=[3], batch_sizes=[2, 2]),
+            [[[0], [0]], [[0, 1, 2, 0], [0, 1, 2, 3]], [[0, 1]]],
+        ),
         (Dataset.range(5).filter(functions.is_odd).repeat(2).batch(3), [[1, 3, 1], [3]]),
     ],
     ids=repr,
@@ -210,6 +223,17 @@ def test_partial_shuffles_lose_nothing_and_are_shuffles():
         assert sorted(first) == sorted(second)
         assert first != second != sorted(second)
         assert len(set(first)) == 500
+
+
+def test_samples_are_drawn_as_often_as_their_weights_say():
+    three = [Dataset.range(0, 1000), Dataset.range(1000, 2000), Dataset.range(2000, 3000)]
+    dataset = Dataset.sample_from(three, weights=[0.7, 0.3, 0], seed=4)
+    with dataset.build(workers=1) as feed:
+        numbers = passed(feed)
+    assert sorted(numbers) == list(range(2000))
+    first = [number < 1000 for number in numbers[:1000]]
+    assert 620 < sum(first) < 780
+    assert [n for n in numbers if n < 1000] == list(range(1000))
 
 
 def test_text_files_give_their_lines_and_records(tmp_path):

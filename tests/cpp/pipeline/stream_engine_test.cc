@@ -216,6 +216,18 @@ TEST_P(Streams, closing_in_the_middle_ends_the_iteration) {
   EXPECT_EQ(numbers_of(*held), (Numbers{1, 3, 5}));
 }
 
+TEST(StreamEngine, a_stream_that_never_gives_anything_can_be_closed) {
+  auto none = [](const Example&, SampleContext&) { return false; };
+  Loader feed =
+      Dataset::range(0, 10).repeat().filter(none).filter(none).batch(2).build({.workers = 1});
+  std::thread closer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    feed.close();
+  });
+  EXPECT_THROW((void)feed.next(), Error);
+  closer.join();
+}
+
 TEST_P(Streams, many_states_of_many_feeds_leave_nothing_behind) {
   Dataset dataset = Dataset::range(0, 5000).filter(odd).batch(16);
   for (int round = 0; round < 20; ++round) {
