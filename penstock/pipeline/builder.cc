@@ -15,9 +15,9 @@ Built Builder::build(const Node& node) {
   for (const Node::Ref& input : node.inputs()) {
     inputs.push_back(build(*input));
     if (inputs.back().stream != nullptr && !node.takes_streams()) {
-      throw Error(
-          Code::kInvalidArgument, node.title(),
-          "cannot follow " + titles_.back() + ", whose elements only come one after the other");
+      throw Error(Code::kInvalidArgument, node.title(),
+                  "cannot follow " + titles_.back() +
+                      ", whose elements only come one after the other" + node.instead_of_streams());
     }
   }
   titles_.push_back(node.title());

@@ -85,6 +85,7 @@ class Chunk {
   std::vector<std::pair<uint32_t, Failure>>& failures() { return failures_; }
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
   std::vector<std::pair<uint32_t, Failure>>& notes() { return notes_; }
+  const std::vector<std::pair<uint32_t, Failure>>& notes() const { return notes_; }
 
  private:
   struct Column {

@@ -67,7 +67,7 @@ std::optional<Cursor::Made> Cursor::take() {
       if (begin) go_to(*begin);
       parcel = make();
     } catch (...) {
-      if (begin) parcel.before = begin->place;
+      parcel.before = begin ? begin->place : before_;
       parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
     }
     lock.lock();
@@ -102,7 +102,7 @@ void Cursor::run() {
       if (begin) go_to(*begin);
       parcel = make();
     } catch (...) {
-      if (begin) parcel.before = begin->place;
+      parcel.before = begin ? begin->place : before_;
       parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
     }
     lock.lock();
@@ -124,11 +124,14 @@ void Cursor::run() {
 }
 
 void Cursor::close() {
+  std::deque<Made> dropped;
   {
     std::lock_guard lock(mutex_);
     if (closed_) return;
     closed_ = true;
+    dropped.swap(made_);
   }
+  drop(dropped);
   asked_.notify_all();
   there_();
 }
@@ -152,7 +155,7 @@ Cursor::Made Cursor::make() {
   if (failed_) return *std::exchange(failed_, std::nullopt);
   Made made;
   const uint64_t wanted = plan_->stream_rows();
-  made.before = {ordinal_, 0, std::make_shared<State>(reader_->save())};
+  made.before = before_ = {ordinal_, 0, std::make_shared<State>(reader_->save())};
   scratch_.empty();
   GatherParcel::Gathered gathered;
   try {

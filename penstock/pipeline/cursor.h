@@ -91,6 +91,7 @@ class Cursor {
   std::unique_ptr<StreamReader> reader_;
   GatherParcel gathered_;
   uint64_t ordinal_ = 0;
+  Place before_;                // where the parcel in work begins
   std::optional<Made> failed_;  // what comes after the rows that were before it
 
   std::mutex mutex_;

@@ -32,6 +32,8 @@ void Feed::drain() {
     Post& post = board_.post_at(seq);
     if (post.slot_bytes != 0) arena_.release(arena_.region()->base() + post.slot_offset);
     post.slot_bytes = 0;
+    if (post.indices_offset != 0) arena_.release(arena_.region()->base() + post.indices_offset);
+    post.indices_offset = 0;
   }
   arena_.trim();
 }

@@ -39,6 +39,9 @@ GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, uint64_t wante
       }
       gathered.forgiven.push_back(std::move(failure));
     }
+    for (auto& [row, lost] : chunk_.notes()) {
+      if (row < good) gathered.forgiven.push_back(std::move(lost));
+    }
     const uint64_t alive =
         good == Chunk::kRows ? chunk_.alive() : chunk_.alive() & ((uint64_t{1} << good) - 1);
     const auto rows = static_cast<uint32_t>(__builtin_popcountll(alive));

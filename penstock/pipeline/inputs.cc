@@ -20,6 +20,11 @@ bool any_costly(std::span<const IndexedRef> inputs) {
                      [](const IndexedRef& input) { return input->costly(); });
 }
 
+bool any_python(std::span<const IndexedRef> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const IndexedRef& input) { return input->python(); });
+}
+
 bool any_stream(const std::vector<Built>& inputs) {
   return std::any_of(inputs.begin(), inputs.end(),
                      [](const Built& input) { return input.stream != nullptr; });

@@ -159,7 +159,9 @@ std::optional<Example> LoaderEngine::take_next() {
         running_.reset();
         leave_epoch();
         bool over = pass != UINT64_MAX && next % pass == 0;
+        // Of rounds without end that give nothing the next ones will not either.
         if (over || steps() == 0) return std::nullopt;
+        if (++empty_ > 1 && pass == UINT64_MAX) return std::nullopt;
         enter_epoch(next);
         break;
       }
@@ -167,7 +169,10 @@ std::optional<Example> LoaderEngine::take_next() {
         raise_failed();
         break;
       case Feed::Poll::kBatch:
-        if (auto batch = take()) return batch;
+        if (auto batch = take()) {
+          empty_ = 0;
+          return batch;
+        }
         break;  // all of it was skipped
       case Feed::Poll::kWait:
         if (inline_ == nullptr) {

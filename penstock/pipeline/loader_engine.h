@@ -101,6 +101,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   std::unique_ptr<Fulfiller> inline_;
   LoaderCrew crew_;
   uint64_t serial_ = 0;
+  uint32_t empty_ = 0;    // epochs in a row that gave nothing
   bool resumed_ = false;  // the position was set by restore() or steps()
 
   mutable std::mutex notes_;

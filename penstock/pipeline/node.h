@@ -47,6 +47,8 @@ class Node {
 
   // Whether build() takes inputs that are streams.
   virtual bool takes_streams() const { return false; }
+  // Where it does not: what to do, behind "... one after the other".
+  virtual std::string instead_of_streams() const { return {}; }
 
   const std::vector<Ref>& inputs() const { return inputs_; }
 

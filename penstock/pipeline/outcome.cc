@@ -8,6 +8,20 @@ bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outc
   return true;
 }
 
+std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out) {
+  std::vector<Outcome::Loss> losses;
+  for (const Failure& lost : left_out) {
+    losses.push_back({0,
+                      lost.position,
+                      lost.replaced,
+                      lost.stage + ": " + text_of(lost.error),
+                      nullptr,
+                      {},
+                      false});
+  }
+  return losses;
+}
+
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/memory/example.h"
+#include "penstock/pipeline/chunk.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
@@ -32,6 +33,9 @@ struct Outcome {
 
 // Finishes the slot with `outcome`; where the ticket was taken away meanwhile, it goes.
 bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome);
+
+// Of elements that were left out before there was a row for them.
+std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out);
 
 // "what()" of an exception, for the list of losses.
 std::string text_of(const std::exception_ptr& error);

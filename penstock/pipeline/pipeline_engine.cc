@@ -55,7 +55,7 @@ PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOpt
 }
 
 void PipelineEngine::start_others() {
-  if (cursor_ == nullptr) return;
+  if (cursor_ == nullptr || reading_.joinable()) return;
   reading_ = std::thread([engine = shared_from_this(), this] {
     os::block_all_signals();
     cursor_->run();
@@ -78,6 +78,13 @@ void PipelineEngine::raise_failed() {
   if (!failed) throw Error(Code::kInternal, "stream", "a failure without a reason");
   const Position& at = feed_->position();
   raise({at.epoch, at.step, failed->position, failed->stage, 0, failed->error});
+}
+
+// What was lost behind the last batch.
+void PipelineEngine::leave_epoch() {
+  if (cursor_ == nullptr) return;
+  PlanTickets::Leftover behind = tickets().take_leftover(feed_->position());
+  note(losses_of(behind.losses), behind.epoch);
 }
 
 std::unique_ptr<Fulfiller> PipelineEngine::make_worker() {

@@ -32,6 +32,7 @@ class PipelineEngine : public LoaderEngine {
   void start_others() override;
   void close_others() override;
   void raise_failed() override;
+  void leave_epoch() override;
   uint64_t epochs_per_pass() const override { return plan_->rounds(); }
   uint64_t index_of(const Ticket& ticket, uint32_t row) const override;
   void describe(Snapshot& snapshot) const override;

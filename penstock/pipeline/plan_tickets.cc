@@ -42,6 +42,7 @@ Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
   }
   if (made->end) {
     begun_ = false;
+    leftover_ = {at.epoch, std::exchange(record.forgiven, {})};
     return Described::kEnd;
   }
   const uint64_t per = plan_->per_output();
@@ -69,6 +70,7 @@ void PlanTickets::restore(const Position& at, Cursor::Place place) {
   records_.push_back({at, std::move(place), {}});
   begun_ = false;
   failure_.reset();
+  if (leftover_.epoch >= at.epoch) leftover_ = {};
 }
 
 std::vector<Failure> PlanTickets::take_forgiven(const Position& at) {
@@ -76,6 +78,11 @@ std::vector<Failure> PlanTickets::take_forgiven(const Position& at) {
     if (record.at == at) return std::exchange(record.forgiven, {});
   }
   return {};
+}
+
+PlanTickets::Leftover PlanTickets::take_leftover(const Position& at) {
+  if (at.epoch <= leftover_.epoch) return {};
+  return std::exchange(leftover_, {});
 }
 
 std::optional<Failure> PlanTickets::take_failure() { return std::exchange(failure_, std::nullopt); }

@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "penstock/pipeline/cursor.h"
@@ -33,6 +34,12 @@ class PlanTickets : public Tickets {
   void restore(const Position& at, Cursor::Place place);
   // What was left out on the way to the ticket.
   std::vector<Failure> take_forgiven(const Position& at);
+  // The same behind the last ticket of an epoch that ended, once the position has left it.
+  struct Leftover {
+    uint64_t epoch = 0;
+    std::vector<Failure> losses;
+  };
+  Leftover take_leftover(const Position& at);
   // What the stream failed with, in place of the ticket at the position; once.
   std::optional<Failure> take_failure();
 
@@ -50,6 +57,7 @@ class PlanTickets : public Tickets {
   std::deque<Record> records_;  // of successive tickets; the last is the one that comes next
   bool begun_ = false;          // the cursor is at the last record
   std::optional<Failure> failure_;
+  Leftover leftover_;
 };
 
 }  // namespace penstock

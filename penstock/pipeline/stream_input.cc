@@ -83,6 +83,9 @@ void pass_row(const Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
     }
     return out.fail(to, {});
   }
+  for (const auto& [row, lost] : in.notes()) {
+    if (row == from) out.note(to, lost);
+  }
   settle_alike(in.spec(), out);
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));

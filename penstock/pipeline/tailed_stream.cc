@@ -53,10 +53,15 @@ class TailedStream : public Streamed {
       auto gathered = gathered_.gather(*stream_, wanted, first);
       uint64_t rows = gathered.rows / built_.per_output;
       if (gathered.failure && built_.per_output != 1) rows = 0;
-      if (!gathered.failure && !built_.whole_outputs && gathered.rows % built_.per_output != 0)
+      if (!gathered.failure && !built_.whole_outputs && gathered.rows % built_.per_output != 0) {
         ++rows;
-      if (rows == 0 && !gathered.failure) return 0;
-      out.reset(built_.tail->spec(), static_cast<uint32_t>(rows) + (gathered.failure ? 1 : 0));
+      }
+      // What was left out on the way is told with the first row, or stands alone.
+      uint64_t lost = gathered.failure ? 1 : 0;
+      if (rows == 0) lost += std::min<uint64_t>(gathered.forgiven.size(), Chunk::kRows - 1);
+      const auto all = static_cast<uint32_t>(rows + lost);
+      if (all == 0) return 0;
+      out.reset(built_.tail->spec(), all);
       if (rows != 0) {
         memory_.resize(Parcel::bytes_of(gathered_.elements()) + 64);
         std::byte* at = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64);
@@ -68,9 +73,17 @@ class TailedStream : public Streamed {
         tail_->fetch({epoch_, 0}, std::span<const uint64_t>(positions.data(), rows), out, 0);
         own_.parcel = nullptr;
       }
-      if (gathered.failure) out.fail(static_cast<uint32_t>(rows), *gathered.failure);
+      auto row = static_cast<uint32_t>(rows);
+      for (Failure& left_out : gathered.forgiven) {
+        if (rows != 0) {
+          out.note(0, std::move(left_out));
+        } else if (row + 1 < Chunk::kRows) {
+          out.fail(row++, std::move(left_out));
+        }
+      }
+      if (gathered.failure) out.fail(row, *gathered.failure);
       ordinal_ += rows;
-      return static_cast<uint32_t>(rows) + (gathered.failure ? 1 : 0);
+      return all;
     }
 
     State save() const override { return {{"ordinal", ordinal_}, {"state", stream_->save()}}; }

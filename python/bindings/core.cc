@@ -42,8 +42,8 @@ Core::Core(nb::dict s)
   processes_ = setting<bool>(s, "processes");
 
   Feed::Options options;
-  options.queue = setting<uint32_t>(s, "queue");
   options.workers = setting<uint32_t>(s, "workers");
+  options.queue = setting<uint32_t>(s, "queue");
   options.max_bytes = setting<uint64_t>(s, "max_bytes");
   options.ordered = setting<bool>(s, "ordered");
   options.pause_at_epochs = setting<bool>(s, "pause");
@@ -57,6 +57,7 @@ Core::Core(nb::dict s)
     // Elements that go through the feed by the chunk and come out one by one have one place only.
     if (!pipeline_->batched() && rows > 1) options.ordered = true;
     if (pipeline_->stream() != nullptr) options.ordered = true;
+    if (pipeline_->stream() != nullptr && options.workers == 0) options.queue = 1;
   }
   shape_.granules = (rows + options.granule_rows - 1) / options.granule_rows;
   shape_.workers = std::max(setting<uint32_t>(s, "places"), 1u);

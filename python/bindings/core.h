@@ -94,6 +94,8 @@ class Core {
   nanobind::object take_held();
   nanobind::object object_of(const PlanOutput::Item& item);
   std::vector<Outcome::Loss> plan_losses(Unit& unit);
+  void note_plan_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch);
+  void note_leftover();
   PlanTickets& plan_tickets() { return static_cast<PlanTickets&>(*tickets_); }
   [[noreturn]] void raise_stream_failure();
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
@@ -123,6 +125,7 @@ class Core {
   std::unique_ptr<Feed> feed_;
   std::shared_ptr<const Plan> pipeline_;  // of a Dataset
   std::unique_ptr<Cursor> cursor_;        // of one with a stream
+  uint64_t delivered_epoch_ = 0;  // of the last batch of a Dataset, or where it was set to go on
   std::unique_ptr<PlanOutput> output_;
   std::unique_ptr<Fulfiller> inline_;
   std::vector<std::thread> threads_;

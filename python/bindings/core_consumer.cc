@@ -61,8 +61,12 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
       if (held.is_valid()) return held;
       // A pass of the user's may be several epochs of the feed.
       const uint64_t at = feed_->position().epoch;
+      note_leftover();
       if (pass_of(at) != pass_of(epoch) || pipeline_->known_length() == uint64_t{0}) {
         return nb::borrow(end_marker());
+      }
+      if (at != epoch && at > delivered_epoch_ + 1 && pipeline_->rounds() == kEndless) {
+        return nb::borrow(end_marker());  // a whole round gave nothing: the next ones will not
       }
       if (at != epoch) feed_->begin_epoch();  // a stream's next round is not made before
       epoch = at;
@@ -72,7 +76,10 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        if (pipeline_ != nullptr) continue;  // perhaps of one round only of the pass
+        if (pipeline_ != nullptr) {  // perhaps of one round only of the pass
+          if (PyErr_CheckSignals() != 0) throw nb::python_error();
+          continue;
+        }
         return nb::borrow(end_marker());
       case Feed::Poll::kFailed:
         raise_stream_failure();

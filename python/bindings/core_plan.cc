@@ -68,7 +68,8 @@ std::vector<Outcome::Loss> Core::plan_losses(Unit& unit) {
                       nb::cast<bool>(item[3]),
                       nb::cast<std::string>(item[2]),
                       nullptr,
-                      {}});
+                      {},
+                      nb::cast<bool>(item[4])});
   }
   return losses;
 }
@@ -105,25 +106,30 @@ nb::object Core::take_plan(Post& post) {
   const uint64_t bytes = unit.bytes;
   std::vector<Outcome::Loss> losses = plan_losses(unit);
   if (cursor_ != nullptr) {
-    for (Failure& lost : plan_tickets().take_forgiven({epoch, post.base, post.step})) {
-      losses.push_back({0,
-                        lost.position,
-                        lost.replaced,
-                        lost.stage + ": " + text_of(lost.error),
-                        nullptr,
-                        {},
-                        false});
-    }
+    auto before = losses_of(plan_tickets().take_forgiven({epoch, post.base, post.step}));
+    losses.insert(losses.end(), before.begin(), before.end());
   }
+  note_plan_losses(losses, epoch);
+  delivered_epoch_ = epoch;
+  auto item = output_->take(bytes, unit.worker, std::move(losses));
+  if (item) return object_of(*item);
+  return take_held();
+}
+
+void Core::note_plan_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch) {
   ConsumerCounters& counters = board_->consumer();
   for (const Outcome::Loss& loss : losses) {
     if (loss.error != nullptr) continue;  // it is raised, not lost
     (loss.replaced ? counters.replaced : counters.skipped).add_single_writer();
     losses_.push_back({epoch, loss.index, loss.reason});
   }
-  auto item = output_->take(bytes, unit.worker, std::move(losses));
-  if (item) return object_of(*item);
-  return take_held();
+}
+
+// What was lost behind the last batch of an epoch.
+void Core::note_leftover() {
+  if (cursor_ == nullptr) return;
+  PlanTickets::Leftover behind = plan_tickets().take_leftover(feed_->position());
+  note_plan_losses(losses_of(behind.losses), behind.epoch);
 }
 
 void Core::raise_stream_failure() {
@@ -148,6 +154,7 @@ uint64_t Core::pass_of(uint64_t epoch) const {
 }
 
 uint64_t Core::begin_pass(bool resumed) {
+  delivered_epoch_ = feed_->position().epoch;
   const Position& at = feed_->position();
   const uint64_t rounds = pipeline_->rounds();
   const uint64_t into = rounds == kEndless ? at.epoch : at.epoch % rounds;
@@ -157,6 +164,7 @@ uint64_t Core::begin_pass(bool resumed) {
     output_->drop_held();
     epoch = rounds == kEndless ? epoch + 1 : epoch - into + rounds;
     seek(epoch, 0, 0, {});
+    delivered_epoch_ = epoch;
   }
   return epoch;
 }
@@ -169,6 +177,7 @@ void Core::restore_plan(const std::string& state) {
   seek(place.position.epoch, place.position.base, place.position.step,
        {place.ahead.begin(), place.ahead.end()});
   output_->arrived(place);
+  delivered_epoch_ = place.position.epoch;
 }
 
 }  // namespace penstock::python

@@ -50,16 +50,29 @@ class DatasetIterator:
         InvalidArgument
             The state was taken of another chain; the text says which stage differs.
         """
+        self._have_a_loader()
         self._loader.restore(state)
+        if not self._own:
+            self._dataset._go_on_behind(self._loader._pass_of(int(state["epoch"])))
         self._begin()
 
     def reset(self, dataset: Dataset | None = None) -> None:
         """Begin the next pass; or a pass over another Dataset: other files, other parameters."""
         if dataset is not None:
+            loader = dataset.build()  # or it refuses, and nothing has changed
             if self._own:
                 self._loader.close()
-            self._dataset, self._loader, self._own = dataset, dataset.build(), True
+            self._dataset, self._loader, self._own = dataset, loader, True
+        else:
+            self._have_a_loader()
+            if not self._own:
+                self._loader._go_to_pass(self._dataset._take_pass())
         self._begin()
+
+    def _have_a_loader(self) -> None:
+        """A later iterator of the Dataset may have taken over the one that was shared."""
+        if not self._own and not self._dataset._is_latest(self):
+            self._loader, self._own = self._dataset.build(), True
 
     def _begin(self) -> None:
         self._next = iter(self._loader).__next__
@@ -72,4 +85,5 @@ class DatasetIterator:
     def close(self) -> None:
         """End the workers. Batches that are held stay valid."""
         self._over = True
-        self._loader.close()
+        if self._own or self._dataset._is_latest(self):
+            self._loader.close()

@@ -148,8 +148,11 @@ class Started:
                 os.close(pidfd)
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at the interpreter's end modules are half gone
+        # At the interpreter's end modules are half gone, contextlib too.
+        try:  # noqa: SIM105
             self.close()
+        except Exception:
+            pass
 
 
 class Launcher:

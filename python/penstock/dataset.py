@@ -284,8 +284,9 @@ class Dataset:
         Parameters
         ----------
         predicate : callable or native operation
-            Gets the element as a function of `map` does, and returns a boolean. It is called in
-            order, by one thread of this process: do in a `map` before it what takes long.
+            Gets the element as a function of `map` does, and returns a boolean. It, and for now
+            also what is above it in the chain, is called in order, by one thread of this process:
+            do behind it, in a `map`, what takes long.
         """
         return self._judged("filter", predicate)
 
@@ -551,17 +552,31 @@ class Dataset:
         from ._iterator import DatasetIterator
 
         with self._lock:
-            epoch = self._passes
-            self._passes += 1
+            epoch = self._take_pass()
             latest = None if self._latest is None else self._latest()
             if latest is not None and latest.under_way:
                 iterator = DatasetIterator(self, self.build(), epoch, own=True)
             else:
-                if self._loader is None or self._loader.closed:
+                # A forked child's copy is its parent's.
+                if self._loader is None or self._loader.closed or self._loader._foreign():
                     self._loader = self.build()
                 iterator = DatasetIterator(self, self._loader, epoch, own=False)
                 self._latest = weakref.ref(iterator)
             return iterator
+
+    def _take_pass(self) -> int:
+        with self._lock:
+            self._passes += 1
+            return self._passes - 1
+
+    def _go_on_behind(self, number: int) -> None:
+        """A pass was restored: the next one is that behind it."""
+        with self._lock:
+            self._passes = number + 1
+
+    def _is_latest(self, iterator: DatasetIterator) -> bool:
+        with self._lock:
+            return self._latest is not None and self._latest() is iterator
 
     def _alone(self) -> Dataset:
         """The same chain without what iterating leaves here: what a Loader may keep."""

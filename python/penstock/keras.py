@@ -73,7 +73,7 @@ def feed(
         max_queue_size=max_queue_size,
         **options,
     )
-    return StreamFeed(loader) if loader._plan.kind == "stream" else Feed(loader)
+    return StreamFeed(loader) if loader._endless_or_unknown() else Feed(loader)
 
 
 # ---- Keras' own dataset, where it has no __len__ -----------------------------------------------

@@ -294,8 +294,26 @@ class Loader:
     def _is_empty(self, taken_at: int) -> bool:
         """Whether a whole epoch gave nothing, since a batch of epoch `taken_at`."""
         if self._plan.kind == "plan":
-            return bool(self._plan.built.length == 0)
+            rounds = self._plan.built.rounds
+            if self._plan.built.length == 0 or rounds == _engine.ENDLESS:
+                return True
+            return bool(self._core.position()[0] > taken_at + rounds)
         return bool(self._core.position()[0] > taken_at + 1)
+
+    def _endless_or_unknown(self) -> bool:
+        """Whether only running it tells how many batches there are."""
+        if self._plan.kind != "plan":
+            return self._plan.kind == "stream"
+        built = self._plan.built
+        return built.length is None or _engine.ENDLESS in (built.length, built.rounds)
+
+    def _foreign(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
+        return self._pid != os.getpid()
+
+    def _pass_of(self, epoch: int) -> int:
+        rounds = self._plan.built.rounds
+        return epoch if rounds == _engine.ENDLESS else epoch // int(rounds)
 
     def _go_to_pass(self, number: int) -> None:
         """For a Dataset: the next ``for`` is this pass, counted from 0."""
@@ -382,9 +400,9 @@ class Loader:
         """
         if self._plan.kind == "plan":
             with self._lock:
+                self._core.restore_plan(json.dumps(state))  # or it refuses, and nothing has changed
                 self._serial += 1
                 self._core.set_serial(self._serial)
-                self._core.restore_plan(json.dumps(state))
                 self._resumed = True
             return
         epoch, batches, ahead = read_state(state, self.state(), self._rank, self._world)

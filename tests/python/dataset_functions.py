@@ -149,3 +149,15 @@ def keeps_even(element: dict[str, Any]) -> bool:
 
 def is_small(number: Any) -> bool:
     return bool(number < 4)
+
+
+def never(value: Any) -> bool:
+    return False
+
+
+def pid(value: Any) -> str:
+    return str(os.getpid())
+
+
+def always(value: Any) -> bool:
+    return True

@@ -237,7 +237,8 @@ def test_ctrl_c_ends_a_pass_and_leaves_nothing(tmp_path):
     with open(path, "wb") as file:
         file.truncate(1 << 40)
     command = [sys.executable, "-m", "penstock", "convert", str(path), str(tmp_path / "out")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also behind "&"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **heard) as process:
         deadline = time.monotonic() + 30
         while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)

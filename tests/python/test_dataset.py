@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import math
+import os
 import pickle
 from typing import Any
 
@@ -502,6 +503,77 @@ def test_a_generator_that_raises_does_so_at_its_place(mode):
     with dataset.map(functions.as_it_is).batch(4).build(**options(mode)) as feed, raises:
         for batch in feed:
             assert batch.tolist() == [0, 1, 2, 3]
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_what_was_lost_on_the_way_cuts_off_no_rows(mode):
+    skipped = Dataset.range(20).map(functions.refuses_seven).on_error("skip").batch(5)
+    with skipped.map(functions.as_it_is).build(**options(mode)) as feed:
+        assert passed(feed)[1] == [5, 6, 8, 9]
+        assert len(passed(feed)) == 4
+        assert feed.stats()["skipped"] >= 2
+    replaced = Dataset.range(20).map(functions.refuses_seven).on_error("replace")
+    with replaced.map(functions.as_it_is).batch(5).build(**options(mode)) as feed:
+        assert [len(batch) for batch in feed] == [5, 5, 5, 5]
+    with replaced.filter(functions.always).batch(5).build(**options(mode)) as feed:
+        assert [len(batch) for batch in feed] == [5, 5, 5, 5]
+        assert feed.stats()["replaced"] >= 1
+
+
+@each((INLINE, THREADS), ())
+def test_rounds_that_give_nothing_come_to_an_end(mode):
+    nothing = Dataset.range(10).filter(functions.never)
+    with nothing.repeat().build(**options(mode)) as feed:
+        assert list(feed) == []
+        with pytest.raises(penstock.InvalidArgument, match="empty"):
+            list(feed.steps(2))
+    with nothing.build(**options(mode)) as feed:
+        assert list(feed) == []
+        with pytest.raises(penstock.InvalidArgument, match="empty"):
+            list(feed.steps(2))
+
+
+def test_a_refused_restore_changes_nothing():
+    with Dataset.range(6).build(workers=0) as feed:
+        iterator = iter(feed)
+        assert next(iterator) == 0
+        with pytest.raises(penstock.InvalidArgument):
+            feed.restore({})
+        assert passed(iterator) == [1, 2, 3, 4, 5]
+
+
+def test_functions_below_other_stages_run_in_processes_too():
+    there = Dataset.interleave([Dataset.range(4).map(functions.pid)], cycle=1).on_error("raise")
+    assert str(os.getpid()) not in list(there)
+
+
+def test_restored_iterators_go_on_with_the_passes_behind():
+    dataset = Dataset.range(12).shuffle(seed=1).batch(4)
+    with dataset.build(workers=0) as feed:
+        expected = [passed(feed) for _ in range(4)]
+    for _ in dataset:
+        pass
+    iterator = iter(dataset)
+    next(iterator)
+    state = iterator.state()
+    again = Dataset.range(12).shuffle(seed=1).batch(4)
+    iterator = iter(again)
+    iterator.restore(state)
+    assert passed(iterator) == expected[1][1:]
+    assert [passed(again), passed(again)] == expected[2:]
+
+
+def test_an_iterator_that_was_overtaken_disturbs_nobody():
+    dataset = Dataset.range(6).batch(2)
+    old = iter(dataset)
+    assert len(list(old)) == 3
+    new = iter(dataset)
+    next(new)
+    old.reset()
+    assert len(list(old)) == 3
+    assert len(list(new)) == 2
+    old.close()
+    assert len(list(dataset)) == 3
 
 
 def test_a_stream_has_no_length_and_says_what_it_cannot():

@@ -29,6 +29,7 @@ class Concatenate : public Indexed {
   }
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return any_costly(inputs_); }
+  bool python() const override { return any_python(inputs_); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }

@@ -21,6 +21,7 @@ class OnErrorStage : public Indexed {
   uint64_t length(uint64_t base) const override { return input_->length(base); }
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
+  bool python() const override { return input_->python(); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
   const Indexed& input() const { return *input_; }

@@ -18,6 +18,7 @@ class ShuffleNode : public Node {
   std::string title() const override;
   // Error kInvalidArgument: an input without end, or of more than 2^62 elements.
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  std::string instead_of_streams() const override { return ": give shuffle a buffer"; }
 
  private:
   uint64_t seed_;

@@ -193,6 +193,30 @@ TEST_P(Streams, skip_leaves_out_and_counts) {
   EXPECT_EQ(stats.losses[0].reason, "filter(fails): no 31");
 }
 
+bool fails_at_99(const Example& element, SampleContext& sample) {
+  if (number_of(element) % 100 == 99) throw std::runtime_error("no 99");
+  return odd(element, sample);
+}
+
+TEST_P(Streams, what_is_lost_behind_the_last_batch_counts_too) {
+  LoaderOptions skip = options();
+  skip.on_error = OnError::kSkip;
+  auto none = [](const Example& element, SampleContext&) { return number_of(element) > 50; };
+  for (const Dataset& dataset :
+       {Dataset::range(0, 100).filter(fails_at_99, "fails").batch(7),
+        Dataset::range(98, 100).filter(fails_at_99, "fails").batch(7),
+        Dataset::range(0, 100).filter(fails_at_99, "fails").map(times(1)).filter(none).batch(7)}) {
+    Loader feed = dataset.build(skip);
+    (void)pass_of(feed);
+    EXPECT_EQ(feed.stats().skipped, 1u);
+    (void)pass_of(feed);
+    EXPECT_EQ(feed.stats().skipped, 2u);
+    ASSERT_EQ(feed.stats().losses.size(), 2u);
+    EXPECT_EQ(feed.stats().losses[0].epoch, 0u);
+    EXPECT_EQ(feed.stats().losses[1].epoch, 1u);
+  }
+}
+
 TEST_P(Streams, closing_in_the_middle_ends_the_iteration) {
   auto slow = [](const Example& element, SampleContext& sample) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -246,7 +270,7 @@ TEST(StreamEngine, what_needs_indices_says_so) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "shuffle(seed=1): cannot follow filter(function), whose elements only come one "
-                 "after the other");
+                 "after the other: give shuffle a buffer");
   }
 }
 
