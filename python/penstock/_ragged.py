@@ -67,7 +67,7 @@ def ragged(array: npt.ArrayLike, axes: int | Sequence[int] = 0) -> RaggedArray:
 
     Examples
     --------
-    >>> penstock.Dataset.items(texts).map(lambda text: {"tokens": penstock.ragged(tokenize(text))})
+    >>> penstock.Dataset.source(texts).map(lambda text: {"tokens": penstock.ragged(tokenize(text))})
     """
     plain = np.asarray(array)
     wanted = axes if isinstance(axes, Sequence) else [axes]
