@@ -1,7 +1,7 @@
 """Speed and memory against the peers: every case, in rounds, each entry in a process of its own.
 
-    make bench                 everything, about forty minutes
-    make bench QUICK=1         the short form, about seven minutes
+    make bench                 everything
+    make bench QUICK=1         the short form
     python bench/run.py --only small,order --rounds 7
 
 Prints, per case, every entry's median and spread over the rounds, how much better ours is, and

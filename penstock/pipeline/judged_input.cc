@@ -67,4 +67,17 @@ void JudgedInput::check(const ElementSpec& verdict) const {
               "the predicate gives " + verdict.to_string() + ", and not one boolean");
 }
 
+JudgedStage::JudgedStage(StreamedRef input, OpRef predicate, uint32_t operation, std::string title)
+    : input_(std::move(input)),
+      predicate_(std::move(predicate)),
+      operation_(operation),
+      title_(std::move(title)) {
+  if (SpecRef spec = input_->spec()) (void)predicate_->result(*spec);
+}
+
+std::optional<uint64_t> JudgedStage::length() const {
+  if (input_->length() == uint64_t{0}) return 0;
+  return std::nullopt;
+}
+
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "penstock/pipeline/op.h"
@@ -47,6 +48,29 @@ class JudgedInput {
   uint64_t epoch_ = 0;
   uint64_t holds_ = 0;   // by row of the input's chunk
   uint64_t judged_ = 0;  // elements of the epoch
+};
+
+// A stage that passes some elements of its input on, going by what a predicate says of them. How
+// many there are only running it tells.
+class JudgedStage : public Streamed {
+ public:
+  // Error kInvalidArgument: the predicate cannot be applied to such elements.
+  JudgedStage(StreamedRef input, OpRef predicate, uint32_t operation, std::string title);
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override;
+  bool python() const override { return predicate_->python() || input_->python(); }
+
+ protected:
+  JudgedInput input(const Context& context) const {
+    return {*input_, *predicate_, operation_, title_, context};
+  }
+
+ private:
+  StreamedRef input_;
+  OpRef predicate_;
+  uint32_t operation_;
+  std::string title_;
 };
 
 }  // namespace penstock

@@ -29,7 +29,8 @@ class Dataset:
     Iterating over it is one pass. The workers stay alive between passes, and the n-th pass of one
     Dataset object is epoch n - 1: shuffled anew, with new random numbers. Native stages are run by
     threads of the engine. As soon as a Python function is in the chain it is run by processes, each
-    of which runs the whole chain.
+    of which runs the whole chain; in front of a stage that is a stream, such as `filter`, functions
+    run in this process.
 
     Notes
     -----

@@ -9,22 +9,10 @@
 namespace penstock {
 namespace {
 
-class Filter : public Streamed {
+class Filter : public JudgedStage {
  public:
-  Filter(StreamedRef input, OpRef predicate, uint32_t operation, std::string title)
-      : input_(std::move(input)),
-        predicate_(std::move(predicate)),
-        operation_(operation),
-        title_(std::move(title)) {
-    if (SpecRef spec = input_->spec()) (void)predicate_->result(*spec);
-  }
+  using JudgedStage::JudgedStage;
 
-  SpecRef spec() const override { return input_->spec(); }
-  std::optional<uint64_t> length() const override {
-    if (input_->length() == uint64_t{0}) return 0;
-    return std::nullopt;
-  }
-  bool python() const override { return predicate_->python() || input_->python(); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -32,8 +20,7 @@ class Filter : public Streamed {
  private:
   class Reader : public StreamReader {
    public:
-    Reader(const Filter& stage, Context& context)
-        : input_(*stage.input_, *stage.predicate_, stage.operation_, stage.title_, context) {}
+    Reader(const Filter& stage, Context& context) : input_(stage.input(context)) {}
 
     void begin(uint64_t epoch) override { input_.begin(epoch); }
     uint32_t next(uint32_t most, Chunk& out) override {
@@ -57,11 +44,6 @@ class Filter : public Streamed {
     JudgedInput input_;
     PickedRows picked_;
   };
-
-  StreamedRef input_;
-  OpRef predicate_;
-  uint32_t operation_;
-  std::string title_;
 };
 
 }  // namespace

@@ -11,22 +11,10 @@
 namespace penstock {
 namespace {
 
-class TakeWhile : public Streamed {
+class TakeWhile : public JudgedStage {
  public:
-  TakeWhile(StreamedRef input, OpRef predicate, uint32_t operation, std::string title)
-      : input_(std::move(input)),
-        predicate_(std::move(predicate)),
-        operation_(operation),
-        title_(std::move(title)) {
-    if (SpecRef spec = input_->spec()) (void)predicate_->result(*spec);
-  }
+  using JudgedStage::JudgedStage;
 
-  SpecRef spec() const override { return input_->spec(); }
-  std::optional<uint64_t> length() const override {
-    if (input_->length() == uint64_t{0}) return 0;
-    return std::nullopt;
-  }
-  bool python() const override { return predicate_->python() || input_->python(); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -34,8 +22,7 @@ class TakeWhile : public Streamed {
  private:
   class Reader : public StreamReader {
    public:
-    Reader(const TakeWhile& stage, Context& context)
-        : input_(*stage.input_, *stage.predicate_, stage.operation_, stage.title_, context) {}
+    Reader(const TakeWhile& stage, Context& context) : input_(stage.input(context)) {}
 
     void begin(uint64_t epoch) override {
       over_ = false;
@@ -65,11 +52,6 @@ class TakeWhile : public Streamed {
     PickedRows picked_;
     bool over_ = false;
   };
-
-  StreamedRef input_;
-  OpRef predicate_;
-  uint32_t operation_;
-  std::string title_;
 };
 
 }  // namespace
