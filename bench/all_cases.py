@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from cases import (
     array_pipeline,
+    channel,
     counters,
     far,
+    hogwild,
+    hogwild_sparse,
     in_memory,
     large_items,
     latency,
+    loop,
     memory,
+    network,
     order,
+    publish,
     samples,
+    server,
+    server_kill,
     small_items,
     stages,
     tfrecord,
+    updates,
 )
 from harness import Case
 
@@ -30,6 +39,15 @@ _MODULES = (
     stages,
     latency,
     memory,
+    updates,
+    hogwild,
+    hogwild_sparse,
+    publish,
+    server,
+    server_kill,
+    network,
+    channel,
+    loop,
     counters,
 )
 

@@ -1,8 +1,9 @@
-"""How the peers are set up: what several cases have in common."""
+"""How the peers are set up, and processes that a case speaks with: what several have in common."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -70,7 +71,6 @@ def side_by_side(module: str, function: str, *arguments: Any) -> tuple[float, li
     Returns the seconds from before their start to after their end, and what each returned.
     """
     import json
-    import subprocess
     import time
 
     line = (
@@ -90,3 +90,80 @@ def side_by_side(module: str, function: str, *arguments: Any) -> tuple[float, li
     said = [process.communicate()[0] for process in running]
     spent = time.perf_counter() - began
     return spent, [json.loads(text) for text in said]
+
+
+class Program:
+    """A module of this folder as a process of its own, which says and is told things in lines."""
+
+    def __init__(self, module: str, *arguments: Any) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=os.path.dirname(os.path.abspath(__file__)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def hear(self) -> str:
+        """Wait for its next line; an empty one if it has ended."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def go(self) -> None:
+        """Give it a line, which it waits for."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+_RAY: dict[str, Any] = {
+    "namespace": "bench",
+    "log_to_driver": False,
+    "configure_logging": False,
+    "_node_ip_address": "127.0.0.1",
+}
+
+
+def ray_head(room: int) -> str:
+    """Start a cluster of this process's own, until `ray_end`; return where others find it.
+
+    `room` is its store's, in bytes. Its processes know each other by a token, which ray reads from
+    the environment when it is imported.
+    """
+    import secrets
+    import tempfile
+
+    os.environ.update(
+        RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32)
+    )
+    import ray
+
+    _RAY["_temp_dir"] = tempfile.mkdtemp(prefix="ray-")
+    begun = ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=room,
+        **_RAY,
+    )
+    return str(begun.address_info["gcs_address"])
+
+
+def ray_end() -> None:
+    import shutil
+
+    import ray
+
+    ray.shutdown()
+    shutil.rmtree(_RAY.pop("_temp_dir"), ignore_errors=True)
+
+
+def ray_join(address: str) -> None:
+    """Be a driver of the cluster of `ray_head`; for a process that one has started."""
+    import ray
+
+    ray.init(address=address, **_RAY)

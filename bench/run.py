@@ -3,9 +3,10 @@
     make bench                 everything
     make bench QUICK=1         the short form
     python bench/run.py --only small,order --rounds 7
+    python bench/run.py --only loop --update      in place of what make bench kept of it
 
 Prints, per case, every entry's median and spread over the rounds, how much better ours is, and
-whether the targets are met; keeps all of it as JSON (bench/table.py makes the README's table).
+whether the targets are met; keeps all of it as JSON (bench/table.py prints tables of it).
 Entries take turns within a round, and each round begins with another entry. An entry that other
 processes disturbed (they took more of the machine than --calm) is run again, twice at most.
 """
@@ -92,7 +93,7 @@ def run_case(case: Case, rounds: int, options: argparse.Namespace) -> dict[str, 
             runs[name].append(run_calm(case.key, name, size, options.calm))
     progress("")
     del size["data"]
-    return summarise(case, size, runs)
+    return {**summarise(case, size, runs), "rounds": rounds}
 
 
 def progress(text: str) -> None:
@@ -112,13 +113,24 @@ def arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=0, help="rounds of every case (3)")
     add("--calm", type=float, default=0.10, help="share of the machine that others may take")
     add("--data", default=str(HERE / "data"), help="where inputs are made, once")
+    add("--update", action="store_true", help="with --only: kept among the results of all cases")
     add("--json", type=Path, help="where the results go (bench/results/<machine>.json)")
     add("--list", action="store_true", help="print the cases and their entries, and stop")
     options = parser.parse_args()
     unknown = [key for key in options.only if key not in CASES]
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    if options.update and (options.quick or options.entries):
+        parser.error("--update keeps whole cases in their full form")
     return options
+
+
+def kept_before(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Cases that were measured before and are not now."""
+    if not options.update or not path.exists():
+        return []
+    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    return [case for case in cases if case["key"] in CASES and case["key"] not in options.only]
 
 
 def main() -> int:
@@ -134,21 +146,25 @@ def main() -> int:
     machine = describe_machine()
     form = "quick" if options.quick else "full"
     # What is not the whole of it stays local, and never takes the place of a full run.
-    whole = not (options.quick or options.only or options.entries)
+    whole = options.update or not (options.quick or options.only or options.entries)
     name = f"{name_of_machine(machine)}.{'json' if whole else 'local.json'}"
     path = options.json or HERE / "results" / name
     Path(options.data).mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"{machine['cores']} cores of {machine['processor']}, {rounds} rounds, {form} form\n")
     began = time.monotonic()
-    results: dict[str, Any] = {"machine": machine, "form": form, "rounds": rounds, "cases": []}
+    results: dict[str, Any] = {"machine": machine, "form": form}
+    before = kept_before(path, options)
+    measured: list[dict[str, Any]] = []
     for case in cases:
         done = run_case(case, rounds, options)
         print_case(done)
-        results["cases"].append(done)
+        measured.append(done)
+        order = list(CASES)
+        results["cases"] = sorted(before + measured, key=lambda case: order.index(case["key"]))
         results["seconds"] = round(time.monotonic() - began)
         path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    targets = [target for case in results["cases"] for target in case["targets"]]
+    targets = [target for case in measured for target in case["targets"]]
     verdicts = [target["met"] for target in targets]
     print(
         f"{verdicts.count(True)} targets met, {verdicts.count(False)} not, "

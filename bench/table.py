@@ -1,7 +1,8 @@
-"""Prints the README's table of a run that run.py kept.
+"""Prints tables of a run that run.py kept.
 
-python bench/table.py                          the newest file in bench/results
-python bench/table.py bench/results/X.json
+python bench/table.py                    the README's: ours beside the best peer, case by case
+python bench/table.py --full             that of docs/benchmarks.md: all entries, targets and limits
+python bench/table.py [--full] FILE      of that file; else of the newest in bench/results
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from summary import limit_text, number, shown
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def row(case: dict[str, Any]) -> str:
+def full_row(case: dict[str, Any]) -> str:
     """One case: ours, the peers and the limit by its first figure, and the targets."""
     key, figure = next(iter(case["figures"].items()))
     cells: dict[str, list[str]] = {"ours": [], "peer": [], "limit": []}
@@ -26,17 +27,13 @@ def row(case: dict[str, Any]) -> str:
         values = entry.get("figures", {}).get(key)
         if values is None:
             continue
-        name = entry["name"].removeprefix("penstock, ").removeprefix("limit: ")
+        name = short(entry["name"])
         if entry["role"] == "ours":
             cells["ours"].append(f"{name}: **{shown(values, figure['scale'])}**")
         else:
-            text = f"{name}: {number(values['median'] * figure['scale'])}"
-            times = entry["times"].get(key)
-            cells[entry["role"]].append(text + (f" (x {number(times['median'])})" if times else ""))
-    targets = case["targets"]
-    missed = [t for t in targets if t["met"] is False]
-    measured = [t for t in targets if t["met"] is not None]
-    met = f"{sum(1 for t in measured if t['met'])} of {len(measured)} targets"
+            cells[entry["role"]].append(beside(entry, key, figure))
+    missed = [target for target in case["targets"] if target["met"] is False]
+    met = met_of(case)
     if missed:
         met += "; not: " + ", ".join(
             t["says"]
@@ -45,31 +42,79 @@ def row(case: dict[str, Any]) -> str:
             for t in missed
         )
     title = f"{case['title']}; {figure['unit']}"
-    parts = [title, *("<br>".join(cells[role]) for role in cells), met]
-    return "| " + " | ".join(parts) + " |"
+    return line(title, *("<br>".join(cells[role]) for role in cells), met)
+
+
+def short_row(case: dict[str, Any]) -> str:
+    """One case: the first of ours, and of the peers and limits measured beside it the best."""
+    key, figure = next(iter(case["figures"].items()))
+    entries = [entry for entry in case["entries"] if key in entry.get("figures", {})]
+    ours = next((entry for entry in entries if entry["role"] == "ours"), None)
+    if ours is None:
+        return line(f"{case['title']}; {figure['unit']}", "not measured", "", "", met_of(case))
+    cells = [f"**{number(ours['figures'][key]['median'] * figure['scale'])}**"]
+    for role in ("peer", "limit"):
+        others = [
+            entry
+            for entry in entries
+            if entry["role"] == role
+            and entry["beside"] == ours["name"]
+            and (role == "limit" or key in entry["times"])
+        ]
+        best = min(
+            others,
+            key=lambda entry: entry["times"].get(key, {"median": 0.0})["median"],
+            default=None,
+        )
+        cells.append(beside(best, key, figure) if best else "")
+    return line(f"{case['title']}; {figure['unit']}", *cells, met_of(case))
+
+
+def short(name: str) -> str:
+    return name.removeprefix("penstock, ").removeprefix("limit: ")
+
+
+def beside(entry: dict[str, Any], key: str, figure: dict[str, Any]) -> str:
+    """What an entry reached, and how much better ours is."""
+    text = f"{short(entry['name'])}: {number(entry['figures'][key]['median'] * figure['scale'])}"
+    times = entry["times"].get(key)
+    return text + (f" (x {number(times['median'])})" if times else "")
+
+
+def met_of(case: dict[str, Any]) -> str:
+    measured = [target for target in case["targets"] if target["met"] is not None]
+    return f"{sum(1 for target in measured if target['met'])} of {len(measured)} targets"
+
+
+def line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> int:
-    files = sorted(RESULTS.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if len(sys.argv) < 2 and not files:
+    words = sys.argv[1:]
+    full = "--full" in words
+    named = [Path(word) for word in words if word != "--full"]
+    files = named or sorted(RESULTS.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not files:
         print("no results: run `make bench` first", file=sys.stderr)
         return 1
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else files[-1]
-    results = json.loads(path.read_text(encoding="utf-8"))
+    results = json.loads(files[-1].read_text(encoding="utf-8"))
     machine = results["machine"]
-    print("| case; unit | penstock | peers (ours is better by) | limit | met |")
+    peers = "peers (ours is better by)" if full else "the best peer (ours is better by)"
+    print(line("case; unit", "penstock", peers, "limit", "met"))
     print("|---|---|---|---|---|")
     for case in results["cases"]:
-        print(row(case))
+        print((full_row if full else short_row)(case))
+    rounds = sorted({case["rounds"] for case in results["cases"]})
     versions = ", ".join(
         f"{name} {version}"
         for name, version in machine["versions"].items()
         if version != "not installed"
     )
     print(
-        f"\nMedians (and spread) of {results['rounds']} rounds on {machine['cores']} cores of "
-        f"{machine['processor']}, {machine['memory_gib']:.0f} GiB, {machine['system']}, "
-        f"Python {machine['python']}; {versions}."
+        f"\nMedians {'(and spread) ' if full else ''}of {' to '.join(map(str, rounds))} rounds on "
+        f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gib']:.0f} GiB, "
+        f"{machine['system']}, Python {machine['python']}; {versions}."
     )
     return 0
 

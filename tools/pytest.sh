@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: pytest.sh PYTHON [pytest's arguments]: runs the slow tests. With CI=true, those that failed run once more, by
-# themselves, and only what fails again counts: they kill processes and time things, and another tenant of the machine
-# may stop all of them for seconds. What needed it stays in the log, under FLAKY.
+# usage: pytest.sh PYTHON [pytest's arguments]. With CI=true, tests that failed run once more, by themselves, and only
+# what fails again counts: many kill processes and wait for deadlines, and another tenant of the machine may stop all of
+# them for seconds. What needed it stays in the log, under FLAKY, and is to be mended.
 set -uo pipefail
 python=$1
 shift

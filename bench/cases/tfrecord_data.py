@@ -126,7 +126,9 @@ def build_program(size: Size) -> None:
 
     def build(part: Path) -> None:
         flags = ["-std=c++20", "-O3", "-march=native", f"-I{ROOT}", "-pthread"]
-        subprocess.run([compiler, *flags, *sources, "-lisal", "-o", str(part)], check=True)
+        subprocess.run(
+            [compiler, *flags, *sources, "-lisal", "-lsodium", "-o", str(part)], check=True
+        )
 
     once(program(size), build)
 

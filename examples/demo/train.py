@@ -4,7 +4,8 @@
 
 The network stays the same. Three times the data set does, too (sequence.py), and what changes is
 the one line that builds the feed; the fourth time the same images come from a TFRecord file through
-a pipeline (records.py). Ends with a table, and writes report.html about the last run.
+a pipeline (records.py). Ends with a table, and writes report.html about the last run. Then come the
+examples of asynchronous training, a line for each (asynchronous.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asynchronous import print_rows
 from digits import SIDE, list_images, write_digits
 from records import pipeline, write_records
 from sequence import DigitSequence
@@ -164,6 +166,7 @@ def main() -> int:
     print(f"{options.workers} workers, batches of {BATCH_SIZE}, epochs 2 to {options.epochs}:\n")
     print_table(runs)
     print(f"\nWhat each worker did in the last run, and what was the bottleneck: {options.report}")
+    print_rows()
     failed = [run.name for run in runs if run.accuracy < TARGET_ACCURACY]
     if failed:
         print(f"test accuracy is under {TARGET_ACCURACY:.0%}: {', '.join(failed)}", file=sys.stderr)

@@ -76,6 +76,12 @@ int populate_read(void* address, size_t bytes, int fd = kUnknownFile, uint64_t o
 // private pages at `address`. Best effort, never throws: what is refused stays as it was.
 void discard(int fd, void* address, uint64_t offset, size_t bytes);
 
+// ---- files ------------------------------------------------------------------------------------
+
+// Takes a lock on an open file, which every copy of its descriptor shares, in other processes too,
+// and which ends with the last of them, however that comes about. False: somebody else has it.
+bool lock_file(int fd);
+
 // ---- waiting ----------------------------------------------------------------------------------
 
 enum class Woken { kWoken, kChanged, kTimeout, kInterrupted };

@@ -13,7 +13,7 @@ using Type = ExampleFeature::Type;
 using Form = ExampleFeature::Form;
 
 constexpr size_t kMostFeatures = 1 << 16;
-constexpr uint64_t kMostBytes = std::numeric_limits<int32_t>::max();  // protobuf's own limit
+constexpr uint64_t kMostMessageBytes = std::numeric_limits<int32_t>::max();  // protobuf's own limit
 
 const char* name_of(Type type) {
   switch (type) {
@@ -44,7 +44,7 @@ bool has(const Shape& shape, uint64_t count) {
   uint64_t values = 1;
   for (int64_t length : shape) {
     if (length < 0) return false;
-    if (length != 0 && values > kMostBytes / static_cast<uint64_t>(length)) return false;
+    if (length != 0 && values > kMostMessageBytes / static_cast<uint64_t>(length)) return false;
     values *= static_cast<uint64_t>(length);
   }
   return values == count;
@@ -65,7 +65,7 @@ std::string wrong(const ExampleFeature& feature) {
            std::string(penstock::name_of(feature.output()));
   }
   const uint64_t size = size_of(feature.output());
-  if (feature.form == Form::kFixed && feature.count > kMostBytes / size) {
+  if (feature.form == Form::kFixed && feature.count > kMostMessageBytes / size) {
     return std::to_string(feature.count) + " values are more than a message can have";
   }
   if (feature.shape &&

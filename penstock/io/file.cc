@@ -15,6 +15,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/io/dated_file.h"
+#include "penstock/io/posix_file.h"
 #include "penstock/io/posix_folder.h"
 
 namespace penstock {
@@ -59,16 +61,17 @@ class FileMapping {
   uint64_t bytes_ = 0;
 };
 
-class PosixFile final : public File {
+class PosixFile final : public DatedFile {
  public:
   PosixFile(std::string path, os::Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
   const std::string& path() const override { return path_; }
 
-  uint64_t size() override {
-    struct stat found {};
-    if (fstat(fd_.get(), &found) != 0) throw Error::from_errno(errno, "read", path_);
-    return static_cast<uint64_t>(found.st_size);
+  uint64_t size() override { return static_cast<uint64_t>(look().st_size); }
+
+  int64_t modified_ns() override {
+    const timespec time = look().st_mtim;
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   }
 
   void read(std::span<const Segment> segments) override {
@@ -119,6 +122,12 @@ class PosixFile final : public File {
   static constexpr size_t kPieces = 130;                // 64 segments, their gaps
   static constexpr uint64_t kMost = uint64_t{1} << 30;  // a call reads no more than 2 GiB
 
+  struct stat look() {
+    struct stat found {};
+    if (fstat(fd_.get(), &found) != 0) throw Error::from_errno(errno, "read", path_);
+    return found;
+  }
+
   void read_pieces(uint64_t offset, std::span<iovec> pieces) {
     while (true) {
       while (!pieces.empty() && pieces.front().iov_len == 0) pieces = pieces.subspan(1);
@@ -163,7 +172,7 @@ class PosixFileSystem final : public FileSystem {
     struct stat found {};
     if (!fd || fstat(fd.get(), &found) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) {
-        throw Error(Code::kNotFound, "open", "there is no file " + path);
+        throw Error(Code::kNotFound, "open", "no such file: " + path);
       }
       throw Error::from_errno(errno, "open", path);
     }
@@ -187,6 +196,10 @@ class PosixFileSystem final : public FileSystem {
 };
 
 }  // namespace
+
+std::shared_ptr<File> posix_file(std::string path, os::Fd fd) {
+  return std::make_shared<PosixFile>(std::move(path), std::move(fd));
+}
 
 std::shared_ptr<FileSystem> posix_files() {
   static const auto files = std::make_shared<PosixFileSystem>();

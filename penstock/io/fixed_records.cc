@@ -1,10 +1,37 @@
 #include "penstock/io/fixed_records.h"
 
+#include <algorithm>
+#include <array>
 #include <string>
+#include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/io/lines.h"
+#include "penstock/io/sequential_file.h"
 
 namespace penstock {
+namespace {
+
+class FixedFraming : public Framing {
+ public:
+  FixedFraming(uint64_t record_bytes, uint64_t footer_bytes)
+      : record_(record_bytes), footer_(footer_bytes) {}
+
+  Cut cut(const Front& front) override {
+    const uint64_t there = front.bytes.size();
+    if (there >= record_ && there - record_ >= footer_) {
+      return {Cut::Kind::kRecord, record_, 0, record_};
+    }
+    if (!front.whole()) return {Cut::Kind::kMore, record_ + footer_};
+    if (there == footer_) return {Cut::Kind::kNothing, there};
+    return {.kind = Cut::Kind::kBad, .bytes = there, .why = "these are left over: no whole record"};
+  }
+
+ private:
+  const uint64_t record_, footer_;
+};
+
+}  // namespace
 
 RecordIndex index_fixed_records(File& file, uint64_t record_bytes, uint64_t header_bytes,
                                 uint64_t footer_bytes) {
@@ -23,6 +50,27 @@ RecordIndex index_fixed_records(File& file, uint64_t record_bytes, uint64_t head
                     " bytes each: " + std::to_string(body % record_bytes) + " are left over");
   }
   return RecordIndex::equal(header_bytes, record_bytes, body / record_bytes);
+}
+
+std::unique_ptr<Framing> fixed_framing(uint64_t record_bytes, uint64_t footer_bytes) {
+  return std::make_unique<FixedFraming>(record_bytes, footer_bytes);
+}
+
+Compression compression_of_fixed(File& file) { return compression_of_text(file); }
+
+void check_header(const std::shared_ptr<File>& file, Compression compression,
+                  uint64_t header_bytes) {
+  SequentialFile source(file, compression);
+  std::vector<std::byte> piece(std::min<uint64_t>(header_bytes, 64 << 10));
+  for (uint64_t left = header_bytes; left > 0;) {
+    const size_t got = source.read(std::span(piece).first(std::min<uint64_t>(left, piece.size())));
+    if (got == 0) {
+      throw Error(Code::kDataLoss, "fixed_records",
+                  file->path() + " has " + std::to_string(header_bytes - left) +
+                      " bytes, fewer than its header");
+    }
+    left -= got;
+  }
 }
 
 }  // namespace penstock

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "penstock/base/error.h"
+#include "penstock/io/kept_index.h"
 
 namespace penstock {
 namespace {
@@ -38,8 +39,9 @@ std::vector<std::string> matches(FileSystem& files, const std::string& pattern) 
     for (std::string& folder : found) folder += '/';
     begin = slash + 1;
   }
-  std::erase_if(
-      found, [&](const std::string& path) { return files.kind(path) != FileSystem::Kind::kFile; });
+  std::erase_if(found, [&](const std::string& path) {
+    return path.ends_with(kIndexSuffix) || files.kind(path) != FileSystem::Kind::kFile;
+  });
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -52,7 +54,7 @@ std::vector<std::string> glob(FileSystem& files, const Paths& paths) {
   for (const std::string& pattern : paths.patterns) {
     if (!is_pattern(pattern) || files.kind(pattern) == FileSystem::Kind::kFile) {
       if (files.kind(pattern) == FileSystem::Kind::kNothing) {
-        throw Error(Code::kNotFound, "glob", "there is no file " + pattern);
+        throw Error(Code::kNotFound, "open", "no such file: " + pattern);
       }
       all.push_back(pattern);
       continue;

@@ -19,8 +19,9 @@ struct Paths {
 
 // The files that are meant. A pattern's files are sorted by name, byte by byte; a list keeps its
 // order, and a file that is named twice comes twice. In a pattern `*`, `?` and `[...]` stand for
-// what they do in a shell; none stands for "/" or for a dot at the beginning of a name. A file
-// whose name is the pattern itself is meant and nothing else. Any thread.
+// what they do in a shell; none stands for "/" or for a dot at the beginning of a name, and indices
+// that are kept beside files are none that are meant. A file whose name is the pattern itself is
+// meant and nothing else. Any thread.
 //
 // Error kNotFound for a path that is not there, or a pattern without files; kInvalidArgument for an
 // empty list.

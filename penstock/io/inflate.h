@@ -5,17 +5,17 @@
 #include <memory>
 #include <span>
 
+#include "penstock/io/compression.h"
 #include "penstock/io/file.h"
 
 namespace penstock {
-
-enum class Compression : uint8_t { kGzip, kZlib };
 
 // The bytes of a compressed file, in order, as many at a time as are asked for; checksums verified.
 // gzip: all members one after the other, and zeros that fill up the end. Memory: some 150 KiB,
 // whatever the file says. One thread.
 class Inflate {
  public:
+  // REQUIRED: `compression` is not kNone.
   Inflate(std::shared_ptr<File> file, Compression compression);
   ~Inflate();
 

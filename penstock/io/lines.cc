@@ -7,13 +7,41 @@
 namespace penstock {
 namespace {
 
-constexpr auto kLineFeed = std::byte{'\n'}, kReturn = std::byte{'\r'};
+constexpr auto kLineFeedByte = std::byte{'\n'}, kReturnByte = std::byte{'\r'};
 
 // The first line feed, or `end`.
 const std::byte* line_feed(const std::byte* at, const std::byte* end) {
   const void* found = at == end ? nullptr : std::memchr(at, '\n', static_cast<size_t>(end - at));
   return found == nullptr ? end : static_cast<const std::byte*>(found);
 }
+
+// A line without its end, if it has one.
+std::span<const std::byte> without_end(std::span<const std::byte> line) {
+  if (line.empty() || line.back() != kLineFeedByte) return line;
+  line = line.first(line.size() - 1);
+  return !line.empty() && line.back() == kReturnByte ? line.first(line.size() - 1) : line;
+}
+
+class LineFraming : public Framing {
+ public:
+  void begin() override { searched_ = 0; }
+
+  Cut cut(const Front& front) override {
+    const std::byte* const first = front.bytes.data();
+    const std::byte* const end = first + front.bytes.size();
+    const std::byte* const feed = line_feed(first + searched_, end);
+    if (feed == end && !front.whole()) {
+      searched_ = front.bytes.size();
+      return {Cut::Kind::kMore, searched_ + 1};
+    }
+    searched_ = 0;
+    const auto line = front.bytes.first(static_cast<size_t>(feed - first) + (feed != end));
+    return {Cut::Kind::kRecord, line.size(), 0, without_end(line).size()};
+  }
+
+ private:
+  uint64_t searched_ = 0;  // bytes of the front without a line's end
+};
 
 }  // namespace
 
@@ -58,16 +86,25 @@ void LineReader::read(std::span<const uint64_t> lines) {
       records_.fail(row, Code::kDataLoss, "another line than when the file was indexed");
       continue;
     }
-    if (bytes.back() == kLineFeed) {
-      bytes = bytes.first(bytes.size() - 1);
-      if (!bytes.empty() && bytes.back() == kReturn) bytes = bytes.first(bytes.size() - 1);
-    }
-    lines_[row] = bytes;
+    lines_[row] = without_end(bytes);
   }
 }
 
 bool LineReader::may_lack_end(uint64_t line) const {
   return line + 1 == files_->end(files_->file_of(line));
+}
+
+std::unique_ptr<Framing> line_framing() { return std::make_unique<LineFraming>(); }
+
+Compression compression_of_text(File& file) {
+  std::array<std::byte, 4> first;
+  const uint64_t bytes = std::min<uint64_t>(file.size(), first.size());
+  if (bytes == 0) return Compression::kNone;
+  const File::Segment segment{0, first.data(), bytes};
+  file.read({&segment, 1});
+  return begins_as_gzip(std::span(first).first(bytes)) || named_as_gzip(file.path())
+             ? Compression::kGzip
+             : Compression::kNone;
 }
 
 }  // namespace penstock

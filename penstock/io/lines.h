@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 
+#include "penstock/io/compression.h"
+#include "penstock/io/framing.h"
 #include "penstock/io/record_reader.h"
 
 namespace penstock {
@@ -36,5 +38,12 @@ class LineReader {
   RecordReader records_;
   std::array<std::span<const std::byte>, RecordReader::kChunk> lines_;
 };
+
+// Lines for whoever goes through a file from the front.
+std::unique_ptr<Framing> line_framing();
+
+// How a text file is compressed: gzip if it begins so or is named so. (What a zlib file begins with
+// may be text.) Error kSystem. Any thread.
+Compression compression_of_text(File& file);
 
 }  // namespace penstock

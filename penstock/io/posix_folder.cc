@@ -11,10 +11,13 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/base/unnamed_file.h"
 
 namespace penstock {
 namespace {
 
+// Another one each time; a process of the same number on another machine, or before it, may have
+// made it.
 std::string hidden_beside(const std::string& path) {
   static std::atomic<uint64_t> count{0};
   const size_t name = path.rfind('/') + 1;  // npos + 1 is 0
@@ -24,9 +27,15 @@ std::string hidden_beside(const std::string& path) {
 
 class PosixSink final : public Sink {
  public:
-  explicit PosixSink(const std::string& path) : path_(path), hidden_(hidden_beside(path)) {
-    fd_.reset(open(hidden_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  explicit PosixSink(const std::string& path) : path_(path) {
+    const size_t name = path.rfind('/') + 1;  // npos + 1 is 0
+    fd_ = os::unnamed_file(name == 0 ? "." : path.substr(0, name).c_str());
     if (fd_) return;
+    do {
+      hidden_ = hidden_beside(path);
+      fd_.reset(open(hidden_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (fd_) return;
+    } while (errno == EEXIST);
     if (errno == ENOENT || errno == ENOTDIR) {
       throw Error(Code::kNotFound, "create", "there is no folder for " + path);
     }
@@ -34,7 +43,7 @@ class PosixSink final : public Sink {
   }
 
   ~PosixSink() override {
-    if (fd_) unlink(hidden_.c_str());
+    if (fd_ && !hidden_.empty()) unlink(hidden_.c_str());
   }
 
   void write(std::span<const std::byte> bytes) override {
@@ -46,14 +55,29 @@ class PosixSink final : public Sink {
   }
 
   void commit() override {
-    if (fsync(fd_.get()) != 0 || rename(hidden_.c_str(), path_.c_str()) != 0) {
-      throw Error::from_errno(errno, "write", path_);
-    }
+    if (fsync(fd_.get()) != 0 || !appear()) throw Error::from_errno(errno, "write", path_);
     fd_.reset();
   }
 
  private:
-  const std::string path_, hidden_;
+  // False, and errno: it does not.
+  bool appear() {
+    if (hidden_.empty()) {
+      if (os::name_file(fd_.get(), path_.c_str())) return true;
+      if (errno != EEXIST) return false;
+      // A name that is taken is only given to what has one itself.
+      std::string hidden;
+      do {
+        hidden = hidden_beside(path_);
+        if (os::name_file(fd_.get(), hidden.c_str())) hidden_ = hidden;
+      } while (hidden_.empty() && errno == EEXIST);
+      if (hidden_.empty()) return false;
+    }
+    return rename(hidden_.c_str(), path_.c_str()) == 0;
+  }
+
+  const std::string path_;
+  std::string hidden_;  // empty: the file has no name
   os::Fd fd_;
 };
 

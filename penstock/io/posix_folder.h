@@ -10,8 +10,9 @@ namespace penstock {
 
 // What posix_files() does with folders: names appear in them and are listed.
 
-// Writes beside `path` under a hidden name that no pattern of glob() finds, and renames. A process
-// that is killed leaves that hidden file behind.
+// Writes to a file in the same folder that has no name until it is complete: a process that is
+// killed leaves nothing behind. Where there are no such files, it has a hidden name until then,
+// which no pattern of glob() finds, and which is what a killed process leaves.
 std::unique_ptr<Sink> posix_sink(const std::string& path);
 
 std::vector<std::string> posix_list(const std::string& folder);

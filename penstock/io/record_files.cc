@@ -35,12 +35,12 @@ size_t RecordFiles::file_of(uint64_t record) const {
 
 namespace {
 
-// Indices of several files, of which each thread takes the next that nobody has begun.
-class Indexing {
+// Work on several files, of which each thread takes the next that nobody has begun.
+class FileWork {
  public:
-  Indexing(FilePool& pool, const std::vector<std::string>& paths,
-           const std::function<RecordIndex(File&)>& index)
-      : pool_(pool), paths_(paths), index_(index), indices_(paths.size()), errors_(paths.size()) {}
+  FileWork(FilePool& pool, const std::vector<std::string>& paths,
+           const std::function<void(size_t, const std::shared_ptr<File>&)>& work)
+      : pool_(pool), paths_(paths), work_(work), errors_(paths.size()) {}
 
   void run(size_t threads) {
     std::vector<std::thread> others;
@@ -56,13 +56,9 @@ class Indexing {
     }
     work();
     for (std::thread& thread : others) thread.join();
-  }
-
-  std::vector<RecordIndex> take() {
     for (const std::exception_ptr& error : errors_) {
       if (error != nullptr) std::rethrow_exception(error);
     }
-    return std::move(indices_);
   }
 
  private:
@@ -71,7 +67,7 @@ class Indexing {
       const size_t file = next_.fetch_add(1, std::memory_order_relaxed);
       if (file >= paths_.size()) return;
       try {
-        indices_[file] = index_(*pool_.get(pool_.add(paths_[file])));
+        work_(file, pool_.get(pool_.add(paths_[file])));
       } catch (...) {
         errors_[file] = std::current_exception();
         failed_.store(true, std::memory_order_relaxed);
@@ -81,8 +77,7 @@ class Indexing {
 
   FilePool& pool_;
   const std::vector<std::string>& paths_;
-  const std::function<RecordIndex(File&)>& index_;
-  std::vector<RecordIndex> indices_;
+  const std::function<void(size_t, const std::shared_ptr<File>&)>& work_;
   std::vector<std::exception_ptr> errors_;
   std::atomic<size_t> next_{0};
   std::atomic<bool> failed_{false};
@@ -90,12 +85,17 @@ class Indexing {
 
 }  // namespace
 
-std::shared_ptr<const RecordFiles> index_files(std::shared_ptr<FilePool> pool,
-                                               std::vector<std::string> paths, unsigned threads,
-                                               const std::function<RecordIndex(File&)>& index) {
-  Indexing indexing(*pool, paths, index);
-  indexing.run(std::min<size_t>(threads, paths.size()));
-  std::vector<RecordIndex> indices = indexing.take();
+void for_each_file(FilePool& pool, const std::vector<std::string>& paths, unsigned threads,
+                   const std::function<void(size_t, const std::shared_ptr<File>&)>& work) {
+  FileWork(pool, paths, work).run(std::min<size_t>(threads, paths.size()));
+}
+
+std::shared_ptr<const RecordFiles> index_files(
+    std::shared_ptr<FilePool> pool, std::vector<std::string> paths, unsigned threads,
+    const std::function<RecordIndex(const std::shared_ptr<File>&)>& index) {
+  std::vector<RecordIndex> indices(paths.size());
+  for_each_file(*pool, paths, threads,
+                [&](size_t i, const std::shared_ptr<File>& file) { indices[i] = index(file); });
   return std::make_shared<RecordFiles>(std::move(pool), std::move(paths), std::move(indices));
 }
 

@@ -23,6 +23,7 @@ class RecordFiles {
   uint64_t size() const { return begins_.back(); }
   size_t files() const { return paths_.size(); }
   FilePool& pool() const { return *pool_; }
+  const std::shared_ptr<FilePool>& shared_pool() const { return pool_; }
 
   // REQUIRED: record < size().
   size_t file_of(uint64_t record) const;
@@ -42,10 +43,15 @@ class RecordFiles {
   std::vector<uint64_t> begins_;  // one more than files
 };
 
-// Indexes these files by `index`, up to `threads` at the same time, in the calling thread and
-// others. Error as index's and FileSystem::open's, of the first file that has one.
-std::shared_ptr<const RecordFiles> index_files(std::shared_ptr<FilePool> pool,
-                                               std::vector<std::string> paths, unsigned threads,
-                                               const std::function<RecordIndex(File&)>& index);
+// Calls work(i, the i-th file) for each of these files, up to `threads` at the same time, in the
+// calling thread and others. Error as work's and FileSystem::open's, of the first file that has
+// one.
+void for_each_file(FilePool& pool, const std::vector<std::string>& paths, unsigned threads,
+                   const std::function<void(size_t, const std::shared_ptr<File>&)>& work);
+
+// Indexes these files by `index`, as for_each_file() goes through them.
+std::shared_ptr<const RecordFiles> index_files(
+    std::shared_ptr<FilePool> pool, std::vector<std::string> paths, unsigned threads,
+    const std::function<RecordIndex(const std::shared_ptr<File>&)>& index);
 
 }  // namespace penstock

@@ -5,7 +5,20 @@
 #include <new>
 #include <utility>
 
+#include "penstock/base/clock.h"
+
 namespace penstock {
+namespace {
+
+// Fewer stretches than these are read one by one: the system reads ahead in each.
+constexpr size_t kFew = 4;
+
+// What is in memory takes less: a system call for each record, and copying them.
+constexpr uint64_t longest_ns(size_t records, uint64_t bytes) {
+  return 20'000 + 2'000 * records + bytes;
+}
+
+}  // namespace
 
 RecordReader::RecordReader(std::shared_ptr<const RecordFiles> files, const char* operation,
                            bool checked)
@@ -15,21 +28,58 @@ void RecordReader::read(std::span<const uint64_t> records) {
   failures_.clear();
   locate(records);
   const std::span frames = std::span(frames_).first(records.size());
-  uint64_t bytes = 0;
-  for (const Frame& frame : frames) bytes += frame.failed ? 0 : frame.place.bytes;
-  std::byte* to = make_room(bytes);
+  const Extent extent = extent_of(frames);
+  std::byte* to = make_room(extent.bytes);
   for (Frame& frame : frames) {
     frame.bytes = to;
     if (frame.failed) continue;
     bytes_[frame.row] = {to, frame.place.bytes};
     to += frame.place.bytes;
   }
-  scattered_ = fetch_scattered(frames);
+  if (waited_ && extent.stretches >= kFew) expect(frames);
+  const uint64_t begun = now_ns();
+  scattered_ = fetch_scattered(frames, extent);
   for (size_t begin = 0; !scattered_ && begin < frames.size();) {
     size_t end = begin + 1;
     while (end < frames.size() && frames[end].file == frames[begin].file) ++end;
     fetch(frames.subspan(begin, end - begin));
     begin = end;
+  }
+  waited_ = now_ns() - begun > longest_ns(extent.count, extent.bytes);
+}
+
+bool RecordReader::near(const Frame& before, const Frame& frame) {
+  return before.file == frame.file &&
+         frame.place.offset - before.place.offset - before.place.bytes <= File::kGap;
+}
+
+RecordReader::Extent RecordReader::extent_of(std::span<const Frame> frames) {
+  Extent extent;
+  const Frame* before = nullptr;
+  for (const Frame& frame : frames) {
+    if (frame.failed) continue;
+    extent.stretches += before == nullptr || !near(*before, frame);
+    extent.bytes += frame.place.bytes;
+    ++extent.count;
+    before = &frame;
+  }
+  return extent;
+}
+
+void RecordReader::expect(std::span<const Frame> frames) {
+  std::shared_ptr<File> file;
+  size_t file_number = SIZE_MAX;
+  for (const Frame& frame : frames) {
+    if (frame.failed) continue;
+    if (frame.file != file_number) {
+      file_number = frame.file;
+      try {
+        file = files_->pool().get(files_->number(frame.file));
+      } catch (const Error&) {
+        file = nullptr;  // reading it will say why
+      }
+    }
+    if (file != nullptr) file->expect(frame.place.offset, frame.place.bytes);
   }
 }
 
@@ -100,21 +150,9 @@ std::byte* RecordReader::make_room(uint64_t bytes) {
 
 // Small records that lie far from one another, all by one system call. False: they are others, or
 // it did not work, and nothing is said yet.
-bool RecordReader::fetch_scattered(std::span<Frame> frames) {
-  constexpr size_t kFew = 4;
+bool RecordReader::fetch_scattered(std::span<Frame> frames, const Extent& extent) {
   constexpr uint64_t kLarge = 8 << 10;
-  size_t count = 0, stretches = 0;
-  uint64_t bytes = 0;
-  const Frame* before = nullptr;
-  for (const Frame& frame : frames) {
-    if (frame.failed) continue;
-    const bool near = before != nullptr && before->file == frame.file &&
-                      frame.place.offset - before->place.offset - before->place.bytes <= File::kGap;
-    stretches += !near;
-    bytes += frame.place.bytes;
-    ++count;
-    before = &frame;
-  }
+  const auto [count, stretches, bytes] = extent;
   if (stretches < kFew || stretches * 2 < count) return false;
   if (bytes > ScatteredRead::kMostBytes || bytes > count * kLarge) return false;
   bool done = false;

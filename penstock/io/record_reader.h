@@ -17,6 +17,10 @@ namespace penstock {
 // Reads records by their numbers, a chunk at a time: the bytes of their places, whatever these
 // mean. What is wrong with one record is that record's failure and touches no other: a damaged
 // place, a file that vanished or became shorter, an error of the disk. One thread.
+//
+// Where a chunk took so long that the disk must have been waited for, the files are told beforehand
+// what the next one needs (File::expect), so that a disk that can do several things at a time does,
+// until a chunk is there at once again: what lies in memory is not asked for twice.
 class RecordReader {
  public:
   static constexpr size_t kChunk = 64;
@@ -65,9 +69,18 @@ class RecordReader {
     uint64_t size = 0;
   };
 
+  // What the records of a chunk have in common.
+  struct Extent {
+    size_t count = 0, stretches = 0;  // that are read; of neighbours among them
+    uint64_t bytes = 0;
+  };
+
   void locate(std::span<const uint64_t> records);
+  static bool near(const Frame& before, const Frame& frame);
+  static Extent extent_of(std::span<const Frame> frames);
+  void expect(std::span<const Frame> frames);
   std::byte* make_room(uint64_t bytes);
-  bool fetch_scattered(std::span<Frame> frames);
+  bool fetch_scattered(std::span<Frame> frames, const Extent& extent);
   bool copy_scattered(std::span<const Frame> frames);
   void fetch(std::span<Frame> frames);
   void fetch_from(File& file, std::span<Frame> frames);
@@ -88,6 +101,7 @@ class RecordReader {
   std::vector<Reach> scattered_over_;
   ScatteredRead scattered_read_;
   bool scattered_ = false;  // the last read() was
+  bool waited_ = false;     // in the last read(), for the disk
   std::array<std::span<const std::byte>, kChunk> bytes_;
   std::vector<Failure> failures_;
   std::vector<Buffer> buffers_;  // as many as were ever held at the same time

@@ -15,11 +15,11 @@ using namespace tfrecord;
 
 // Bytes of a file from a place on, read in pieces: as large as may be where the places follow close
 // on one another, as small as may be where much is left out between them.
-class Window {
+class FileWindow {
  public:
   static constexpr uint64_t kMost = 64 << 10;
 
-  Window(File& file, uint64_t size)
+  FileWindow(File& file, uint64_t size)
       : file_(file), size_(size), buffer_(std::make_unique_for_overwrite<std::byte[]>(kMost)) {}
 
   uint64_t size() const { return size_; }
@@ -70,7 +70,7 @@ class Pass {
 
  private:
   // The length of the record that begins here, if its length field is sound.
-  static std::optional<uint64_t> frame_at(Window& window, uint64_t offset) {
+  static std::optional<uint64_t> frame_at(FileWindow& window, uint64_t offset) {
     const uint64_t left = window.size() - offset;
     if (left < kFrame) return {};
     const std::byte* header = window.at(offset, kHeader);
@@ -79,7 +79,7 @@ class Pass {
   }
 
   uint64_t next_sound(uint64_t offset) {
-    if (payloads_ == nullptr) payloads_ = std::make_unique<Window>(file_, window_.size());
+    if (payloads_ == nullptr) payloads_ = std::make_unique<FileWindow>(file_, window_.size());
     for (; window_.size() - offset >= kFrame; ++offset) {
       report(offset);
       const std::optional<uint64_t> bytes = frame_at(window_, offset);
@@ -91,7 +91,7 @@ class Pass {
   bool payload_agrees(uint64_t offset, uint64_t left) {
     uint32_t crc = 0;
     while (left > 0) {
-      const uint64_t piece = std::min(left, Window::kMost);
+      const uint64_t piece = std::min(left, FileWindow::kMost);
       crc = crc32c({payloads_->at(offset, piece), piece}, crc);
       offset += piece;
       left -= piece;
@@ -109,8 +109,8 @@ class Pass {
   }
 
   File& file_;
-  Window window_;
-  std::unique_ptr<Window> payloads_;  // while searching, so that window_ stays where it is
+  FileWindow window_;
+  std::unique_ptr<FileWindow> payloads_;  // while searching, so that window_ stays where it is
   Progress* progress_;
 };
 

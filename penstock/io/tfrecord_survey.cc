@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/io/record_stream.h"
 #include "penstock/io/tfrecord_frame.h"
+#include "penstock/io/tfrecord_framing.h"
 
 namespace penstock {
 
@@ -15,7 +17,7 @@ namespace {
 constexpr uint64_t kChunkBytes = 1 << 20;
 
 // nullptr: nothing. REQUIRED: the index has no damage here.
-const char* wrong_with(std::span<const std::byte> frame) {
+const char* changed_in(std::span<const std::byte> frame) {
   const uint64_t bytes = frame.size() - kFrame;
   if (!length_agrees(frame.data()) || load<uint64_t>(frame.data()) != bytes) {
     return "the length has changed since the file was indexed";
@@ -27,7 +29,7 @@ const char* wrong_with(std::span<const std::byte> frame) {
 }
 
 void lose(TFRecordSurvey& survey, uint64_t record, const RecordIndex::Place& place,
-          const char* why) {
+          const std::string& why) {
   ++survey.lost_places;
   survey.lost_bytes += place.bytes;
   if (survey.damage.size() < TFRecordSurvey::kMostListed) {
@@ -35,18 +37,60 @@ void lose(TFRecordSurvey& survey, uint64_t record, const RecordIndex::Place& pla
   }
 }
 
-void count(TFRecordSurvey& survey, uint64_t bytes) {
+void count_record(TFRecordSurvey& survey, uint64_t bytes) {
   survey.smallest = survey.records == 0 ? bytes : std::min(survey.smallest, bytes);
   survey.largest = std::max(survey.largest, bytes);
   survey.payload_bytes += bytes;
   ++survey.records;
 }
 
+void check_stop(const Progress* progress, const std::string& path) {
+  if (progress != nullptr && progress->stop.load(std::memory_order_relaxed)) {
+    throw Error(Code::kClosed, "survey", "stopped while " + path + " was read");
+  }
+}
+
+using Visit = std::function<void(std::span<const std::byte>)>;
+
+TFRecordSurvey survey_compressed(const std::shared_ptr<FileSystem>& files, const std::string& path,
+                                 Compression compression, const Visit& visit, Progress* progress) {
+  TFRecordSurvey survey;
+  survey.compression = compression;
+  auto pool = std::make_shared<FilePool>(files);
+  survey.file_bytes = pool->get(pool->add(path))->size();
+  auto one =
+      std::make_shared<StreamFiles>(std::move(pool), std::vector{path}, std::vector{compression});
+  RecordStream records(std::move(one), "tfrecord", tfrecord_framing(),
+                       [&] { check_stop(progress, path); });
+  records.begin();
+  while (const size_t count = records.read(RecordStream::kChunk)) {
+    auto failure = records.failures().begin();
+    for (size_t i = 0; i < count; ++i) {
+      const auto& [place, bytes] = records.row(i);
+      if (failure != records.failures().end() && failure->row == i) {
+        lose(survey, place.record, {place.offset, failure->bytes}, failure->why);
+        ++failure;
+        continue;
+      }
+      count_record(survey, bytes.size());
+      if (visit) visit(bytes);
+    }
+    if (progress != nullptr) {
+      progress->bytes.store(2 * records.used(), std::memory_order_relaxed);
+    }
+  }
+  return survey;
+}
+
 }  // namespace
 
-TFRecordSurvey survey_tfrecord(File& file,
-                               const std::function<void(std::span<const std::byte>)>& visit,
-                               Progress* progress) {
+TFRecordSurvey survey_tfrecord(const std::shared_ptr<FileSystem>& files, const std::string& path,
+                               const Visit& visit, Progress* progress) {
+  const std::shared_ptr<File> opened = files->open(path);
+  File& file = *opened;
+  if (Compression found = compression_of_tfrecord(file); found != Compression::kNone) {
+    return survey_compressed(files, path, found, visit, progress);
+  }
   const RecordIndex index = index_tfrecord(file, progress);
   TFRecordSurvey survey;
   survey.file_bytes = index.file_bytes();
@@ -72,18 +116,16 @@ TFRecordSurvey survey_tfrecord(File& file,
     for (; record < after; ++record) {
       place = index.at(record);
       const std::span frame(buffer.data() + (place.offset - begin), place.bytes);
-      if (const char* why = wrong_with(frame); why != nullptr) {
+      if (const char* why = changed_in(frame); why != nullptr) {
         lose(survey, record, place, why);
         continue;
       }
-      count(survey, place.bytes - kFrame);
+      count_record(survey, place.bytes - kFrame);
       if (visit) visit(frame.subspan(kHeader, place.bytes - kFrame));
     }
     if (progress == nullptr) continue;
     progress->bytes.store(survey.file_bytes + end, std::memory_order_relaxed);
-    if (progress->stop.load(std::memory_order_relaxed)) {
-      throw Error(Code::kClosed, "survey", "stopped while " + file.path() + " was read");
-    }
+    check_stop(progress, path);
   }
   return survey;
 }

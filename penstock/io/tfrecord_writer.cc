@@ -3,14 +3,16 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/io/deflate.h"
 #include "penstock/io/tfrecord_frame.h"
 
 namespace penstock {
 
 using namespace tfrecord;
 
-TFRecordWriter::TFRecordWriter(FileSystem& files, const std::string& path)
+TFRecordWriter::TFRecordWriter(FileSystem& files, const std::string& path, Compression compression)
     : sink_(files.create(path)) {
+  if (compression != Compression::kNone) sink_ = deflated(std::move(sink_), compression);
   buffer_.reserve(kBuffer);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/io/compression.h"
 #include "penstock/io/file.h"
 
 namespace penstock {
@@ -16,7 +17,8 @@ namespace penstock {
 class TFRecordWriter {
  public:
   // Error as FileSystem::create's.
-  TFRecordWriter(FileSystem& files, const std::string& path);
+  TFRecordWriter(FileSystem& files, const std::string& path,
+                 Compression compression = Compression::kNone);
 
   // Error kSystem, after which the writer is closed and nothing is left; kClosed when it is closed.
   void write(std::span<const std::byte> payload);
@@ -26,7 +28,8 @@ class TFRecordWriter {
   void close();
 
   uint64_t records() const { return records_; }
-  uint64_t bytes() const { return bytes_; }  // of the file, so far
+  // Of the file, so far; before they are compressed.
+  uint64_t bytes() const { return bytes_; }
 
  private:
   static constexpr size_t kBuffer = 256 << 10;

@@ -59,7 +59,7 @@ void* Allocator::resize(void* block, size_t bytes) noexcept {
   PageHeap::Lock lock(impl_->mutex);
   if (block == nullptr) return impl_->allocate(lock, bytes);
   uint32_t slot = impl_->abandoned ? Impl::kNone : impl_->live_slot(block);
-  if (slot == Impl::kNone || !(impl_->blocks[slot].flags & Block::kOwned)) {
+  if (slot == Impl::kNone || !(impl_->blocks[slot].flags & BlockRecord::kOwned)) {
     if (!impl_->abandoned) ++impl_->bad_releases;
     return nullptr;
   }
@@ -85,7 +85,7 @@ void* Allocator::resize(void* block, size_t bytes) noexcept {
 void* Allocator::block_of(const void* inside) const noexcept {
   PageHeap::Lock lock(impl_->mutex);
   uint32_t slot = impl_->slot_at(inside);
-  if (slot == Impl::kNone || !(impl_->blocks[slot].flags & Block::kLive)) return nullptr;
+  if (slot == Impl::kNone || !(impl_->blocks[slot].flags & BlockRecord::kLive)) return nullptr;
   return impl_->region->base() + impl_->blocks[slot].data;
 }
 

@@ -22,9 +22,9 @@ std::optional<uint32_t> Allocator::Impl::take_units(PageHeap::Lock& lock, uint32
 }
 
 void* Allocator::Impl::bring_to_life(uint32_t slot, size_t bytes, size_t rounded) {
-  Block& block = blocks[slot];
+  BlockRecord& block = blocks[slot];
   block.bytes = bytes;
-  block.flags = Block::kLive | Block::kOwned;
+  block.flags = BlockRecord::kLive | BlockRecord::kOwned;
   if (++generation == 0) ++generation;
   block.generation = generation;
   ++allocations;
@@ -52,7 +52,7 @@ void* Allocator::Impl::allocate_large(PageHeap::Lock& lock, size_t bytes) {
   }
   mark_units(*start, count, tag(Kind::kLargeBlock, slot));
   blocks[slot].data = uint64_t{*start} * kUnit;
-  blocks[slot].home = Block::kLarge;
+  blocks[slot].home = BlockRecord::kLarge;
   void* block = bring_to_life(slot, bytes, units * kUnit);
   balance();
   return block;
@@ -93,7 +93,7 @@ bool Allocator::Impl::make_slab(PageHeap::Lock& lock, uint32_t size_class) {
   }
   slabs[number] = {*start, size_class, first_slot, 0, kNone, kNone, kNone};
   for (uint32_t i = division.blocks; i-- > 0;) {
-    Block& block = blocks[first_slot + i];
+    BlockRecord& block = blocks[first_slot + i];
     block = {};
     block.data = uint64_t{*start} * kUnit + uint64_t{i} * division.bytes;
     block.home = number;
@@ -164,10 +164,10 @@ void* Allocator::Impl::allocate(PageHeap::Lock& lock, size_t bytes) noexcept {
 }
 
 void Allocator::Impl::free_block(uint32_t slot) noexcept {
-  Block& block = blocks[slot];
+  BlockRecord& block = blocks[slot];
   block.flags = 0;
   --live_blocks;
-  if (block.home == Block::kLarge) {
+  if (block.home == BlockRecord::kLarge) {
     auto start = static_cast<uint32_t>(block.data / kUnit);
     uint32_t count = pages.length(start);
     live_bytes -= size_t{count} * kUnit;
@@ -195,13 +195,13 @@ void Allocator::Impl::free_block(uint32_t slot) noexcept {
 void Allocator::Impl::release(void* start) noexcept {
   if (abandoned) return;
   uint32_t slot = live_slot(start);
-  if (slot == kNone || !(blocks[slot].flags & Block::kOwned)) {
+  if (slot == kNone || !(blocks[slot].flags & BlockRecord::kOwned)) {
     ++bad_releases;
     return;
   }
-  Block& block = blocks[slot];
-  if (!(block.flags & Block::kShared)) return free_block(slot);
-  block.flags &= static_cast<uint8_t>(~Block::kOwned);
+  BlockRecord& block = blocks[slot];
+  if (!(block.flags & BlockRecord::kShared)) return free_block(slot);
+  block.flags &= static_cast<uint8_t>(~BlockRecord::kOwned);
   int64_t left = region->header_at(header_offset(slot))->drop(block.generation);
   if (left == 0) free_block(slot);
   if (left < 0) ++bad_releases;  // its header was overwritten: it is never used again
@@ -215,9 +215,9 @@ void Allocator::Impl::balance() noexcept {
 }
 
 bool Allocator::Impl::resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_t bytes) {
-  Block& block = blocks[slot];
+  BlockRecord& block = blocks[slot];
   size_t room = capacity(block);
-  if (block.home != Block::kLarge) {
+  if (block.home != BlockRecord::kLarge) {
     if (bytes > room || (bytes < room / 2 && !leased(slot))) return false;
   } else {
     auto start = static_cast<uint32_t>(block.data / kUnit);

@@ -89,7 +89,7 @@ struct Allocator::Impl final : ForkAware {
   // The live block that starts exactly there.
   uint32_t live_slot(const void* start) const noexcept {
     uint32_t slot = slot_at(start);
-    if (slot == kNone || !(blocks[slot].flags & Block::kLive) ||
+    if (slot == kNone || !(blocks[slot].flags & BlockRecord::kLive) ||
         blocks[slot].data != region->offset_of(start)) {
       return kNone;
     }
@@ -101,8 +101,8 @@ struct Allocator::Impl final : ForkAware {
            slot % kHeadersPerUnit * sizeof(BlockHeader);
   }
 
-  size_t capacity(const Block& block) const {
-    if (block.home != Block::kLarge) {
+  size_t capacity(const BlockRecord& block) const {
+    if (block.home != BlockRecord::kLarge) {
       return size_class::kDivisions[slabs[block.home].size_class].bytes;
     }
     return size_t{pages.length(static_cast<uint32_t>(block.data / kUnit))} * kUnit;

@@ -28,21 +28,21 @@ bool Allocator::Impl::provide_header(PageHeap::Lock& lock, uint32_t slot) {
 std::optional<Ref> Allocator::Impl::share(PageHeap::Lock& lock, void* start) {
   auto owned_slot = [&] {
     uint32_t slot = abandoned ? kNone : live_slot(start);
-    return slot != kNone && (blocks[slot].flags & Block::kOwned) ? slot : kNone;
+    return slot != kNone && (blocks[slot].flags & BlockRecord::kOwned) ? slot : kNone;
   };
   uint32_t slot = owned_slot();
   if (slot == kNone || !provide_header(lock, slot) || owned_slot() != slot) return std::nullopt;
-  Block& block = blocks[slot];
+  BlockRecord& block = blocks[slot];
   uint64_t offset = header_offset(slot);
   BlockHeader* header = region->header_at(offset);
   header->data.store(block.data, std::memory_order_relaxed);
   header->bytes.store(block.bytes, std::memory_order_relaxed);
-  if (block.flags & Block::kShared) {
+  if (block.flags & BlockRecord::kShared) {
     header->state.fetch_add(1, std::memory_order_acq_rel);
   } else {
     header->next.store(0, std::memory_order_relaxed);
     header->state.store(BlockHeader::state_of(block.generation, 2), std::memory_order_release);
-    block.flags |= Block::kShared;
+    block.flags |= BlockRecord::kShared;
   }
   return Ref{offset, block.bytes, block.generation, 0};
 }
@@ -57,7 +57,8 @@ void Allocator::Impl::collect() noexcept {
       slot = index_of(unit_holds[unit]) * kHeadersPerUnit +
              static_cast<uint32_t>(offset % kUnit / sizeof(BlockHeader));
     }
-    if (slot >= blocks.size() || blocks[slot].flags != (Block::kLive | Block::kShared) ||
+    if (slot >= blocks.size() ||
+        blocks[slot].flags != (BlockRecord::kLive | BlockRecord::kShared) ||
         header->state.load(std::memory_order_acquire) !=
             BlockHeader::state_of(blocks[slot].generation, 0)) {
       ++bad_returns;
@@ -69,7 +70,7 @@ void Allocator::Impl::collect() noexcept {
 }
 
 bool Allocator::Impl::leased(uint32_t slot) const {
-  if (!(blocks[slot].flags & Block::kShared)) return false;
+  if (!(blocks[slot].flags & BlockRecord::kShared)) return false;
   uint64_t state = region->header_at(header_offset(slot))->state.load(std::memory_order_acquire);
   return BlockHeader::references_of(state) > 1;
 }

@@ -10,7 +10,7 @@ namespace penstock {
 
 // What an allocator knows of one block; private memory. A slot is a block's number, which also says
 // where its header lies in the region once it was shared.
-struct Block {
+struct BlockRecord {
   enum Flag : uint8_t {
     kLive = 1,    // between allocate and reuse
     kOwned = 2,   // its owner has not released it
@@ -35,8 +35,8 @@ class BlockTable {
 
   explicit BlockTable(size_t range_kinds) : free_(range_kinds, kNone) {}
 
-  Block& operator[](uint32_t slot) { return blocks_[slot]; }
-  const Block& operator[](uint32_t slot) const { return blocks_[slot]; }
+  BlockRecord& operator[](uint32_t slot) { return blocks_[slot]; }
+  const BlockRecord& operator[](uint32_t slot) const { return blocks_[slot]; }
   uint32_t size() const { return static_cast<uint32_t>(blocks_.size()); }
 
   // The first of `count` consecutive slots; every range of a `kind` has the same count. May throw
@@ -58,7 +58,7 @@ class BlockTable {
   }
 
  private:
-  std::vector<Block> blocks_;
+  std::vector<BlockRecord> blocks_;
   std::vector<uint32_t> free_;  // by kind: first slot of a free range, linked by `next`
 };
 

@@ -13,7 +13,9 @@ namespace {
 using dlpack::ManagedTensor;
 using dlpack::ManagedTensorVersioned;
 
-Error refuse(const std::string& text) { return Error(Code::kInvalidArgument, "dlpack", text); }
+Error refuse_dlpack(const std::string& text) {
+  return Error(Code::kInvalidArgument, "dlpack", text);
+}
 
 uint8_t code_of(DType dtype) {
   switch (dtype) {
@@ -39,7 +41,7 @@ uint8_t code_of(DType dtype) {
     case DType::kComplex128:
       return dlpack::kComplex;
   }
-  throw refuse("no such dtype");
+  throw refuse_dlpack("no such dtype");
 }
 
 std::optional<DType> dtype_from(const dlpack::DataType& type) {
@@ -61,7 +63,7 @@ struct Exported {
 
 template <typename Managed>
 Managed* export_tensor(const Tensor& tensor) {
-  if (!tensor.defined()) throw refuse("an undefined tensor");
+  if (!tensor.defined()) throw refuse_dlpack("an undefined tensor");
   auto exported = std::make_unique<Exported<Managed>>();
   exported->tensor = tensor;
   auto itemsize = static_cast<int64_t>(size_of(tensor.dtype()));
@@ -69,8 +71,8 @@ Managed* export_tensor(const Tensor& tensor) {
     int64_t stride = tensor.strides()[axis];
     // A stride that no element uses may be anything; it must not be a reason to refuse.
     if (stride % itemsize != 0 && tensor.size() > 0 && tensor.dim(axis) > 1) {
-      throw refuse("a stride of " + std::to_string(stride) + " bytes is no multiple of " +
-                   std::to_string(itemsize) + "; copy the tensor first");
+      throw refuse_dlpack("a stride of " + std::to_string(stride) + " bytes is no multiple of " +
+                          std::to_string(itemsize) + "; copy the tensor first");
     }
     exported->strides.push_back(stride / itemsize);
   }
@@ -96,23 +98,23 @@ Tensor import_tensor(Managed* managed, bool read_only) {
   const dlpack::RawTensor& raw = managed->tensor;
   int32_t device = raw.device.device_type;
   if (device != dlpack::kCpu && device != dlpack::kCudaHost) {
-    throw refuse("the array is on a device of type " + std::to_string(device) +
-                 ", not in main memory; move it to the CPU first");
+    throw refuse_dlpack("the array is on a device of type " + std::to_string(device) +
+                        ", not in main memory; move it to the CPU first");
   }
   std::optional<DType> dtype = dtype_from(raw.dtype);
   if (!dtype) {
-    throw refuse("elements of type code " + std::to_string(raw.dtype.code) + ", " +
-                 std::to_string(raw.dtype.bits) + " bits, " + std::to_string(raw.dtype.lanes) +
-                 " lanes are not supported");
+    throw refuse_dlpack("elements of type code " + std::to_string(raw.dtype.code) + ", " +
+                        std::to_string(raw.dtype.bits) + " bits, " +
+                        std::to_string(raw.dtype.lanes) + " lanes are not supported");
   }
-  if (raw.ndim < 0 || (raw.ndim > 0 && raw.shape == nullptr)) throw refuse("no shape");
+  if (raw.ndim < 0 || (raw.ndim > 0 && raw.shape == nullptr)) throw refuse_dlpack("no shape");
   Shape shape(raw.shape, raw.shape + raw.ndim);
   Shape strides;
   if (raw.strides != nullptr) {
     strides.assign(raw.strides, raw.strides + raw.ndim);
     for (int64_t& stride : strides) {
       if (__builtin_mul_overflow(stride, static_cast<int64_t>(size_of(*dtype)), &stride)) {
-        throw refuse("a stride overflows");
+        throw refuse_dlpack("a stride overflows");
       }
     }
   }
@@ -142,17 +144,18 @@ ManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor) {
 
 ManagedTensor* to_dlpack(const Tensor& tensor) {
   if (tensor.read_only()) {
-    throw refuse("a read-only tensor needs a consumer of DLPack 1.0 or later; or copy it first");
+    throw refuse_dlpack(
+        "a read-only tensor needs a consumer of DLPack 1.0 or later; or copy it first");
   }
   return export_tensor<ManagedTensor>(tensor);
 }
 
 Tensor from_dlpack(ManagedTensorVersioned* managed) {
   if (managed->version.major != dlpack::kMajorVersion) {
-    throw refuse("DLPack version " + std::to_string(managed->version.major) + "; we know version " +
-                 std::to_string(dlpack::kMajorVersion));
+    throw refuse_dlpack("DLPack version " + std::to_string(managed->version.major) +
+                        "; we know version " + std::to_string(dlpack::kMajorVersion));
   }
-  if (managed->flags & dlpack::kSubbytePadded) throw refuse("padded sub-byte elements");
+  if (managed->flags & dlpack::kSubbytePadded) throw refuse_dlpack("padded sub-byte elements");
   return import_tensor(managed, (managed->flags & dlpack::kReadOnly) != 0);
 }
 

@@ -30,14 +30,17 @@ enum class DType : uint8_t {
 };
 inline constexpr size_t kDTypeCount = 15;
 
+// False for a value out of the enumeration, as may come from another process or a file.
+constexpr bool is_valid(DType dtype) { return static_cast<size_t>(dtype) < kDTypeCount; }
 // Bytes of one element; 0 if the value is no DType.
-size_t size_of(DType dtype);
+constexpr size_t size_of(DType dtype) {
+  constexpr uint8_t kBytes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  return is_valid(dtype) ? kBytes[static_cast<size_t>(dtype)] : 0;
+}
 // NumPy's name: "bool", "int8", ..., "float16", "bfloat16", ..., "complex128"; else "invalid".
 std::string_view name_of(DType dtype);
 // nullopt for a name of no DType.
 std::optional<DType> dtype_from_name(std::string_view name);
-// False for a value out of the enumeration, as may come from another process or a file.
-bool is_valid(DType dtype);
 
 // The DType of a C++ type. float16 and bfloat16 have none.
 template <typename T>

@@ -9,6 +9,10 @@ namespace {
 
 constexpr double kLittle = 0.05;  // a share of time that nobody should care about
 constexpr double kMuch = 0.5;
+// Claiming a ticket, finishing it and taking its batch cost microseconds, and waking whoever sleeps
+// over it some 40: no worker makes up for that with less work than this.
+constexpr double kHandedOverMs = 0.01;
+constexpr double kWokenMs = 0.1;  // and no consumer waits longer for such a batch alone
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
@@ -46,6 +50,12 @@ double batches_made(const Snapshot& snapshot, const WorkerFigures& total) {
                                                        : delivered;
 }
 
+// Of all workers. As the time of every stage it stands for some that was not measured.
+uint64_t hand_over_of(const Snapshot& snapshot) {
+  const auto found = std::ranges::find(snapshot.stages, kHandOverStage, &StageSnapshot::name);
+  return found == snapshot.stages.end() ? 0 : found->ns;
+}
+
 Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
   if (snapshot.consumer.delivered == 0 ||
       snapshot.consumer.wait_ns + snapshot.consumer.busy_ns == 0) {
@@ -62,10 +72,24 @@ Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
   if (a.wait_slot_share > kMuch) {
     return Bottleneck::kMemory;
   }
+  if (a.work_ms < kHandedOverMs && a.consumer_stages[0].per_batch_ms < kWokenMs) {
+    return Bottleneck::kTooSmall;
+  }
   if (idle > kMuch) {
-    return Bottleneck::kSource;
+    uint64_t in_stream = 0;
+    for (const StageTime& stage : a.stream) in_stream += stage.total_ns;
+    return ratio(static_cast<double>(in_stream) / 1e9, a.seconds) > kMuch ? Bottleneck::kStream
+                                                                          : Bottleneck::kSource;
   }
   return a.hand_over_share > a.busy_share ? Bottleneck::kHandOver : Bottleneck::kUser;
+}
+
+// The stage that takes most; nullptr: there is no telling, or nothing to tell apart.
+const StageTime* largest(const std::vector<StageTime>& stages) {
+  const auto most = std::max_element(
+      stages.begin(), stages.end(),
+      [](const StageTime& a, const StageTime& b) { return a.total_ns < b.total_ns; });
+  return most == stages.end() || most->total_ns == 0 ? nullptr : &*most;
 }
 
 std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
@@ -82,11 +106,23 @@ std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
              percent(a.wait_ticket_share + a.wait_slot_share) + " of it.";
     case Bottleneck::kUser:
       if (snapshot.mode == "inline") {
-        return waited + ": it makes each batch itself, " + millis(a.work_ms) + " at a time.";
+        const StageTime* stage = largest(a.chain);
+        return waited + ": it makes each batch itself, " + millis(a.work_ms) + " at a time" +
+               (stage == nullptr ? "."
+                                 : ", and " + percent(stage->share) + " of that is the stage " +
+                                       stage->name + ".");
+      }
+      if (const StageTime* stage = largest(a.chain)) {
+        return waited + ": the stage " + stage->name + " takes " + percent(stage->share) +
+               " of the workers' time, " + millis(stage->per_batch_ms) + " per batch over " +
+               plural(workers, "worker") + ".";
       }
       return waited + ": user code takes " +
              millis(a.work_ms * ratio(a.busy_share, a.busy_share + a.hand_over_share)) +
              " per batch over " + plural(workers, "worker") + ".";
+    case Bottleneck::kTooSmall:
+      return waited + ": making a batch takes " + millis(a.work_ms) +
+             ", less than handing one over from a worker.";
     case Bottleneck::kHandOver:
       return waited + ": copying batches out of the workers takes " + percent(a.hand_over_share) +
              " of their time, more than making them.";
@@ -96,6 +132,12 @@ std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
     case Bottleneck::kSource:
       return waited + " while the workers had nothing to do " + percent(a.wait_ticket_share) +
              " of theirs: the source hands out work too slowly, or the run was too short.";
+    case Bottleneck::kStream: {
+      const StageTime* stage = largest(a.stream);
+      return waited + " while the workers had nothing to do " + percent(a.wait_ticket_share) +
+             " of theirs: one thread goes through the stream, and the stage " + stage->name +
+             " takes " + percent(stage->share) + " of its time.";
+    }
   }
   return {};
 }
@@ -104,6 +146,9 @@ void recommend_for_user_code(const Snapshot& snapshot, Analysis& a) {
   const uint64_t workers = snapshot.workers.size();
   const uint64_t enough = a.workers_enough;
   auto& out = a.recommendations;
+  const StageTime* slowest = largest(a.chain);
+  const std::string cheaper =
+      "make " + (slowest != nullptr ? slowest->name : std::string("__getitem__")) + " cheaper";
   if (snapshot.mode == "inline") {
     out.push_back("Use workers: " +
                   (enough > 0 ? plural(enough, "worker") + " would keep up with the training step."
@@ -119,9 +164,9 @@ void recommend_for_user_code(const Snapshot& snapshot, Analysis& a) {
         "Use " + plural(enough, "worker") + " instead of " + std::to_string(workers);
     if (snapshot.cores != 0 && enough > snapshot.cores) {
       out.push_back(use + " on a machine with more cores (this one has " +
-                    std::to_string(snapshot.cores) + "), or make __getitem__ cheaper.");
+                    std::to_string(snapshot.cores) + "), or " + cheaper + ".");
     } else {
-      out.push_back(use + ", or make __getitem__ cheaper.");
+      out.push_back(use + ", or " + cheaper + ".");
     }
   } else {
     out.push_back(
@@ -186,17 +231,26 @@ void recommend_for_copies(Analysis& a) {
 
 void recommend(const Snapshot& snapshot, Analysis& a) {
   const uint64_t workers = snapshot.workers.size();
+  const uint64_t active = snapshot.active_workers == 0 ? workers : snapshot.active_workers;
   auto& out = a.recommendations;
   switch (a.bottleneck) {
     case Bottleneck::kConsumer:
-      if (a.workers_enough > 0 && a.workers_enough < workers) {
+      if (a.workers_enough > 0 && a.workers_enough < active) {
         out.push_back(plural(a.workers_enough, "worker") + " would do instead of " +
-                      std::to_string(workers) +
+                      std::to_string(active) +
                       "; the cores that this frees may be of use to the training step.");
       }
       break;
     case Bottleneck::kUser:
       recommend_for_user_code(snapshot, a);
+      break;
+    case Bottleneck::kTooSmall:
+      out.push_back(std::string("Put more into a batch: ") +
+                    (snapshot.batch_size == 0 ? "let an item be many samples, or give batch_size"
+                                              : "a larger batch_size") +
+                    (snapshot.mode == "inline"
+                         ? "; workers would cost more than they bring."
+                         : ". More workers bring nothing, and workers=0 may be faster."));
       break;
     case Bottleneck::kMemory:
       out.push_back(
@@ -213,6 +267,11 @@ void recommend(const Snapshot& snapshot, Analysis& a) {
       out.push_back(
           "A stream is pulled by one worker at a time: give the source a length and __getitem__ "
           "if it can have them. With few or uneven batches, a larger max_queue_size helps.");
+      break;
+    case Bottleneck::kStream:
+      out.push_back("Make " + largest(a.stream)->name +
+                    " cheaper, or put what takes long behind the stream's stages: a map after "
+                    "them is spread over the workers.");
       break;
     case Bottleneck::kHandOver:
     case Bottleneck::kBalanced:
@@ -247,12 +306,16 @@ std::string_view name_of(Bottleneck bottleneck) {
       return "training step";
     case Bottleneck::kUser:
       return "user code";
+    case Bottleneck::kTooSmall:
+      return "batches too small";
     case Bottleneck::kHandOver:
       return "hand-over";
     case Bottleneck::kMemory:
       return "memory";
     case Bottleneck::kSource:
       return "source";
+    case Bottleneck::kStream:
+      return "stream";
     case Bottleneck::kUnknown:
       break;
   }
@@ -275,8 +338,8 @@ Analysis analyse(const Snapshot& snapshot) {
   a.bytes_per_second = ratio(static_cast<double>(c.bytes), a.seconds);
 
   const auto consumer_ns = static_cast<double>(c.wait_ns + c.busy_ns);
-  const auto worker_ns =
-      static_cast<double>(w.busy_ns + w.hand_over_ns + w.wait_ticket_ns + w.wait_slot_ns);
+  const auto worker_ns = static_cast<double>(w.busy_ns + w.wait_ticket_ns + w.wait_slot_ns);
+  const uint64_t hand_over_ns = std::min(hand_over_of(snapshot), w.busy_ns);
   const double made = batches_made(snapshot, w);
   const auto stage = [](std::string name, uint64_t ns, double of_ns, double batches) {
     const auto total = static_cast<double>(ns);
@@ -285,10 +348,19 @@ Analysis analyse(const Snapshot& snapshot) {
   const auto delivered = static_cast<double>(c.delivered);
   a.consumer_stages = {stage("waiting for a batch", c.wait_ns, consumer_ns, delivered),
                        stage("training step", c.busy_ns, consumer_ns, delivered)};
-  a.worker_stages = {stage("user code", w.busy_ns, worker_ns, made),
-                     stage("hand-over", w.hand_over_ns, worker_ns, made),
+  a.worker_stages = {stage("user code", w.busy_ns - hand_over_ns, worker_ns, made),
+                     stage(std::string(kHandOverStage), hand_over_ns, worker_ns, made),
                      stage("waiting for a ticket", w.wait_ticket_ns, worker_ns, made),
                      stage("waiting for room", w.wait_slot_ns, worker_ns, made)};
+  const auto chain = [&](const std::vector<StageSnapshot>& stages, double batches) {
+    double all = 0;
+    for (const StageSnapshot& s : stages) all += static_cast<double>(s.ns);
+    std::vector<StageTime> times;
+    for (const StageSnapshot& s : stages) times.push_back(stage(s.name, s.ns, all, batches));
+    return times;
+  };
+  a.chain = chain(snapshot.stages, made);
+  a.stream = chain(snapshot.stream_stages, delivered);
   a.wait_share = a.consumer_stages[0].share;
   a.step_ms = a.consumer_stages[1].per_batch_ms;
   a.busy_share = a.worker_stages[0].share;

@@ -14,9 +14,11 @@ enum class Bottleneck {
   kBalanced,  // the consumer waits little, and the workers wait little
   kConsumer,  // the training step: batches are ready before they are asked for
   kUser,      // user code in the workers
+  kTooSmall,  // a batch takes less time to make than to hand over
   kHandOver,  // copies on the way out of the workers
   kMemory,    // workers wait for room although the consumer waits for batches
   kSource,    // workers have nothing to do although the consumer waits for batches
+  kStream,    // ... because the one thread that goes through a stream is busy all the time
 };
 std::string_view name_of(Bottleneck bottleneck);
 
@@ -50,6 +52,10 @@ struct Analysis {
 
   std::vector<StageTime> consumer_stages;
   std::vector<StageTime> worker_stages;
+  // Of the chain, each without its inputs: shares of what the workers, and the stream's thread, did
+  // in all of them. Empty where nothing was counted.
+  std::vector<StageTime> chain;
+  std::vector<StageTime> stream;
   WorkerFigures total{};  // over all workers
 };
 

@@ -56,6 +56,22 @@ ConsumerFigures figures_of(const ConsumerCounters& counters) {
   return figures;
 }
 
+StageFigures figures_of(const StageCounters& counters) {
+  StageFigures figures{};
+  for (size_t i = 0; i < kStages; ++i) {
+    figures[i] = {counters[i].ns.get(), counters[i].rows.get()};
+  }
+  return figures;
+}
+
+StageFigures& operator+=(StageFigures& sum, const StageFigures& more) {
+  for (size_t i = 0; i < kStages; ++i) {
+    sum[i].ns += more[i].ns;
+    sum[i].rows += more[i].rows;
+  }
+  return sum;
+}
+
 WorkerFigures& operator+=(WorkerFigures& sum, const WorkerFigures& more) {
   for (const auto& field : WorkerFigures::fields()) {
     sum.*field.member += more.*field.member;

@@ -64,8 +64,7 @@ struct alignas(64) WorkerFields {
   Value tickets;         // tickets fulfilled (also those that ended with an error)
   Value samples;         // samples in them, where the worker knows it
   Value bytes;           // payload bytes handed over
-  Value busy_ns;         // in user code or in the plan's own operations
-  Value hand_over_ns;    // after user code: copying what must be copied, writing the message
+  Value busy_ns;         // making batches and handing them over
   Value wait_ticket_ns;  // nothing to do: the queue is full or the source is not ready
   Value wait_slot_ns;    // a ticket in hand, but no memory to put its result into
   Value copies_avoided;  // arrays of which only the address travelled
@@ -84,7 +83,6 @@ struct alignas(64) WorkerFields {
         Named{"samples", &WorkerFields::samples},
         Named{"bytes", &WorkerFields::bytes},
         Named{"busy_ns", &WorkerFields::busy_ns},
-        Named{"hand_over_ns", &WorkerFields::hand_over_ns},
         Named{"wait_ticket_ns", &WorkerFields::wait_ticket_ns},
         Named{"wait_slot_ns", &WorkerFields::wait_slot_ns},
         Named{"copies_avoided", &WorkerFields::copies_avoided},
@@ -142,13 +140,26 @@ struct alignas(64) ConsumerFields {
 using ConsumerCounters = ConsumerFields<Counter>;
 using ConsumerFigures = ConsumerFields<uint64_t>;
 
+// What one thread did in each stage of a chain: the stage's own time, without its inputs', and the
+// rows that came out of it. Written by that thread alone; times are nanoseconds.
+inline constexpr uint32_t kStages = 32;  // the last place sums up those beyond
+template <class Value>
+struct StageFields {
+  Value ns;
+  Value rows;
+};
+using StageCounters = std::array<StageFields<Counter>, kStages>;  // lives in shared memory
+using StageFigures = std::array<StageFields<uint64_t>, kStages>;
+
 // A reading of living counters: each figure is exact, the set of them is not of one instant.
 // Any thread.
 WorkerFigures figures_of(const WorkerCounters& counters);
 ConsumerFigures figures_of(const ConsumerCounters& counters);
+StageFigures figures_of(const StageCounters& counters);
 
 // Figure by figure.
 WorkerFigures& operator+=(WorkerFigures& sum, const WorkerFigures& more);
+StageFigures& operator+=(StageFigures& sum, const StageFigures& more);
 
 // The three lines a worker writes per array. A worker's own thread only.
 inline void count_copy(WorkerCounters& counters, CopyReason reason, uint64_t bytes) {

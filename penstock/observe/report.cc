@@ -86,6 +86,13 @@ Json stages_json(const std::vector<StageTime>& stages) {
   return rows;
 }
 
+// [{name, seconds, share, per_batch_ms, rows}, ...]
+Json chain_json(const std::vector<StageTime>& times, const std::vector<StageSnapshot>& stages) {
+  Json rows = stages_json(times);
+  for (size_t i = 0; i < stages.size(); ++i) rows[i]["rows"] = stages[i].rows;
+  return rows;
+}
+
 Json analysis_json(const Analysis& a) {
   return {{"bottleneck", name_of(a.bottleneck)},
           {"verdict", a.verdict},
@@ -109,9 +116,13 @@ Json page_data(const Snapshot& snapshot) {
   const uint64_t zero = first_moment(snapshot);
   const size_t most = kMostEvents / (snapshot.workers.size() + 1);
 
-  Json data = {{"title", snapshot.title},           {"mode", snapshot.mode},
-               {"batch_size", snapshot.batch_size}, {"queue_size", snapshot.queue_size},
-               {"max_bytes", snapshot.max_bytes},   {"cores", snapshot.cores}};
+  Json data = {{"title", snapshot.title},
+               {"mode", snapshot.mode},
+               {"batch_size", snapshot.batch_size},
+               {"queue_size", snapshot.queue_size},
+               {"active_workers", snapshot.active_workers},
+               {"max_bytes", snapshot.max_bytes},
+               {"cores", snapshot.cores}};
   data["facts"] = Json::array();
   for (const auto& [name, value] : snapshot.facts) {
     data["facts"].push_back(Json::array({name, value}));
@@ -121,6 +132,8 @@ Json page_data(const Snapshot& snapshot) {
     data["kinds"].push_back(name_of(static_cast<TraceKind>(i)));
   }
   data["analysis"] = analysis_json(analysis);
+  data["chain"] = chain_json(analysis.chain, snapshot.stages);
+  data["stream"] = chain_json(analysis.stream, snapshot.stream_stages);
   data["consumer"] = figures_json(snapshot.consumer);
   data["total"] = figures_json(analysis.total);
   data["copies"] = copies_json(analysis.total);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,19 @@ struct WorkerSnapshot {
   std::vector<TraceEvent> trace;
 };
 
+// The stage that handing batches over to the consumer is counted as.
+inline constexpr std::string_view kHandOverStage = "hand-over";
+
+// What a stage of the chain did so far.
+struct StageSnapshot {
+  std::string name;  // "map(decode)"
+  uint64_t ns = 0;   // its own, without its inputs'; of all that ran it together
+  uint64_t rows = 0;
+};
+// Those that did anything, from the source on. `titles`: of the chain's stages, by their places.
+std::vector<StageSnapshot> stages_of(const StageFigures& figures,
+                                     std::span<const std::string> titles);
+
 // A copy of everything that is known about a feed at one moment: plain values, no pointers into it.
 // Reports, analysis and stats() are made from this and nothing else.
 struct Snapshot {
@@ -33,6 +48,7 @@ struct Snapshot {
   std::string mode = "inline";  // "inline", "threads", "processes"
   uint64_t batch_size = 0;      // samples; 0: an item is a whole batch
   uint64_t queue_size = 0;      // batches
+  uint64_t active_workers = 0;  // that are not parked; 0: all
   uint64_t max_bytes = 0;
   uint64_t cores = 0;                                      // that this process may use; 0: unknown
   std::vector<std::pair<std::string, std::string>> facts;  // further rows: "start method", ...
@@ -41,6 +57,8 @@ struct Snapshot {
   ConsumerFigures consumer{};
   std::vector<TraceEvent> consumer_trace;
   std::vector<WorkerSnapshot> workers;
+  std::vector<StageSnapshot> stages;         // of the workers' chain
+  std::vector<StageSnapshot> stream_stages;  // those that one thread goes through, ahead of them
   std::vector<DepthSample> depth;
   std::vector<LostItem> losses;
   uint64_t losses_left_out = 0;  // beyond those listed

@@ -47,8 +47,6 @@ std::string_view name_of(TraceKind kind) {
   switch (kind) {
     case TraceKind::kUser:
       return "user code";
-    case TraceKind::kHandOver:
-      return "hand over";
     case TraceKind::kWaitTicket:
       return "waiting for a ticket";
     case TraceKind::kWaitSlot:

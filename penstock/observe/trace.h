@@ -11,8 +11,7 @@ namespace penstock {
 // What a worker or the consumer was doing for a while.
 enum class TraceKind : uint32_t {
   kNone,          // an event that was never finished; readers leave it out
-  kUser,          // worker: user code
-  kHandOver,      // worker: copies and the message
+  kUser,          // worker: making a batch and handing it over
   kWaitTicket,    // worker: nothing to do
   kWaitSlot,      // worker: waiting for memory
   kConsumerWait,  // consumer: waiting for a batch

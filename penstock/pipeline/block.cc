@@ -11,8 +11,8 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kLargest = uint64_t{1} << 56;  // far above any memory, far below overflow
-constexpr int64_t kMostSteps = int64_t{1} << 40;  // of a leaf whose steps take no bytes
+constexpr uint64_t kLargestBlock = uint64_t{1} << 56;  // far above any memory, far below overflow
+constexpr int64_t kMostSteps = int64_t{1} << 40;       // of a leaf whose steps take no bytes
 
 uint64_t aligned(uint64_t bytes) {
   return (bytes + RowLayout::kAlignment - 1) / RowLayout::kAlignment * RowLayout::kAlignment;
@@ -21,7 +21,7 @@ uint64_t aligned(uint64_t bytes) {
 // Takes `count` times `size` bytes off the end of what is laid out so far.
 uint64_t take(uint64_t& end, uint64_t count, uint64_t size) {
   uint64_t bytes;
-  if (__builtin_mul_overflow(count, size, &bytes) || bytes > kLargest || end > kLargest) {
+  if (__builtin_mul_overflow(count, size, &bytes) || bytes > kLargestBlock || end > kLargestBlock) {
     throw Error(Code::kInvalidArgument, "BlockLayout", "a block that is too large");
   }
   uint64_t begin = end;
@@ -119,7 +119,7 @@ void Block::check_values(uint64_t bytes) {
         auto factor = static_cast<uint64_t>(std::max<int64_t>(length, 1));
         right = right && !__builtin_mul_overflow(apart_from_zeros, factor, &apart_from_zeros);
         product *= static_cast<uint64_t>(length);
-        if (!right || apart_from_zeros > kLargest) {
+        if (!right || apart_from_zeros > kLargestBlock) {
           throw lost(leaf, "has an element of a shape that it cannot have");
         }
       }

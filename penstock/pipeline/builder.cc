@@ -5,7 +5,9 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/parcel.h"
+#include "penstock/pipeline/section_stream.h"
 #include "penstock/pipeline/tailed_stream.h"
+#include "penstock/workers/ticket.h"
 
 namespace penstock {
 
@@ -20,14 +22,26 @@ Built Builder::build(const Node& node) {
                       ", whose elements only come one after the other" + node.instead_of_streams());
     }
   }
+  const auto number = static_cast<uint32_t>(titles_.size());
   titles_.push_back(node.title());
-  return node.build(std::move(inputs), *this);
+  Built built = node.build(std::move(inputs), *this);
+  stages_.add(built.indexed.get(), number);
+  stages_.add(built.stream.get(), number);
+  // What a parcel is read by is the stage's that wants its elements.
+  if (built.tail != nullptr && !is_parcel_source(*built.tail)) {
+    stages_.add(built.tail.get(), number);
+  }
+  return built;
 }
 
 StreamedRef Builder::as_stream(const Built& built) {
-  if (built.stream == nullptr) return indexed_stream(built.indexed);
-  if (built.per_output == 1 && is_parcel_source(*built.tail)) return built.stream;
-  return tailed_stream(built);
+  const bool whole = built.stream == nullptr;
+  if (!whole && built.per_output == 1 && is_parcel_source(*built.tail)) return built.stream;
+  StreamedRef serial = whole ? indexed_stream(built.indexed) : tailed_stream(built);
+  const bool costly = whole ? built.indexed->costly() : built.tail->costly();
+  if (!costly || !may_section_ || sections_.size() + 1 >= kMaxLanes) return serial;
+  sections_.push_back(built);
+  return section_stream(static_cast<uint32_t>(sections_.size() - 1), std::move(serial));
 }
 
 const std::shared_ptr<FilePool>& Builder::pool() {

@@ -8,19 +8,26 @@
 
 #include "penstock/io/file_pool.h"
 #include "penstock/pipeline/node.h"
+#include "penstock/pipeline/shared_store.h"
+#include "penstock/pipeline/stage_clock.h"
 
 namespace penstock {
 
 // What a plan's nodes share while they are built. One build, one thread.
 class Builder {
  public:
-  explicit Builder(std::shared_ptr<FileSystem> files = posix_files()) : files_(std::move(files)) {}
+  // `sections`: costly stretches in front of streams' stages become sections, as many as a board
+  // has lanes for. Not so in a plan that a running stream opens: the workers do not know it.
+  explicit Builder(std::shared_ptr<FileSystem> files = posix_files(), bool sections = true)
+      : files_(std::move(files)), may_section_(sections) {}
 
   // Builds `node` and what is below it, from the source upward.
   Built build(const Node& node);
 
   // What was built as a stream, for stages that can go through their input in order only.
   StreamedRef as_stream(const Built& built);
+  // What has to be made in front of such stages by workers, from the source upward.
+  const std::vector<Built>& sections() const { return sections_; }
 
   // The next random operation's number (RandomKey::operation). They count from the source upward,
   // so that a stage added at the end changes no numbers below it.
@@ -35,15 +42,28 @@ class Builder {
   };
   void set_sharded(const Sharded& sharded) { sharded_ = sharded; }
   const std::optional<Sharded>& sharded() const { return sharded_; }
+  // What caches and snapshots keep their elements in, in the order of the nodes.
+  void add_cache(std::shared_ptr<SharedStore> store) { caches_.push_back(std::move(store)); }
+  const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
+  // There is a split_batch in the plan, wherever it stands.
+  void count_split() { ++splits_; }
+  uint32_t splits() const { return splits_; }
   // Of all nodes that were built, in the order of a walk that takes inputs first.
   const std::vector<std::string>& titles() const { return titles_; }
+  // What the nodes became, by the places of their titles.
+  const StageNumbers& stages() const { return stages_; }
 
  private:
   std::shared_ptr<FileSystem> files_;
   std::shared_ptr<FilePool> pool_;
+  bool may_section_;
+  std::vector<Built> sections_;
   uint32_t operations_ = 0;
   std::optional<Sharded> sharded_;
+  uint32_t splits_ = 0;
+  std::vector<std::shared_ptr<SharedStore>> caches_;
   std::vector<std::string> titles_;
+  StageNumbers stages_;
 };
 
 }  // namespace penstock

@@ -12,7 +12,8 @@ namespace {
 
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
-Collector::Lengths lengths_of(const Plan& plan) {
+Collector::Lengths lengths_of(const Plan& plan, bool section) {
+  if (section) return Collector::Lengths::kAny;
   if (!plan.batched()) return Collector::Lengths::kRagged;  // handed out one by one
   if (plan.root()->padding() != nullptr) return Collector::Lengths::kPadded;
   return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
@@ -35,9 +36,44 @@ class LocalOutlet : public ChainWorker::Outlet {
     outcome->stage = std::move(failure.stage);
     hand_over(slot, ResultKind::kError, 0, std::move(outcome));
   }
+  void element(Slot& slot, const Ticket&, uint64_t bytes, SectionResult result) override {
+    const ResultKind kind = result.failure ? ResultKind::kError : ResultKind::kRows;
+    std::unique_ptr<Outcome> outcome;
+    if (result.failure || !result.notes.empty()) {
+      outcome = std::make_unique<Outcome>();
+      outcome->section = std::move(result);
+    }
+    hand_over(slot, kind, bytes, std::move(outcome));
+  }
+};
+
+// Each ticket is its own lane's worker's.
+class WorkerOfLanes : public Fulfiller {
+ public:
+  explicit WorkerOfLanes(std::vector<std::unique_ptr<Fulfiller>> lanes)
+      : lanes_(std::move(lanes)) {}
+  void run(const Ticket& ticket, Slot& slot) override { lanes_[ticket.lane]->run(ticket, slot); }
+
+ private:
+  std::vector<std::unique_ptr<Fulfiller>> lanes_;
 };
 
 }  // namespace
+
+std::unique_ptr<Fulfiller> worker_of_plan(
+    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, Board& board,
+    const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet) {
+  auto own = std::make_unique<ChainWorker>(plan, options, board, outlet());
+  if (board.lanes() == 1) return own;
+  std::vector<std::unique_ptr<Fulfiller>> lanes;
+  lanes.push_back(std::move(own));
+  ChainWorker::Options of_section = options;
+  of_section.section = true;
+  for (const auto& section : plan->sections()) {
+    lanes.push_back(std::make_unique<ChainWorker>(section, of_section, board, outlet()));
+  }
+  return std::make_unique<WorkerOfLanes>(std::move(lanes));
+}
 
 std::unique_ptr<ChainWorker::Outlet> local_outlet() { return std::make_unique<LocalOutlet>(); }
 
@@ -47,12 +83,12 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
       options_(options),
       board_(board),
       outlet_(std::move(outlet)),
-      context_{scratch_, options.seed, 0, options.retries, this},
+      context_{scratch_, options.seed, 0, options.retries, this, &clock_, &plan_->stages()},
       spec_(plan_->chain().spec()),
       bound_(spec_ != nullptr && spec_->fixed() && !plan_->chain().costly() &&
-             lengths_of(*plan_) != Collector::Lengths::kPadded),
+             lengths_of(*plan_, options.section) != Collector::Lengths::kPadded),
       chunk_(scratch_),
-      collected_(scratch_, lengths_of(*plan_),
+      collected_(scratch_, lengths_of(*plan_, options.section),
                  plan_->batched() ? plan_->root()->padding() : nullptr) {}
 
 bool ChainWorker::progress(uint32_t row) { return slot_->progress(row); }
@@ -67,10 +103,12 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   slot_ = &slot;
   begin_ = ticket.begin;
   context_.worker = slot.claim().worker;
+  clock_.count_into(board_.place(context_.worker).stages);
   losses_.clear();
   notes_.clear();
   failed_.reset();
-  if (reader_ == nullptr) reader_ = plan_->chain().reader(context_);
+  result_ = {};
+  if (reader_ == nullptr) reader_ = plan_->chain().open(context_);
   scratch_.empty();
   if (plan_->stream() != nullptr) {
     const std::byte* parcel = slot.indices();
@@ -94,6 +132,11 @@ At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> p
 // The rows of `chunk` that were lost become losses. False: one of them ends the ticket.
 bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first,
                                 const uint64_t* positions) {
+  if (options_.section) {
+    for (auto& [row, lost] : chunk.notes()) result_.notes.push_back(std::move(lost));
+    if (!chunk.failures().empty()) result_.failure = std::move(chunk.failures().front().second);
+    return !result_.failure;
+  }
   for (auto& [row, lost] : chunk.notes()) {
     notes_.push_back({ticket.begin + first + row,
                       lost.position,
@@ -142,6 +185,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
     context_.first_row = row - ticket.begin;
     context_.one_row = false;
     {
+      StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
       Slot::Write ours(slot);
       if (!ours) throw taken_away();
       chunk_.reset(spec_, count);
@@ -175,12 +219,18 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
     context_.first_row = row - ticket.begin;
     context_.one_row = false;
     Chunk& chunk = collected_.add(positions_);
-    reader_->fetch(at, positions_, chunk, 0);
+    {
+      StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
+      reader_->fetch(at, positions_, chunk, 0);
+    }
     if (!note_failures(ticket, chunk, row - ticket.begin, positions_.data())) break;
     row += count;
   }
   try {
-    if (failed_ || !collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
+    StageClock::Piece piece(clock_, settling_, plan_->last_stage());
+    if (failed_ || result_.failure || !collected_.settle()) {
+      return finish(ticket, slot, 0);  // nothing is left of it
+    }
   } catch (const Error& error) {
     if (error.code() != Code::kInvalidArgument) throw;
     failed_ = {"batch", ticket.step, std::current_exception()};
@@ -192,6 +242,7 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
     throw Error(Code::kInternal, "batch", "a batch of several workers whose layout is not known");
   }
   {
+    StageClock::Piece piece(clock_, writing_, plan_->last_stage());
     Slot::Write ours(slot);
     if (!ours) throw taken_away();
     collected_.write(layout, base);
@@ -201,8 +252,13 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
 }
 
 void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
+  if (options_.section) {
+    if (failed_) result_.failure = std::move(failed_);
+    return outlet_->element(slot, ticket, bytes, std::move(result_));
+  }
   slot.counters().samples.add_single_writer(ticket.end - ticket.begin - losses_.size());
   slot.counters().bytes.add_single_writer(bytes);
+  if (plan_->batched()) clock_.count(plan_->last_stage(), ticket.end - ticket.begin);
   if (failed_) {
     outlet_->fail(slot, ticket, std::move(*failed_));
   } else {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/parcel.h"
 #include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/stage_clock.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
@@ -31,11 +33,17 @@ class ChainWorker : public Fulfiller, private Context::Watch {
     virtual ~Outlet() = default;
     virtual void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) = 0;
     virtual void fail(Slot& slot, const Ticket& ticket, Failure failure) = 0;
+    // Of a section: the element is the ticket's row, or there is a failure instead.
+    virtual void element(Slot& slot, const Ticket& ticket, uint64_t bytes,
+                         SectionResult result) = 0;
   };
   struct Options {
     uint64_t seed = 0;
     uint32_t retries = 0;
     bool skip = false;  // an element that fails is left out
+    // The tickets are elements for a stream's stage: what went wrong with one is handed over as it
+    // is, for others to decide. `plan` is a section's.
+    bool section = false;
   };
 
   // `board` outlives the worker.
@@ -60,6 +68,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   Board& board_;
   std::unique_ptr<Outlet> outlet_;
   Scratch scratch_;
+  StageClock clock_;
+  StageClock::Kind chunks_, settling_, writing_;
   Context context_;
   std::unique_ptr<IndexedReader> reader_;  // made with the first ticket
   SpecRef spec_;                           // known beforehand, or nullptr
@@ -76,7 +86,14 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   std::vector<Outcome::Loss> losses_;  // rows that are not there
   std::vector<Outcome::Loss> notes_;   // what was lost on the way to rows that are
   std::optional<Failure> failed_;      // what ends it
+  SectionResult result_;               // of a section
 };
+
+// A worker of the plan and of all of its sections: of every lane of the board. `outlet` makes one
+// for each.
+std::unique_ptr<Fulfiller> worker_of_plan(
+    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, Board& board,
+    const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet);
 
 // Workers of the consumer's own process.
 std::unique_ptr<ChainWorker::Outlet> local_outlet();

@@ -115,10 +115,22 @@ void Chunk::fail(uint32_t row, Failure failure) {
   failures_.emplace_back(row, std::move(failure));
 }
 
-std::span<const int64_t> Chunk::shape(size_t leaf, uint32_t row) const {
-  const Shape& known = spec_->leaves()[leaf].shape;
-  if (columns_[leaf].fixed) return known;
-  return std::span(columns_[leaf].dims).subspan(row * known.size(), known.size());
+Failure Chunk::take_failure(uint32_t row) {
+  for (auto& [failed, failure] : failures_) {
+    if (failed == row) return std::move(failure);
+  }
+  return {};
+}
+
+std::vector<Failure> Chunk::take_notes(uint32_t row) {
+  std::vector<Failure> taken;
+  if (notes_.empty()) return taken;
+  std::erase_if(notes_, [&](auto& note) {
+    if (note.first != row) return false;
+    taken.push_back(std::move(note.second));
+    return true;
+  });
+  return taken;
 }
 
 }  // namespace penstock

@@ -65,6 +65,10 @@ class Chunk {
   void view(size_t leaf, uint32_t row, const std::byte* data, std::span<const int64_t> shape = {});
   // The element is lost; whoever is above decides what becomes of that.
   void fail(uint32_t row, Failure failure);
+  // Out of a chunk for good. An exception has one holder from where it is thrown to whoever reads
+  // it, so that none is let go of while another thread reads it.
+  Failure take_failure(uint32_t row);
+  std::vector<Failure> take_notes(uint32_t row);
   // The row is there, but an element was lost on the way to it: replaced by another one, or left
   // out of those that the row was made of.
   void note(uint32_t row, Failure failure) { notes_.emplace_back(row, std::move(failure)); }
@@ -80,7 +84,11 @@ class Chunk {
     return column.viewed ? column.at[row] : column.first + row * column.stride;
   }
   // A row's shape: the leaf's own where that is fixed.
-  std::span<const int64_t> shape(size_t leaf, uint32_t row) const;
+  std::span<const int64_t> shape(size_t leaf, uint32_t row) const {
+    const Shape& known = spec_->leaves()[leaf].shape;
+    if (columns_[leaf].fixed) return known;
+    return {columns_[leaf].dims.data() + row * known.size(), known.size()};
+  }
   uint64_t alive() const { return alive_; }  // a bit per row
   std::vector<std::pair<uint32_t, Failure>>& failures() { return failures_; }
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }

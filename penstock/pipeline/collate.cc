@@ -19,6 +19,13 @@ uint64_t bytes_of(DType dtype, std::span<const int64_t> shape) {
   return bytes;
 }
 
+Error only_fed(const ElementSpec& element) {
+  return Error(Code::kInvalidArgument, "batch",
+               "a batch of " + element.to_string() +
+                   ", which differ in length, can be fed, but not transformed any further: use "
+                   "padded_batch, or transform its elements before");
+}
+
 // Copies an array of shape `from` into the first corner of one of shape `to`.
 void copy_corner(std::byte* out, std::span<const int64_t> to, const std::byte* in,
                  std::span<const int64_t> from, size_t itemsize) {
@@ -232,7 +239,8 @@ void Collector::write_variable(size_t leaf, const BlockLayout& layout, std::byte
   const Leaf& of = spec_->leaves()[leaf];
   const uint64_t step = static_cast<uint64_t>(of.fixed_values()) * size_of(of.dtype);
   auto* offsets = reinterpret_cast<int64_t*>(block + layout.offsets(leaf));
-  auto* dims = of.deep() ? reinterpret_cast<int64_t*>(block + layout.dims(leaf)) : nullptr;
+  const bool deep = of.deep();
+  auto* dims = deep ? reinterpret_cast<int64_t*>(block + layout.dims(leaf)) : nullptr;
   std::byte* values = block + layout.values(leaf);
   uint64_t at = 0, count = 0;
   int64_t steps = 0;
@@ -243,7 +251,7 @@ void Collector::write_variable(size_t leaf, const BlockLayout& layout, std::byte
     if (bytes != 0) std::memcpy(values + at, chunk.at(leaf, row), bytes);
     at += bytes;
     // Where a step takes no bytes its count is the first length; `deep` leaves count single values.
-    steps += of.deep() ? static_cast<int64_t>(bytes / step) : shape[0];
+    steps += deep ? static_cast<int64_t>(bytes / step) : shape[0];
     offsets[++count] = steps;
     if (dims != nullptr) dims = std::copy(shape.begin(), shape.end(), dims);
   });
@@ -269,7 +277,7 @@ class CollatedReader : public IndexedReader {
   CollatedReader(const Collated& stage, Context& context)
       : stage_(stage),
         context_(context),
-        input_(stage.input()->reader(context)),
+        input_(stage.input()->open(context)),
         rows_(context.scratch, lengths_of(stage), stage.padding()) {}
 
   void fetch(const At& at, std::span<const uint64_t> batches, Chunk& out, uint32_t row) override {
@@ -320,11 +328,7 @@ class CollatedReader : public IndexedReader {
   // The batch as one element: its columns are leaves with one more axis.
   void give(Chunk& out, uint32_t row) {
     const ElementSpec& spec = *rows_.spec();
-    if (!spec.fixed()) {
-      throw Error(Code::kInvalidArgument, "batch",
-                  "a batch with leaves of different lengths can be fed, but not transformed any "
-                  "further: use padded_batch, or transform its elements before");
-    }
+    if (!spec.fixed()) throw only_fed(spec);
     BlockLayout layout = rows_.layout(rows_.rows());
     std::byte* block = context_.scratch.take(layout.bytes());
     rows_.write(layout, block);
@@ -359,7 +363,15 @@ class CollatedReader : public IndexedReader {
 
 }  // namespace
 
-SpecRef Collated::spec() const { return nullptr; }
+// What cannot be is said before anything is made, where it is known.
+SpecRef Collated::spec() const {
+  SpecRef element = padding() != nullptr ? nullptr : input_->spec();
+  if (element == nullptr) return nullptr;
+  for (const Leaf& leaf : element->leaves()) {
+    if (!leaf.fixed() && leaf.kind != LeafKind::kDense) throw only_fed(*element);
+  }
+  return nullptr;
+}
 
 std::unique_ptr<IndexedReader> Collated::reader(Context& context) const {
   return std::make_unique<CollatedReader>(*this, context);

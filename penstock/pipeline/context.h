@@ -15,6 +15,9 @@ struct At {
 };
 
 struct Parcel;
+class Sections;
+class StageClock;
+class StageNumbers;
 
 // What a worker gives the readers of its chain; outlives them. One thread.
 struct Context {
@@ -36,6 +39,11 @@ struct Context {
   uint32_t worker = 0;
   uint32_t retries = 0;  // times that user code is tried again
   Watch* watch = nullptr;
+  // Where the time of each stage is counted, and which is which; nullptr: it is not.
+  StageClock* clock = nullptr;
+  const StageNumbers* stages = nullptr;
+  // Of a cursor: where workers make what is costly; nullptr: its readers make everything.
+  const Sections* sections = nullptr;
 
   const Parcel* parcel = nullptr;  // of a plan with a stream: the ticket's elements
 
@@ -44,6 +52,11 @@ struct Context {
   uint32_t first_row = 0;
   bool one_row = false;
   uint32_t row(uint32_t of_chunk) const { return one_row ? first_row : first_row + of_chunk; }
+
+  // The same over memory of its own; without a ticket.
+  Context over(Scratch& own) const {
+    return {own, seed, worker, retries, watch, clock, stages, sections};
+  }
 };
 
 // The addresses of a chunk's elements in one stage: what their random numbers are keyed by.

@@ -29,8 +29,11 @@ Cursor::Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocat
       arena_(arena),
       there_(std::move(there)),
       watch_(std::make_unique<Alone>(*this)),
-      context_{scratch_, options.seed, 0, options.retries, watch_.get()},
-      gathered_(scratch_, *plan_->stream()) {}
+      context_{scratch_,         options.seed,    0, options.retries, watch_.get(), &clock_,
+               &plan_->stages(), options.sections},
+      gathered_(scratch_, *plan_->stream()) {
+  clock_.count_into(stages_);
+}
 
 Cursor::~Cursor() {
   close();
@@ -89,11 +92,15 @@ bool Cursor::ready() {
 
 void Cursor::run() {
   std::unique_lock lock(mutex_);
+  running_ = true;
   for (;;) {
     asked_.wait(lock, [&] {
       return closed_ || (!resting_ && (start_.has_value() || made_.size() < options_.ahead));
     });
-    if (closed_) return;
+    if (closed_) {
+      running_ = false;
+      return;
+    }
     std::optional<Start> begin = std::exchange(start_, std::nullopt);
     const uint64_t turn = turn_;
     lock.unlock();
@@ -136,9 +143,18 @@ void Cursor::close() {
   there_();
 }
 
+void Cursor::let_go() {
+  {
+    std::lock_guard lock(mutex_);
+    if (running_) return;
+  }
+  failed_.reset();
+  reader_.reset();
+}
+
 void Cursor::go_to(const Start& start) {
   failed_.reset();
-  if (reader_ == nullptr) reader_ = plan_->stream()->reader(context_);
+  if (reader_ == nullptr) reader_ = plan_->stream()->open(context_);
   const Place& place = start.place;
   ordinal_ = place.ordinal;
   if (place.state) {
@@ -153,6 +169,7 @@ void Cursor::go_to(const Start& start) {
 
 Cursor::Made Cursor::make() {
   if (failed_) return *std::exchange(failed_, std::nullopt);
+  StageClock::Piece piece(clock_, parcels_, plan_->stream_stage());
   Made made;
   const uint64_t wanted = plan_->stream_rows();
   made.before = before_ = {ordinal_, 0, std::make_shared<State>(reader_->save())};
@@ -176,12 +193,7 @@ Cursor::Made Cursor::make() {
     return made;
   }
   made.rows = gathered.rows;
-  void* memory = arena_.allocate(Parcel::bytes_of(gathered_.elements()));
-  if (memory == nullptr) {
-    throw Error(Code::kOutOfMemory, "stream", "no room for the elements of a batch");
-  }
-  Parcel::write(gathered_.elements(), ordinal_, static_cast<std::byte*>(memory));
-  made.offset = arena_.region()->offset_of(memory);
+  made.offset = Parcel::put(gathered_.elements(), ordinal_, arena_);
   ordinal_ += gathered.rows;
   if (gathered.failure) {
     made.after = {made.before.ordinal, made.rows, made.before.state};

@@ -13,6 +13,7 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/pipeline/gather_parcel.h"
 #include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/stage_clock.h"
 
 namespace penstock {
 
@@ -53,6 +54,8 @@ class Cursor {
     uint32_t retries = 0;
     bool skip = false;      // failures are left out, and noted
     bool threaded = false;  // somebody will call run()
+    // Where workers make what is costly in front of the stream's stages; outlives the cursor.
+    const Sections* sections = nullptr;
   };
 
   // `there` is called by run()'s thread when take() has something new to say.
@@ -67,6 +70,11 @@ class Cursor {
   bool ready();
   void run();
   void close();
+  // Lets go of what the stream's stages hold, exceptions of user code among it. After close(); does
+  // nothing while a thread is in run(). Nobody is in take().
+  void let_go();
+  // What was done in each stage so far. Any thread.
+  const StageCounters& stages() const { return stages_; }
 
  private:
   struct Start {
@@ -87,6 +95,9 @@ class Cursor {
   // Whoever makes parcels.
   Scratch scratch_;
   std::unique_ptr<Context::Watch> watch_;
+  StageCounters stages_{};
+  StageClock clock_;
+  StageClock::Kind parcels_;
   Context context_;
   std::unique_ptr<StreamReader> reader_;
   GatherParcel gathered_;
@@ -100,6 +111,7 @@ class Cursor {
   uint64_t turn_ = 0;           // counts starts
   bool resting_ = true;
   bool closed_ = false;
+  bool running_ = false;  // a thread is in run()
   std::deque<Made> made_;
 };
 

@@ -1,12 +1,17 @@
 #include "penstock/pipeline/dataset.h"
 
 #include "penstock/pipeline/sources/arrays.h"
+#include "penstock/pipeline/sources/cifar.h"
+#include "penstock/pipeline/sources/csv.h"
 #include "penstock/pipeline/sources/fixed_records.h"
+#include "penstock/pipeline/sources/idx.h"
 #include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/sources/lines.h"
 #include "penstock/pipeline/sources/range.h"
+#include "penstock/pipeline/sources/snapshot.h"
 #include "penstock/pipeline/sources/tfrecord.h"
 #include "penstock/pipeline/transformations/batch.h"
+#include "penstock/pipeline/transformations/cache.h"
 #include "penstock/pipeline/transformations/cardinality.h"
 #include "penstock/pipeline/transformations/cast.h"
 #include "penstock/pipeline/transformations/choose_from.h"
@@ -28,6 +33,7 @@
 #include "penstock/pipeline/transformations/shuffle.h"
 #include "penstock/pipeline/transformations/shuffle_buffer.h"
 #include "penstock/pipeline/transformations/skip.h"
+#include "penstock/pipeline/transformations/split_batch.h"
 #include "penstock/pipeline/transformations/take.h"
 #include "penstock/pipeline/transformations/take_while.h"
 #include "penstock/pipeline/transformations/unbatch.h"
@@ -64,10 +70,26 @@ Dataset Dataset::tfrecord(const Paths& paths, const TFRecordOptions& options) {
 Dataset Dataset::lines(const Paths& paths, const LineOptions& options) {
   return made<LinesNode>(paths, options);
 }
+Dataset Dataset::csv(const Paths& paths, const CsvOptions& options) {
+  return made<CsvNode>(paths, options);
+}
 Dataset Dataset::fixed_records(const Paths& paths, const FixedRecordOptions& options) {
   return made<FixedRecordsNode>(paths, options);
 }
+Dataset Dataset::idx(const Paths& paths, const IdxOptions& options) {
+  auto rows = std::make_shared<IdxNode>(paths, options);
+  if (options.labels.empty()) return Dataset(std::move(rows));
+  return made<IdxPairsNode>(std::move(rows),
+                            std::make_shared<IdxNode>(Paths(options.labels), options));
+}
+Dataset Dataset::cifar10(const Paths& paths, const CifarOptions& options) {
+  return made<CifarNode>(CifarNode::Kind::kCifar10, paths, options);
+}
+Dataset Dataset::cifar100(const Paths& paths, const CifarOptions& options) {
+  return made<CifarNode>(CifarNode::Kind::kCifar100, paths, options);
+}
 
+Dataset Dataset::snapshot(const std::string& path) { return made<SnapshotNode>(path); }
 Dataset Dataset::arrays(Example columns) { return made<ArraysNode>(std::move(columns)); }
 Dataset Dataset::generator(std::function<Pull(uint64_t epoch)> begin, std::string name) {
   return made<GeneratorNode>(std::move(name), std::move(begin));
@@ -99,9 +121,9 @@ Dataset Dataset::take_while(OpRef predicate) const {
 Dataset Dataset::bucket_by_length(BucketByLengthNode::Options options) const {
   return made<BucketByLengthNode>(node_, std::move(options));
 }
-Dataset Dataset::unique() const { return made<UniqueNode>(node_); }
-Dataset Dataset::scan(Example initial, Scanning function, std::string name) const {
-  return made<ScanNode>(node_, std::move(name), std::move(initial), std::move(function));
+Dataset Dataset::unique(OpRef key) const { return made<UniqueNode>(node_, std::move(key)); }
+Dataset Dataset::scan(const Example& initial, Scanning function, std::string name) const {
+  return made<ScanNode>(node_, std::move(name), initial, std::move(function));
 }
 Dataset Dataset::flat_map(std::function<Dataset(const Example& element)> open,
                           std::string name) const {
@@ -139,6 +161,9 @@ Dataset Dataset::padded_batch(uint64_t n, std::vector<Padding::Field> fields,
 Dataset Dataset::ragged_batch(uint64_t n, const BatchOptions& options) const {
   return made<RaggedBatchNode>(node_, n, options.drop_remainder);
 }
+Dataset Dataset::cache(uint64_t max_bytes) const { return made<CacheNode>(node_, max_bytes); }
+Dataset Dataset::cache(const std::string& path) const { return made<CacheNode>(node_, path); }
+Dataset Dataset::split_batch(uint32_t parts) const { return made<SplitBatchNode>(node_, parts); }
 Dataset Dataset::window(const WindowOptions& options) const {
   return made<WindowNode>(node_, options);
 }

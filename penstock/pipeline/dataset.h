@@ -51,9 +51,20 @@ class Dataset {
   static Dataset tfrecord(const Paths& paths, const TFRecordOptions& options = {});
   // The lines of text files, without their ends: text, under the name "".
   static Dataset lines(const Paths& paths, const LineOptions& options = {});
+  // The records of CSV files: a leaf for each of options.columns, under its name; see CsvNode.
+  static Dataset csv(const Paths& paths, const CsvOptions& options);
   // Records of one length: uint8 of shape {options.record_bytes}, under the name "".
   static Dataset fixed_records(const Paths& paths, const FixedRecordOptions& options);
+  // The rows of IDX files, as MNIST's: arrays under the name ""; with options.labels {image,
+  // label}. See IdxNode.
+  static Dataset idx(const Paths& paths, const IdxOptions& options = {});
+  // The records of CIFAR's binary files: {image, label}, and of CIFAR-100 coarse_label; see
+  // CifarNode.
+  static Dataset cifar10(const Paths& paths, const CifarOptions& options = {});
+  static Dataset cifar100(const Paths& paths, const CifarOptions& options = {});
 
+  // The elements of a file that cache(path) made; see SnapshotNode.
+  static Dataset snapshot(const std::string& path);
   // Equally long arrays, whose rows are the elements; neither copied nor written to.
   static Dataset arrays(Example columns);
   // What a function gives, one after the other: begin(epoch) gives a Pull, whose calls give an
@@ -121,10 +132,15 @@ class Dataset {
   Dataset batch(uint64_t n, const BatchOptions& options = {}) const;
   // Padded batches of elements of about one length; see BucketByLengthNode. A stream.
   Dataset bucket_by_length(BucketByLengthNode::Options options) const;
-  // Each element the first time only that it comes in an epoch. A stream.
-  Dataset unique() const;
+  // Each element the first time only that it comes in an epoch, or that its key does: what an
+  // operation, or a function Example(const Example&, SampleContext&), makes of it. A stream.
+  Dataset unique(OpRef key = nullptr) const;
+  template <ElementFunction F>
+  Dataset unique(F key, std::string name = "function") const {
+    return unique(std::make_shared<FunctionOp>(std::move(name), std::move(key)));
+  }
   // An element of a carry, which an epoch begins with, and an element; see Scanning. A stream.
-  Dataset scan(Example initial, Scanning function, std::string name = "function") const;
+  Dataset scan(const Example& initial, Scanning function, std::string name = "function") const;
   // The elements of the plans that open(element) gives, one plan after the other, or some at a time
   // in turns; see Opening. Streams.
   Dataset flat_map(std::function<Dataset(const Example& element)> open,
@@ -140,6 +156,14 @@ class Dataset {
                        const BatchOptions& options = {}) const;
   // n elements whatever their lengths: what differs becomes ragged.
   Dataset ragged_batch(uint64_t n, const BatchOptions& options = {}) const;
+  // Every element kept in memory when it is first made; 0: in a quarter of what may be used. See
+  // CacheNode.
+  Dataset cache(uint64_t max_bytes = 0) const;
+  // The same in a file, which appears when all are there, and from which they come then.
+  Dataset cache(const std::string& path) const;
+  // Every batch cut for `parts` devices, without a copy: leaf `x` of part 1 is "1/x". Behind a
+  // batch only; see SplitBatchNode.
+  Dataset split_batch(uint32_t parts) const;
   // Windows over the elements, stacked; see WindowNode.
   Dataset window(const WindowOptions& options) const;
   // What becomes of elements that fail below, whatever the Loader is told.

@@ -4,20 +4,51 @@
 #include <string>
 #include <vector>
 
+#include "penstock/io/csv_parser.h"
+
 namespace penstock {
 
 struct TFRecordOptions {
-  std::string compression = {};  // "": none; "gzip" and "zlib" are not there yet
+  std::string compression = {};  // "gzip", "zlib", "none" of all files; "": each file tells
+  bool stream = false;           // read from the front, with no index; compressed files always are
+  // "beside": the index is kept in `<file>.penstock-index`, and only made again if the file was
+  // changed since. "": it lives in memory.
+  std::string index = {};
 };
 
 struct LineOptions {
-  std::string compression = {};  // as TFRecordOptions's
+  std::string compression = {};  // as TFRecordOptions's; a zlib file is not told from text
+  bool stream = false;
+  std::string index = {};  // as TFRecordOptions's
+};
+
+struct CsvOptions {
+  std::vector<CsvColumn> columns;       // that are wanted, by name
+  std::vector<std::string> names = {};  // of all columns, of files without a header; else none
+  char delimiter = ',';
+  std::string compression = {};  // as LineOptions's
+  bool stream = false;
+  std::string index = {};  // as TFRecordOptions's
 };
 
 struct FixedRecordOptions {
   uint64_t record_bytes = 0;
   uint64_t header_bytes = 0, footer_bytes = 0;  // of each file, that are no records
-  std::string compression = {};                 // as TFRecordOptions's
+  // As TFRecordOptions's; a zlib file is not told from records.
+  std::string compression = {};
+  bool stream = false;
+};
+
+struct IdxOptions {
+  // Files of the labels of these rows, as many; none: there are no labels.
+  std::vector<std::string> labels = {};
+  std::string compression = {};  // as TFRecordOptions's
+  bool stream = false;
+};
+
+struct CifarOptions {
+  std::string compression = {};  // as FixedRecordOptions's
+  bool stream = false;
 };
 
 struct ShuffleOptions {

@@ -16,7 +16,13 @@ Feed::Feed(Board& board, Allocator& arena, Tickets& tickets, const Options& opti
       tickets_(tickets),
       options_(options),
       discard_(std::move(discard)),
-      trace_(&board.consumer_trace()) {}
+      queue_(options.queue),
+      trace_(&board.consumer_trace()) {
+  if (!options_.tuning) return;
+  // A stream's tickets have an owner, who must not be parked.
+  if (tickets_.streams() != 0) options_.tuning->workers = false;
+  tuner_.emplace(*options_.tuning, Tuner::Settings{options_.workers, options_.queue});
+}
 
 Feed::~Feed() = default;
 
@@ -82,8 +88,30 @@ void Feed::read_clock_on_asking() {
   untimed_ = 0;
   if (asked_ns_ >= next_depth_ns_) {
     next_depth_ns_ = asked_ns_ + 1'000'000;
-    depths_.add(asked_ns_, depth());
+    const uint32_t ready = depth();
+    depths_.add(asked_ns_, ready);
+    least_ready_ = std::min(least_ready_, ready);
   }
+  if (tuner_ && asked_ns_ - tuned_ns_ >= Tuner::kPeriodNs) tune();
+}
+
+// Shows the tuner what was counted since the last time, and does what it says.
+void Feed::tune() {
+  const uint64_t delivered = board_.consumer().delivered.get();
+  uint64_t busy = 0;
+  for (uint32_t w = 0; w < board_.workers(); ++w) busy += board_.place(w).counters.busy_ns.get();
+  if (tuned_ns_ != 0) {
+    const Tuner::Settings& to =
+        tuner_->next({asked_ns_ - tuned_ns_, held_up_ns_, delivered - tuned_delivered_,
+                      busy - tuned_busy_ns_, least_ready_, batch_bytes_});
+    queue_.store(to.queue, std::memory_order_relaxed);
+    if (to.workers != options_.workers) board_.set_active(options_.workers = to.workers);
+  }
+  tuned_ns_ = asked_ns_;
+  tuned_delivered_ = delivered;
+  tuned_busy_ns_ = busy;
+  held_up_ns_ = 0;
+  least_ready_ = UINT32_MAX;
 }
 
 Feed::Poll Feed::poll(uint64_t epoch) {
@@ -103,7 +131,10 @@ Feed::Poll Feed::poll(uint64_t epoch) {
   }
   auto seq = candidate();
   if (!seq && failed_) return Poll::kFailed;
-  if (!seq || !board_.ready(*seq)) return Poll::kWait;
+  if (!seq || !board_.ready(*seq)) {
+    late_ = true;
+    return Poll::kWait;
+  }
   current_ = *seq;
   return Poll::kBatch;
 }
@@ -211,7 +242,9 @@ void Feed::deliver(uint64_t bytes, uint64_t samples) {
   clear_current();
   moved_past(at);
   fill();
-  board_.wake_workers(false);
+  // A tuned queue may be much shorter than the ring, a quarter of which workers are woken for.
+  const bool short_queue = options_.tuning && options_.tuning->queue;
+  board_.wake_workers(short_queue && current_ % std::max<uint64_t>(window() / 2, 1) == 0);
 
   ConsumerCounters& counters = board_.consumer();
   counters.delivered.add_single_writer();
@@ -221,6 +254,7 @@ void Feed::deliver(uint64_t bytes, uint64_t samples) {
   given_ns_ = now_ns();
   counters.last_ns.set(given_ns_);
   counters.wait_ns.add_single_writer(given_ns_ - asked_ns_);
+  if (std::exchange(late_, false)) held_up_ns_ += given_ns_ - asked_ns_;
   trace_.record(TraceKind::kConsumerWait, asked_ns_, given_ns_, at.epoch, at.step);
   asked_ns_ = 0;
 }
@@ -237,6 +271,7 @@ void Feed::fail() {
   board_.consumer().errors.add_single_writer();
   given_ns_ = now_ns();
   asked_ns_ = 0;
+  late_ = false;
   seek(position_, std::move(ahead_));
   held_ = true;  // nobody may ask again: make nothing until somebody does
 }
@@ -252,7 +287,7 @@ uint32_t Feed::depth() {
 // ---- posting -----------------------------------------------------------------------------------
 
 uint64_t Feed::window() const {
-  uint64_t most = options_.queue + options_.workers;
+  uint64_t most = queue() + options_.workers;
   // Nobody knows yet how large a batch is: one for each worker cannot be avoided.
   if (!sized_ && options_.max_bytes != UINT64_MAX) {
     most = std::min<uint64_t>(most, std::max(options_.workers, 1u));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/depth.h"
 #include "penstock/observe/trace.h"
+#include "penstock/pipeline/tuner.h"
 #include "penstock/workers/board.h"
 #include "penstock/workers/worker.h"
 
@@ -62,6 +64,9 @@ class Feed {
     bool pause_at_epochs = false;  // nothing of the next epoch is made before begin_epoch()
     uint32_t granules = 1;         // of a full batch
     uint32_t granule_rows = 1;     // rows of a granule
+    // Workers (Board::set_active) and queue follow the consumer's pace, from those above on.
+    // REQUIRED: the ring has room for the longest queue.
+    std::optional<Tuner::Limits> tuning = std::nullopt;
   };
   enum class Poll { kBatch, kEpochEnd, kWait, kFailed };
 
@@ -113,9 +118,11 @@ class Feed {
   uint32_t depth();  // batches that are ready
   const DepthHistory& depths() const { return depths_; }
   uint64_t typical_bytes() const { return batch_bytes_; }
+  uint32_t queue() const { return queue_.load(std::memory_order_relaxed); }  // any thread
 
  private:
   void read_clock_on_asking();
+  void tune();
   bool ended(const Position& at);  // no ticket of its epoch is left at or after `at`
   void fill();
   uint64_t window() const;
@@ -150,9 +157,17 @@ class Feed {
   std::vector<uint64_t> withdrawn_;  // posts whose units are still being worked on
   uint64_t asked_ns_ = 0;            // 0: the consumer is busy
   uint64_t given_ns_ = 0;
+  bool late_ = false;     // what it asks for was not there at once
   bool quick_ = false;    // the last batches were asked for within microseconds
   uint32_t untimed_ = 0;  // batches since the clock was read
   uint64_t next_depth_ns_ = 0;
+  std::atomic<uint32_t> queue_;
+  std::optional<Tuner> tuner_;
+  uint64_t tuned_ns_ = 0;  // when counters were looked at last, and what they were
+  uint64_t tuned_delivered_ = 0;
+  uint64_t tuned_busy_ns_ = 0;
+  uint64_t held_up_ns_ = 0;            // the consumer, since then, by batches that were late
+  uint32_t least_ready_ = UINT32_MAX;  // batches, since then
   TraceWriter trace_;
   DepthHistory depths_;
 };

@@ -1,47 +1,12 @@
 #include "penstock/pipeline/held_back.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/indexed_stream.h"
 
 namespace penstock {
-
-void HeldRow::take(const Chunk& in, uint32_t row) {
-  constexpr size_t kAlignment = 16;
-  spec_ = in.spec();
-  at_.clear();
-  dims_.clear();
-  size_t all = 0;
-  auto bytes_of = [&](size_t leaf) {
-    size_t bytes = size_of(spec_->leaves()[leaf].dtype);
-    for (int64_t length : in.shape(leaf, row)) bytes *= static_cast<size_t>(length);
-    return bytes;
-  };
-  for (size_t leaf = 0; leaf < spec_->leaves().size(); ++leaf) {
-    at_.push_back(all);
-    all += (bytes_of(leaf) + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  bytes_.resize(all);
-  for (size_t leaf = 0; leaf < spec_->leaves().size(); ++leaf) {
-    std::span<const int64_t> shape = in.shape(leaf, row);
-    dims_.insert(dims_.end(), shape.begin(), shape.end());
-    const size_t bytes = bytes_of(leaf);
-    if (bytes != 0) std::memcpy(bytes_.data() + at_[leaf], in.at(leaf, row), bytes);
-  }
-}
-
-void HeldRow::give(Chunk& out, uint32_t row) const {
-  settle_alike(spec_, out);
-  size_t dim = 0;
-  for (size_t leaf = 0; leaf < spec_->leaves().size(); ++leaf) {
-    const size_t axes = spec_->leaves()[leaf].shape.size();
-    out.view(leaf, row, bytes_.data() + at_[leaf], std::span(dims_).subspan(dim, axes));
-    dim += axes;
-  }
-}
 
 void HeldBack::begin(uint64_t epoch) {
   input_.begin(epoch);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -8,26 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "penstock/pipeline/held_row.h"
 #include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
-
-// A copy of one element. A value that keeps its memory for the next one; one thread.
-class HeldRow {
- public:
-  void take(const Chunk& in, uint32_t row);  // REQUIRED: it is alive
-  // A row of `out`, of views that are good as long as this is left alone. Error kInvalidArgument:
-  // it is not like `out`'s other rows.
-  void give(Chunk& out, uint32_t row) const;
-
-  uint64_t ordinal = 0;
-
- private:
-  SpecRef spec_;
-  std::vector<std::byte> bytes_;
-  std::vector<size_t> at_;     // of each leaf
-  std::vector<int64_t> dims_;  // of all leaves
-};
 
 // The input of a stage that holds elements back for longer than they come in: copies of them, which
 // have ordinals (those that failed have none). Every `every` elements the input's state is noted,

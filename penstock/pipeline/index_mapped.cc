@@ -2,9 +2,15 @@
 
 namespace penstock {
 
+std::string IndexMapped::origin(const At& at, uint64_t position) const {
+  At below = at;
+  map(below, {&position, 1});
+  return input_->origin(below, position);
+}
+
 std::unique_ptr<IndexedReader> IndexMapped::reader(Context& context) const {
   auto map = [this](At& at, std::span<uint64_t> positions) { return this->map(at, positions); };
-  return mapped_reader(map, input_->reader(context));
+  return mapped_reader(map, input_->open(context));
 }
 
 }  // namespace penstock

@@ -10,11 +10,10 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/collate.h"
 #include "penstock/pipeline/parcel.h"
+#include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
 namespace {
-
-Error refuse(const std::string& why) { return {Code::kInvalidArgument, "restore", why}; }
 
 class IndexedStream : public Streamed {
  public:
@@ -31,7 +30,7 @@ class IndexedStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const Indexed& stage, Context& context)
-        : stage_(stage), reader_(stage.reader(context)), length_(stage.length(0)) {}
+        : stage_(stage), reader_(stage.open(context)), length_(stage.length(0)) {}
 
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
@@ -51,7 +50,7 @@ class IndexedStream : public Streamed {
     void load(uint64_t epoch, const State& state) override {
       begin(epoch);
       next_ = count_in(state, "index");
-      if (next_ > length_) throw refuse("the state is beyond the source's end");
+      if (next_ > length_) throw refuse_restore("the state is beyond the source's end");
     }
 
    private:
@@ -71,14 +70,17 @@ StreamedRef indexed_stream(IndexedRef stage) {
 
 const State& member_of(const State& state, const char* name) {
   if (!state.is_object() || !state.contains(name)) {
-    throw refuse(std::string("the stream's state has no '") + name + "'");
+    throw refuse_restore(std::string("the stream's state has no '") + name + "'");
   }
   return state[name];
 }
 
 uint64_t count_in(const State& state, const char* name) {
   const State& member = member_of(state, name);
-  if (!member.is_number_unsigned()) throw refuse(std::string("'") + name + "' is no count");
+  // A state that was not through JSON has a plain 0 as a signed number.
+  if (!member.is_number_integer() || (!member.is_number_unsigned() && member.get<int64_t>() < 0)) {
+    throw refuse_restore(std::string("'") + name + "' is no count");
+  }
   return member.get<uint64_t>();
 }
 

@@ -25,6 +25,11 @@ bool any_python(std::span<const IndexedRef> inputs) {
                      [](const IndexedRef& input) { return input->python(); });
 }
 
+bool any_python(std::span<const StreamedRef> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const StreamedRef& input) { return input->python(); });
+}
+
 bool any_stream(const std::vector<Built>& inputs) {
   return std::any_of(inputs.begin(), inputs.end(),
                      [](const Built& input) { return input.stream != nullptr; });
@@ -76,7 +81,7 @@ void InputReaders::fetch(size_t input, const At& at, std::span<const uint64_t> p
                          Chunk& out, uint32_t row) {
   Reader& reader = readers_[input];
   if (reader.reader == nullptr) {
-    reader.reader = inputs_[input]->reader(context_);
+    reader.reader = inputs_[input]->open(context_);
     reader.spec = inputs_[input]->spec();
   }
   rows_.fetch(*reader.reader, reader.spec, at, positions, out, row);

@@ -5,8 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/pipeline/op.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/mapped_input.h"
 
 namespace penstock {
 
@@ -17,37 +16,22 @@ class JudgedInput {
   // `stage`: its title, for errors; outlives this, as all the others.
   JudgedInput(const Streamed& input, const Op& predicate, uint32_t operation,
               const std::string& stage, const Context& context)
-      : predicate_(predicate),
-        operation_(operation),
-        stage_(stage),
-        input_(input, context),
-        verdicts_(input_.context().scratch) {}
+      : mapped_(input, &predicate, operation, stage, context), stage_(stage) {}
 
-  void begin(uint64_t epoch);
+  void begin(uint64_t epoch) { mapped_.begin(epoch); }
   // As StreamInput::more. Error kInvalidArgument: the predicate makes something else.
   bool more();
-  // Of the next element. One that failed, or of which the predicate failed, is failed() from more()
-  // on, and this says true.
-  bool holds() const { return holds_ >> input_.row() & 1; }
-  StreamInput& input() { return input_; }
+  // Of the next element; one that failed, or of which the predicate failed, is passed on.
+  bool holds();
+  StreamInput& input() { return mapped_.input(); }
 
-  State save() const { return input_.save(); }
-  void load(uint64_t epoch, const State& state);
+  State save() const { return mapped_.save(); }
+  void load(uint64_t epoch, const State& state) { mapped_.load(epoch, state); }
 
  private:
-  void judge();
-  void check(const ElementSpec& verdict) const;
-
-  const Op& predicate_;
-  uint32_t operation_;
+  MappedInput mapped_;
   const std::string& stage_;
-  StreamInput input_;
-  Chunk verdicts_;
-  SpecRef bound_, result_;
-  std::unique_ptr<OpRun> run_;
-  uint64_t epoch_ = 0;
-  uint64_t holds_ = 0;   // by row of the input's chunk
-  uint64_t judged_ = 0;  // elements of the epoch
+  SpecRef checked_;
 };
 
 // A stage that passes some elements of its input on, going by what a predicate says of them. How

@@ -67,7 +67,7 @@ void Loader::Batches::advance() {
     left_ = 0;
     return;
   }
-  batch_ = engine_->next_of(serial_, left_.has_value());
+  batch_ = engine_->next_of(serial_, left_.has_value(), gave_all_);
 }
 
 }  // namespace penstock

@@ -29,10 +29,12 @@ struct LoaderOptions {
   bool shuffle = false;    // a new global permutation each epoch, keyed (seed, epoch), in no memory
   uint64_t seed = 0;       // of the shuffle, and of what SampleContext::rng draws
   bool drop_last = false;  // leave out a last batch that is not full
-  // 0: batches are made in line, when asked for. Empty: as many threads as usable cores.
+  // 0: batches are made in line, when asked for. Empty: as many threads as usable cores, of which
+  // as many work as the consumer's pace asks for (without a timeout; see Tuner).
   std::optional<uint32_t> workers = std::nullopt;
-  uint32_t max_queue_size =
-      10;                  // batches made and not yet taken, beside one in each worker's hands
+  // Batches made and not yet taken, beside one in each worker's hands. Empty: 10; of a Dataset,
+  // without a prefetch(n) either, as many as the consumer's pace asks for.
+  std::optional<uint32_t> max_queue_size = std::nullopt;
   uint64_t max_bytes = 0;  // of such batches; 0: a quarter of the memory that may be used
   bool ordered = true;     // false: batches come as they get ready
   OnError on_error = OnError::kRaise;
@@ -50,7 +52,11 @@ struct LoaderOptions {
 
 // What was counted so far, times in nanoseconds.
 struct LoaderStats : ConsumerFigures {
-  WorkerFigures workers;         // the sum over all of them
+  WorkerFigures workers;  // the sum over all of them
+  // Of the workers' chain, and of a Dataset's stream: its stages by title.
+  std::vector<StageSnapshot> stages, stream_stages;
+  uint32_t active_workers = 0;   // that make batches now; the others rest
+  uint32_t queue_size = 0;       // batches that may be made ahead now
   std::vector<LostItem> losses;  // every sample skipped or replaced: epoch, index, reason
 };
 
@@ -141,7 +147,8 @@ class Loader {
   std::shared_ptr<LoaderEngine> engine_;
 };
 
-// An input range: batches as they come. It ends early when another iteration of the Loader begins.
+// An input range: batches as they come. restore() ends it early; going on with it after a later one
+// was begun is Error kInvalidArgument.
 class Loader::Batches {
  public:
   class iterator {
@@ -185,6 +192,7 @@ class Loader::Batches {
   uint64_t serial_;
   std::optional<uint64_t> left_;  // of steps(n)
   bool begun_ = false;
+  bool gave_all_ = false;
   std::optional<Example> batch_;
 };
 

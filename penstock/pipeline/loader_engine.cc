@@ -10,7 +10,9 @@
 namespace penstock {
 namespace {
 
-Error refuse(const std::string& text) { return Error(Code::kInvalidArgument, "Loader", text); }
+Error refuse_loader(const std::string& text) {
+  return Error(Code::kInvalidArgument, "Loader", text);
+}
 
 // Threads that stand in for stuck ones need places of their own.
 uint32_t places_of(const LoaderOptions& options, uint32_t workers) {
@@ -23,16 +25,26 @@ uint32_t places_of(const LoaderOptions& options, uint32_t workers) {
 LoaderOptions LoaderEngine::checked(LoaderOptions options) {
   if (!options.workers) options.workers = std::min(os::usable_cores(), kMaxWorkers);
   if (*options.workers > kMaxWorkers) {
-    throw refuse("workers is " + std::to_string(*options.workers) + "; 256 at most");
+    throw refuse_loader("workers is " + std::to_string(*options.workers) + "; 256 at most");
   }
-  if (options.max_queue_size == 0 || options.max_queue_size > 1 << 16) {
-    throw refuse("max_queue_size is " + std::to_string(options.max_queue_size) +
-                 "; give 1 to 65536");
+  if (!options.max_queue_size) options.max_queue_size = Tuner::Settings().queue;
+  if (*options.max_queue_size == 0 || *options.max_queue_size > 1 << 16) {
+    throw refuse_loader("max_queue_size is " + std::to_string(*options.max_queue_size) +
+                        "; give 1 to 65536");
   }
-  if (options.max_bytes == 0) {
-    options.max_bytes = std::max<uint64_t>(os::memory_limit() / 4, 1 << 20);
-  }
+  if (options.max_bytes == 0) options.max_bytes = usual_bytes();
   return options;
+}
+
+uint64_t LoaderEngine::usual_bytes() { return std::max<uint64_t>(os::memory_limit() / 4, 1 << 20); }
+
+Tuner::Limits LoaderEngine::tuning_of(const LoaderOptions& options, bool queue) {
+  Tuner::Limits limits;
+  if (options.workers == 0u) return limits;
+  // Those that stand in for stuck threads have places behind all others.
+  limits.workers = !options.workers && options.timeout.count() == 0;
+  limits.queue = queue && !options.max_queue_size;
+  return limits;
 }
 
 LoaderEngine::LoaderEngine(Shape shape, const LoaderOptions& options)
@@ -43,19 +55,27 @@ LoaderEngine::LoaderEngine(Shape shape, const LoaderOptions& options)
         of.granules = static_cast<uint32_t>((shape.rows + shape.granule_rows - 1) /
                                             std::max(shape.granule_rows, 1u));
         of.workers = places_of(options, workers_of(options));
-        uint32_t queue = workers_of(options) == 0 ? 1 : options.max_queue_size;
+        of.rows = shape.granule_rows;
+        uint32_t queue = workers_of(options) == 0 ? 1 : *options.max_queue_size;
+        if (shape.tuning.queue) queue = std::max(queue, shape.tuning.most_queue);
         of.posts = 2 * (queue + workers_of(options)) + 2;
+        of.inner = shape.lanes;
         return Board::create(of, false);
       }()),
       arena_(std::make_unique<Allocator>(Region::create(Region::Kind::kPrivate))),
       feed_([&] {
         Feed::Options of;
-        of.queue = workers_of(options) == 0 ? 1 : options.max_queue_size;
+        of.queue = workers_of(options) == 0 ? 1 : *options.max_queue_size;
         of.workers = workers_of(options);
-        of.max_bytes = options.max_bytes;
+        of.max_bytes = shape.lanes.empty() ? options.max_bytes : options.max_bytes / 2;
         of.ordered = options.ordered;
         of.pause_at_epochs = shape.pause_at_epochs;
         of.granule_rows = shape.granule_rows;
+        if (shape.tuning.workers || shape.tuning.queue) {
+          of.tuning = shape.tuning;
+          of.tuning->most_workers = std::max(of.workers, 1u);
+          of.tuning->max_bytes = of.max_bytes;
+        }
         return std::make_unique<Feed>(*board_, *arena_, *tickets_, of,
                                       [this](Unit& unit) { outcome_of(unit); });
       }()),
@@ -121,7 +141,7 @@ uint64_t LoaderEngine::begin_epoch() {
   }
   resumed_ = false;
   enter_epoch(epoch);
-  return ++serial_;
+  return latest_ = ++serial_;
 }
 
 uint64_t LoaderEngine::begin_steps() {
@@ -129,7 +149,7 @@ uint64_t LoaderEngine::begin_steps() {
   enter();
   resumed_ = true;
   enter_epoch(feed_->position().epoch);
-  return ++serial_;
+  return latest_ = ++serial_;
 }
 
 std::optional<Example> LoaderEngine::next() {
@@ -137,13 +157,22 @@ std::optional<Example> LoaderEngine::next() {
   return take_next();
 }
 
-std::optional<Example> LoaderEngine::next_of(uint64_t serial, bool across) {
+std::optional<Example> LoaderEngine::next_of(uint64_t serial, bool across, bool& gave_all) {
   std::lock_guard lock(consumer_);
+  if (serial < latest_ && !gave_all) {
+    throw refuse_loader(
+        "this iteration was overtaken: a later one was begun before its end. A Loader has one "
+        "place, so the batches that are missing here are the later one's, or were left out; "
+        "iterations side by side need a Loader each");
+  }
   if (serial != serial_) return std::nullopt;
   auto batch = take_next();
-  if (batch || !across) return batch;
-  batch = take_next();
-  if (!batch) throw refuse("the dataset is empty: it gave no batch");
+  if (!batch && across) {
+    batch = take_next();
+    if (!batch) throw refuse_loader("the dataset is empty: it gave no batch");
+  }
+  const uint64_t pass = epochs_per_pass(), at = feed_->position().epoch;
+  gave_all = !across && running_ && at / pass != *running_ / pass && !anything_held();
   return batch;
 }
 
@@ -264,8 +293,20 @@ std::optional<LoaderFailure> LoaderEngine::failure() const {
   return failure_;
 }
 
+std::vector<StageSnapshot> LoaderEngine::worker_stages() const {
+  StageFigures sum{};
+  for (uint32_t w = 0; w < board_->workers(); ++w) sum += figures_of(board_->place(w).stages);
+  return stages_of(sum, stages());
+}
+
 LoaderStats LoaderEngine::stats() const {
-  LoaderStats stats{figures_of(board_->consumer()), {}, {}};
+  LoaderStats stats{figures_of(board_->consumer()),
+                    {},
+                    worker_stages(),
+                    stream_stages(),
+                    board_->active(),
+                    feed_->queue(),
+                    {}};
   for (uint32_t w = 0; w < board_->workers(); ++w) {
     stats.workers += figures_of(board_->place(w).counters);
   }
@@ -279,7 +320,8 @@ Snapshot LoaderEngine::snapshot() const {
   Snapshot s;
   describe(s);
   s.mode = workers == 0 ? "inline" : "threads";
-  s.queue_size = options_.max_queue_size;
+  s.queue_size = feed_->queue();
+  s.active_workers = board_->active();
   s.max_bytes = options_.max_bytes;
   s.cores = os::usable_cores();
   s.facts = {{"order", options_.ordered ? "in order" : "as they come"}};
@@ -295,6 +337,8 @@ Snapshot LoaderEngine::snapshot() const {
     worker.trace = events_of(place.trace);
     if (w < workers || worker.figures.tickets != 0) s.workers.push_back(std::move(worker));
   }
+  s.stages = worker_stages();
+  s.stream_stages = stream_stages();
   s.depth = feed_->depths().read();
   std::lock_guard lock(notes_);
   s.losses = losses_;

@@ -27,8 +27,10 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   uint64_t begin_epoch();  // returns the iteration's serial
   uint64_t begin_steps();
   std::optional<Example> next();
-  // For a range: ends it if another iteration began. across: the end of an epoch does not end it.
-  std::optional<Example> next_of(uint64_t serial, bool across);
+  // For a range. across: the end of an epoch does not end it. gave_all: set once the last batch of
+  // its epoch was taken. There is one place, so one iteration at a time: restoring ends it, and a
+  // later one overtakes it: Error kInvalidArgument, as what it would have given is gone.
+  std::optional<Example> next_of(uint64_t serial, bool across, bool& gave_all);
 
   virtual uint64_t steps() const = 0;
   virtual LoaderState state() const = 0;
@@ -38,6 +40,8 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   Snapshot snapshot() const;
   void close();
   bool closed() const { return board_->closed(); }
+  // Of batches made ahead, where nobody says otherwise (LoaderOptions::max_bytes).
+  static uint64_t usual_bytes();
 
  protected:
   // What a board and its feed need to know beforehand.
@@ -46,11 +50,15 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
     uint64_t rows = 1;          // of a batch, at most
     uint32_t granule_rows = 1;  // that one worker makes at a time
     bool pause_at_epochs = false;
+    std::vector<uint32_t> lanes = {};  // of the board beside the first: their rings' sizes
+    Tuner::Limits tuning = {};
   };
   // `options` were checked by checked().
   LoaderEngine(Shape shape, const LoaderOptions& options);
   // With defaults in place. Error kInvalidArgument.
   static LoaderOptions checked(LoaderOptions options);
+  // What of it the user left to the engine; `queue`: where nobody gave one. Before checked().
+  static Tuner::Limits tuning_of(const LoaderOptions& options, bool queue);
   // Threads that make batches; 0: the consumer.
   static uint32_t workers_of(const LoaderOptions& options) { return *options.workers; }
 
@@ -74,6 +82,9 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   // Where a row of a ticket came from, for errors.
   virtual uint64_t index_of(const Ticket& ticket, uint32_t row) const = 0;
   virtual void describe(Snapshot& snapshot) const = 0;  // title, batch size
+  // What workers' time is counted as, by their places; and what the thread of a stream did.
+  virtual std::vector<std::string> stages() const = 0;
+  virtual std::vector<StageSnapshot> stream_stages() const { return {}; }
 
   void check_open() const;
   void settle();  // nobody is busy any more with what was taken back
@@ -95,12 +106,14 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
  private:
   void enter();
   std::optional<Example> take_next();
+  std::vector<StageSnapshot> worker_stages() const;
 
   LocalRows rows_;
   std::unique_ptr<Supervisor> supervisor_;  // where there is a timeout
   std::unique_ptr<Fulfiller> inline_;
   LoaderCrew crew_;
-  uint64_t serial_ = 0;
+  uint64_t serial_ = 0;   // of the current iteration; nobody's, if the last one was ended
+  uint64_t latest_ = 0;   // of the last iteration that was begun
   uint32_t empty_ = 0;    // epochs in a row that gave nothing
   bool resumed_ = false;  // the position was set by restore() or steps()
 

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Error refuse(const std::string& why) {
+Error refuse_state(const std::string& why) {
   return Error(Code::kInvalidArgument, "restore", "this is no state of a Loader: " + why);
 }
 
@@ -17,8 +17,8 @@ Error refuse(const std::string& why) {
 template <class T>
 T member(const Json& state, const char* name, bool (Json::*is)() const noexcept) {
   auto found = state.find(name);
-  if (found == state.end()) throw refuse(std::string("it has no '") + name + "'");
-  if (!((*found).*is)()) throw refuse(std::string("'") + name + "' is of the wrong type");
+  if (found == state.end()) throw refuse_state(std::string("it has no '") + name + "'");
+  if (!((*found).*is)()) throw refuse_state(std::string("'") + name + "' is of the wrong type");
   return found->get<T>();
 }
 
@@ -31,7 +31,8 @@ template <class T>
 std::vector<T> list(const Json& state, const char* name, bool (Json::*is)() const noexcept) {
   std::vector<T> items;
   for (const Json& item : member<Json>(state, name, &Json::is_array)) {
-    if (!(item.*is)()) throw refuse(std::string("'") + name + "' has an item of the wrong type");
+    if (!(item.*is)())
+      throw refuse_state(std::string("'") + name + "' has an item of the wrong type");
     items.push_back(item.get<T>());
   }
   return items;
@@ -40,9 +41,12 @@ std::vector<T> list(const Json& state, const char* name, bool (Json::*is)() cons
 }  // namespace
 
 std::string LoaderState::to_json() const {
-  Json state = {{"version", kVersion}, {"epoch", epoch}, {"batches", batches}, {"ahead", ahead}};
+  Json state = {{"version", kVersion},
+                {"epoch", epoch},
+                {"batches", batches},
+                {"ahead", ahead},
+                {"seed", seed}};
   if (plan.empty()) {
-    state["seed"] = seed;
     state["shuffle"] = shuffle;
     state["batch_size"] = batch_size == 0 ? Json() : Json(batch_size);
   }
@@ -58,31 +62,31 @@ std::string LoaderState::to_json() const {
 
 LoaderState LoaderState::from_json(std::string_view text) {
   Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) throw refuse("it is no JSON object");
-  if (count(json, "version") != kVersion) throw refuse("it is of another version");
+  if (!json.is_object()) throw refuse_state("it is no JSON object");
+  if (count(json, "version") != kVersion) throw refuse_state("it is of another version");
   LoaderState state;
   state.epoch = count(json, "epoch");
   state.batches = count(json, "batches");
   state.ahead = list<uint64_t>(json, "ahead", &Json::is_number_unsigned);
   state.length = count(json, "length");
+  state.seed = count(json, "seed");
   if (json.contains("plan")) {
     state.plan = list<std::string>(json, "plan", &Json::is_string);
-    if (state.plan.empty()) throw refuse("'plan' is empty");
+    if (state.plan.empty()) throw refuse_state("'plan' is empty");
     if (json.contains("stream") && !json["stream"].is_null()) state.stream = json["stream"].dump();
     if (json.contains("world")) {
       const uint64_t world = count(json, "world");
       state.base = count(json, "base");
       if (world == 0 || world > UINT32_MAX || state.base > state.batches) {
-        throw refuse("'world' and 'base' cannot be");
+        throw refuse_state("'world' and 'base' cannot be");
       }
       state.world = static_cast<uint32_t>(world);
     }
     return state;
   }
-  state.seed = count(json, "seed");
   state.shuffle = member<bool>(json, "shuffle", &Json::is_boolean);
   auto batch_size = json.find("batch_size");
-  if (batch_size == json.end()) throw refuse("it has no 'batch_size'");
+  if (batch_size == json.end()) throw refuse_state("it has no 'batch_size'");
   state.batch_size = batch_size->is_null() ? 0 : count(json, "batch_size");
   return state;
 }

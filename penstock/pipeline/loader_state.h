@@ -20,7 +20,8 @@ struct LoaderState {
   bool shuffle = false;
   uint64_t batch_size = 0;  // 0 (in JSON: null): an item is a whole batch
   uint64_t length = 0;
-  // Of a Dataset, instead of the first three: the titles of its stages, from the source upward.
+  // Of a Dataset, instead of `shuffle` and `batch_size`: the titles of its stages, from the source
+  // upward.
   std::vector<std::string> plan;
   // If it has a shard: among how many ranks, and where in the epoch these began (see Plan::world).
   uint32_t world = 1;

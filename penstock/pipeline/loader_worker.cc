@@ -40,6 +40,7 @@ void LoaderWorker::run(const Ticket& ticket, Slot& slot) {
     order_ = orders_.order();
     version_ = ticket.version;
   }
+  clock_.count_into(board_.place(slot.claim().worker).stages);
   losses_.clear();
   base_ = nullptr;
   uint32_t count = ticket.end - ticket.begin;
@@ -55,6 +56,8 @@ std::exception_ptr LoaderWorker::attempt(const Ticket& ticket, uint64_t index, u
   std::exception_ptr error;
   for (uint32_t n = 0;; ++n) {
     try {
+      StageClock::Piece piece(clock_, gets_, kGet);
+      clock_.count(kGet, 1);
       SampleContext context({order_.options().seed, ticket.epoch, index, 0}, worker);
       out = source_.get(index, context);
       return nullptr;
@@ -157,6 +160,8 @@ void LoaderWorker::write_row(const Ticket& ticket, Slot& slot, uint32_t row,
   } else if (!layout_.matches(sample)) {
     refuse_ragged(ticket, slot, row, sample);
   }
+  StageClock::Piece piece(clock_, writes_, kRows);
+  clock_.count(kRows, 1);
   for (size_t f = 0; f < sample.size(); ++f) {
     Tensor dense = sample[f].second.contiguous();
     uint64_t bytes = rows_.fields()[f].row_bytes;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <vector>
 
 #include "penstock/memory/batch_layout.h"
@@ -10,6 +11,7 @@
 #include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/sample_layout.h"
 #include "penstock/pipeline/source.h"
+#include "penstock/pipeline/stage_clock.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
@@ -35,6 +37,10 @@ class LoaderWorker : public Fulfiller {
 
   void run(const Ticket& ticket, Slot& slot) override;
 
+  // What its time is counted as, by their places.
+  enum Stage : uint32_t { kGet, kRows };
+  static std::vector<std::string> stages() { return {"get()", "rows"}; }
+
  private:
   std::exception_ptr attempt(const Ticket& ticket, uint64_t index, uint32_t worker, Example& out);
   std::exception_ptr sample(const Ticket& ticket, Slot& slot, uint32_t row, Example& out);
@@ -53,6 +59,8 @@ class LoaderWorker : public Fulfiller {
   Board& board_;
   Order order_;
   uint64_t version_ = 0;
+  StageClock clock_;
+  StageClock::Kind gets_, writes_;
 
   // Of the ticket in hand.
   std::vector<uint64_t> indices_;

@@ -41,6 +41,8 @@ class Node {
   // "shuffle(seed=7)": in messages, reports and states. Plans with equal titles, stage by stage,
   // give equal elements.
   virtual std::string title() const = 0;
+  // The same, and what else decides which elements these are: what a cache's file is known by.
+  virtual std::string identity() const { return title(); }
   // `inputs`: what the node's inputs became. Error kInvalidArgument in the user's terms, kNotFound,
   // kDataLoss, ...
   virtual Built build(std::vector<Built> inputs, Builder& builder) const = 0;

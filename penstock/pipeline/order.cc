@@ -11,23 +11,24 @@
 namespace penstock {
 namespace {
 
-Error refuse(const std::string& text) { return Error(Code::kInvalidArgument, "order", text); }
+Error refuse_order(const std::string& text) { return Error(Code::kInvalidArgument, "order", text); }
 
 }  // namespace
 
 Order::Order(const Options& options) : options_(options) {
-  if (options.batch_size == 0) throw refuse("batch_size must be at least 1");
-  if (options.world == 0) throw refuse("shard=(rank, world): world must be at least 1");
+  if (options.batch_size == 0) throw refuse_order("batch_size must be at least 1");
+  if (options.world == 0) throw refuse_order("shard=(rank, world): world must be at least 1");
   if (options.rank >= options.world) {
-    throw refuse("shard=(" + std::to_string(options.rank) + ", " + std::to_string(options.world) +
-                 "): rank must be below world");
+    throw refuse_order("shard=(" + std::to_string(options.rank) + ", " +
+                       std::to_string(options.world) + "): rank must be below world");
   }
   if (options.length > Bijection::kMaximalLength) {
-    throw refuse("a dataset of " + std::to_string(options.length) + " samples is longer than 2^62");
+    throw refuse_order("a dataset of " + std::to_string(options.length) +
+                       " samples is longer than 2^62");
   }
   if (options.batch_size > Bijection::kMaximalLength / options.world) {
-    throw refuse("batch_size " + std::to_string(options.batch_size) + " times world " +
-                 std::to_string(options.world) + " is more than 2^62");
+    throw refuse_order("batch_size " + std::to_string(options.batch_size) + " times world " +
+                       std::to_string(options.world) + " is more than 2^62");
   }
 }
 
@@ -48,9 +49,9 @@ void Order::indices(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first
                     std::span<uint64_t> out) const {
   uint64_t samples = samples_in(base, step);
   if (first_row > samples || out.size() > samples - first_row) {
-    throw refuse("rows " + std::to_string(first_row) + " to " +
-                 std::to_string(first_row + out.size()) + " of batch " + std::to_string(step) +
-                 ", which has " + std::to_string(samples));
+    throw refuse_order("rows " + std::to_string(first_row) + " to " +
+                       std::to_string(first_row + out.size()) + " of batch " +
+                       std::to_string(step) + ", which has " + std::to_string(samples));
   }
   if (out.empty()) return;
   uint64_t from = position(base, step, first_row) % options_.length;
@@ -69,7 +70,7 @@ void Order::indices(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first
 }
 
 uint64_t Order::replacement(uint64_t epoch, uint64_t position, uint32_t attempt) const {
-  if (options_.length == 0) throw refuse("an empty dataset has no replacement for a sample");
+  if (options_.length == 0) throw refuse_order("an empty dataset has no replacement for a sample");
   Bijection salted(options_.length, derive_key(options_.seed, epoch, KeyUse::kReplacement));
   return salted((position % options_.length + attempt) % options_.length);
 }

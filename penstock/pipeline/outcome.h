@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,12 @@
 #include "penstock/workers/worker.h"
 
 namespace penstock {
+
+// What became of one element that a section's worker made, beside its row.
+struct SectionResult {
+  std::optional<Failure> failure;  // there is no row
+  std::vector<Failure> notes;      // lost on the way to it
+};
 
 // What a C++ Loader's worker hands over beside rows: Unit::object points at one.
 struct Outcome {
@@ -29,6 +36,7 @@ struct Outcome {
   uint64_t index = 0;        // whose error it is: of the sample, or a position in the stage
   std::string stage;         // of a Dataset, its title
   std::vector<Loss> losses;  // any other kind
+  SectionResult section;     // of a section's element
 };
 
 // Finishes the slot with `outcome`; where the ticket was taken away meanwhile, it goes.

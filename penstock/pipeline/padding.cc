@@ -9,29 +9,31 @@
 namespace penstock {
 namespace {
 
-Error refuse(const std::string& why) { return {Code::kInvalidArgument, "padded_batch", why}; }
+Error refuse_padding(const std::string& why) {
+  return {Code::kInvalidArgument, "padded_batch", why};
+}
 
 // One value of `leaf`'s dtype, which must be `value` exactly: true, for floats, up to rounding.
 std::vector<std::byte> stored(const Padding::Value& value, const Leaf& leaf) {
   std::vector<std::byte> bytes(size_of(leaf.dtype));
   if (is_complex(leaf.dtype)) {
     if (value != Padding::Value(int64_t{0})) {
-      throw refuse("'" + leaf.name + "' is complex, and is filled up with 0 only");
+      throw refuse_padding("'" + leaf.name + "' is complex, and is filled up with 0 only");
     }
     return bytes;
   }
   const bool fits = with_stored(leaf.dtype, [&](auto form) {
-    using Form = decltype(form);
-    using T = typename Form::Value;
+    using Stored = decltype(form);
+    using T = typename Stored::Value;
     return std::visit(
         [&](auto number) {
           using N = decltype(number);
           if constexpr (std::is_floating_point_v<T>) {
-            Form::store(bytes.data(), static_cast<T>(number));
+            Stored::store(bytes.data(), static_cast<T>(number));
             return true;
           } else if constexpr (std::is_same_v<N, int64_t>) {
-            Form::store(bytes.data(), static_cast<T>(number));
-            const auto back = static_cast<N>(Form::load(bytes.data()));
+            Stored::store(bytes.data(), static_cast<T>(number));
+            const auto back = static_cast<N>(Stored::load(bytes.data()));
             return back == number && (number >= 0 || std::is_signed_v<T>);
           } else {
             return false;
@@ -40,8 +42,8 @@ std::vector<std::byte> stored(const Padding::Value& value, const Leaf& leaf) {
         value);
   });
   if (!fits) {
-    throw refuse("'" + leaf.name + "' is " + std::string(name_of(leaf.dtype)) +
-                 " and cannot be filled up with " + Padding::text_of(value));
+    throw refuse_padding("'" + leaf.name + "' is " + std::string(name_of(leaf.dtype)) +
+                         " and cannot be filled up with " + Padding::text_of(value));
   }
   return bytes;
 }
@@ -55,13 +57,14 @@ std::vector<Padding::Column> Padding::columns(const ElementSpec& spec) const {
   }
   for (const Field& field : fields) {
     auto place = spec.find(field.name);
-    if (!place) throw refuse("there is no field '" + field.name + "' in " + spec.to_string());
+    if (!place)
+      throw refuse_padding("there is no field '" + field.name + "' in " + spec.to_string());
     const Leaf& leaf = spec.leaves()[*place];
     columns[*place].value = stored(field.value, leaf);
     if (!field.shape) continue;
     auto wrong = [&] {
-      return refuse("'" + leaf.name + "' of shape " + to_string(leaf.shape) +
-                    " cannot be filled up to " + to_string(*field.shape));
+      return refuse_padding("'" + leaf.name + "' of shape " + to_string(leaf.shape) +
+                            " cannot be filled up to " + to_string(*field.shape));
     };
     if (field.shape->size() != leaf.shape.size()) throw wrong();
     for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {

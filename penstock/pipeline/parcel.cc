@@ -7,11 +7,11 @@
 namespace penstock {
 namespace {
 
-struct Head {
+struct ParcelHead {
   uint64_t kind, bytes, ordinal, rows, spec_bytes;
 };
 
-uint64_t block_at(uint64_t spec_bytes) { return (sizeof(Head) + spec_bytes + 63) / 64 * 64; }
+uint64_t block_at(uint64_t spec_bytes) { return (sizeof(ParcelHead) + spec_bytes + 63) / 64 * 64; }
 
 class ParcelSource : public Indexed {
  public:
@@ -52,14 +52,23 @@ uint64_t Parcel::bytes_of(const Collector& elements) {
 void Parcel::write(const Collector& elements, uint64_t ordinal, std::byte* to) {
   auto spec = elements.spec()->bytes();
   BlockLayout layout = elements.layout(elements.rows());
-  Head head{kKind, bytes_of(elements), ordinal, elements.rows(), spec.size()};
+  ParcelHead head{kKind, bytes_of(elements), ordinal, elements.rows(), spec.size()};
   std::memcpy(to, &head, sizeof(head));
   std::memcpy(to + sizeof(head), spec.data(), spec.size());
   elements.write(layout, to + block_at(spec.size()));
 }
 
+uint64_t Parcel::put(const Collector& elements, uint64_t ordinal, Allocator& arena) {
+  void* memory = arena.allocate(bytes_of(elements));
+  if (memory == nullptr) {
+    throw Error(Code::kOutOfMemory, "stream", "no room for the elements of a batch");
+  }
+  write(elements, ordinal, static_cast<std::byte*>(memory));
+  return arena.region()->offset_of(memory);
+}
+
 Parcel Parcel::read(const std::byte* from) {
-  Head head;
+  ParcelHead head;
   std::memcpy(&head, from, sizeof(head));
   if (head.kind != kKind || head.spec_bytes > head.bytes ||
       block_at(head.spec_bytes) > head.bytes) {

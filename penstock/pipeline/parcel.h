@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "penstock/memory/allocator.h"
 #include "penstock/pipeline/block.h"
 #include "penstock/pipeline/collate.h"
 #include "penstock/pipeline/stage.h"
@@ -29,6 +30,9 @@ struct Parcel {
   static uint64_t bytes_of(const Collector& elements);
   // `to` has that many bytes, 64-byte aligned.
   static void write(const Collector& elements, uint64_t ordinal, std::byte* to);
+  // The same into a block of its own. Returns its place in the arena; whoever takes it releases it.
+  // Error kOutOfMemory.
+  static uint64_t put(const Collector& elements, uint64_t ordinal, Allocator& arena);
   // Error kInternal: it is no parcel.
   static Parcel read(const std::byte* from);
 };

@@ -8,6 +8,7 @@
 #include "penstock/base/os.h"
 #include "penstock/pipeline/chain_worker.h"
 #include "penstock/pipeline/plan_tickets.h"
+#include "penstock/pipeline/transformations/split_batch.h"
 
 namespace penstock {
 namespace {
@@ -34,24 +35,31 @@ LoaderOptions options_for(const Plan& plan, LoaderOptions options) {
 }  // namespace
 
 PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options)
-    : PipelineEngine(plan, checked(options_for(*plan, options)), Checked()) {}
+    : PipelineEngine(plan, checked(options_for(*plan, options)),
+                     tuning_of(options_for(*plan, options), true), Checked()) {}
 
 // A batch is one granule: its worker asks for its room and fills it.
 PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options,
-                               Checked)
-    : LoaderEngine(
-          {std::make_unique<PlanTickets>(plan), plan->most_rows(), plan->most_rows(), false},
-          options),
+                               const Tuner::Limits& tuning, Checked)
+    : LoaderEngine({std::make_unique<PlanTickets>(plan), plan->most_rows(), plan->most_rows(),
+                    false, Sections::lanes_for(*plan, workers_of(options)), tuning},
+                   options),
       plan_(std::move(plan)),
-      output_(plan_, *feed_, tickets()) {
+      output_(plan_, options_.seed, *feed_, tickets()) {
   if (plan_->stream() == nullptr) return;
-  const uint32_t window = options_.max_queue_size + workers_of(options_);
-  cursor_ = std::make_unique<Cursor>(
-      plan_,
-      Cursor::Options{window, options_.seed, options_.retries, options_.on_error == OnError::kSkip,
-                      workers_of(options_) > 0},
-      *arena_, [this] { board_->nudge_consumer(); });
-  tickets().set_cursor(cursor_.get(), *arena_, 2 * window + 4);
+  const uint32_t window = *options_.max_queue_size + workers_of(options_);
+  const uint32_t most =
+      tuning.queue ? std::max(window, tuning.most_queue + workers_of(options_)) : window;
+  Cursor::Options of{window, options_.seed, options_.retries, options_.on_error == OnError::kSkip,
+                     workers_of(options_) > 0};
+  if (board_->lanes() > 1) {
+    sections_ = std::make_unique<Sections>(
+        plan_, *board_, *arena_, inlet_,
+        Sections::Options{workers_of(options_), options_.max_bytes - options_.max_bytes / 2});
+    of.sections = sections_.get();
+  }
+  cursor_ = std::make_unique<Cursor>(plan_, of, *arena_, [this] { board_->nudge_consumer(); });
+  tickets().set_cursor(cursor_.get(), *arena_, 2 * most + 4);
 }
 
 void PipelineEngine::start_others() {
@@ -90,12 +98,13 @@ void PipelineEngine::leave_epoch() {
 std::unique_ptr<Fulfiller> PipelineEngine::make_worker() {
   ChainWorker::Options options{options_.seed, options_.retries,
                                options_.on_error == OnError::kSkip};
-  return std::make_unique<ChainWorker>(plan_, options, *board_, local_outlet());
+  return worker_of_plan(plan_, options, *board_, local_outlet);
 }
 
 // ---- taking ------------------------------------------------------------------------------------
 
-Example PipelineEngine::example_of(const PlanOutput::Item& item) {
+Example PipelineEngine::example_of(const PlanOutput::Item& item) const {
+  if (plan_->parts() != 0) return split_example(item.block, plan_->parts());
   return item.row ? item.block.row(*item.row) : item.block.batch();
 }
 
@@ -118,7 +127,9 @@ std::optional<Example> PipelineEngine::take() {
                         false});
     }
   }
-  note(losses, post.epoch);
+  std::vector<Outcome::Loss> counted = losses;
+  output_.keep_uncounted(counted);
+  note(counted, post.epoch);
   auto item = output_.take(bytes, unit.worker, std::move(losses));
   if (item) return example_of(*item);
   return take_held();
@@ -141,6 +152,11 @@ void PipelineEngine::describe(Snapshot& snapshot) const {
     snapshot.title += (snapshot.title.empty() ? "" : " > ") + title;
   }
   snapshot.batch_size = plan_->batched() ? plan_->most_rows() : 0;
+}
+
+std::vector<StageSnapshot> PipelineEngine::stream_stages() const {
+  if (cursor_ == nullptr) return {};
+  return stages_of(figures_of(cursor_->stages()), plan_->titles());
 }
 
 // ---- place --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include "penstock/pipeline/loader_engine.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/plan_output.h"
+#include "penstock/pipeline/section.h"
 
 namespace penstock {
 
@@ -22,7 +23,8 @@ class PipelineEngine : public LoaderEngine {
 
  private:
   struct Checked {};
-  PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options, Checked);
+  PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options,
+                 const Tuner::Limits& tuning, Checked);
 
   std::unique_ptr<Fulfiller> make_worker() override;
   std::optional<Example> take() override;
@@ -36,15 +38,19 @@ class PipelineEngine : public LoaderEngine {
   uint64_t epochs_per_pass() const override { return plan_->rounds(); }
   uint64_t index_of(const Ticket& ticket, uint32_t row) const override;
   void describe(Snapshot& snapshot) const override;
+  std::vector<std::string> stages() const override { return plan_->titles(); }
+  std::vector<StageSnapshot> stream_stages() const override;
 
-  static Example example_of(const PlanOutput::Item& item);
+  Example example_of(const PlanOutput::Item& item) const;
 
   PlanTickets& tickets() { return static_cast<PlanTickets&>(*tickets_); }
 
   std::shared_ptr<const Plan> plan_;
   PlanOutput output_;
-  std::unique_ptr<Cursor> cursor_;  // of a plan with a stream
-  std::thread reading_;             // the cursor's
+  LocalInlet inlet_;
+  std::unique_ptr<Sections> sections_;  // of a plan that has some, where there are workers
+  std::unique_ptr<Cursor> cursor_;      // of a plan with a stream
+  std::thread reading_;                 // the cursor's
 };
 
 }  // namespace penstock

@@ -13,6 +13,7 @@
 #include "penstock/pipeline/transformations/ragged_batch.h"
 #include "penstock/pipeline/transformations/repeat.h"
 #include "penstock/pipeline/transformations/shard.h"
+#include "penstock/pipeline/transformations/split_batch.h"
 
 namespace penstock {
 namespace {
@@ -45,12 +46,13 @@ Plan::Plan(const Node& node) {
     outermost = outermost->inputs()[0].get();
   }
   Builder builder;
-  Built built = builder.build(*outermost);
-  stream_ = built.stream;
-  per_output_ = built.per_output;
-  whole_outputs_ = built.whole_outputs;
-  top_ = stream_ == nullptr ? built.indexed : built.tail;
+  take(builder.build(*outermost));
+  for (const Built& section : builder.sections()) {
+    sections_.push_back(std::make_shared<Plan>(section, builder.stages()));
+  }
   titles_ = builder.titles();
+  stages_ = builder.stages();
+  caches_ = builder.caches();
   find_shard(*outermost, builder);
   for (IndexedRef stage = top_;;) {
     if ((root_ = std::dynamic_pointer_cast<const Collated>(stage)) != nullptr) break;
@@ -59,13 +61,33 @@ Plan::Plan(const Node& node) {
     above_.push_back(mapped);
     stage = mapped->input();
   }
+  find_split(builder);
+  const auto outermost_stage = static_cast<uint32_t>(titles_.size() - 1);
+  if (stream_ != nullptr) stream_stage_ = stages_.find(stream_.get()).value_or(outermost_stage);
   if (root_ != nullptr) {
+    last_stage_ = stages_.find(static_cast<const Indexed*>(root_.get())).value_or(outermost_stage);
     chain_ = root_->input();
+    (void)chain_->spec();  // it says what cannot be
     return;
   }
+  last_stage_ = stages_.find(top_.get()).value_or(outermost_stage);
   above_.clear();
   chain_ = top_;
-  per_ticket_ = per_ticket(*chain_);
+  per_ticket_ = python() ? 1 : per_ticket(*chain_);
+}
+
+Plan::Plan(const Built& built, const StageNumbers& stages) : stages_(stages) {
+  take(built);
+  chain_ = top_;
+  last_stage_ = stages_.find(top_.get()).value_or(0);
+  if (stream_ != nullptr) stream_stage_ = stages_.find(stream_.get()).value_or(0);
+}
+
+void Plan::take(const Built& built) {
+  stream_ = built.stream;
+  per_output_ = built.per_output;
+  whole_outputs_ = built.whole_outputs;
+  top_ = stream_ == nullptr ? built.indexed : built.tail;
 }
 
 // Whether the ranks' equal shares of the plan's batches are equal shares of the shard's input.
@@ -74,6 +96,7 @@ void Plan::find_shard(const Node& outermost, const Builder& builder) {
   if (!builder.sharded()) return;
   world_ = builder.sharded()->world;
   all_ = builder.sharded()->all;
+  if (stream_ != nullptr) return;  // a stream's place is that of one of so many ranks
   const Node* node = &outermost;
   while (dynamic_cast<const ShardNode*>(node) == nullptr) {
     if (auto* batch = dynamic_cast<const BatchNode*>(node); batch != nullptr) {
@@ -85,12 +108,31 @@ void Plan::find_shard(const Node& outermost, const Builder& builder) {
     } else if (dynamic_cast<const MapNode*>(node) == nullptr &&
                dynamic_cast<const OnErrorNode*>(node) == nullptr &&
                dynamic_cast<const EnumerateNode*>(node) == nullptr &&
-               dynamic_cast<const PrefetchNode*>(node) == nullptr) {
+               dynamic_cast<const PrefetchNode*>(node) == nullptr &&
+               dynamic_cast<const SplitBatchNode*>(node) == nullptr) {
       return;
     }
     node = node->inputs()[0].get();
   }
   shard_moves_ = true;
+}
+
+// It is what is handed out that is split: batches, and by one split_batch only.
+void Plan::find_split(const Builder& builder) {
+  if (builder.splits() == 0) return;
+  uint32_t found = 0;
+  for (const auto& stage : above_) {
+    auto* split = dynamic_cast<const SplitBatch*>(stage.get());
+    if (split == nullptr) continue;
+    parts_ = split->parts();
+    ++found;
+  }
+  if (root_ == nullptr || found != 1 || builder.splits() != 1) {
+    throw Error(Code::kInvalidArgument, "split_batch",
+                "cuts batches as they are handed out: put it behind batch(n), once, with nothing "
+                "between or behind them but take, repeat and prefetch, or, where no stream is in "
+                "the chain, skip, shard and shuffle");
+  }
 }
 
 uint64_t Plan::length(uint64_t base) const { return top_->length(base * below_); }
@@ -111,7 +153,10 @@ std::optional<uint64_t> Plan::known_length() const {
   return *all / per_output_ + (!whole_outputs_ && *all % per_output_ != 0);
 }
 
-bool Plan::python() const { return chain_->python() || (stream_ != nullptr && stream_->python()); }
+bool Plan::python() const {
+  return chain_->python() ||
+         std::ranges::any_of(sections_, [](const auto& section) { return section->python(); });
+}
 
 uint32_t Plan::rows(uint64_t base, uint64_t step) const {
   if (root_ == nullptr) {

@@ -22,6 +22,8 @@ class Plan {
  public:
   // Error kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... : what the nodes find.
   explicit Plan(const Node& node);
+  // A section's: elements of `built`, one to a ticket. `stages` are all of the plan's.
+  Plan(const Built& built, const StageNumbers& stages);
 
   // Tickets of an epoch that is entered at `base`, a number of batches (elements) of all ranks.
   uint64_t steps(uint64_t base) const;
@@ -35,6 +37,8 @@ class Plan {
   const Indexed& chain() const { return *chain_; }
   bool batched() const { return root_ != nullptr; }
   const Collated* root() const { return root_.get(); }
+  // Parts that each batch is handed out in (split_batch); 0: it is not split.
+  uint32_t parts() const { return parts_; }
   uint32_t rows_per_ticket() const { return per_ticket_; }  // of a plan without a root
   uint64_t length(uint64_t base) const;                     // batches, or elements
 
@@ -46,7 +50,13 @@ class Plan {
   bool whole_outputs() const { return whole_outputs_; }
   // Batches (elements) of an epoch, where that is known.
   std::optional<uint64_t> known_length() const;
-  bool python() const;  // it calls Python somewhere
+  // Whether workers call Python, and whoever goes through the stream; all sections together.
+  bool python() const;
+  bool stream_python() const { return stream_ != nullptr && stream_->python(); }
+
+  // The costly stretches in front of streams' stages, each a plan of its own, which the same
+  // workers serve (see Sections); from the source upward.
+  const std::vector<std::shared_ptr<const Plan>>& sections() const { return sections_; }
 
   // Ranks that a shard in the plan deals out to; 1: there is none. All of them together have used
   // the first `base` batches' worth of its input, where an epoch is entered at `base`; that is so
@@ -62,9 +72,19 @@ class Plan {
   uint64_t rounds() const { return rounds_; }
   std::optional<uint32_t> queue() const { return queue_; }  // of an outermost prefetch(n)
   const std::vector<std::string>& titles() const { return titles_; }
+  // Built stages by the places of their titles, and what is counted as no other stage's: stacking a
+  // batch, or handing out elements; packing a stream's.
+  const StageNumbers& stages() const { return stages_; }
+  uint32_t last_stage() const { return last_stage_; }
+  uint32_t stream_stage() const { return stream_stage_; }
+  // For workers in other processes, which build the same plan and attach these.
+  const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
 
  private:
   void find_shard(const Node& outermost, const Builder& builder);
+  void find_split(const Builder& builder);
+
+  void take(const Built& built);
 
   IndexedRef top_, chain_;
   StreamedRef stream_;
@@ -73,6 +93,7 @@ class Plan {
   std::shared_ptr<const Collated> root_;
   std::vector<std::shared_ptr<const IndexMapped>> above_;  // the root, from the top down
   uint32_t per_ticket_ = 1;
+  uint32_t parts_ = 0;
   uint64_t rounds_ = 1;
   std::optional<uint32_t> queue_;
   uint32_t world_ = 1;
@@ -80,6 +101,10 @@ class Plan {
   uint64_t below_ = 1;  // elements below the shard that a batch takes
   uint64_t all_ = 0;
   std::vector<std::string> titles_;
+  StageNumbers stages_;
+  uint32_t last_stage_ = 0, stream_stage_ = 0;
+  std::vector<std::shared_ptr<SharedStore>> caches_;
+  std::vector<std::shared_ptr<const Plan>> sections_;
 };
 
 }  // namespace penstock

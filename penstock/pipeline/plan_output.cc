@@ -35,6 +35,19 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
   return take_held();
 }
 
+void PlanOutput::keep_uncounted(std::vector<Outcome::Loss>& losses) const {
+  if (plan_->batched()) return;
+  uint64_t raised = UINT64_MAX;  // at this place of the ticket
+  for (const Outcome::Loss& loss : losses) {
+    if (loss.error != nullptr && loss.row >= skip_) raised = std::min<uint64_t>(raised, loss.row);
+  }
+  std::erase_if(losses, [&](const Outcome::Loss& loss) {
+    if (loss.error != nullptr) return false;
+    // What has no gap and stands at the row that is raised was lost on the way to it.
+    return loss.row < skip_ || loss.row > raised || (loss.row == raised && !loss.gap);
+  });
+}
+
 Block PlanOutput::take_block(Post& post) {
   std::span<const std::byte> layout(post.layout, post.layout_length);
   if (spec_ == nullptr || !std::ranges::equal(spec_->bytes(), layout)) {
@@ -48,26 +61,35 @@ Block PlanOutput::take_block(Post& post) {
 // The elements of a ticket but for `losses`, and but for those that were handed out before; up to
 // the first that is to be raised.
 void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses) {
-  held_epoch_ = post.epoch;
-  held_base_ = post.base;
-  held_step_ = post.step;
-  places_.clear();
-  const uint64_t skip = std::exchange(skip_, 0);
+  // All of it, or nothing: taking the block may find no memory.
+  std::vector<uint32_t> places;
+  std::optional<LoaderFailure> pending;
+  const uint64_t skip = skip_;
+  uint64_t skip_next = 0;
   auto loss = losses.begin();
   for (uint32_t place = 0; place < post.rows; ++place) {
     if (loss == losses.end() || loss->row != place) {
-      places_.push_back(place);
+      places.push_back(place);
       continue;
     }
     if (loss->error != nullptr && place >= skip) {
-      pending_ = {post.epoch, post.step, loss->index, loss->stage, worker, loss->error};
-      skip_ = place;
+      pending = {post.epoch, post.step, loss->index, loss->stage, worker, loss->error};
+      skip_next = place;
       break;
     }
     ++loss;
   }
-  for (used_ = 0; used_ < places_.size() && places_[used_] < skip;) ++used_;
-  held_ = used_ == places_.size() ? Block() : take_block(post).rows(0, places_.size());
+  uint64_t used = 0;
+  while (used < places.size() && places[used] < skip) ++used;
+  const uint64_t epoch = post.epoch, base = post.base, step = post.step;
+  held_ = used == places.size() ? Block() : take_block(post).rows(0, places.size());
+  held_epoch_ = epoch;
+  held_base_ = base;
+  held_step_ = step;
+  places_ = std::move(places);
+  used_ = used;
+  pending_ = std::move(pending);
+  skip_ = skip_next;
 }
 
 std::optional<PlanOutput::Item> PlanOutput::take_held() {
@@ -103,7 +125,6 @@ LoaderState PlanOutput::stream_state() const {
   Cursor::Place place = tickets_.place_at(at);
   LoaderState state;
   state.epoch = at.epoch;
-  state.plan = plan_->titles();
   const uint64_t per = plan_->batched() ? plan_->stream_rows() : plan_->per_output();
   const uint64_t ordinal = place.ordinal + place.used + used * (plan_->batched() ? 0 : per);
   state.batches = ordinal / per + (ordinal % per != 0);
@@ -140,7 +161,15 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
 }
 
 LoaderState PlanOutput::state() const {
-  if (plan_->stream() != nullptr) return stream_state();
+  LoaderState state = plan_->stream() != nullptr ? stream_state() : indexed_state();
+  state.seed = seed_;
+  state.plan = plan_->titles();
+  state.world = plan_->world();
+  state.length = plan_->all();
+  return state;
+}
+
+LoaderState PlanOutput::indexed_state() const {
   const Position& at = feed_.position();
   const uint64_t per = plan_->rows_per_ticket();
   LoaderState state;
@@ -155,14 +184,11 @@ LoaderState PlanOutput::state() const {
   }
   state.batches = state.base + own * world;
   for (uint64_t step : feed_.ahead()) state.ahead.push_back(at.base + step * per * world);
-  state.world = plan_->world();
-  state.length = plan_->all();
-  state.plan = plan_->titles();
   return state;
 }
 
 PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
-  check_same_plan(state, *plan_);
+  check_same_plan(state, *plan_, seed_);
   if (plan_->stream() != nullptr) return place_in_stream(state);
   const uint64_t per = plan_->rows_per_ticket(), world = plan_->world();
   if (state.world != world) {

@@ -25,12 +25,17 @@ class PlanOutput {
     std::optional<uint64_t> row;  // an element; nothing: the block is a batch
   };
 
-  PlanOutput(std::shared_ptr<const Plan> plan, Feed& feed, PlanTickets& tickets)
-      : plan_(std::move(plan)), feed_(feed), tickets_(tickets) {}
+  // `seed`: of the Loader.
+  PlanOutput(std::shared_ptr<const Plan> plan, uint64_t seed, Feed& feed, PlanTickets& tickets)
+      : plan_(std::move(plan)), seed_(seed), feed_(feed), tickets_(tickets) {}
 
   // Takes the ticket that the feed found, none of whose units failed. `losses`: rows that are not
   // there, ascending. Nothing: all of it was lost, or it is take_failure()'s turn.
   std::optional<Item> take(uint64_t bytes, uint32_t worker, std::vector<Outcome::Loss> losses);
+  // Of the ticket that the feed found: leaves those losses that are to be counted now. Of elements
+  // that are handed out one by one a ticket is made again where one of them was raised: what was
+  // lost before that was counted then, and what comes behind it is counted in its turn.
+  void keep_uncounted(std::vector<Outcome::Loss>& losses) const;
   // The next of the elements that were taken.
   std::optional<Item> take_held();
   // What is to be raised after those; the position is that element's then.
@@ -40,7 +45,8 @@ class PlanOutput {
 
   // An epoch is one of the feed's (see Plan::rounds).
   LoaderState state() const;
-  // Where the feed is to go for a state. Error kInvalidArgument: it is none of this plan.
+  // Where the feed is to go for a state. Error kInvalidArgument: it is none of this plan
+  // and seed.
   struct Place {
     Position position;
     std::set<uint64_t> ahead;
@@ -53,11 +59,13 @@ class PlanOutput {
 
  private:
   Block take_block(Post& post);
+  LoaderState indexed_state() const;
   LoaderState stream_state() const;
   Place place_in_stream(const LoaderState& state) const;
   void hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses);
 
   std::shared_ptr<const Plan> plan_;
+  uint64_t seed_;
   Feed& feed_;
   PlanTickets& tickets_;
   SpecRef spec_;  // of the last batch

@@ -10,6 +10,6 @@
 namespace penstock {
 
 // Error kInvalidArgument: `state` was not taken of this plan; the text says which stage differs.
-void check_same_plan(const LoaderState& state, const Plan& plan);
+void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed);
 
 }  // namespace penstock

@@ -46,13 +46,16 @@ std::string type_name(const std::type_info& type) {
 }  // namespace
 
 SampleEngine::SampleEngine(std::unique_ptr<Source> source, const LoaderOptions& options)
-    : SampleEngine(source->size(), checked(options), source) {}
+    : SampleEngine(source->size(), checked(options), tuning_of(options, false), source) {}
 
-SampleEngine::SampleEngine(uint64_t size, const LoaderOptions& options,
+SampleEngine::SampleEngine(uint64_t size, const LoaderOptions& options, const Tuner::Limits& tuning,
                            std::unique_ptr<Source>& source)
     : LoaderEngine({std::make_unique<IndexedTickets>(Order(order_options(options, size))),
-                    rows_of(options, size), granule_rows(options, workers_of(options), size),
-                    source->hooked()},
+                    rows_of(options, size),
+                    granule_rows(options, workers_of(options), size),
+                    source->hooked(),
+                    {},
+                    tuning},
                    options),
       source_(std::move(source)),
       order_(order_options(options, size)) {}

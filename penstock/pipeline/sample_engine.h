@@ -23,7 +23,8 @@ class SampleEngine : public LoaderEngine, private LoaderWorker::Orders {
   void restore(const LoaderState& state) override;
 
  private:
-  SampleEngine(uint64_t size, const LoaderOptions& options, std::unique_ptr<Source>& source);
+  SampleEngine(uint64_t size, const LoaderOptions& options, const Tuner::Limits& tuning,
+               std::unique_ptr<Source>& source);
 
   Order order() const override;
   std::unique_ptr<Fulfiller> make_worker() override;
@@ -33,6 +34,7 @@ class SampleEngine : public LoaderEngine, private LoaderWorker::Orders {
   void leave_epoch() override;
   uint64_t index_of(const Ticket& ticket, uint32_t row) const override;
   void describe(Snapshot& snapshot) const override;
+  std::vector<std::string> stages() const override { return LoaderWorker::stages(); }
 
   IndexedTickets& tickets() { return static_cast<IndexedTickets&>(*tickets_); }
 

@@ -7,18 +7,18 @@
 namespace penstock {
 
 namespace {
-constexpr size_t kAlignment = 64;
+constexpr size_t kLineBytes = 64;
 constexpr size_t kSmallest = size_t{64} << 10;
 
-size_t rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t rounded(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 }  // namespace
 
 void Scratch::Free::operator()(std::byte* memory) const {
-  ::operator delete (memory, std::align_val_t{kAlignment});
+  ::operator delete (memory, std::align_val_t{kLineBytes});
 }
 
 Scratch::Memory Scratch::allocate(size_t bytes) {
-  return Memory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kAlignment})));
+  return Memory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kLineBytes})));
 }
 
 std::byte* Scratch::take(size_t bytes) {

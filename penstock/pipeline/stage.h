@@ -38,7 +38,15 @@ class Indexed {
   virtual bool costly() const = 0;
   // It calls Python, and so runs on one of Python's threads.
   virtual bool python() const { return false; }
+  // Where an element comes from, for who has to say what is wrong with it: "train.tfrecord, record
+  // 17". Empty: from no file, or from several. REQUIRED: position is below the length.
+  virtual std::string origin(const At& at, uint64_t position) const {
+    return (void)at, (void)position, std::string();
+  }
   virtual std::unique_ptr<IndexedReader> reader(Context& context) const = 0;
+  // The same, counted as this stage's time and rows where the context counts: what a stage reads
+  // its input by.
+  std::unique_ptr<IndexedReader> open(Context& context) const;
 };
 using IndexedRef = std::shared_ptr<const Indexed>;
 
@@ -56,6 +64,7 @@ class IndexMapped : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
+  std::string origin(const At& at, uint64_t position) const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
  private:
@@ -87,6 +96,7 @@ class Streamed {
   // Its reader calls Python, and so runs on one of Python's threads.
   virtual bool python() const = 0;
   virtual std::unique_ptr<StreamReader> reader(Context& context) const = 0;
+  std::unique_ptr<StreamReader> open(Context& context) const;  // as Indexed::open
 };
 using StreamedRef = std::shared_ptr<const Streamed>;
 
@@ -110,7 +120,8 @@ class Collated : public Indexed {
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
   // Where a batch is what further stages work on. (Where it is what is fed, workers write its
-  // elements straight into the batch's slot, and this is not called.)
+  // elements straight into the batch's slot, and this is not called.) Error kInvalidArgument: its
+  // elements are known to differ in length, so that it can be fed only.
   SpecRef spec() const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 

@@ -1,5 +1,6 @@
 #include "penstock/pipeline/stream_input.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -58,15 +59,19 @@ State StreamInput::save() const {
 
 void StreamInput::load(uint64_t epoch, const State& state) {
   reader_->load(epoch, member_of(state, "input"));
-  const uint64_t used = count_in(state, "used");
+  uint64_t used = count_in(state, "used");
   ordinal_ = count_in(state, "ordinal");
   count_ = used_ = 0;
   over_ = false;
-  if (used == 0) return;
-  if (!more() || used > count_) {
-    throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
+  // They may come in smaller pieces than those that the state was taken of.
+  while (used > 0) {
+    if (!more()) {
+      throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
+    }
+    const auto some = static_cast<uint32_t>(std::min<uint64_t>(used, left()));
+    use(some);
+    used -= some;
   }
-  used_ = static_cast<uint32_t>(used);
 }
 
 void settle_alike(const SpecRef& spec, Chunk& out) {
@@ -76,16 +81,9 @@ void settle_alike(const SpecRef& spec, Chunk& out) {
                   " and " + spec->to_string());
 }
 
-void pass_row(const Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
-  if ((in.alive() >> from & 1) == 0) {
-    for (const auto& [row, failure] : in.failures()) {
-      if (row == from) return out.fail(to, failure);
-    }
-    return out.fail(to, {});
-  }
-  for (const auto& [row, lost] : in.notes()) {
-    if (row == from) out.note(to, lost);
-  }
+void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
+  if ((in.alive() >> from & 1) == 0) return out.fail(to, in.take_failure(from));
+  for (Failure& lost : in.take_notes(from)) out.note(to, std::move(lost));
   settle_alike(in.spec(), out);
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));

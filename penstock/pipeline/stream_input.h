@@ -17,8 +17,8 @@ class StreamInput {
  public:
   StreamInput(const Streamed& stage, const Context& context)
       : spec_(stage.spec()),
-        own_{scratch_, context.seed, context.worker, context.retries, context.watch},
-        reader_(stage.reader(own_)),
+        own_(context.over(scratch_)),
+        reader_(stage.open(own_)),
         chunk_(scratch_) {}
 
   void begin(uint64_t epoch);
@@ -59,9 +59,10 @@ class StreamInput {
 // kInvalidArgument: its rows are other ones.
 void settle_alike(const SpecRef& spec, Chunk& out);
 
-// Row `from` of `in` becomes row `to` of `out`: a view, or, if it failed, its failure. Error
-// kInvalidArgument: it is not like `out`'s other rows.
-void pass_row(const Chunk& in, uint32_t from, Chunk& out, uint32_t to);
+// Row `from` of `in` becomes row `to` of `out`: a view, or, if it failed, its failure. What was
+// lost on the way to it goes along, once. Error kInvalidArgument: it is not like `out`'s other
+// rows.
+void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to);
 
 // Rows of some inputs' chunks, on their way into one. One thread.
 class PickedRows {
@@ -76,7 +77,7 @@ class PickedRows {
   uint32_t give(const SpecRef& spec, Chunk& out);
 
  private:
-  std::vector<std::pair<const Chunk*, uint32_t>> picked_;
+  std::vector<std::pair<Chunk*, uint32_t>> picked_;
 };
 
 }  // namespace penstock

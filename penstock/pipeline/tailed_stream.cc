@@ -34,9 +34,9 @@ class TailedStream : public Streamed {
    public:
     Reader(const Built& built, Context& context)
         : built_(built),
-          own_{own_scratch_, context.seed, context.worker, context.retries, context.watch},
-          stream_(built.stream->reader(context)),
-          tail_(built.tail->reader(own_)),
+          own_(context.over(own_scratch_)),
+          stream_(built.stream->open(context)),
+          tail_(built.tail->open(own_)),
           gathered_(own_scratch_, *built.stream) {}
 
     void begin(uint64_t epoch) override {
@@ -81,7 +81,7 @@ class TailedStream : public Streamed {
           out.fail(row++, std::move(left_out));
         }
       }
-      if (gathered.failure) out.fail(row, *gathered.failure);
+      if (gathered.failure) out.fail(row, std::move(*gathered.failure));
       ordinal_ += rows;
       return all;
     }

@@ -6,17 +6,45 @@
 
 namespace penstock {
 
-namespace {
-constexpr int64_t kPatienceNs = 1'000'000;  // that the consumer waits before it wakes all workers
-}  // namespace
-
 Ledger Board::ledger(uint32_t worker) {
-  return {&places_[0].memory, sizeof(WorkerPlace), workers_, worker, &header_->most_live};
+  return {&places_[0].memory, sizeof(WorkerPlace), workers_, worker, &common_->most_live};
 }
 ConsumerCounters& Board::consumer() { return header_->consumer; }
 TraceRing& Board::consumer_trace() { return header_->consumer_trace; }
 uint64_t Board::head() const { return header_->head.load(std::memory_order_acquire); }
 uint64_t Board::posted() const { return header_->posted.load(std::memory_order_acquire); }
+
+// ---- poisoned rows -----------------------------------------------------------------------------
+//
+// Up to 64 rows are the bits of Unit::poison. A granule of more rows has words of its own in the
+// poison ring, and Unit::poison says whether they are those of this post: so posting costs nothing.
+
+std::atomic<uint64_t>& Board::poison_word(const Claim& claim, uint32_t row) const {
+  if (poison_words_ == 1) return claim.unit->poison;
+  const auto unit = static_cast<size_t>(claim.unit - unit_ring_);
+  return poison_ring_[unit * poison_words_ + row / 64 % poison_words_];
+}
+
+bool Board::poisoned(const Claim& claim, uint32_t row) const {
+  if (!any_poisoned(claim)) return false;
+  return (poison_word(claim, row).load(std::memory_order_relaxed) >> row % 64 & 1) != 0;
+}
+
+bool Board::poison(const Claim& claim, uint32_t row) {
+  if (poison_words_ > 1 && !any_poisoned(claim)) {
+    for (uint32_t w = 0; w < poison_words_; ++w) {
+      poison_word(claim, 64 * w).store(0, std::memory_order_relaxed);
+    }
+    claim.unit->poison.store(1, std::memory_order_relaxed);
+  }
+  const uint64_t bit = uint64_t{1} << row % 64;
+  return (poison_word(claim, row).fetch_or(bit) & bit) == 0;
+}
+
+void Board::set_exclusive(bool exclusive) {
+  exclusive_.store(exclusive, std::memory_order_relaxed);
+  for (auto& lane : inner_) lane->set_exclusive(exclusive);
+}
 
 // ---- the consumer ------------------------------------------------------------------------------
 
@@ -105,135 +133,25 @@ bool Board::withdraw(uint64_t seq) {
   return at_rest;
 }
 
-template <class There>
-void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
-  uint32_t seen = header_->consumer_event.load(std::memory_order_acquire);
-  header_->wants.store(wants, std::memory_order_seq_cst);
-  if (!closed() && !there()) {
-    auto woken =
-        os::futex_wait(header_->consumer_event, seen, timeout_ns, static_cast<bool>(file_));
-    // Nobody should need this, but a wake-up may have been meant for a worker that was killed.
-    if (woken == os::Woken::kTimeout) wake_some(workers_);
-  }
-  header_->wants.store(0, std::memory_order_relaxed);
-}
-
-void Board::consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<bool()>& also) {
-  wake_workers(true);
-  auto there = [&] {
-    if (also && also()) return true;
-    if (also && head() == posted()) return false;  // that the ring has room is no news
-    return seq == kAnySeq ? progress() : ready(seq);
-  };
-  if (exclusive_.load(std::memory_order_relaxed) && typical_ticket_ns() < kQuickNs) {
-    // The one that was woken may have met a ticket that takes longer: then the others are.
-    int64_t while_ns = timeout_ns < 0 ? kPatienceNs : std::min(timeout_ns, kPatienceNs);
-    sleep_until(seq + 1, while_ns, there);
-    if (closed() || there() || timeout_ns == while_ns) return;
-  }
-  sleep_until(seq + 1, timeout_ns, there);
-}
-
-void Board::consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns) {
-  sleep_until(kAnySeq + 1, timeout_ns, [&] { return withdraw(seq); });
-}
-
-bool Board::progress() {
-  uint64_t first = head(), end = posted();
-  for (uint64_t seq = first; seq < end; ++seq) {
-    // A later epoch's batches are not taken before this one's.
-    if (post_at(seq).epoch != post_at(first).epoch) break;
-    if (ready(seq)) return true;
-  }
-  // Nothing is in flight because the next place in the ring is still taken by withdrawn work.
-  if (first != end) return false;
-  for (uint32_t g = 0; g < granules_; ++g) {
-    UnitState state = state_of(unit_at(end, g).word.load(std::memory_order_seq_cst));
-    if (state != UnitState::kIdle && state != UnitState::kDone) return false;
-  }
-  return true;
-}
-
-void Board::nudge_consumer() {
-  header_->wants.store(0, std::memory_order_relaxed);
-  header_->consumer_event.fetch_add(1, std::memory_order_seq_cst);
-  os::futex_wake(header_->consumer_event, 1 << 20, static_cast<bool>(file_));
-}
-
-uint64_t Board::typical_ticket_ns() const {
-  uint64_t least = UINT64_MAX;
-  for (uint32_t w = 0; w < workers_; ++w) {
-    uint64_t ns = places_[w].ticket_ns.load(std::memory_order_relaxed);
-    if (ns != 0) least = std::min(least, ns);
-  }
-  return least;
-}
-
-void Board::wake_workers(bool consumer_waits) {
-  bool any = false;
-  for (auto& mask : header_->sleeping) any = any || mask.load(std::memory_order_seq_cst) != 0;
-  if (!any) return;
-  uint64_t posted = header_->posted.load(std::memory_order_relaxed);
-  // An owned post has one worker that may do it.
-  for (uint64_t seq = header_->head.load(std::memory_order_relaxed); seq < posted; ++seq) {
-    Post& post = post_at(seq);
-    if (post.owner == kAnyWorker) break;
-    uint64_t word = unit_at(seq, 0).word.load(std::memory_order_relaxed);
-    if (state_of(word) == UnitState::kOpen) wake_one(post.owner);
-  }
-  uint64_t hint = header_->hint.load(std::memory_order_relaxed);
-  if (posted * granules_ <= hint) return;  // what is opened again wakes somebody by itself
-  uint64_t open = posted * granules_ - hint;
-  uint64_t each = typical_ticket_ns();
-  if (!consumer_waits) {
-    // Waking costs some 40 us: worth it for that much work, or for a quarter of the ring.
-    uint64_t worth = 40'000 / std::max<uint64_t>(each, 1);
-    if (open < std::min<uint64_t>(worth, posts_ * granules_ / 4)) return;
-  }
-  wake_some(exclusive_.load(std::memory_order_relaxed) && each < kQuickNs ? 1 : open);
-}
-
-bool Board::asleep(uint32_t worker) const {
-  uint64_t mask = header_->sleeping[worker / 64].load(std::memory_order_seq_cst);
-  return (mask >> (worker % 64) & 1) != 0;
-}
-
-bool Board::wake_one(uint32_t worker) {
-  uint64_t bit = uint64_t{1} << (worker % 64);
-  if ((header_->sleeping[worker / 64].load(std::memory_order_seq_cst) & bit) == 0) return false;
-  if ((header_->sleeping[worker / 64].fetch_and(~bit) & bit) == 0) return false;
-  places_[worker].event.fetch_add(1, std::memory_order_seq_cst);
-  os::futex_wake(places_[worker].event, 1, static_cast<bool>(file_));
-  return true;
-}
-
-void Board::wake_some(uint64_t count) {
-  uint32_t first = wake_first_.load(std::memory_order_relaxed);
-  for (uint32_t i = 0; i < workers_ && count > 0; ++i) {
-    uint32_t worker = first + i < workers_ ? first + i : first + i - workers_;
-    if (wake_one(worker)) --count;
-  }
-}
-
 // ---- a worker ----------------------------------------------------------------------------------
 
 bool Board::try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
                       Claim& out) {
   uint64_t mine = word_of(seq, worker, attempt_of(word), losses_of(word), UnitState::kClaimed);
   if (!unit.word.compare_exchange_strong(word, mine, std::memory_order_seq_cst)) return false;
-  out = {&post_at(seq), &unit, seq, granule, worker, losses_of(mine), mine};
+  out = {&post_at(seq), &unit, seq, granule, worker, losses_of(mine), mine, lane_};
   places_[worker].tickets.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
-  if (closed()) return false;
+  if (closed() || worker >= active()) return false;
   uint64_t end = posted() * granules_;
   uint64_t first = head() * granules_;
   uint64_t hint = header_->hint.load(std::memory_order_relaxed);
   // The hint only saves looking: whatever it says, every open unit from head on is found when
   // something was reopened, and before a worker sleeps.
-  std::atomic<uint64_t>& looked = places_[worker].reopens;
+  std::atomic<uint64_t>& looked = places_[worker].reopens[lane_];
   uint64_t reopens = header_->reopens.load(std::memory_order_seq_cst);
   bool all = reopens != looked.load(std::memory_order_relaxed) || cursor == UINT64_MAX;
   uint64_t start = all ? first : std::max({first, hint, cursor});
@@ -289,27 +207,38 @@ void Board::finish(const Claim& claim) {
   }
 }
 
-void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
-  uint32_t seen = places_[worker].event.load(std::memory_order_acquire);
-  uint64_t bit = uint64_t{1} << (worker % 64);
-  header_->sleeping[worker / 64].fetch_or(bit, std::memory_order_seq_cst);
-  // Look again, at every unit: what was posted before the bit was seen is found here.
-  bool there = closed();
+bool Board::open_for(uint32_t worker) {
   uint64_t end = header_->posted.load(std::memory_order_seq_cst) * granules_;
-  for (uint64_t u = head() * granules_; u < end && !there; ++u) {
+  for (uint64_t u = head() * granules_; u < end; ++u) {
     uint64_t seq = u / granules_;
     uint64_t word = unit_at(seq, u % granules_).word.load(std::memory_order_seq_cst);
     if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
     uint32_t owner = post_at(seq).owner.load(std::memory_order_relaxed);
-    there = owner == kAnyWorker || owner == worker;
+    if (owner == kAnyWorker || owner == worker) return true;
   }
+  return false;
+}
+
+void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
+  uint32_t seen = places_[worker].event.load(std::memory_order_acquire);
+  if (worker >= active()) {
+    wake_some(1);  // it may have been woken for work that it will not do now
+    if (!closed()) os::futex_wait(places_[worker].event, seen, -1, static_cast<bool>(file_));
+    cursor = UINT64_MAX;  // wherever work is when it is active again, find it
+    return;
+  }
+  uint64_t bit = uint64_t{1} << (worker % 64);
+  common_->sleeping[worker / 64].fetch_or(bit, std::memory_order_seq_cst);
+  // Look again, at every unit: what was posted before the bit was seen is found here.
+  bool there = closed() || open_for(worker);
+  for (auto& lane : inner_) there = there || lane->open_for(worker);
   if (there) {
-    header_->sleeping[worker / 64].fetch_and(~bit);
+    common_->sleeping[worker / 64].fetch_and(~bit);
     cursor = UINT64_MAX;  // wherever it is, find it
     return;
   }
   os::futex_wait(places_[worker].event, seen, -1, static_cast<bool>(file_));
-  header_->sleeping[worker / 64].fetch_and(~bit);
+  common_->sleeping[worker / 64].fetch_and(~bit);
 }
 
 // ---- the supervisor ----------------------------------------------------------------------------
@@ -326,7 +255,8 @@ Board::Claim Board::claim_in(uint64_t seq, uint32_t granule, uint64_t word) {
           granule,
           worker_of(word),
           losses_of(word),
-          with_state(word, UnitState::kClaimed)};
+          with_state(word, UnitState::kClaimed),
+          lane_};
 }
 
 uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&),
@@ -361,7 +291,7 @@ uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, 
       }
     }
   }
-  header_->sleeping[worker / 64].fetch_and(~(uint64_t{1} << (worker % 64)));
+  common_->sleeping[worker / 64].fetch_and(~(uint64_t{1} << (worker % 64)));
   // It may have died with a wake-up in hand: one that it was given, or one that it owed.
   wake_some(1);
   nudge_consumer();
@@ -391,17 +321,20 @@ bool Board::take_over(const Claim& claim) { return begin_result(claim); }
 // ---- anybody -----------------------------------------------------------------------------------
 
 void Board::close() {
-  header_->closed.store(1, std::memory_order_seq_cst);
+  common_->closed.store(1, std::memory_order_seq_cst);
   for (uint32_t w = 0; w < workers_; ++w) {
     places_[w].event.fetch_add(1, std::memory_order_seq_cst);
     os::futex_wake(places_[w].event, 1 << 20, static_cast<bool>(file_));
   }
-  for (uint32_t p = 0; p < posts_; ++p) {
-    os::futex_wake(post_ring_[p].layout_state, 1 << 20, static_cast<bool>(file_));
+  for (uint32_t l = 0; l < lanes(); ++l) {
+    Board& of = lane(l);
+    for (uint32_t p = 0; p < of.posts_; ++p) {
+      os::futex_wake(of.post_ring_[p].layout_state, 1 << 20, static_cast<bool>(file_));
+    }
+    of.nudge_consumer();
   }
-  nudge_consumer();
 }
 
-bool Board::closed() const { return header_->closed.load(std::memory_order_acquire) != 0; }
+bool Board::closed() const { return common_->closed.load(std::memory_order_acquire) != 0; }
 
 }  // namespace penstock

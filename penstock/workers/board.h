@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "penstock/base/os.h"
 #include "penstock/memory/ledger.h"
@@ -22,6 +24,8 @@ namespace penstock {
 //
 //   Post  one batch in flight. Posts form a ring; post `seq` lives at seq % posts.
 //   Unit  one granule of a post: what a worker claims. A whole item has one.
+//   Lane  a ring of posts with a consumer of its own. A board has one; or more, which the same
+//         workers serve, where a Dataset makes elements for a stage that its batches wait for.
 //
 // States of a unit (all in Unit::word) and who moves them:
 //
@@ -40,6 +44,7 @@ namespace penstock {
 //  5. Whoever may sleep first says so (a sleeping bit, consumer_wants), then looks again; whoever
 //     makes progress first makes it visible, then looks for sleepers (both sequentially
 //     consistent).
+//     A wake-up that reaches a worker which was parked meanwhile is passed on to an active one.
 //  6. A unit's word never takes the same claimed value twice while somebody remembers the first
 //     (every opening again counts `attempt` up), so a worker whose ticket was taken away can tell.
 //  7. Nothing that a killed process leaves half done is counted on: `reopens` only ever grows, and
@@ -76,7 +81,7 @@ inline constexpr size_t kLayoutBytes = 16 * 1024;
 struct alignas(64) Unit {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
   std::atomic<uint64_t> claimed_ns;  // for the timeout: when it was first seen claimed; 0: not yet
-  std::atomic<uint64_t> poison;      // rows that must not be tried again (timed out, deadly)
+  std::atomic<uint64_t> poison;      // 0: no row is poisoned; see Board::poison
   std::atomic<uint32_t> progress;    // the row in work
   std::atomic<uint32_t> writers;  // threads that write into the batch's rows just now (Slot::Write)
   ResultKind kind;
@@ -122,13 +127,14 @@ struct alignas(64) Post {
 
 // A worker's own place on the board.
 struct alignas(64) WorkerPlace {
-  std::atomic<uint32_t> event;      // what it sleeps on
-  std::atomic<uint32_t> tickets;    // claimed since it started (0: died before its first)
-  std::atomic<uint64_t> ticket_ns;  // running mean of a ticket's time
-  std::atomic<uint64_t> reopens;    // of the board's, as many as it has looked for
+  std::atomic<uint32_t> event;               // what it sleeps on
+  std::atomic<uint32_t> tickets;             // claimed since it started (0: died before its first)
+  std::atomic<uint64_t> ticket_ns;           // running mean of a ticket's time
+  std::atomic<uint64_t> reopens[kMaxLanes];  // of each lane's, as many as it has looked for
   std::atomic<int64_t> pid;
   LedgerEntry memory;  // of its arena
   WorkerCounters counters;
+  StageCounters stages;  // by their places in the plan that it runs
   TraceRing trace;
 };
 
@@ -138,6 +144,8 @@ class Board {
     uint32_t posts = 16;    // ring size; rounded up to a power of two
     uint32_t granules = 1;  // most granules of a post
     uint32_t workers = 1;
+    uint32_t rows = kMaxGranuleRows;   // of a granule
+    std::vector<uint32_t> inner = {};  // ring sizes of further lanes; a post there is one granule
   };
   // shared: in a memfd that other processes may open.
   static std::unique_ptr<Board> create(const Shape& shape, bool shared);
@@ -146,7 +154,14 @@ class Board {
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  int fd() const { return file_.get(); }
+  // A Board is one lane of what lies in that memory: the first, which owns it. Workers and their
+  // places, sleeping, closing and the ledger are common to all lanes; everything else is each
+  // lane's own. REQUIRED: lane < lanes(), and this is the first.
+  uint32_t lanes() const { return static_cast<uint32_t>(inner_.size()) + 1; }
+  Board& lane(uint32_t lane) { return lane == 0 ? *this : *inner_[lane - 1]; }
+  uint32_t number() const { return lane_; }  // among the lanes
+
+  int fd() const { return file_.get(); }  // -1: not shared
   uint32_t posts() const { return posts_; }
   uint32_t granules() const { return granules_; }
   uint32_t workers() const { return workers_; }
@@ -188,7 +203,11 @@ class Board {
   void wake_workers(bool consumer_waits);
   // Workers hold a common lock while they work (threads that run Python): for tickets of
   // microseconds one is woken, since several would only hand the lock to and fro.
-  void set_exclusive(bool exclusive) { exclusive_.store(exclusive, std::memory_order_relaxed); }
+  void set_exclusive(bool exclusive);
+  // Workers from `count` on are parked: each finishes what it has, then claims nothing of any lane
+  // and sleeps, without a sleeping bit, until it is active again or the board closes. At least one
+  // is active. REQUIRED: no post has an owner.
+  void set_active(uint32_t count);
   // Whose turn it is to be woken: the one that made the batch just taken, since the memory of that
   // batch comes back to its arena and to nobody else's.
   void wake_first(uint32_t worker) { wake_first_.store(worker, std::memory_order_relaxed); }
@@ -202,6 +221,7 @@ class Board {
     uint32_t worker = 0;
     uint32_t losses = 0;
     uint64_t word = 0;  // of the unit, as claimed
+    uint32_t lane = 0;
   };
   // `cursor` is the worker's own memory of where to look; starts at 0.
   bool claim(uint32_t worker, uint64_t& cursor, Claim& out);
@@ -211,10 +231,17 @@ class Board {
   bool holds(const Claim& claim) const {
     return claim.unit->word.load(std::memory_order_seq_cst) == claim.word;
   }
+  // Rows that are not to be tried again. Exact for batches of up to 65536 rows; in larger ones a
+  // bit may stand for several.
+  bool poisoned(const Claim& claim, uint32_t row) const;
+  bool any_poisoned(const Claim& claim) const {
+    return claim.unit->poison.load(std::memory_order_relaxed) != 0;
+  }
   // False: the ticket was taken away; drop the result.
   bool begin_result(const Claim& claim);
   void finish(const Claim& claim);
-  // Sleeps until there may be work or the board closes.
+  // Sleeps until there may be work in any lane, or the board closes. `cursor` of all of them. Of
+  // the first lane only.
   void wait_for_work(uint32_t worker, uint64_t& cursor);
   // It sleeps, or is about to and will look once more before it does.
   bool asleep(uint32_t worker) const;
@@ -224,16 +251,34 @@ class Board {
   // for a unit lost `most` times before, which then is the caller's to fail (see take_over). What
   // was withdrawn meanwhile is just done.
   uint32_t reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&), void* of);
+  // A unit of any lane as one number, for messages. Of the first lane.
+  uint64_t number_of(const Claim& claim) {
+    return uint64_t{claim.lane} << 56 | (claim.seq * lane(claim.lane).granules_ + claim.granule);
+  }
+  struct Address {
+    Board& lane;
+    uint64_t seq;
+    uint32_t granule;
+  };
+  Address address_of(uint64_t number) {
+    Board& of = lane(std::min<uint32_t>(static_cast<uint32_t>(number >> 56), lanes() - 1));
+    const uint64_t unit = number & ((uint64_t{1} << 56) - 1);
+    return {of, unit / of.granules_, static_cast<uint32_t>(unit % of.granules_)};
+  }
   // The claim that a claimed or writing unit's word speaks of.
   Claim claim_in(uint64_t seq, uint32_t granule, uint64_t word);
   // Takes a claimed unit from its worker. After this the caller writes the result and calls finish.
   bool take_over(const Claim& claim);
   void reopen_unit(const Claim& claim, uint32_t losses);
+  // The row (of the granule) is not to be tried again: it timed out, or killed its worker. False:
+  // it was poisoned before.
+  bool poison(const Claim& claim, uint32_t row);
   // The ring's oldest post that may not be at rest; withdrawn ones are older than head().
   uint64_t oldest() const;
 
   // ---- anybody ----
-  void close();
+  uint32_t active() const;  // workers
+  void close();             // all lanes; of the first one
   bool closed() const;
   // Wakes the consumer whatever it waits for.
   void nudge_consumer();
@@ -266,9 +311,15 @@ class Board {
   struct Header;
   Board() = default;
   void lay_out(std::byte* base);
+  std::atomic<uint64_t>& poison_word(const Claim& claim, uint32_t row) const;
+  size_t lay_out_rings(std::byte* base, size_t at);
+  void shape_lanes(std::span<const uint32_t> inner);
+  void populate();
+  void map();
   bool try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
                  Claim& out);
   bool progress();
+  bool open_for(uint32_t worker);
   template <class There>
   void sleep_until(uint64_t wants, int64_t timeout_ns, There there);
   bool wake_one(uint32_t worker);
@@ -276,13 +327,18 @@ class Board {
   uint64_t typical_ticket_ns() const;
 
   os::Fd file_;
+  uint32_t lane_ = 0;
+  std::vector<std::unique_ptr<Board>> inner_;
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;
   uint32_t posts_ = 0, granules_ = 0, workers_ = 0;
+  uint32_t poison_words_ = 1;  // of a unit
   Header* header_ = nullptr;
+  Header* common_ = nullptr;  // the first lane's
   WorkerPlace* places_ = nullptr;
   Post* post_ring_ = nullptr;
   Unit* unit_ring_ = nullptr;
+  std::atomic<uint64_t>* poison_ring_ = nullptr;  // where a unit has more than its own word
   std::atomic<bool> exclusive_{false};
   std::atomic<uint32_t> wake_first_{0};  // this process's, which wakes workers
 };

@@ -4,10 +4,13 @@
 
 namespace penstock {
 
-// What lies in front of a board's places and rings. Only board.cc and board_memory.cc see it.
+// What lies in front of a lane's rings; the first lane's in front of the workers' places, too. Only
+// board.cc and board_memory.cc see it.
 struct Board::Header {
   uint64_t magic;
-  uint32_t posts, granules, workers, unused;
+  uint32_t posts, granules, workers, poison_words;
+  uint32_t lanes;
+  uint32_t inner[kMaxLanes - 1];  // posts of the further lanes
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint64_t> posted;
   alignas(64) std::atomic<uint64_t> hint;  // the unit to look at first
@@ -17,6 +20,7 @@ struct Board::Header {
   alignas(64) std::atomic<uint64_t> wants;  // seq + 1 that the consumer sleeps for; 0: awake
   std::atomic<uint32_t> consumer_event;
   std::atomic<uint32_t> closed;
+  std::atomic<uint32_t> active;  // workers from this one on are parked
   alignas(64) ConsumerCounters consumer;
   TraceRing consumer_trace;
 };

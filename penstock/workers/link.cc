@@ -2,11 +2,10 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <cerrno>
-#include <cstring>
 
+#include "penstock/base/descriptor_message.h"
 #include "penstock/base/error.h"
 
 namespace penstock {
@@ -23,26 +22,7 @@ namespace {
 
 // What sendmsg() gives; 24 bytes into an empty or draining socket are never split on Linux.
 ssize_t send_header(int fd, const LinkHeader& header, int descriptor, int flags) {
-  LinkHeader copy = header;
-  iovec part{&copy, sizeof(copy)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* item = CMSG_FIRSTHDR(&message);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(item), &descriptor, sizeof(int));
-  }
-  ssize_t sent;
-  do {
-    sent = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
-  } while (sent < 0 && errno == EINTR);
-  return sent;
+  return send_message(fd, std::as_bytes(std::span(&header, 1)), descriptor, flags);
 }
 
 }  // namespace
@@ -66,27 +46,8 @@ LinkSent link_try_send(int fd, const LinkHeader& header, int descriptor) {
 }
 
 bool link_receive(int fd, LinkHeader& header, os::Fd& descriptor) {
-  iovec part{&header, sizeof(header)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  ssize_t got;
-  do {
-    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
-  } while (got < 0 && errno == EINTR);
-  if (got != static_cast<ssize_t>(sizeof(header))) return false;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
-       item = CMSG_NXTHDR(&message, item)) {
-    if (item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_RIGHTS) {
-      int received;
-      std::memcpy(&received, CMSG_DATA(item), sizeof(int));
-      descriptor.reset(received);
-    }
-  }
-  return true;
+  auto bytes = std::as_writable_bytes(std::span(&header, 1));
+  return receive_message(fd, bytes, descriptor, MSG_WAITALL) == static_cast<ssize_t>(bytes.size());
 }
 
 bool link_read(int fd, std::span<std::byte> bytes, int process) {

@@ -17,6 +17,7 @@ enum class LinkMessage : uint32_t {
   kArena,    // worker: the descriptor of its arena; `number` is the arena's number
   kRoom,     // worker: a post needs room
   kPayload,  // worker: no room in the arena; `bytes` bytes of result follow for unit `number`
+             // (Board)
   kFailed,   // worker: cannot start; an encoded exception follows
   kUpdate,   // consumer: the descriptor of the plan's changes; `number` is the new version
 };

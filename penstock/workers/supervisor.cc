@@ -9,6 +9,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/workers/process_end.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
@@ -18,16 +19,7 @@ constexpr uint64_t kAlarmTag = UINT64_MAX;
 constexpr uint64_t kLinkBit = uint64_t{1} << 32;
 constexpr int64_t kRoomTickNs = 5'000'000;
 constexpr std::chrono::milliseconds kLookForClosing{50};  // somebody else may close the board
-constexpr std::chrono::milliseconds kLookAgain{1};        // whether a full link was read from
-constexpr int64_t kKillNs = 2'000'000'000;  // that a process may take to die of SIGKILL
-
-// Somebody else's poller may hold this descriptor too; a poller of our own tells when it ends.
-bool ended_within(int pidfd, int64_t timeout_ns) {
-  os::Poller ended;
-  ended.add(pidfd, 0);
-  uint64_t tag;
-  return ended.wait(timeout_ns, {&tag, 1}) != 0;
-}
+constexpr std::chrono::milliseconds kLinksLookAgain{1};   // whether a full link was read from
 }  // namespace
 
 Supervisor::Supervisor(Board& board, Allocator& arena, const Policy& policy)
@@ -73,8 +65,14 @@ void Supervisor::send_update_to(uint32_t worker, uint64_t version, int descripto
     std::atomic<uint32_t>& event = board_.place(worker).event;
     event.fetch_add(1, std::memory_order_seq_cst);
     os::futex_wake(event, 1, board_.fd() >= 0);
-    if (sent == LinkSent::kFull) std::this_thread::sleep_for(kLookAgain);
+    if (sent == LinkSent::kFull) std::this_thread::sleep_for(kLinksLookAgain);
   }
+}
+
+bool Supervisor::serve_all_rooms() {
+  bool all = true;
+  for (uint32_t l = 0; l < board_.lanes(); ++l) all = serve_room(board_.lane(l), arena_) && all;
+  return all;
 }
 
 Supervisor::Event Supervisor::wait() {
@@ -105,7 +103,7 @@ Supervisor::Event Supervisor::wait() {
         bury(static_cast<uint32_t>(tags[i]), event);
       }
     }
-    if (room_pending_) room_pending_ = !serve_room(board_, arena_);
+    if (room_pending_) room_pending_ = !serve_all_rooms();
     if (event.kind == Kind::kNothing && policy_.timeout_ns >= 0) check_timeouts(event);
   }
   return event;
@@ -160,9 +158,8 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
   auto spill = std::make_unique<Spill>();
   spill->size = header.bytes;
   spill->bytes.reset(new (std::nothrow) std::byte[header.bytes]);
-  uint64_t seq = header.number / board_.granules();
-  uint32_t granule = header.number % board_.granules();
-  Unit& unit = board_.unit_at(seq, granule);
+  auto [lane, seq, granule] = board_.address_of(header.number);
+  Unit& unit = lane.unit_at(seq, granule);
   if (spill->bytes == nullptr) {
     // Not even ordinary memory: read on, so that the link stays in step, and say so.
     std::byte waste[4096];
@@ -179,8 +176,8 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
       Board::seq_of(word) != seq) {
     return;
   }
-  Board::Claim claim = board_.claim_in(seq, granule, word);
-  if (!board_.take_over(claim)) return;
+  Board::Claim claim = lane.claim_in(seq, granule, word);
+  if (!lane.take_over(claim)) return;
   if (spill->bytes == nullptr) {
     unit.kind = ResultKind::kNoRoom;
     unit.length = 0;
@@ -191,7 +188,7 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
     unit.block = {0, spill->size, 0, kSpilled};
     unit.object = reinterpret_cast<uint64_t>(spill.release());
   }
-  board_.finish(claim);
+  lane.finish(claim);
 }
 
 void Supervisor::bury(uint32_t worker, Event& event) {
@@ -226,102 +223,13 @@ void Supervisor::bury(uint32_t worker, Event& event) {
   event.worker = worker;
   event.tickets = place.tickets.load(std::memory_order_relaxed);
   place.counters.deaths.add();
-  uint32_t lost = board_.reopen(worker, policy_.most_losses, &Supervisor::too_often, this);
-  board_.consumer().reissued.add(lost);
-  std::erase_if(just_poisoned_, [&](uint64_t word) { return Board::worker_of(word) == worker; });
-}
-
-void Supervisor::too_often(void* self, const Board::Claim& claim) {
-  static_cast<Supervisor*>(self)->give_up(claim, ResultKind::kLost);
-}
-
-// The unit is ours: its worker is dead, or it was taken over.
-void Supervisor::give_up(const Board::Claim& claim, ResultKind kind) {
-  uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
-  if (policy_.raise || (just_poisoned_.erase(claim.word) == 0 && !poison(claim, row))) {
-    claim.unit->kind = kind;
-    claim.unit->length = 0;
-    claim.unit->bytes = row;
-    board_.finish(claim);
-  } else {
-    board_.reopen_unit(claim, 1);
+  for (uint32_t l = 0; l < board_.lanes(); ++l) {
+    uint32_t lost =
+        board_.lane(l).reopen(worker, policy_.most_losses, &Supervisor::too_often, this);
+    board_.consumer().reissued.add(lost);
   }
-}
-
-// The row is not to be tried again. False: it was not, this time, so it is something else (collate,
-// say) that takes the worker, and would for ever.
-bool Supervisor::poison(const Board::Claim& claim, uint32_t row) {
-  uint64_t bit = uint64_t{1} << (row % kMaxGranuleRows);
-  return (claim.unit->poison.fetch_or(bit) & bit) == 0;
-}
-
-void Supervisor::check_timeouts(Event& event) {
-  uint64_t now = now_ns();
-  if (now < next_timeout_check_) return;
-  next_timeout_check_ = now + static_cast<uint64_t>(policy_.timeout_ns) / 16;
-  // Withdrawn tickets too: the ring's place is free only when their workers are.
-  for (uint64_t seq = board_.oldest(), end = board_.posted(); seq < end; ++seq) {
-    for (uint32_t g = 0; g < board_.granules(); ++g) {
-      Unit& unit = board_.unit_at(seq, g);
-      uint64_t word = unit.word.load(std::memory_order_acquire);
-      uint64_t since = unit.claimed_ns.load(std::memory_order_relaxed);
-      if (Board::state_of(word) != UnitState::kClaimed || Board::seq_of(word) != seq) continue;
-      if (since == 0) {
-        // Workers read no clock: a ticket's time begins when it is first seen here.
-        uint64_t seen = now;
-        if (unit.claimed_ns.compare_exchange_strong(since, now) && unit.word.load() != word) {
-          unit.claimed_ns.compare_exchange_strong(seen, 0);
-        }
-        continue;
-      }
-      if (now < since || now - since < static_cast<uint64_t>(policy_.timeout_ns)) continue;
-      Board::Claim claim = board_.claim_in(seq, g, word);
-      if (!board_.take_over(claim)) continue;
-      board_.consumer().timeouts.add();
-      if (policy_.processes) {
-        end_process(claim);
-      } else {
-        abandon_thread(claim);
-        event.kind = Kind::kAbandoned;
-        event.worker = claim.worker;
-        return;
-      }
-    }
-  }
-}
-
-// What the killed one still writes until it is gone must not meet its successor, or the batch that
-// gets the memory next.
-void Supervisor::end_process(const Board::Claim& claim) {
-  if (!policy_.raise) {
-    // The unit stays its own until its death is seen (reopen).
-    if (poison(claim, claim.unit->progress.load(std::memory_order_relaxed)))
-      just_poisoned_.insert(claim.word);
-  }
-  bool gone = true;
-  {
-    std::lock_guard lock(mutex_);
-    os::Fd& pidfd = processes_[claim.worker].pidfd;
-    if (pidfd) {
-      os::send_signal(pidfd.get(), SIGKILL);
-      gone = !policy_.raise || ended_within(pidfd.get(), kKillNs);
-    }
-  }
-  if (!policy_.raise) return;
-  if (!gone) claim.post->tainted.store(1, std::memory_order_relaxed);
-  give_up(claim, ResultKind::kTimeout);
-}
-
-// It may be in user code for ever, and then nothing of it is ever written: see Slot::Write.
-void Supervisor::abandon_thread(const Board::Claim& claim) {
-  while (claim.unit->writers.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
-  claim.post->tainted.store(1, std::memory_order_relaxed);
-  if (claim.seq < board_.head()) {
-    claim.unit->kind = ResultKind::kNone;
-    board_.finish(claim);
-  } else {
-    give_up(claim, ResultKind::kTimeout);
-  }
+  std::erase_if(just_poisoned_,
+                [&](const auto& word) { return Board::worker_of(word.second) == worker; });
 }
 
 // With mutex_ held, both.
@@ -329,7 +237,7 @@ void Supervisor::orphan_arenas(uint32_t worker) {
   for (auto& [number, arena] : arenas_) {
     if (arena.worker != worker || arena.orphan) continue;
     arena.orphan = any_orphans_ = true;
-    arena.until = board_.posted();
+    for (uint32_t l = 0; l < board_.lanes(); ++l) arena.until[l] = board_.lane(l).posted();
   }
 }
 
@@ -337,7 +245,11 @@ void Supervisor::drop_orphans() {
   any_orphans_ = false;
   for (auto& [number, arena] : arenas_) {
     if (!arena.orphan || arena.region == nullptr) continue;
-    if (board_.head() >= arena.until) {
+    bool taken = true;
+    for (uint32_t l = 0; l < board_.lanes(); ++l) {
+      taken = taken && board_.lane(l).head() >= arena.until[l];
+    }
+    if (taken) {
       arena.region.reset();
     } else {
       any_orphans_ = true;

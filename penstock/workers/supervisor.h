@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/os.h"
@@ -95,18 +97,19 @@ class Supervisor {
     std::shared_ptr<Region> region;
     uint32_t worker = 0;
     bool orphan = false;
-    uint64_t until = 0;
+    std::array<uint64_t, kMaxLanes> until{};  // by lane
   };
   void hear(uint32_t worker, Event& event);
   void orphan_arenas(uint32_t worker);
   void drop_orphans();
   void bury(uint32_t worker, Event& event);
   void receive_spill(uint32_t worker, int link, int process, const LinkHeader& header);
+  bool serve_all_rooms();
   void check_timeouts(Event& event);
+  void check_timeouts_of(Board& lane, uint64_t now, Event& event);
   void end_process(const Board::Claim& claim);
   void abandon_thread(const Board::Claim& claim);
   static void too_often(void* self, const Board::Claim& claim);
-  static bool poison(const Board::Claim& claim, uint32_t row);
   void give_up(const Board::Claim& claim, ResultKind kind);
 
   Board& board_;
@@ -123,7 +126,8 @@ class Supervisor {
   std::atomic<bool> closed_{false};
   // wait()'s own:
   bool room_pending_ = false;
-  std::set<uint64_t> just_poisoned_;  // words of claims whose workers were killed for a new row
+  // Claims (lane, word) whose workers were killed for a new row.
+  std::set<std::pair<uint32_t, uint64_t>> just_poisoned_;
   uint64_t next_timeout_check_ = 0;
 };
 

@@ -15,10 +15,12 @@ struct Ticket {
   uint32_t begin = 0;    // the granule: rows [begin, end) of the batch are this ticket's
   uint32_t end = 1;
   uint32_t stream = 0;  // for plans with streams: which one
+  uint32_t lane = 0;    // of the board: which section of a Dataset it is of
 };
 
 inline constexpr uint32_t kAnyWorker = 0xffffffff;
 inline constexpr uint32_t kMaxWorkers = 256;
+inline constexpr uint32_t kMaxLanes = 9;         // of a board
 inline constexpr uint32_t kMaxGranuleRows = 64;  // so that a 64-bit mask names them
 
 }  // namespace penstock

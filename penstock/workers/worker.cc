@@ -1,6 +1,7 @@
 #include "penstock/workers/worker.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -46,7 +47,8 @@ bool serve_room(Board& board, Allocator& arena) {
       post.slot_offset = arena.region()->offset_of(room);
       post.slot_bytes = post.needed_bytes;
       set_state(board, post, seq, LayoutState::kReady);
-    } else if (seq == board.head()) {
+    } else if (seq == board.head() || board.number() != 0) {
+      // Further lanes do not wait: the batches that hold the room may be waiting for these workers.
       set_state(board, post, seq, LayoutState::kNoRoom);
     } else {
       set_state(board, post, seq, LayoutState::kProposed);
@@ -178,7 +180,8 @@ Ticket ticket_of(const Board::Claim& claim) {
           post.rows,
           begin,
           std::min(begin + share, post.rows),
-          post.stream};
+          post.stream,
+          claim.lane};
 }
 
 namespace {
@@ -266,16 +269,24 @@ bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
 void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory) {
   WorkerPlace& place = board.place(worker);
   Stopwatch watch(place);
-  uint64_t cursor = 0;
+  std::array<uint64_t, kMaxLanes> cursors{};
   Board::Claim claim;
+  // What the consumer waits for comes before what is made for later.
+  auto claim_any = [&] {
+    for (uint32_t l = 0; l < board.lanes(); ++l) {
+      if (board.lane(l).claim(worker, cursors[l], claim)) return true;
+    }
+    return false;
+  };
   while (!board.closed()) {
-    if (board.claim(worker, cursor, claim)) {
-      if (!run_claim(board, claim, fulfiller, memory, watch)) return;
+    if (claim_any()) {
+      if (!run_claim(board.lane(claim.lane), claim, fulfiller, memory, watch)) return;
       continue;
     }
     watch.settle();
     fulfiller.before_wait();
-    board.wait_for_work(worker, cursor);
+    board.wait_for_work(worker, cursors[0]);
+    if (cursors[0] == UINT64_MAX) cursors.fill(UINT64_MAX);
     fulfiller.after_wait();
     watch.waited();
     fulfiller.catch_up();

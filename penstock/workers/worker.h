@@ -22,9 +22,9 @@ class RowMemory {
   virtual void request(Board& board) = 0;
 };
 
-// For every proposed post: finds room in the feed's arena, or, for the lowest undelivered one,
-// says that there is none. Returns false while a post still waits. In the feed's process; any
-// thread.
+// For every proposed post of a lane: finds room in the feed's arena, or, for the lowest undelivered
+// one (in further lanes: for any), says that there is none. Returns false while a post still waits.
+// In the feed's process; any thread.
 bool serve_room(Board& board, Allocator& arena);
 
 // The feed's memory as the feed's own process sees it. The arena outlives it.
@@ -83,10 +83,8 @@ class Slot {
     if (board_.holds(claim_)) claim_.unit->claimed_ns.store(0, std::memory_order_relaxed);
   }
   // Rows (counted from the ticket's begin) that timed out or killed workers: not to be tried again.
-  // One bit stands for every 64th row of a longer granule.
-  bool poisoned(uint32_t row) const {
-    return (claim_.unit->poison.load(std::memory_order_relaxed) >> row % kMaxGranuleRows & 1) != 0;
-  }
+  bool poisoned(uint32_t row) const { return board_.poisoned(claim_, row); }
+  bool any_poisoned() const { return board_.any_poisoned(claim_); }
 
   // Memory for the whole batch, shared by all its granules. The first to come proposes the layout
   // (bytes that describe it, and how much room it takes); may wait for room. nullptr: the batch has

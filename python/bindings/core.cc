@@ -61,7 +61,20 @@ Core::Core(nb::dict s)
   }
   shape_.granules = (rows + options.granule_rows - 1) / options.granule_rows;
   shape_.workers = std::max(setting<uint32_t>(s, "places"), 1u);
-  shape_.posts = 2 * (options.queue + options.workers) + 2;
+  shape_.rows = options.granule_rows;
+  if (pipeline_ != nullptr) shape_.inner = Sections::lanes_for(*pipeline_, options.workers);
+  if (!shape_.inner.empty()) options.max_bytes = std::max<uint64_t>(options.max_bytes / 2, 1);
+  Tuner::Limits tuning;
+  tuning.workers = setting<bool>(s, "tune_workers");
+  tuning.queue = setting<bool>(s, "tune_queue");
+  if (options.workers > 0 && (tuning.workers || tuning.queue)) {
+    tuning.most_workers = options.workers;
+    tuning.max_bytes = options.max_bytes;
+    options.tuning = tuning;
+  }
+  const uint32_t longest =
+      options.tuning && tuning.queue ? std::max(options.queue, tuning.most_queue) : options.queue;
+  shape_.posts = 2 * (longest + options.workers) + 2;
   board_ = Board::create(shape_, processes_);
   arena_ = std::make_unique<Allocator>(
       Region::create(processes_ ? Region::Kind::kShared : Region::Kind::kPrivate));
@@ -88,16 +101,9 @@ Core::Core(nb::dict s)
   feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options,
                                  [this](Unit& unit) { let_go(unit); });
   if (pipeline_ != nullptr) {
-    output_ = std::make_unique<PlanOutput>(pipeline_, *feed_, plan_tickets());
+    output_ = std::make_unique<PlanOutput>(pipeline_, plan_.order.seed, *feed_, plan_tickets());
   }
-  if (pipeline_ != nullptr && pipeline_->stream() != nullptr) {
-    const uint32_t window = options.queue + options.workers;
-    Cursor::Options of{window, plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip,
-                       options.workers > 0};
-    cursor_ = std::make_unique<Cursor>(pipeline_, of, *arena_,
-                                       [board = board_.get()] { board->nudge_consumer(); });
-    plan_tickets().set_cursor(cursor_.get(), *arena_, 2 * window + 4);
-  }
+  if (pipeline_ != nullptr && pipeline_->stream() != nullptr) make_cursor(options, longest);
   arena_of_ = [this](uint32_t number) {
     if (supervisor_->knows(number)) return supervisor_->region(number);
     // The thread that hears of it may be waiting for the GIL.
@@ -109,6 +115,7 @@ Core::Core(nb::dict s)
 Core::~Core() {
   if (getpid() == owner_) {
     close(0);
+    cursor_.reset();  // with what its sections made; it needs the others
     feed_->drain();
     return;
   }
@@ -143,6 +150,7 @@ void Core::close(double grace) {
 
 void Core::drain() {
   if (getpid() != owner_ || !consumer_.try_lock()) return;  // whoever is in next() goes on to ~Core
+  if (cursor_ != nullptr) cursor_->let_go();
   feed_->drain();
   supervisor_->forget_arenas();
   consumer_.unlock();
@@ -241,24 +249,30 @@ void Core::send_update(uint64_t version, int fd, int64_t worker) {
 // ---- the face
 
 nb::object EpochIterator::next() {
+  Core& core = engine();
+  // One that had given everything may be overtaken before it is asked once more.
+  over_ = over_ || (gave_all_ && !core.is_current(serial_));
   if (over_) throw nb::stop_iteration();
   nb::object batch;
   try {
-    batch = engine().next(epoch_, serial_);
+    batch = core.next(epoch_, serial_);
   } catch (...) {
     over_ = true;
     throw;
   }
-  if (batch.ptr() != end_marker()) return batch;
+  if (batch.ptr() != end_marker()) {
+    gave_all_ = core.gave_all(epoch_);
+    return batch;
+  }
   over_ = true;
-  if (engine().is_current(serial_)) finished_(epoch_);
+  if (core.is_current(serial_)) finished_(epoch_);
   throw nb::stop_iteration();
 }
 
 void bind_core(nb::module_& m) {
   m.attr("END") = nb::borrow(end_marker());
   nb::class_<EpochIterator>(m, "EpochIterator")
-      .def(nb::init<nb::object, uint64_t, uint64_t, nb::object>())
+      .def(nb::init<nb::object, uint64_t, nb::object>())
       .def(
           "__iter__", [](nb::handle self) { return self; },
           nb::sig("def __iter__(self) -> EpochIterator"))
@@ -280,7 +294,9 @@ void bind_core(nb::module_& m) {
            nb::arg("collate").none(), nb::arg("update"))
       .def("set_inline", &Core::set_inline, nb::arg("source"), nb::arg("collate").none(),
            nb::arg("update"))
-      .def("set_serial", &Core::set_serial)
+      .def("begin_iteration", &Core::begin_iteration)
+      .def("end_iteration", &Core::end_iteration)
+      .def("is_current", &Core::is_current)
       .def("check_open", &Core::check_open)
       .def("count_restart", &Core::count_restart)
       .def("start_plan", &Core::start_plan)
@@ -289,6 +305,7 @@ void bind_core(nb::module_& m) {
       .def("run_cursor", &Core::run_cursor, nb::call_guard<nb::gil_scoped_release>())
       .def("begin_pass", &Core::begin_pass)
       .def("plan_state", &Core::plan_state)
+      .def("check_plan_state", &Core::check_plan_state)
       .def("restore_plan", &Core::restore_plan)
       .def("start_columns", &Core::start_columns)
       .def("supervise", &Core::supervise)

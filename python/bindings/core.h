@@ -16,6 +16,7 @@
 #include "penstock/pipeline/columns.h"
 #include "penstock/pipeline/feed.h"
 #include "penstock/pipeline/plan_output.h"
+#include "penstock/pipeline/section.h"
 #include "penstock/workers/supervisor.h"
 #include "python_worker.h"
 
@@ -38,11 +39,18 @@ class Core {
   explicit Core(nanobind::dict settings);
   ~Core();
 
-  // `serial`: of the iteration that asks; a later one has made it stale (END). END: the epoch is
-  // over.
-  nanobind::object next(uint64_t epoch, uint64_t serial);
-  void set_serial(uint64_t serial) { serial_ = serial; }
+  // There is one place, so one iteration at a time. Each has a serial:
+  //
+  //   begin_iteration() ──> current ──end_iteration()──> ended: the place was set from outside
+  //                            └───begin_iteration()──> overtaken, and so is one that had ended
+  uint64_t begin_iteration() { return latest_ = ++serial_; }
+  void end_iteration() { ++serial_; }
   bool is_current(uint64_t serial) const { return serial == serial_; }
+  // The next batch; END: the epoch is over, or the iteration was ended. Error kInvalidArgument: it
+  // was overtaken, and what it would have given is gone.
+  nanobind::object next(uint64_t epoch, uint64_t serial);
+  // Whether the last batch of the pass with `epoch` in it was taken.
+  bool gave_all(uint64_t epoch) const;
   void count_restart() { board_->consumer().restarts.add(); }
   void check_open();
   void begin_epoch();
@@ -54,6 +62,11 @@ class Core {
   // in the middle. `resumed`: the position was set, so the pass goes on.
   uint64_t begin_pass(bool resumed);
   std::string plan_state();
+  LoaderState plan_place() const { return output_->state(); }
+  uint64_t rounds() const { return pipeline_->rounds(); }
+  uint64_t bytes_delivered() { return board_->consumer().bytes.get(); }
+  // Error kInvalidArgument: restore_plan would refuse it.
+  void check_plan_state(const std::string& state);
   void restore_plan(const std::string& state);
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return board_->closed(); }
@@ -88,6 +101,9 @@ class Core {
   nanobind::dict stats();
 
  private:
+  // By stage: of all workers; of the thread that goes through a Dataset's stream.
+  std::vector<StageSnapshot> worker_stages() const;
+  std::vector<StageSnapshot> stream_stages() const;
   nanobind::object take();
   nanobind::object take_rows(Post& post);
   nanobind::object take_plan(Post& post);
@@ -100,7 +116,9 @@ class Core {
   [[noreturn]] void raise_stream_failure();
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   std::unique_ptr<Fulfiller> chain_worker();
+  void make_cursor(const Feed::Options& options, uint32_t longest);  // the queue, at its longest
   uint64_t pass_of(uint64_t epoch) const;
+  friend class ProcessInlet;
   nanobind::object unit_value(Unit& unit);
   nanobind::object decoded(PyObject* made);
   void let_go(Unit& unit);
@@ -110,8 +128,9 @@ class Core {
   uint64_t index_of(const Ticket& ticket, uint32_t row);
 
   PlanSettings plan_;
-  pid_t owner_;  // a forked child's copy touches nothing
-  uint64_t serial_ = 0;
+  pid_t owner_;          // a forked child's copy touches nothing
+  uint64_t serial_ = 0;  // of the current iteration; nobody's, if the last one was ended
+  uint64_t latest_ = 0;  // of the last iteration that was begun
   Board::Shape shape_;
   bool processes_ = false;
   std::unique_ptr<Board> board_;
@@ -124,8 +143,10 @@ class Core {
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Feed> feed_;
   std::shared_ptr<const Plan> pipeline_;  // of a Dataset
-  std::unique_ptr<Cursor> cursor_;        // of one with a stream
-  uint64_t delivered_epoch_ = 0;  // of the last batch of a Dataset, or where it was set to go on
+  std::unique_ptr<SectionInlet> inlet_;   // of one with sections that others make
+  std::unique_ptr<Sections> sections_;
+  std::unique_ptr<Cursor> cursor_;  // of one with a stream
+  uint64_t delivered_epoch_ = 0;    // of the last batch of a Dataset, or where it was set to go on
   std::unique_ptr<PlanOutput> output_;
   std::unique_ptr<Fulfiller> inline_;
   std::vector<std::thread> threads_;
@@ -143,11 +164,15 @@ class Core {
 // `for batch in loader`: one epoch.
 class EpochIterator {
  public:
-  EpochIterator(nanobind::object core, uint64_t epoch, uint64_t serial, nanobind::object finished)
-      : core_(std::move(core)), epoch_(epoch), serial_(serial), finished_(std::move(finished)) {
-    engine().set_serial(serial);
-  }
+  EpochIterator(nanobind::object core, uint64_t epoch, nanobind::object finished)
+      : core_(std::move(core)),
+        epoch_(epoch),
+        serial_(engine().begin_iteration()),
+        finished_(std::move(finished)) {}
   nanobind::object next();
+  // For who asks the core himself.
+  uint64_t epoch() const { return epoch_; }
+  uint64_t serial() const { return serial_; }
 
  private:
   Core& engine() { return nanobind::cast<Core&>(core_); }
@@ -155,6 +180,7 @@ class EpochIterator {
   nanobind::object core_;
   uint64_t epoch_, serial_;
   nanobind::object finished_;  // called with the epoch when it is over
+  bool gave_all_ = false;
   bool over_ = false;
 };
 

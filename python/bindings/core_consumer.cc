@@ -1,7 +1,11 @@
 // Core as the one sees it who takes batches: next() and what moves the position.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <cstring>
 #include <utility>
 
+#include "consumer_lock.h"
 #include "core.h"
 #include "penstock/base/error.h"
 
@@ -23,20 +27,6 @@ nb::object steal(PyObject* object) {
   return nb::steal(object);
 }
 
-// Taken without the GIL, or two Python threads would wait for each other.
-class ConsumerLock {
- public:
-  explicit ConsumerLock(std::timed_mutex& mutex) : mutex_(mutex) {
-    if (mutex_.try_lock()) return;
-    nb::gil_scoped_release unlocked;
-    mutex_.lock();
-  }
-  ~ConsumerLock() { mutex_.unlock(); }
-
- private:
-  std::timed_mutex& mutex_;
-};
-
 }  // namespace
 
 void Core::settle() {
@@ -55,6 +45,13 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
   ConsumerLock lock(consumer_);
   for (;;) {
     check_open();
+    if (serial < latest_) {
+      throw Error(
+          Code::kInvalidArgument, "Loader",
+          "this iteration was overtaken: a later one was begun before its end. A Loader has "
+          "one place, so the batches that are missing here are the later one's, or were left "
+          "out; zip and nested loops need a Loader for each iteration");
+    }
     if (serial != serial_) return nb::borrow(end_marker());
     if (pipeline_ != nullptr) {
       nb::object held = take_held();
@@ -103,6 +100,12 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
         break;
     }
   }
+}
+
+bool Core::gave_all(uint64_t epoch) const {
+  const uint64_t at = feed_->position().epoch;
+  if (pipeline_ == nullptr) return at != epoch;
+  return pass_of(at) != pass_of(epoch) && !output_->anything_held();
 }
 
 // The arena that a packet speaks of may be gone because the loader was closed meanwhile.
@@ -306,7 +309,10 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   feed_->fail();
   PyObject* make = helper("penstock._interop", "failure");
   if (make == nullptr) throw nb::python_error();
-  nb::object exception = nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker);
+  nb::object chain = nb::none();
+  if (pipeline_ != nullptr) chain = nb::cast(pipeline_->titles());
+  nb::object exception =
+      nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain);
   raise(exception);
 }
 

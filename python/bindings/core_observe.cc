@@ -9,13 +9,42 @@ namespace nb = nanobind;
 
 namespace penstock::python {
 
+namespace {
+
+nb::list list_of(const std::vector<StageSnapshot>& stages) {
+  nb::list list;
+  for (const StageSnapshot& stage : stages) {
+    nb::dict one;
+    one["stage"] = stage.name;
+    one["ns"] = stage.ns;
+    one["rows"] = stage.rows;
+    list.append(one);
+  }
+  return list;
+}
+
+}  // namespace
+
+std::vector<StageSnapshot> Core::worker_stages() const {
+  StageFigures sum{};
+  for (uint32_t w = 0; w < board_->workers(); ++w) sum += figures_of(board_->place(w).stages);
+  if (pipeline_ != nullptr) return stages_of(sum, pipeline_->titles());
+  return stages_of(sum, PythonWorker::stages(plan_.source == PlanSettings::Source::kStream));
+}
+
+std::vector<StageSnapshot> Core::stream_stages() const {
+  if (cursor_ == nullptr) return {};
+  return stages_of(figures_of(cursor_->stages()), pipeline_->titles());
+}
+
 Snapshot Core::snapshot(nb::dict about) {
   Snapshot s;
   s.title = setting<std::string>(about, "title");
   s.mode = setting<std::string>(about, "mode");
   s.batch_size = plan_.samples ? order_.options().batch_size : 0;
   if (pipeline_ != nullptr) s.batch_size = pipeline_->batched() ? pipeline_->most_rows() : 0;
-  s.queue_size = setting<uint64_t>(about, "queue");
+  s.queue_size = feed_->queue();
+  s.active_workers = board_->active();
   s.max_bytes = setting<uint64_t>(about, "max_bytes");
   s.cores = os::usable_cores();
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {
@@ -36,6 +65,8 @@ Snapshot Core::snapshot(nb::dict about) {
     worker.trace = events_of(place.trace);
     s.workers.push_back(std::move(worker));
   }
+  s.stages = worker_stages();
+  s.stream_stages = stream_stages();
   s.depth = feed_->depths().read();
   s.losses = losses_;
   return s;
@@ -67,6 +98,8 @@ nb::dict Core::stats() {
     workers.append(one);
   }
   out["workers"] = workers;
+  out["stages"] = list_of(worker_stages());
+  out["stream_stages"] = list_of(stream_stages());
   nb::dict copies;
   for (size_t r = 0; r < kCopyReasons; ++r) {
     std::string_view name = name_of(static_cast<CopyReason>(r));
@@ -81,6 +114,8 @@ nb::dict Core::stats() {
   out["bytes_copied"] = copied;
   out["copies_avoided"] = total.copies_avoided;
   out["bytes_avoided"] = total.bytes_avoided;
+  out["active_workers"] = board_->active();
+  out["queue_size"] = feed_->queue();
   out["queue"] = nb::make_tuple(board_->posted() - board_->head(), feed_->depth());
   return out;
 }

@@ -3,11 +3,13 @@
 
 #include <utility>
 
+#include "consumer_lock.h"
 #include "core.h"
 #include "dataset.h"
 #include "elements.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/chain_worker.h"
+#include "penstock/pipeline/transformations/split_batch.h"
 #include "python_op.h"
 
 namespace nb = nanobind;
@@ -16,7 +18,79 @@ namespace penstock::python {
 
 std::unique_ptr<Fulfiller> Core::chain_worker() {
   ChainWorker::Options options{plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip};
-  return std::make_unique<ChainWorker>(pipeline_, options, *board_, local_outlet());
+  return worker_of_plan(pipeline_, options, *board_, local_outlet);
+}
+
+// What workers in other processes say of a section's elements (PacketOutlet::element).
+class ProcessInlet : public SectionInlet {
+ public:
+  explicit ProcessInlet(Core& core) : core_(core) {}
+
+  SectionResult take(Unit& unit) override {
+    const bool row = unit.kind == ResultKind::kRows;
+    if (unit.length == 0) {
+      unit.kind = ResultKind::kNone;
+      if (row) return {};
+      return {Failure{"stream", 0, lost("an exception that was lost")}, {}};
+    }
+    nb::gil_scoped_acquire locked;
+    try {
+      nb::object value = core_.unit_value(unit);
+      SectionResult result;
+      if (!row) result.failure = failure_from(nb::object(value[0]));
+      for (nb::handle note : nb::object(value[1])) result.notes.push_back(failure_from(note));
+      return result;
+    } catch (nb::python_error& error) {
+      error.restore();
+      return {Failure{"stream", 0, std::make_exception_ptr(Raised::take())}, {}};
+    } catch (const Error&) {  // closed
+      return {Failure{"stream", 0, std::current_exception()}, {}};
+    }
+  }
+
+ private:
+  static std::exception_ptr lost(const std::string& text) {
+    return std::make_exception_ptr(Error(Code::kInternal, "Loader", text));
+  }
+
+  static Failure failure_from(nb::handle packed) {
+    Failure failure{nb::cast<std::string>(packed[1]), nb::cast<uint64_t>(packed[2]), nullptr};
+    failure.forgiven = nb::cast<bool>(packed[4]);
+    failure.fatal = nb::cast<bool>(packed[5]);
+    failure.replaced = nb::cast<bool>(packed[6]);
+    auto text = nb::cast<std::string>(packed[3]);
+    nb::object exception = nb::none();
+    if (!nb::object(packed[0]).is_none()) {
+      PyObject* unpack = helper("penstock.errors", "unpack_exception");
+      if (unpack == nullptr) throw nb::python_error();
+      exception = nb::borrow(unpack)(nb::object(packed[0]));
+    }
+    failure.error =
+        std::make_exception_ptr(Raised::from(exception.ptr(), std::move(text), !failure.fatal));
+    return failure;
+  }
+
+  Core& core_;
+};
+
+void Core::make_cursor(const Feed::Options& options, uint32_t longest) {
+  const uint32_t window = options.queue + options.workers;
+  Cursor::Options of{window, plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip,
+                     options.workers > 0};
+  if (board_->lanes() > 1) {
+    if (processes_) {
+      inlet_ = std::make_unique<ProcessInlet>(*this);
+    } else {
+      inlet_ = std::make_unique<LocalInlet>();
+    }
+    // The same as is left to the batches.
+    sections_ = std::make_unique<Sections>(pipeline_, *board_, *arena_, *inlet_,
+                                           Sections::Options{options.workers, options.max_bytes});
+    of.sections = sections_.get();
+  }
+  cursor_ = std::make_unique<Cursor>(pipeline_, of, *arena_,
+                                     [board = board_.get()] { board->nudge_consumer(); });
+  plan_tickets().set_cursor(cursor_.get(), *arena_, 2 * (longest + options.workers) + 4);
 }
 
 void Core::start_plan(uint32_t threads) {
@@ -75,6 +149,13 @@ std::vector<Outcome::Loss> Core::plan_losses(Unit& unit) {
 }
 
 nb::object Core::object_of(const PlanOutput::Item& item) {
+  if (pipeline_->parts() != 0) {
+    nb::list parts;
+    for (const Block& part : parts_of(item.block, pipeline_->parts())) {
+      parts.append(batch_object(part));
+    }
+    return nb::tuple(parts);
+  }
   return item.row ? row_object(item.block, *item.row) : batch_object(item.block);
 }
 
@@ -109,7 +190,9 @@ nb::object Core::take_plan(Post& post) {
     auto before = losses_of(plan_tickets().take_forgiven({epoch, post.base, post.step}));
     losses.insert(losses.end(), before.begin(), before.end());
   }
-  note_plan_losses(losses, epoch);
+  std::vector<Outcome::Loss> counted = losses;
+  output_->keep_uncounted(counted);
+  note_plan_losses(counted, epoch);
   delivered_epoch_ = epoch;
   auto item = output_->take(bytes, unit.worker, std::move(losses));
   if (item) return object_of(*item);
@@ -154,8 +237,10 @@ uint64_t Core::pass_of(uint64_t epoch) const {
 }
 
 uint64_t Core::begin_pass(bool resumed) {
+  ConsumerLock lock(consumer_);
+  check_open();
   delivered_epoch_ = feed_->position().epoch;
-  const Position& at = feed_->position();
+  const Position at = feed_->position();
   const uint64_t rounds = pipeline_->rounds();
   const uint64_t into = rounds == kEndless ? at.epoch : at.epoch % rounds;
   uint64_t epoch = at.epoch;
@@ -163,7 +248,7 @@ uint64_t Core::begin_pass(bool resumed) {
   if (amid && !resumed) {
     output_->drop_held();
     epoch = rounds == kEndless ? epoch + 1 : epoch - into + rounds;
-    seek(epoch, 0, 0, {});
+    feed_->seek({epoch, 0, 0}, {});
     delivered_epoch_ = epoch;
   }
   return epoch;
@@ -171,11 +256,16 @@ uint64_t Core::begin_pass(bool resumed) {
 
 std::string Core::plan_state() { return output_->state().to_json(); }
 
+void Core::check_plan_state(const std::string& state) {
+  (void)output_->place_of(LoaderState::from_json(state));
+}
+
 void Core::restore_plan(const std::string& state) {
+  ConsumerLock lock(consumer_);
+  check_open();
   PlanOutput::Place place = output_->place_of(LoaderState::from_json(state));
   output_->drop_held();
-  seek(place.position.epoch, place.position.base, place.position.step,
-       {place.ahead.begin(), place.ahead.end()});
+  feed_->seek(place.position, place.ahead);
   output_->arrived(place);
   delivered_epoch_ = place.position.epoch;
 }

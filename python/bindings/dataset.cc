@@ -10,9 +10,12 @@
 #include "elements.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/sources/arrays.h"
+#include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/transformations/parse_example.h"
+#include "penstock/pipeline/transformations/parse_sequence_example.h"
 #include "python_op.h"
 #include "python_source.h"
+#include "python_stages.h"
 #include "python_stream.h"
 #include "references.h"
 
@@ -44,7 +47,7 @@ Dataset arrays(nb::object sample, nb::list arrays) {
 }
 
 // (name, type, form, count, shape, dtype, default) each; see features.py.
-std::shared_ptr<Op> make_parse_example(nb::list features) {
+std::vector<ExampleFeature> features_of(nb::list features) {
   std::vector<ExampleFeature> wanted;
   for (nb::handle item : features) {
     ExampleFeature feature;
@@ -64,7 +67,43 @@ std::shared_ptr<Op> make_parse_example(nb::list features) {
     }
     wanted.push_back(std::move(feature));
   }
-  return std::make_shared<ParseExampleOp>(std::move(wanted));
+  return wanted;
+}
+
+std::shared_ptr<Op> make_parse_example(nb::list features) {
+  return std::make_shared<ParseExampleOp>(features_of(features));
+}
+
+std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists) {
+  return std::make_shared<ParseSequenceExampleOp>(features_of(context), features_of(lists));
+}
+
+DType dtype_named(const std::string& name);
+
+// Columns: (name, "text", "bytes" or a dtype, default in bytes or None) each.
+Dataset csv(std::vector<std::string> paths, nb::list columns, std::vector<std::string> names,
+            const std::string& delimiter, std::string compression, bool stream, std::string index) {
+  CsvOptions options;
+  for (nb::handle item : columns) {
+    CsvColumn column{nb::cast<std::string>(item[0])};
+    const auto type = nb::cast<std::string>(item[1]);
+    if (type == "text" || type == "bytes") {
+      column.kind = type == "text" ? CsvColumn::Kind::kText : CsvColumn::Kind::kBytes;
+    } else {
+      column.dtype = dtype_named(type);
+    }
+    if (!nb::object(item[2]).is_none()) {
+      const auto fallback = nb::cast<nb::bytes>(item[2]);
+      column.fallback.emplace(fallback.c_str(), fallback.size());
+    }
+    options.columns.push_back(std::move(column));
+  }
+  options.names = std::move(names);
+  options.delimiter = delimiter.at(0);
+  options.compression = std::move(compression);
+  options.stream = stream;
+  options.index = std::move(index);
+  return Dataset::csv(Paths(std::move(paths)), options);
 }
 
 DType dtype_named(const std::string& name) {
@@ -79,6 +118,7 @@ std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(st
 void bind_dataset(nb::module_& m) {
   nb::class_<Op>(m, "Op", "What map does, natively. Internal.").def("title", &Op::title);
   m.def("parse_example", &make_parse_example);
+  m.def("parse_sequence_example", &make_parse_sequence_example);
   m.def("normalize",
         [](std::vector<float> mean, std::vector<float> std, std::vector<std::string> fields) {
           return mutable_op(normalize(std::move(mean), std::move(std), std::move(fields)));
@@ -94,13 +134,34 @@ void bind_dataset(nb::module_& m) {
       .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->known_length(); })
       .def_prop_ro("streamed", [](const BuiltPlan& b) { return b.plan->stream() != nullptr; })
       // Whether Python is called by the workers, and by the cursor.
-      .def_prop_ro("python", [](const BuiltPlan& b) { return b.plan->chain().python(); })
-      .def_prop_ro("python_stream",
-                   [](const BuiltPlan& b) {
-                     return b.plan->stream() != nullptr && b.plan->stream()->python();
-                   })
+      .def_prop_ro("python", [](const BuiltPlan& b) { return b.plan->python(); })
+      .def_prop_ro("python_stream", [](const BuiltPlan& b) { return b.plan->stream_python(); })
       .def_prop_ro("rounds", [](const BuiltPlan& b) { return b.plan->rounds(); })
       .def_prop_ro("queue", [](const BuiltPlan& b) { return b.plan->queue(); })
+      // Descriptors of what caches share, and those in another process, which owns them then.
+      .def("cache_fds",
+           [](const BuiltPlan& b) {
+             std::vector<int> fds;
+             for (const auto& cache : b.plan->caches()) {
+               for (int fd : cache->fds()) fds.push_back(fd);
+             }
+             return fds;
+           })
+      .def("attach_caches",
+           [](const BuiltPlan& b, const std::vector<int>& fds) {
+             std::vector<os::Fd> owned;
+             for (int fd : fds) owned.emplace_back(fd);
+             size_t next = 0;
+             for (const auto& cache : b.plan->caches()) {
+               std::vector<os::Fd> its;
+               for (size_t i = 0; i < cache->fd_count(); ++i) {
+                 if (next == owned.size()) throw Error(Code::kInternal, "cache", "another plan's");
+                 its.push_back(std::move(owned[next++]));
+               }
+               cache->attach(std::move(its));
+             }
+             if (next != owned.size()) throw Error(Code::kInternal, "cache", "another plan's");
+           })
       .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
       .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); })
       .def_prop_ro("rows_per_ticket", [](const BuiltPlan& b) { return b.plan->rows_per_ticket(); });
@@ -109,6 +170,15 @@ void bind_dataset(nb::module_& m) {
   nb::class_<Dataset>(m, "Dataset", "Internal: use penstock.Dataset.")
       .def_static("range", nb::overload_cast<int64_t, int64_t, int64_t>(&Dataset::range))
       .def_static("arrays", &arrays)
+      .def_static("items",
+                  [](nb::bytes spec, uint64_t rows, nb::bytes block) {
+                    if (rows == 0) return Dataset::items({});
+                    const Block elements = block_in(spec, rows, block);
+                    std::vector<Example> each;
+                    each.reserve(rows);
+                    for (uint64_t row = 0; row < rows; ++row) each.push_back(elements.row(row));
+                    return Dataset(std::make_shared<ItemsNode>(std::move(each), elements.spec()));
+                  })
       .def_static("source_python",
                   [](nb::object source, uint64_t length, std::string title) {
                     return Dataset(
@@ -120,11 +190,15 @@ void bind_dataset(nb::module_& m) {
             return Dataset(std::make_shared<PythonStreamNode>(function.ptr(), std::move(title)));
           })
       .def_static("tfrecord",
-                  [](std::vector<std::string> paths, std::string compression) {
+                  [](std::vector<std::string> paths, std::string compression, bool stream,
+                     std::string index) {
                     TFRecordOptions options;
                     options.compression = std::move(compression);
+                    options.stream = stream;
+                    options.index = std::move(index);
                     return Dataset::tfrecord(Paths(std::move(paths)), options);
                   })
+      .def_static("snapshot", &Dataset::snapshot)
       .def_static("zip", &Dataset::zip)
       .def_static(
           "sample_from",
@@ -146,17 +220,42 @@ void bind_dataset(nb::module_& m) {
                   [](std::vector<Dataset> inputs, uint64_t cycle, uint64_t block) {
                     return Dataset::interleave(std::move(inputs), cycle, block);
                   })
+      .def_static("lines",
+                  [](std::vector<std::string> paths, std::string compression, bool stream,
+                     std::string index) {
+                    LineOptions options;
+                    options.compression = std::move(compression);
+                    options.stream = stream;
+                    options.index = std::move(index);
+                    return Dataset::lines(Paths(std::move(paths)), options);
+                  })
+      .def_static("csv", &csv)
+      .def_static("fixed_records",
+                  [](std::vector<std::string> paths, uint64_t bytes, uint64_t header,
+                     uint64_t footer, std::string compression, bool stream) {
+                    FixedRecordOptions options;
+                    options.compression = std::move(compression);
+                    options.stream = stream;
+                    options.record_bytes = bytes;
+                    options.header_bytes = header;
+                    options.footer_bytes = footer;
+                    return Dataset::fixed_records(Paths(std::move(paths)), options);
+                  })
+      .def_static("idx",
+                  [](std::vector<std::string> paths, std::vector<std::string> labels,
+                     std::string compression, bool stream) {
+                    return Dataset::idx(Paths(std::move(paths)),
+                                        {std::move(labels), std::move(compression), stream});
+                  })
       .def_static(
-          "lines",
-          [](std::vector<std::string> paths) { return Dataset::lines(Paths(std::move(paths))); })
+          "cifar10",
+          [](std::vector<std::string> paths, std::string compression, bool stream) {
+            return Dataset::cifar10(Paths(std::move(paths)), {std::move(compression), stream});
+          })
       .def_static(
-          "fixed_records",
-          [](std::vector<std::string> paths, uint64_t bytes, uint64_t header, uint64_t footer) {
-            FixedRecordOptions options;
-            options.record_bytes = bytes;
-            options.header_bytes = header;
-            options.footer_bytes = footer;
-            return Dataset::fixed_records(Paths(std::move(paths)), options);
+          "cifar100",
+          [](std::vector<std::string> paths, std::string compression, bool stream) {
+            return Dataset::cifar100(Paths(std::move(paths)), {std::move(compression), stream});
           })
       .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate))
       .def("take", &Dataset::take)
@@ -194,7 +293,32 @@ void bind_dataset(nb::module_& m) {
            [](const Dataset& d, uint64_t seed, uint64_t buffer, bool reshuffle) {
              return d.shuffle({.seed = seed, .reshuffle = reshuffle, .buffer = buffer});
            })
-      .def("unique", &Dataset::unique)
+      .def("unique", [](const Dataset& d) { return d.unique(); })
+      .def("unique_op",
+           [](const Dataset& d, std::shared_ptr<Op> op) { return d.unique(std::move(op)); })
+      .def("unique_python",
+           [](const Dataset& d, nb::callable function, std::string title) {
+             return d.unique(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           })
+      .def("scan_python",
+           [](const Dataset& d, nb::callable function, std::string title, nb::object initial) {
+             return Dataset(
+                 std::make_shared<ScanNode>(d.node(), std::move(title), held_row(initial.ptr()),
+                                            std::make_shared<PythonScanner>(function.ptr())));
+           })
+      .def("flat_map_python",
+           [](const Dataset& d, nb::callable function, std::string title) {
+             return Dataset(std::make_shared<FlatMapNode>(
+                 d.node(), std::move(title),
+                 std::make_shared<PythonOpener>(function.ptr(), "flat_map")));
+           })
+      .def("interleave_python",
+           [](const Dataset& d, nb::callable function, std::string title, uint64_t cycle,
+              uint64_t block) {
+             return Dataset(std::make_shared<InterleaveStreamNode>(
+                 d.node(), std::move(title),
+                 std::make_shared<PythonOpener>(function.ptr(), "interleave"), cycle, block));
+           })
       .def("bucket_by_length",
            [](const Dataset& d, std::string field, std::vector<uint64_t> boundaries,
               std::vector<uint64_t> batch_sizes, bool drop) {
@@ -224,6 +348,9 @@ void bind_dataset(nb::module_& m) {
            })
       .def("ragged_batch", [](const Dataset& d, uint64_t n,
                               bool drop) { return d.ragged_batch(n, {.drop_remainder = drop}); })
+      .def("cache", nb::overload_cast<uint64_t>(&Dataset::cache, nb::const_))
+      .def("cache", nb::overload_cast<const std::string&>(&Dataset::cache, nb::const_))
+      .def("split_batch", &Dataset::split_batch)
       .def("window",
            [](const Dataset& d, uint64_t size, uint64_t shift, uint64_t stride, bool drop) {
              return d.window({size, shift, stride, drop});

@@ -292,6 +292,24 @@ nb::object unpack_block(nb::bytes spec, uint64_t rows, nb::object block,
 
 }  // namespace
 
+HeldRow held_row(PyObject* value) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(nullptr, 1);
+  put_element(value, chunk, 0, scratch);
+  HeldRow row;
+  row.take(chunk, 0);
+  return row;
+}
+
+Block block_in(nb::bytes spec, uint64_t rows, nb::bytes block) {
+  auto known = std::make_shared<ElementSpec>(
+      std::span(reinterpret_cast<const std::byte*>(spec.c_str()), spec.size()));
+  // Bytes do not change, and nobody writes to a source's elements.
+  auto* data = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(block.ptr()));
+  return {std::move(known), rows, data, block.size(), share(block.ptr())};
+}
+
 void bind_elements(nb::module_& m) {
   m.def("pack_elements", &pack_elements, nb::arg("elements"),
         R"(Elements as (spec, block): bytes in the format of batches and files.)");

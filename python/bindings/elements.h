@@ -8,6 +8,7 @@
 #include "nest.h"
 #include "penstock/pipeline/block.h"
 #include "penstock/pipeline/chunk.h"
+#include "penstock/pipeline/held_row.h"
 
 namespace penstock::python {
 
@@ -26,6 +27,8 @@ namespace penstock::python {
 // The spec of a value. Error kInvalidArgument: it has something that is no leaf; says where, what
 // and what to do.
 SpecRef spec_of(PyObject* value);
+// The same, and `known` itself if it is that one: no new one is made. `known` may be null.
+SpecRef spec_of(PyObject* value, const SpecRef& known);
 
 // Puts what user code returned into a row. Tells the chunk its spec (Chunk::settle). A bound column
 // gets a copy; in a free one small rows are copied and large ones are views: of `value`'s own
@@ -35,6 +38,9 @@ SpecRef spec_of(PyObject* value);
 // Error kInvalidArgument: as spec_of; or the element is not like the chunk's others, and both are
 // named. The row is then undefined.
 void put_element(PyObject* value, Chunk& out, uint32_t row, Scratch& scratch);
+
+// A value as one element. Errors as of put_element.
+HeldRow held_row(PyObject* value);
 
 // The element in a row as user code sees it. Large arrays are views if there is an `owner` that
 // keeps the chunk's memory alive and unwritten, `read_only` or not; without, all are copies.
@@ -49,6 +55,10 @@ nanobind::object batch_object(const Block& block);
 // One row of it as an element: arrays are views of the block. Errors: kInvalidArgument (no such
 // row), kDataLoss as above.
 nanobind::object row_object(const Block& block, uint64_t row);
+
+// A block in bytes objects, as pack_elements makes them; it shares them. Error kDataLoss: it is
+// none.
+Block block_in(nanobind::bytes spec, uint64_t rows, nanobind::bytes block);
 
 void bind_elements(nanobind::module_& m);
 

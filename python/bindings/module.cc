@@ -6,6 +6,7 @@
 #include "dataset.h"
 #include "digest.h"
 #include "elements.h"
+#include "feeds.h"
 #include "numpy_api.h"
 #include "os.h"
 #include "penstock/base/error.h"
@@ -16,6 +17,7 @@
 #include "random.h"
 #include "survey.h"
 #include "tfrecord.h"
+#include "train.h"
 
 namespace nb = nanobind;
 
@@ -46,11 +48,19 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_core(m);
   penstock::python::bind_dataset(m);
   penstock::python::bind_elements(m);
+  penstock::python::bind_feeds(m);
   penstock::python::bind_plan_worker(m);
   penstock::python::bind_worker(m);
   penstock::python::bind_permutation(m);
   penstock::python::bind_survey(m);
   penstock::python::bind_tfrecord(m);
+  penstock::python::bind_train_slab(m);
+  penstock::python::bind_train_updater(m);
+  penstock::python::bind_train_hogwild(m);
+  penstock::python::bind_train_files(m);
+  penstock::python::bind_train_publish(m);
+  penstock::python::bind_train_server(m);
+  penstock::python::bind_train_channel(m);
   m.def("usable_cores", &penstock::os::usable_cores);
   m.def("memory_limit", &penstock::os::memory_limit);
   m.def("resident_bytes", &penstock::os::process_resident_bytes);

@@ -18,7 +18,7 @@ constexpr size_t kMostKept = 1024;
   throw Error(Code::kDataLoss, "ElementSpec", "its nest is none: " + why);
 }
 
-Owned text_of(std::string_view utf8) {
+Owned string_of(std::string_view utf8) {
   Owned text(PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), nullptr));
   if (!text) refuse("a name that is no UTF-8");
   return text;
@@ -61,7 +61,7 @@ class NestReader {
     }
     add('{', {}, 0);
     for (const Leaf& leaf : nest_.spec->leaves()) {
-      add('.', text_of(leaf.name), 1);
+      add('.', string_of(leaf.name), 1);
       ++nest_.nodes[0].count;
     }
   }
@@ -96,7 +96,7 @@ class NestReader {
       if (bytes > text_.size()) refuse("a name that is longer than all of it");
     }
     if (!begun || bytes > text_.size()) refuse("a length that is none");
-    Owned text = text_of(text_.substr(0, bytes));
+    Owned text = string_of(text_.substr(0, bytes));
     text_.remove_prefix(bytes);
     return text;
   }

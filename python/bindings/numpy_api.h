@@ -1,7 +1,6 @@
 #pragma once
 
 // NumPy's C interface, imported once by module.cc.
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #define PY_ARRAY_UNIQUE_SYMBOL penstock_numpy_api
 #ifndef PENSTOCK_IMPORTS_NUMPY

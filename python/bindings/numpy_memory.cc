@@ -9,13 +9,13 @@ namespace penstock::python {
 
 namespace {
 
-struct Context {
+struct MemoryContext {
   Allocator* arena;
   size_t threshold;
 };
 
 void* allocate(void* context, size_t bytes) {
-  auto* c = static_cast<Context*>(context);
+  auto* c = static_cast<MemoryContext*>(context);
   if (bytes >= c->threshold) {
     if (void* p = c->arena->allocate(bytes)) return p;
   }
@@ -23,7 +23,7 @@ void* allocate(void* context, size_t bytes) {
 }
 
 void* allocate_zeroed(void* context, size_t count, size_t size) {
-  auto* c = static_cast<Context*>(context);
+  auto* c = static_cast<MemoryContext*>(context);
   size_t bytes;
   if (__builtin_mul_overflow(count, size, &bytes)) return nullptr;
   if (bytes >= c->threshold) {
@@ -33,7 +33,7 @@ void* allocate_zeroed(void* context, size_t count, size_t size) {
 }
 
 void* resize(void* context, void* p, size_t bytes) {
-  auto* c = static_cast<Context*>(context);
+  auto* c = static_cast<MemoryContext*>(context);
   if (p == nullptr) return allocate(context, bytes);
   if (!c->arena->contains(p)) return std::realloc(p, bytes);
   if (void* q = c->arena->resize(p, bytes)) return q;
@@ -47,7 +47,7 @@ void* resize(void* context, void* p, size_t bytes) {
 }
 
 void release(void* context, void* p, size_t) {
-  auto* c = static_cast<Context*>(context);
+  auto* c = static_cast<MemoryContext*>(context);
   if (c->arena->contains(p)) {
     c->arena->release(p);
   } else {
@@ -70,7 +70,7 @@ bool install_numpy_memory(Allocator& arena, size_t threshold) {
     return false;
   }
   // Arrays keep a reference to the handler that made them, so both live for ever.
-  auto* context = new Context{&arena, threshold};
+  auto* context = new MemoryContext{&arena, threshold};
   auto* handler =
       new PyDataMem_Handler{"penstock", 1, {context, allocate, allocate_zeroed, resize, release}};
   Owned capsule(PyCapsule_New(handler, "mem_handler", nullptr));

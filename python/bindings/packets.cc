@@ -32,7 +32,7 @@ void Packets::send(Slot& slot, ResultKind kind, uint64_t bytes) {
   std::vector<std::byte> whole(encoder_.tail_offset() + encoder_.tail_bytes());
   std::memcpy(whole.data(), tree.data(), tree.size());
   encoder_.write_tail(whole.data() + encoder_.tail_offset());
-  uint64_t unit = slot.claim().seq * board_.granules() + slot.claim().granule;
+  uint64_t unit = board_.number_of(slot.claim());
   PyThreadState* released = PyEval_SaveThread();
   link_send(link_, {LinkMessage::kPayload, static_cast<uint32_t>(kind), unit, whole.size()}, whole);
   PyEval_RestoreThread(released);

@@ -35,6 +35,46 @@ void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> l
   packets_.send(slot, ResultKind::kRows, bytes);
 }
 
+namespace {
+
+nb::object text_object(const std::string& text) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+// Its exception as bytes. With the GIL held.
+nb::object packed(const Failure& failure, const std::string& where, const Ticket& ticket) {
+  Owned exception(exception_of(failure.error));
+  PyObject* pack = helper("penstock.errors", "pack_exception");
+  if (pack == nullptr) throw nb::python_error();
+  return nb::borrow(pack)(nb::handle(exception.get()), where, ticket.epoch, failure.position);
+}
+
+}  // namespace
+
+void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes, SectionResult result) {
+  const ResultKind kind = result.failure ? ResultKind::kError : ResultKind::kRows;
+  if (!result.failure && result.notes.empty()) {
+    slot.finish_inline(kind, bytes, {});
+    return;
+  }
+  nb::gil_scoped_acquire locked;
+  auto entry = [&](const Failure& failure, bool whole) {
+    const std::string where =
+        "worker " + std::to_string(slot.claim().worker) + ", " + failure.stage;
+    return nb::make_tuple(whole ? packed(failure, where, ticket) : nb::none(),
+                          text_object(failure.stage), failure.position,
+                          text_object(text_of(failure.error)), failure.forgiven, failure.fatal,
+                          failure.replaced);
+  };
+  nb::list notes;
+  for (const Failure& lost : result.notes) notes.append(entry(lost, false));
+  nb::object failed = nb::none();
+  if (result.failure) failed = entry(*result.failure, !result.failure->forgiven);
+  if (!packets_.encode(nb::make_tuple(failed, notes).ptr())) throw nb::python_error();
+  packets_.send(slot, kind, bytes);
+}
+
 void PacketOutlet::fail(Slot& slot, const Ticket& ticket, Failure failure) {
   nb::gil_scoped_acquire locked;
   Owned exception(exception_of(failure.error));
@@ -71,8 +111,10 @@ void serve_plan(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t 
   ChainWorker::Options options{nb::cast<uint64_t>(s["seed"]), nb::cast<uint32_t>(s["retries"]),
                                nb::cast<std::string>(s["on_error"]) == "skip"};
   nb::gil_scoped_release unlocked;
-  ChainWorker chain(built.plan, options, process.board(), std::make_unique<PacketOutlet>(packets));
-  serve(process.board(), worker, chain, &process.rows());
+  std::unique_ptr<Fulfiller> chain = worker_of_plan(built.plan, options, process.board(), [&] {
+    return std::make_unique<PacketOutlet>(packets);
+  });
+  serve(process.board(), worker, *chain, &process.rows());
 }
 
 }  // namespace

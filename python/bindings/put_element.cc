@@ -204,14 +204,20 @@ SpecRef& last_spec() {
 
 }  // namespace
 
+SpecRef spec_of(PyObject* value, const SpecRef& known) {
+  if (known != nullptr) {
+    const SpecRef kept = known;  // user code runs meanwhile
+    Scratch unused;
+    if (Putter(*nest_of(kept), nullptr, 0, unused).put(value)) return kept;
+  }
+  return spec_of(value);
+}
+
 void put_element(PyObject* value, Chunk& out, uint32_t row, Scratch& scratch) {
   release_references();
   if (out.spec() == nullptr) {
-    SpecRef spec = last_spec();
-    if (spec == nullptr || !Putter(*nest_of(spec), nullptr, row, scratch).put(value)) {
-      spec = spec_of(value);
-      last_spec() = spec;
-    }
+    SpecRef spec = spec_of(value, last_spec());
+    last_spec() = spec;
     out.settle(spec);
   }
   if (Putter(*nest_of(out.spec()), &out, row, scratch).put(value)) return;

@@ -43,32 +43,14 @@ class Run : public OpRun {
   Run(const PythonOp& op, Context& context) : op_(op), context_(context) {}
 
   void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
-    call_for_rows(context_, keys, in.alive(), out, row, [&](uint32_t, uint32_t at) {
-      nb::object element = element_object(in, at, nullptr, false);
-      return PyTuple_CheckExact(element.ptr()) ? PyObject_CallObject(op_.function(), element.ptr())
-                                               : PyObject_CallOneArg(op_.function(), element.ptr());
-    });
+    call_for_rows(context_, keys, in.alive(), out, row,
+                  [&](uint32_t, uint32_t at) { return call_with_element(op_.function(), in, at); });
   }
 
  private:
   const PythonOp& op_;
   Context& context_;
 };
-
-// What user code returned, put into its row. Throws Raised, or Error.
-void take_value(const std::function<PyObject*()>& call, Chunk& out, uint32_t row,
-                Scratch& scratch) {
-  try {
-    StayWhenEnded stay;
-    Owned value(call());
-    stay.returned();
-    if (!value) throw Raised::take();
-    put_element(value.get(), out, row, scratch);
-  } catch (nb::python_error& error) {
-    error.restore();
-    throw Raised::take();
-  }
-}
 
 }  // namespace
 
@@ -79,6 +61,14 @@ Raised Raised::take() {
   raised.text_ = text_of_exception(exception.get());
   raised.trouble_ = PyObject_IsInstance(exception.get(), PyExc_Exception) == 1;
   raised.exception_ = share(exception.get());
+  return raised;
+}
+
+Raised Raised::from(PyObject* exception, std::string text, bool trouble) {
+  Raised raised;
+  raised.exception_ = share(exception);
+  raised.text_ = std::move(text);
+  raised.trouble_ = trouble;
   return raised;
 }
 
@@ -107,43 +97,67 @@ PyObject* exception_of(const std::exception_ptr& thrown) {
 
 void rekey_globals_for_elements() { rekeys_globals = true; }
 
+PyObject* call_with_element(PyObject* function, const Chunk& in, uint32_t row) {
+  nb::object element = element_object(in, row, nullptr, false);
+  return PyTuple_CheckExact(element.ptr()) ? PyObject_CallObject(function, element.ptr())
+                                           : PyObject_CallOneArg(function, element.ptr());
+}
+
+std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t j, uint32_t row,
+                                    const std::function<void()>& call) {
+  // Each operation has numbers of its own.
+  const uint64_t seed = derive_key(keys.seed(), keys.operation(), KeyUse::kSamples);
+  if (!context.watch->progress(context.row(row))) {
+    throw Error(Code::kClosed, "worker", "the ticket was taken away");
+  }
+  if (context.watch->poisoned(context.row(row))) {
+    return Failure{{}, 0, std::make_exception_ptr(Error(Code::kTimeout, "map", kPoisoned))};
+  }
+  struct Keyed {
+    ~Keyed() { clear_ticket_key(); }
+  } keyed;
+  for (uint32_t n = 0;; ++n) {
+    set_ticket_key(seed, keys.epoch(), keys.position(j));
+    if (rekeys_globals.load(std::memory_order_relaxed)) {
+      rekey_globals(seed, keys.epoch(), keys.position(j));
+    }
+    try {
+      try {
+        call();
+        return std::nullopt;
+      } catch (nb::python_error& error) {
+        error.restore();
+        throw Raised::take();
+      }
+    } catch (const Raised& raised) {
+      const bool again = raised.trouble() && n < context.retries;
+      context.watch->threw(again);
+      if (again) continue;
+      Failure failure{{}, 0, std::current_exception()};
+      failure.fatal = !raised.trouble();
+      return failure;
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;
+      return Failure{{}, 0, std::current_exception()};
+    }
+  }
+}
+
 void call_for_rows(Context& context, const Keys& keys, uint64_t alive, Chunk& out, uint32_t row,
                    const std::function<PyObject*(uint32_t j, uint32_t row)>& call) {
   nb::gil_scoped_acquire locked;
   release_references();
-  // Each operation has numbers of its own.
-  const uint64_t seed = derive_key(keys.seed(), keys.operation(), KeyUse::kSamples);
   for (uint32_t j = 0; j < keys.size(); ++j, ++row) {
     if ((alive >> row & 1) == 0) continue;
-    if (!context.watch->progress(context.row(row))) {
-      throw Error(Code::kClosed, "worker", "the ticket was taken away");
-    }
-    if (context.watch->poisoned(context.row(row))) {
-      out.fail(row, {{}, 0, std::make_exception_ptr(Error(Code::kTimeout, "map", kPoisoned))});
-      continue;
-    }
-    for (uint32_t n = 0;; ++n) {
-      set_ticket_key(seed, keys.epoch(), keys.position(j));
-      if (rekeys_globals.load(std::memory_order_relaxed)) {
-        rekey_globals(seed, keys.epoch(), keys.position(j));
-      }
-      try {
-        take_value([&] { return call(j, row); }, out, row, context.scratch);
-      } catch (const Raised& raised) {
-        const bool again = raised.trouble() && n < context.retries;
-        context.watch->threw(again);
-        if (again) continue;
-        Failure failure{{}, 0, std::current_exception()};
-        failure.fatal = !raised.trouble();
-        out.fail(row, std::move(failure));
-      } catch (const Error& error) {
-        if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;
-        out.fail(row, {{}, 0, std::current_exception()});
-      }
-      break;
-    }
+    auto failure = call_for_row(context, keys, j, row, [&] {
+      StayWhenEnded stay;
+      Owned value(call(j, row));
+      stay.returned();
+      if (!value) throw Raised::take();
+      put_element(value.get(), out, row, context.scratch);
+    });
+    if (failure) out.fail(row, std::move(*failure));
   }
-  clear_ticket_key();
 }
 
 PythonOp::PythonOp(PyObject* function, std::string title)

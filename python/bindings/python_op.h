@@ -3,6 +3,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "numpy_api.h"
@@ -17,6 +18,8 @@ class Raised : public std::exception {
  public:
   // Takes the exception in flight. With the GIL held.
   static Raised take();
+  // One of another process, with what was said there. With the GIL held.
+  static Raised from(PyObject* exception, std::string text, bool trouble);
   const char* what() const noexcept override { return text_.c_str(); }  // "ValueError: no"
   PyObject* exception() const { return static_cast<PyObject*>(exception_.get()); }
   bool trouble() const { return trouble_; }  // an error, and not Ctrl-C or sys.exit()
@@ -53,9 +56,20 @@ class PythonOp : public Op {
   std::string title_;
 };
 
-// Calls user code for rows row, row + 1, ... of `out`, one for each of `keys`, save those that are
-// not `alive`: with its random numbers keyed, again after an exception if it may be, and what it
-// returns (a new reference, or nullptr with an exception set) put into its row. Takes the GIL.
+// Calls a function with the element in a row as map does: a tuple becomes its arguments. A new
+// reference, or nullptr with an exception set.
+PyObject* call_with_element(PyObject* function, const Chunk& in, uint32_t row);
+
+// Calls user code for the j-th of `keys`, row `row` of a chunk: with its random numbers keyed, and
+// again after an exception if it may be. What `call` throws (Raised, nanobind::python_error, Error
+// kInvalidArgument or kDataLoss) is the failure that comes back, without a stage. With the GIL
+// held.
+std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t j, uint32_t row,
+                                    const std::function<void()>& call);
+
+// The same for rows row, row + 1, ... of `out`, one for each of `keys`, save those that are not
+// `alive`; what `call` returns (a new reference, or nullptr with an exception set) is put into its
+// row. Takes the GIL.
 void call_for_rows(Context& context, const Keys& keys, uint64_t alive, Chunk& out, uint32_t row,
                    const std::function<PyObject*(uint32_t j, uint32_t row)>& call);
 

@@ -6,6 +6,7 @@
 #include "penstock/base/error.h"
 #include "python_worker.h"
 #include "random.h"
+#include "sample_spec.h"
 
 namespace penstock::python {
 
@@ -55,6 +56,8 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
       }
     }
   }
+  StageClock::Piece piece(clock_, writes_, kRows);
+  clock_.count(kRows, 1);
   Slot::Write ours(slot);  // of a ticket that timed out the batch may be with its user by now
   if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
   return write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters());
@@ -77,9 +80,7 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
 // one by one, to know whose fault it is.
 void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
-  for (uint32_t row = 0; row < std::min(count, kMaxGranuleRows); ++row) {
-    if (slot.poisoned(row)) return;
-  }
+  if (slot.any_poisoned()) return;
   slot.progress(0);
   Owned list(PyList_New(count));
   for (uint32_t row = 0; list && row < count; ++row) {
@@ -89,9 +90,14 @@ void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned
   uint64_t key = key_of(ticket, 0);
   set_ticket_key(settings_.order.seed, ticket.epoch, key);
   if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
-  StayWhenEnded stay;
-  Owned all(PyObject_CallOneArg(getitems_.get(), list.get()));
-  stay.returned();
+  Owned all;
+  {
+    StageClock::Piece piece(clock_, gets_, kGet);
+    clock_.count(kGet, count);
+    StayWhenEnded stay;
+    all = Owned(PyObject_CallOneArg(getitems_.get(), list.get()));
+    stay.returned();
+  }
   Owned fast(all ? PySequence_Fast(all.get(), "__getitems__ must return a list") : nullptr);
   if (!fast) return PyErr_Clear();
   all = Owned();
@@ -113,6 +119,15 @@ void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
   finish_rows(ticket, slot, count);
 }
 
+Owned PythonWorker::collated(PyObject* samples) {
+  StageClock::Piece piece(clock_, collates_, kCollate);
+  clock_.count(kCollate, static_cast<uint64_t>(PyList_GET_SIZE(samples)));
+  StayWhenEnded stay;
+  Owned batch(PyObject_CallOneArg(collate_.get(), samples));
+  stay.returned();
+  return batch;
+}
+
 void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin;
   std::vector<Owned> fetched;
@@ -128,9 +143,7 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   }
   uint64_t first = key_of(ticket, 0);
   if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
-  StayWhenEnded stay;
-  Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
-  stay.returned();
+  Owned batch = collated(samples.get());
   samples = Owned();
   fetched.clear();
   if (!batch) return fail(ticket, slot, 0, first);

@@ -20,6 +20,8 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   };
   auto next = [&](uint64_t at) {
     key(at);
+    StageClock::Piece piece(clock_, gets_, kGet);
+    clock_.count(kGet, 1);
     StayWhenEnded stay;
     Owned item(PyIter_Next(stream.iterator.get()));
     stay.returned();
@@ -79,9 +81,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   }
   if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
   if (!collate_) return finish_rows(ticket, slot, count);
-  StayWhenEnded stay;
-  Owned batch(PyObject_CallOneArg(collate_.get(), samples.get()));
-  stay.returned();
+  Owned batch = collated(samples.get());
   samples = Owned();
   if (!batch) return fail(ticket, slot, 0, ordinal * rows);
   emit_with_losses(slot, std::move(batch));

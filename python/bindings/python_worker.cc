@@ -89,6 +89,7 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
                                          slot.counters());
   }
   worker_ = slot.claim().worker;
+  clock_.count_into(board_.place(worker_).stages);
   losses_.clear();
   columns_ = Owned();
   base_ = nullptr;
@@ -152,9 +153,14 @@ Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key)
   for (uint32_t left = settings_.retries;; --left) {
     set_ticket_key(settings_.order.seed, ticket.epoch, key);
     if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
-    StayWhenEnded stay;
-    Owned value(PyObject_GetItem(source_.get(), index));
-    stay.returned();
+    Owned value;
+    {
+      StageClock::Piece piece(clock_, gets_, kGet);
+      clock_.count(kGet, 1);
+      StayWhenEnded stay;
+      value = Owned(PyObject_GetItem(source_.get(), index));
+      stay.returned();
+    }
     if (value) return value;
     board_.place(worker_).counters.errors.add_single_writer();
     if (left == 0 || !is_trouble()) return value;
@@ -274,17 +280,21 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
     if (!slot.finish_object(kind, bytes, object)) Py_DECREF(object);
     return;
   }
-  if (!packets_->encode(value.get())) {
-    if (kind == ResultKind::kError) {
-      PyErr_Clear();
-      slot.finish_inline(ResultKind::kError, 0, {});
+  {
+    StageClock::Piece piece(clock_, hand_overs_, kHandOver);
+    if (packets_->encode(value.get())) {
+      clock_.count(kHandOver, 1);
+      value = Owned();  // from here on the blocks are the leases' own
+      packets_->send(slot, kind, bytes);
       return;
     }
-    return fail(ticket_of(slot.claim()), slot, 0,
-                indices_.numbers.empty() ? 0 : indices_.numbers.front());
   }
-  value = Owned();  // from here on the blocks are the leases' own
-  packets_->send(slot, kind, bytes);
+  if (kind == ResultKind::kError) {
+    PyErr_Clear();
+    slot.finish_inline(ResultKind::kError, 0, {});
+    return;
+  }
+  fail(ticket_of(slot.claim()), slot, 0, indices_.numbers.empty() ? 0 : indices_.numbers.front());
 }
 
 // ---- an item is a whole batch

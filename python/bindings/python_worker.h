@@ -7,7 +7,9 @@
 
 #include "numpy_api.h"
 #include "packets.h"
+#include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/order.h"
+#include "penstock/pipeline/stage_clock.h"
 #include "penstock/workers/link.h"
 #include "penstock/workers/worker.h"
 #include "rows.h"
@@ -52,6 +54,12 @@ class PythonWorker : public Fulfiller {
   void after_wait() override;
   void catch_up() override;
 
+  // What its time is counted as, by their places.
+  enum Stage : uint32_t { kGet, kCollate, kRows, kHandOver };
+  static std::vector<std::string> stages(bool stream) {
+    return {stream ? "next()" : "__getitem__", "collate", "rows", std::string(kHandOverStage)};
+  }
+
  private:
   // An index as the user sees it: a number, or whatever a sampler gave.
   struct Indices {
@@ -79,6 +87,7 @@ class PythonWorker : public Fulfiller {
   bool add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row, uint64_t index,
                uint32_t whole);
   void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
+  Owned collated(PyObject* samples);
   void fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples);
   void fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index);
   void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
@@ -104,6 +113,8 @@ class PythonWorker : public Fulfiller {
   std::vector<Loss> losses_;
   std::byte* base_ = nullptr;
   Owned columns_;  // object columns: a list of lists
+  StageClock clock_;
+  StageClock::Kind gets_, collates_, writes_, hand_overs_;
 
   // The layout of the last batch, which the next one very likely shares.
   std::vector<std::byte> known_spec_;

@@ -14,8 +14,10 @@ namespace penstock::python {
 // A TFRecordWriter that any thread may use, one after the other. Never called with the GIL held.
 class RecordWriter {
  public:
-  explicit RecordWriter(const std::string& path)
-      : files_(posix_files()), writer_(std::in_place, *files_, path) {}
+  // `compression`: as compression_named() has it.
+  RecordWriter(const std::string& path, const std::string& compression)
+      : files_(posix_files()),
+        writer_(std::in_place, *files_, path, compression_named(compression, "tfrecord")) {}
 
   void write(std::span<const std::byte> record);
   void close();

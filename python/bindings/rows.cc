@@ -1,193 +1,15 @@
 #include "rows.h"
 
-#include <cstring>
 #include <utility>
 
 #include "penstock/memory/copy.h"
+#include "sample_spec.h"
 
 namespace penstock::python {
 
 namespace {
 
-constexpr int kMaxDepth = 64;
-constexpr uint8_t kOtherDtype = 255;
-
-template <class T>
-void put(std::vector<std::byte>& out, T value) {
-  const auto* from = reinterpret_cast<const std::byte*>(&value);
-  out.insert(out.end(), from, from + sizeof(T));
-}
-
-void put_bytes(std::vector<std::byte>& out, const void* bytes, size_t n) {
-  put(out, static_cast<uint32_t>(n));
-  const auto* from = static_cast<const std::byte*>(bytes);
-  out.insert(out.end(), from, from + n);
-}
-
-bool put_pickled(std::vector<std::byte>& out, const char* how, PyObject* value) {
-  PyObject* dump = helper("penstock._interop", how);
-  Owned bytes(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, value));
-  if (!bytes) return false;
-  put_bytes(out, PyBytes_AS_STRING(bytes.get()), PyBytes_GET_SIZE(bytes.get()));
-  return true;
-}
-
-// Reads a spec; the bytes come from a worker of ours, but are checked as if they did not.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  bool ok() const { return ok_; }
-  template <class T>
-  T get() {
-    T value{};
-    if (bytes_.size() < sizeof(T)) {
-      ok_ = false;
-      return value;
-    }
-    std::memcpy(&value, bytes_.data(), sizeof(T));
-    bytes_ = bytes_.subspan(sizeof(T));
-    return value;
-  }
-  std::span<const std::byte> get_bytes() {
-    uint32_t n = get<uint32_t>();
-    if (n > bytes_.size()) {
-      ok_ = false;
-      return {};
-    }
-    auto taken = bytes_.first(n);
-    bytes_ = bytes_.subspan(n);
-    return taken;
-  }
-  Owned load_class() {
-    auto pickle = get_bytes();
-    PyObject* load = ok_ ? helper("penstock._interop", "load_class") : nullptr;
-    Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(pickle.data()),
-                                          static_cast<Py_ssize_t>(pickle.size())));
-    return Owned(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));
-  }
-  Owned dtype() {
-    uint8_t type = get<uint8_t>();
-    if (type == kOtherDtype) return load_class();
-    return Owned(ok_ ? reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)) : nullptr);
-  }
-  Shape shape() {
-    Shape shape;
-    for (int n = get<uint8_t>(); n > 0 && ok_; --n) shape.push_back(get<int64_t>());
-    return shape;
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-  bool ok_ = true;
-};
-
-}  // namespace
-
-bool Sample::take_apart(PyObject* sample) {
-  spec.clear();
-  arrays.clear();
-  objects.clear();
-  keep.clear();
-  return node(sample, 0);
-}
-
-bool Sample::array(PyArrayObject* array) {
-  PyArray_Descr* descr = PyArray_DESCR(array);
-  bool text = descr->type_num == NPY_UNICODE || descr->type_num == NPY_STRING;
-  if (PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT) || descr->type_num == 2056 ||
-      (text && PyArray_NDIM(array) == 0 && !fixed_width_text)) {
-    put(spec, 'o');
-    objects.push_back(reinterpret_cast<PyObject*>(array));
-    return true;
-  }
-  put(spec, 'a');
-  if (descr->type_num >= 0 && descr->type_num < NPY_OBJECT && PyArray_ISNBO(descr->byteorder)) {
-    put(spec, static_cast<uint8_t>(descr->type_num));
-  } else {
-    put(spec, kOtherDtype);
-    if (!put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(descr))) return false;
-  }
-  put(spec, static_cast<uint8_t>(PyArray_NDIM(array)));
-  for (int d = 0; d < PyArray_NDIM(array); ++d) {
-    put(spec, static_cast<int64_t>(PyArray_DIM(array, d)));
-  }
-  arrays.push_back(array);
-  return true;
-}
-
-bool Sample::node(PyObject* value, int depth) {
-  if (PyArray_CheckExact(value)) return array(reinterpret_cast<PyArrayObject*>(value));
-  bool number = PyBool_Check(value) || PyFloat_CheckExact(value) ||
-                (PyArray_IsScalar(value, Generic) && !PyArray_IsScalar(value, Void) &&
-                 !PyArray_IsScalar(value, Flexible));
-  if (PyLong_CheckExact(value)) {
-    int overflow;
-    PyLong_AsLongLongAndOverflow(value, &overflow);
-    number = overflow == 0;
-  }
-  if (number) {
-    // Python's numbers become int64, float64 and bool, as NumPy has it.
-    Owned zero_d(PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr));
-    if (!zero_d) return false;
-    if (!array(reinterpret_cast<PyArrayObject*>(zero_d.get()))) return false;
-    keep.push_back(std::move(zero_d));
-    return true;
-  }
-  PyObject* tensor = torch_tensor_type();
-  if (tensor != nullptr &&
-      PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(tensor))) {
-    PyObject* convert = helper("penstock._interop", "array_of_tensor");
-    Owned pair(convert == nullptr ? nullptr : PyObject_CallOneArg(convert, value));
-    if (!pair) return false;
-    if (pair.get() != Py_None) {
-      Py_ssize_t n;
-      const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(pair.get(), 1), &n);
-      if (name == nullptr) return false;
-      put(spec, 'x');
-      put_bytes(spec, name, n);
-      if (!array(reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.get(), 0)))) return false;
-      keep.push_back(std::move(pair));
-      return true;
-    }
-  }
-  bool named = PyTuple_Check(value) && !PyTuple_CheckExact(value) &&
-               PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(value)), "_fields");
-  if (depth < kMaxDepth && (PyTuple_CheckExact(value) || named || PyList_CheckExact(value))) {
-    bool list = PyList_CheckExact(value);
-    put(spec, list ? 'L' : named ? 'M' : 'T');
-    if (named && !put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(Py_TYPE(value)))) {
-      return false;
-    }
-    Py_ssize_t n = list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value);
-    put(spec, static_cast<uint32_t>(n));
-    for (Py_ssize_t i = 0; i < n; ++i) {
-      PyObject* item = list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i);
-      if (!node(item, depth + 1)) return false;
-    }
-    return true;
-  }
-  if (depth < kMaxDepth && PyDict_CheckExact(value)) {
-    put(spec, 'D');
-    put(spec, static_cast<uint32_t>(PyDict_GET_SIZE(value)));
-    Py_ssize_t at = 0;
-    PyObject *key, *item;
-    while (PyDict_Next(value, &at, &key, &item)) {
-      if (!put_pickled(spec, "dump_key", key)) return false;
-      if (!node(item, depth + 1)) return false;
-    }
-    return true;
-  }
-  put(spec, 'o');
-  objects.push_back(value);
-  return true;
-}
-
-// ---- columns
-// -------------------------------------------------------------------------------------
-
-namespace {
-
-void collect(Reader& in, std::vector<Field>& fields) {
+void collect(SpecReader& in, std::vector<Field>& fields) {
   char kind = in.get<char>();
   uint32_t n = 0;
   switch (kind) {
@@ -225,7 +47,7 @@ void collect(Reader& in, std::vector<Field>& fields) {
 }  // namespace
 
 RowLayout layout_of(std::span<const std::byte> spec, uint64_t rows) {
-  Reader in(spec);
+  SpecReader in(spec);
   std::vector<Field> fields;
   collect(in, fields);
   return RowLayout(std::move(fields), rows);
@@ -252,9 +74,6 @@ bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, u
   return true;
 }
 
-// ---- the batch
-// -------------------------------------------------------------------------------------
-
 namespace {
 
 struct BatchBuilder {
@@ -273,7 +92,7 @@ struct BatchBuilder {
     return nullptr;
   }
 
-  PyObject* column(Reader& in) {
+  PyObject* column(SpecReader& in) {
     Owned dtype = in.dtype();
     Shape shape = in.shape();
     if (!dtype || !in.ok() || field >= layout.fields().size()) return broken();
@@ -292,7 +111,7 @@ struct BatchBuilder {
     return made.release();
   }
 
-  PyObject* node(Reader& in) {
+  PyObject* node(SpecReader& in) {
     char kind = in.get<char>();
     switch (kind) {
       case 'a':
@@ -344,82 +163,13 @@ struct BatchBuilder {
   }
 };
 
-void describe(Reader& in, std::string& out) {
-  char kind = in.get<char>();
-  auto several = [&](const char* open, const char* close) {
-    out += open;
-    uint32_t n = in.get<uint32_t>();
-    for (uint32_t i = 0; i < n && in.ok(); ++i) {
-      if (i != 0) out += ", ";
-      describe(in, out);
-    }
-    out += close;
-  };
-  switch (kind) {
-    case 'x':
-      in.get_bytes();
-      describe(in, out);
-      break;
-    case 'a': {
-      Owned dtype = in.dtype();
-      Owned name(dtype ? PyObject_Str(dtype.get()) : nullptr);
-      const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
-      out += text != nullptr ? text : "?";
-      Shape shape = in.shape();
-      out += " of shape (";
-      for (size_t d = 0; d < shape.size(); ++d) {
-        if (d != 0) out += ", ";
-        out += std::to_string(shape[d]);
-      }
-      out += shape.size() == 1 ? ",)" : ")";
-      break;
-    }
-    case 'M':
-      in.get_bytes();
-      [[fallthrough]];
-    case 'T':
-      several("(", ")");
-      break;
-    case 'L':
-      several("[", "]");
-      break;
-    case 'D': {
-      out += '{';
-      uint32_t n = in.get<uint32_t>();
-      for (uint32_t i = 0; i < n && in.ok(); ++i) {
-        if (i != 0) out += ", ";
-        Owned key = in.load_class();
-        Owned name(key ? PyObject_Repr(key.get()) : nullptr);
-        const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
-        out += text != nullptr ? text : "?";
-        out += ": ";
-        describe(in, out);
-      }
-      out += '}';
-      break;
-    }
-    case 'o':
-      out += "object";
-      break;
-    default:
-      out += '?';
-  }
-}
-
 }  // namespace
 
 PyObject* batch_of(std::span<const std::byte> spec, const RowLayout& layout, std::byte* base,
                    uint64_t rows, PyObject* owner, PyObject* objects) {
-  Reader in(spec);
+  SpecReader in(spec);
   BatchBuilder builder{layout, base, rows, owner, objects};
   return builder.node(in);
-}
-
-std::string describe(std::span<const std::byte> spec) {
-  Reader in(spec);
-  std::string out;
-  describe(in, out);
-  return out;
 }
 
 }  // namespace penstock::python

@@ -2,40 +2,13 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "numpy_api.h"
 #include "penstock/memory/batch_layout.h"
 #include "penstock/observe/counters.h"
+#include "sample.h"
 
 namespace penstock::python {
-
-// One sample taken apart: its structure as bytes (equal bytes: samples that batch together), its
-// arrays, and what is no array. The structure is what travels as a batch's layout:
-//
-//   spec := 'a' dtype u8 ndim i64 shape*    an array or number: a column
-//         | 'x' u32 dtype name, spec('a')   a torch tensor
-//         | 'o'                             anything else: a list of objects
-//         | 'T' u32 spec* | 'L' u32 spec* | 'M' class u32 spec* | 'D' u32 (packet key, spec)*
-//   dtype := u8 NumPy's type number, or 255 u32 pickle
-struct Sample {
-  // Text has as many characters in every sample, so it is a column like any other dtype: true for
-  // rows of an array, where a sample's own text is an object.
-  bool fixed_width_text = false;
-
-  std::vector<std::byte> spec;
-  std::vector<PyArrayObject*> arrays;  // borrowed from the sample or kept by `keep`
-  std::vector<PyObject*> objects;      // borrowed
-  std::vector<Owned> keep;
-
-  // False: a Python exception is set.
-  bool take_apart(PyObject* sample);
-
- private:
-  bool node(PyObject* value, int depth);
-  bool array(PyArrayObject* array);
-};
 
 // The columns of a structure, in the order of Sample::arrays.
 RowLayout layout_of(std::span<const std::byte> spec, uint64_t rows);
@@ -48,8 +21,5 @@ bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, u
 // objects: a list with one list per 'o' column. nullptr: exception.
 PyObject* batch_of(std::span<const std::byte> spec, const RowLayout& layout, std::byte* base,
                    uint64_t rows, PyObject* owner, PyObject* objects);
-
-// "array of float32 with shape (3, 4)", "(int64, array ...)": for the message about ragged samples.
-std::string describe(std::span<const std::byte> spec);
 
 }  // namespace penstock::python

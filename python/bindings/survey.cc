@@ -47,6 +47,7 @@ nb::dict result_of(const TFRecordSurvey& survey, const ExampleSurvey& examples) 
     damage.append(one);
   }
   nb::dict result;
+  result["compressed"] = survey.compression != Compression::kNone;
   result["file_bytes"] = survey.file_bytes;
   result["records"] = survey.records;
   result["payload_bytes"] = survey.payload_bytes;
@@ -71,7 +72,7 @@ nb::dict survey(const std::string& path, Progress& progress, bool features,
   {
     nb::gil_scoped_release unlocked;
     found = survey_tfrecord(
-        *posix_files()->open(path),
+        posix_files(), path,
         [&](std::span<const std::byte> record) {
           if (features) examples.add(record);
           if (!writers.empty()) writers[next++ % writers.size()]->write(record);

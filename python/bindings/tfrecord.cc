@@ -73,7 +73,8 @@ void RecordWriter::discard() {
 
 void bind_tfrecord(nb::module_& m) {
   nb::class_<RecordWriter>(m, "TFRecordWriter", "Internal: use penstock.TFRecordWriter.")
-      .def(nb::init<const std::string&>(), nb::call_guard<nb::gil_scoped_release>())
+      .def(nb::init<const std::string&, const std::string&>(),
+           nb::call_guard<nb::gil_scoped_release>())
       .def(
           "write",
           [](RecordWriter& writer, nb::handle record) {

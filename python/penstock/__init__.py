@@ -41,14 +41,16 @@ __all__ = [
     "keras",
     "normalize",
     "parse_example",
+    "parse_sequence_example",
     "ragged",
     "rng",
     "threadsafe",
     "torch",
+    "train",
 ]
 
 if TYPE_CHECKING:
-    from . import errors, jax, keras, torch
+    from . import errors, jax, keras, torch, train
     from ._engine import Permutation, rng
     from ._ragged import Ragged, ragged
     from .dataset import Dataset
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
         WorkerLost,
         WorkerTraceback,
     )
-    from .features import bytes, float32, int64, parse_example
+    from .features import bytes, float32, int64, parse_example, parse_sequence_example
     from .feedable import Feedable
     from .files import TFRecordWriter, example
     from .loader import Loader
@@ -91,11 +93,12 @@ _HOMES = {
     "int64": "features",
     "normalize": "operations",
     "parse_example": "features",
+    "parse_sequence_example": "features",
     "ragged": "_ragged",
     "rng": "_engine",
     "threadsafe": "streams",
 }
-_MODULES = ("errors", "jax", "keras", "torch")
+_MODULES = ("errors", "jax", "keras", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

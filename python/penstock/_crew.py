@@ -16,8 +16,10 @@ from . import _engine, errors
 from ._plan import Plan
 
 # A worker that dies this often in a row before it is ready for tickets will not get better. Before
-# the first batch, all workers count together.
+# the first batch, all workers count together; later, when it may as well be somebody who kills
+# workers as they come, it gets more attempts.
 _MOST_FALSE_STARTS = 3
+_MOST_FALSE_STARTS_LATER = 10
 _STDERR_TAIL = 4096
 
 
@@ -48,7 +50,7 @@ class Crew:
         self._payload: Any = None
         self._launcher: Any = None
         self._stderr: dict[int, int] = {}
-        self._false_starts: dict[int, int] = {}
+        self._false_starts: dict[int, int] = {}  # of each worker, in a row
         self._next_number = 0
         self._places: list[int] = []  # where a thread may begin to stand in for a stuck one
         self._missing = 0  # threads that nobody stands in for
@@ -62,36 +64,39 @@ class Crew:
         with self._lock:
             if self.started or self._closed:  # closed: by another thread, a moment ago
                 return
-            self.started = True
-            workers = self.settings["workers"]
-            if self.plan.kind == "columns":
-                self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
-                return
-            if self.plan.kind == "plan" and workers and self.plan.built.streamed:
-                self._start_cursor()
-            if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):
-                self.core.start_plan(workers)
-                return
-            if self.mode == "inline":
-                self.core.set_inline(self.plan.source, self.collate, self._changed)
-                return
-            if self.mode == "threads":
-                self._places = list(range(workers, self.settings["places"]))
-                for worker in range(workers):
-                    self._start_thread(worker)
-                if self.settings["timeout"] >= 0:
-                    self._supervise()
-                return
-            from ._launch import Launcher
-
-            self._launcher = Launcher(self.start_method)
             try:
-                for worker in range(workers):
-                    self._start_process(worker)
+                self._start()
             except BaseException:
-                self.close()
+                self.close()  # half a crew would keep its consumer waiting for ever
                 raise
-            self._supervise()
+            self.started = True
+
+    def _start(self) -> None:
+        workers = self.settings["workers"]
+        if self.plan.kind == "columns":
+            self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
+            return
+        if self.plan.kind == "plan" and workers and self.plan.built.streamed:
+            self._start_cursor()
+        if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):
+            self.core.start_plan(workers)
+            return
+        if self.mode == "inline":
+            self.core.set_inline(self.plan.source, self.collate, self._changed)
+            return
+        if self.mode == "threads":
+            self._places = list(range(workers, self.settings["places"]))
+            for worker in range(workers):
+                self._start_thread(worker)
+            if self.settings["timeout"] >= 0:
+                self._supervise()
+            return
+        from ._launch import Launcher
+
+        self._launcher = Launcher(self.start_method)
+        for worker in range(workers):
+            self._start_process(worker)
+        self._supervise()
 
     def _start_cursor(self) -> None:
         if not self.plan.built.python_stream:
@@ -173,6 +178,7 @@ class Crew:
                     "link": theirs,
                     "payload": self._payload.fd,
                     "stderr": stderr,
+                    **self._caches(),
                 },
                 {
                     **self.settings,
@@ -201,6 +207,12 @@ class Crew:
         self.processes[worker] = started
         disown(ours)  # the engine closes it
         self.core.attach(worker, pidfd, ours, started.pid)
+
+    def _caches(self) -> dict[str, int]:
+        """What a Dataset's caches share, by names whose order is theirs."""
+        if self.plan.kind != "plan":
+            return {}
+        return {f"cache{i:04}": fd for i, fd in enumerate(self.plan.built.cache_fds())}
 
     # ---- watching --------------------------------------------------------------------------------
 
@@ -233,7 +245,7 @@ class Crew:
         if started is not None:
             how = describe_exit(started.wait(1.0) or 0)
             started.close()
-        if self._false_start(worker, ready) >= _MOST_FALSE_STARTS:
+        if self._hopeless(worker, ready):
             said = self._said(worker)
             self.core.set_fatal(
                 errors.WorkerLost(
@@ -249,10 +261,13 @@ class Crew:
         except Exception as error:
             self.core.set_fatal(error)
 
-    def _false_start(self, worker: int, ready: bool) -> int:
+    def _hopeless(self, worker: int, ready: bool) -> bool:
+        """Whether its death, when it was ready for tickets or not, is one too many."""
         counts = self._false_starts
         counts[worker] = 0 if ready else counts.get(worker, 0) + 1
-        return counts[worker] if self.core.stats()["delivered"] else sum(counts.values())
+        if self.core.stats()["delivered"]:
+            return counts[worker] >= _MOST_FALSE_STARTS_LATER
+        return sum(counts.values()) >= _MOST_FALSE_STARTS
 
     def _said(self, worker: int) -> str:
         fd = self._stderr.get(worker)

@@ -174,9 +174,15 @@ def dump_class_list(indices: list[Any]) -> bytes:
 
 
 def failure(
-    kind: str, detail: Any, epoch: int, step: int, index: int, worker: int
+    kind: str,
+    detail: Any,
+    epoch: int,
+    step: int,
+    index: int,
+    worker: int,
+    chain: list[str] | None = None,
 ) -> BaseException:
-    """The exception for a ticket that failed."""
+    """The exception for a ticket that failed; `chain`: the stages' titles, of a Dataset."""
     from . import errors
 
     place = f"epoch {epoch}, index {index} (step {step}), worker {worker}"
@@ -187,9 +193,10 @@ def failure(
             "Loader",
         )
     if kind == "lost":
+        alone = "dataset[index]" if chain is None else f"element {index} of {' > '.join(chain)}"
         return errors.WorkerLost(
             f"{place} lost its worker process three times (killed, crashed or out of memory); "
-            "run dataset[index] alone to see why",
+            f"run {alone} alone to see why",
             "Loader",
         )
     if kind == "room":

@@ -48,13 +48,19 @@ class DatasetIterator:
         Raises
         ------
         InvalidArgument
-            The state was taken of another chain; the text says which stage differs.
+            The state was taken of another chain; the text says which stage differs. Nothing was
+            changed.
         """
         self._have_a_loader()
         self._loader.restore(state)
         if not self._own:
-            self._dataset._go_on_behind(self._loader._pass_of(int(state["epoch"])))
+            self._dataset._passes.go_on_behind(self._loader._plan.pass_of(int(state["epoch"])))
         self._begin()
+
+    def _check(self, state: Any) -> None:
+        """Raise what `restore` would."""
+        self._have_a_loader()
+        self._loader._check_plan_state(state)
 
     def reset(self, dataset: Dataset | None = None) -> None:
         """Begin the next pass; or a pass over another Dataset: other files, other parameters."""
@@ -66,12 +72,12 @@ class DatasetIterator:
         else:
             self._have_a_loader()
             if not self._own:
-                self._loader._go_to_pass(self._dataset._take_pass())
+                self._loader._go_to_pass(self._dataset._passes.take())
         self._begin()
 
     def _have_a_loader(self) -> None:
         """A later iterator of the Dataset may have taken over the one that was shared."""
-        if not self._own and not self._dataset._is_latest(self):
+        if not self._own and not self._dataset._passes.shared_with(self):
             self._loader, self._own = self._dataset.build(), True
 
     def _begin(self) -> None:
@@ -85,5 +91,5 @@ class DatasetIterator:
     def close(self) -> None:
         """End the workers. Batches that are held stay valid."""
         self._over = True
-        if self._own or self._dataset._is_latest(self):
+        if self._own or self._dataset._passes.shared_with(self):
             self._loader.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 
+from ._notes import add_note
 from .errors import InvalidArgument, WorkerTraceback
 from .loader import Loader
 
@@ -85,25 +85,22 @@ class Face:
         loader = self._loader
         epoch = loader.epoch
         self._steps = None
-        loader._end_epoch()
+        loader._epochs.end()
         loader.restore({**loader.state(), "epoch": epoch + 1, "batches": 0, "ahead": []})
 
     def _end_epoch_if_over(self) -> None:
         """Run the dataset's ``on_epoch_end`` as soon as Keras has had the last batch."""
         loader = self._loader
-        begun = loader._open_epoch
+        begun = loader._epochs.open
         if begun is not None and loader.epoch > begun:
-            loader._end_epoch()
+            loader._epochs.end()
 
 
 def note_place(error: BaseException) -> None:
     """Keep the worker's traceback, and the index: Keras raises exceptions without their cause."""
     place = error.__cause__
-    if not isinstance(place, WorkerTraceback) or sys.version_info < (3, 11):
-        return
-    known = getattr(error, "__notes__", ())
-    if keras.config.is_traceback_filtering_enabled() and str(place) not in known:
-        error.add_note(str(place))
+    if isinstance(place, WorkerTraceback) and keras.config.is_traceback_filtering_enabled():
+        add_note(error, str(place))
 
 
 def empty_dataset() -> InvalidArgument:

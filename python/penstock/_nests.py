@@ -1,15 +1,35 @@
-"""Classes of named tuples, found again by their names. Called by the extension."""
+"""Nests of tuples, lists and dicts."""
 
 from __future__ import annotations
 
 import collections
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
+def leaves_of(nest: Any) -> list[Any]:
+    """Return what is in a nest, in order."""
+    if isinstance(nest, dict):
+        return [leaf for value in nest.values() for leaf in leaves_of(value)]
+    if isinstance(nest, (tuple, list)):
+        return [leaf for value in nest for leaf in leaves_of(value)]
+    return [nest]
+
+
+def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """Return the same nest of what `function` makes of its leaves."""
+    if isinstance(nest, dict):
+        return {key: mapped(function, value) for key, value in nest.items()}
+    if isinstance(nest, (tuple, list)):
+        values = [mapped(function, value) for value in nest]
+        return type(nest)(*values) if hasattr(nest, "_fields") else type(nest)(values)
+    return function(nest)
+
+
 def named_tuple(module: str, name: str, fields: tuple[str, ...]) -> Any:
-    """Find the class of a named tuple, or make one like it.
+    """Find the class of a named tuple, or make one like it. Called by the extension.
 
     The names may come from a file, so nothing is imported: a class is found if its module is
     there already and it has these fields.

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from . import _engine
+from ._nests import leaves_of, mapped
 from .errors import InvalidArgument
 from .streams import (
     FunctionStream,
@@ -44,6 +46,36 @@ class Plan:
     replayable: bool = True
     built: Any = None  # of a Dataset: the engine's plan
 
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """The epoch hooks that are for us to call."""
+        return () if self.paused else hooks_of(self.hooked)
+
+    @property
+    def edited(self) -> bool:
+        """Whether the source may change between epochs, by its hooks or by the user."""
+        return self.paused or bool(self.hooks)
+
+    @property
+    def endless_or_unknown(self) -> bool:
+        """Whether only running it tells how many batches there are."""
+        if self.built is None:
+            return self.kind == "stream"
+        return self.built.length is None or _engine.ENDLESS in (
+            self.built.length,
+            self.built.rounds,
+        )
+
+    def pass_of(self, epoch: int) -> int:
+        """Of a Dataset: the pass that the engine's `epoch` is in, counted from 0."""
+        rounds = self.built.rounds
+        return epoch if rounds == _engine.ENDLESS else epoch // int(rounds)
+
+    def first_epoch_of(self, number: int) -> int:
+        """Of a Dataset: the engine's epoch that pass `number` begins with."""
+        rounds = self.built.rounds
+        return number if rounds == _engine.ENDLESS else number * int(rounds)
+
 
 class _Rows:
     """Columns that are not gathered natively, as samples."""
@@ -52,39 +84,28 @@ class _Rows:
         self.nest = nest
 
     def __len__(self) -> int:
-        return len(_leaves(self.nest)[0])
+        return len(leaves_of(self.nest)[0])
 
     def __getitem__(self, index: int) -> Any:
-        return _map(self.nest, lambda column: column[index])
-
-
-def _leaves(nest: Any) -> list[Any]:
-    if isinstance(nest, dict):
-        return [leaf for value in nest.values() for leaf in _leaves(value)]
-    if isinstance(nest, tuple):
-        return [leaf for value in nest for leaf in _leaves(value)]
-    return [nest]
-
-
-def _map(nest: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(nest, dict):
-        return {key: _map(value, function) for key, value in nest.items()}
-    if isinstance(nest, tuple):
-        values = [_map(value, function) for value in nest]
-        return type(nest)(*values) if hasattr(nest, "_fields") else tuple(values)
-    return function(nest)
+        return mapped(lambda column: column[index], self.nest)
 
 
 def _is_columns(source: Any) -> bool:
     if isinstance(source, np.ndarray):
         return True
-    if not isinstance(source, (tuple, dict)) or not source:
-        return False
-    return all(isinstance(leaf, np.ndarray) for leaf in _leaves(source))
+    return isinstance(source, (tuple, dict)) and bool(leaves_of(source)) and _all_arrays(source)
+
+
+def _all_arrays(nest: Any) -> bool:
+    """A list is no nest of columns but samples."""
+    if isinstance(nest, (tuple, dict)):
+        parts = nest.values() if isinstance(nest, dict) else nest
+        return all(_all_arrays(part) for part in parts)
+    return isinstance(nest, np.ndarray)
 
 
 def _columns(source: Any, samples: bool) -> Plan:
-    leaves = _leaves(source)
+    leaves = leaves_of(source)
     lengths = [len(leaf) if leaf.ndim else -1 for leaf in leaves]
     if len(set(lengths)) != 1 or lengths[0] < 0:
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
@@ -109,7 +130,7 @@ def _columns(source: Any, samples: bool) -> Plan:
         plan.kind = "columns"
         plan.arrays = [np.asarray(leaf) for leaf in leaves]
         # Not leaf[0]: a scalar forgets its byte order and how long a text may be.
-        plan.sample = _map(source, lambda leaf: np.asarray(leaf)[:1].reshape(leaf.shape[1:]))
+        plan.sample = mapped(lambda leaf: np.asarray(leaf)[:1].reshape(leaf.shape[1:]), source)
     return plan
 
 

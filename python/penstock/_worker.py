@@ -30,6 +30,9 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         if plan.initialise is not None:
             plan.initialise(index)
         built: Any = plan.source._built() if settings["source"] == "plan" else None
+        if built is not None:
+            caches = sorted(name for name in fds if name.startswith("cache"))
+            built.attach_caches([fds[name] for name in caches])
     except BaseException as error:
         from .errors import pack_exception
 

@@ -1,4 +1,4 @@
-"""The command line: ``penstock doctor``, ``bench``, ``inspect``, ``verify``, ``convert``.
+"""The command line: ``penstock doctor``, ``bench``, ``inspect``, ``serve``, and so on.
 
 Exit codes: 0 all well; 1 what was asked for does not work; 2 it was asked for wrongly.
 """
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .commands import Failed, bench, convert, doctor, inspect, verify
+from .commands import Failed, bench, convert, doctor, inspect, serve, top, verify
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -25,6 +25,8 @@ def build_parser() -> argparse.ArgumentParser:
     inspect.add_to(commands)
     verify.add_to(commands)
     convert.add_to(commands)
+    serve.add_to(commands)
+    top.add_to(commands)
     return parser
 
 

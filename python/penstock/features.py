@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def parse_example(features: dict[str, Feature]) -> Operation:
     -------
     Operation
         What comes out is a dict by these names. A record that is no tf.Example, or whose features
-        are not as declared, is a `DataLoss` that names file, record and feature.
+        are not as declared, is a `DataLoss` that names the feature and the byte of the record.
 
     Examples
     --------
@@ -107,13 +107,57 @@ def parse_example(features: dict[str, Feature]) -> Operation:
     """
     if not isinstance(features, dict) or not features:
         raise InvalidArgument("give a dict of names and features", "parse_example")
+    return Operation("parse_example", _wanted(features, "parse_example"))
+
+
+def parse_sequence_example(
+    context: dict[str, Feature] | None = None, sequences: dict[str, Feature] | None = None
+) -> Operation:
+    """Take features out of tf.SequenceExamples, for `Dataset.map` over byte strings.
+
+    Parameters
+    ----------
+    context : dict, optional
+        Features of the whole record, as `parse_example` takes them.
+    sequences : dict, optional
+        Lists by name, and what each of their steps is: `int64` or `float32` of a shape, which
+        become a ragged array of as many rows as there are steps; ``ragged=True`` or `bytes()`,
+        whose values come out one after the other, beside ``name/lengths``. A list with any default
+        may be missing, and then has no steps.
+
+    Returns
+    -------
+    Operation
+        What comes out is one dict of both. A record that is no tf.SequenceExample, or whose
+        features are not as declared, is a `DataLoss` that names feature, step and byte.
+
+    Examples
+    --------
+    >>> penstock.parse_sequence_example(
+    ...     {"label": penstock.int64()}, {"frames": penstock.float32(16)})
+    """
+    operation = "parse_sequence_example"
+    each = [{} if features is None else features for features in (context, sequences)]
+    if not all(isinstance(features, dict) for features in each) or not any(each):
+        raise InvalidArgument("give dicts of names and features", operation)
+    lists = {
+        name: replace(step, default=(b"", []))
+        if isinstance(step, Feature) and step.default is not None
+        else step
+        for name, step in each[1].items()
+    }
+    return Operation(operation, _wanted(each[0], operation), _wanted(lists, operation))
+
+
+def _wanted(features: dict[str, Feature], operation: str) -> list[tuple[Any, ...]]:
+    """Features as the engine takes them."""
     wanted = []
     for name, feature in features.items():
         if not isinstance(name, str) or not isinstance(feature, Feature):
             raise InvalidArgument(
                 f"{name!r} is {feature!r}; give penstock.int64(), penstock.float32() or "
                 "penstock.bytes()",
-                "parse_example",
+                operation,
             )
         wanted.append(
             (
@@ -126,7 +170,7 @@ def parse_example(features: dict[str, Feature]) -> Operation:
                 feature.default,
             )
         )
-    return Operation("parse_example", wanted)
+    return wanted
 
 
 def _numbers(

@@ -79,7 +79,7 @@ class Feedable:
         Raises
         ------
         InvalidArgument
-            It has other names, or is of other Datasets; nothing was changed in the first case.
+            It has other names, or is of other Datasets; nothing was changed.
         """
         if not isinstance(state, dict) or set(state) != set(self._iterators):
             raise InvalidArgument(
@@ -87,6 +87,8 @@ class Feedable:
                 f"Feedable {sorted(self._iterators)}",
                 "restore",
             )
+        for name, iterator in self._iterators.items():
+            iterator._check(state[name])
         for name, iterator in self._iterators.items():
             iterator.restore(state[name])
 

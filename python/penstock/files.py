@@ -22,6 +22,8 @@ class TFRecordWriter:
     Parameters
     ----------
     path : path
+    compression : {"none", "gzip", "zlib"}
+        `Dataset.tfrecord` reads a compressed file in order only.
 
     Raises
     ------
@@ -41,8 +43,8 @@ class TFRecordWriter:
     ...         writer.write(penstock.example({"image": image, "label": label}))
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._native = _engine.TFRecordWriter(os.fspath(path))
+    def __init__(self, path: str | os.PathLike[str], *, compression: str = "none") -> None:
+        self._native = _engine.TFRecordWriter(os.fspath(path), compression)
         self.path = os.fspath(path)
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
@@ -65,7 +67,7 @@ class TFRecordWriter:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of the file so far."""
+        """Bytes of the file so far; before they are compressed."""
         return int(self._native.bytes_written)
 
     def close(self) -> None:

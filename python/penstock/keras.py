@@ -73,7 +73,7 @@ def feed(
         max_queue_size=max_queue_size,
         **options,
     )
-    return StreamFeed(loader) if loader._endless_or_unknown() else Feed(loader)
+    return StreamFeed(loader) if loader._plan.endless_or_unknown else Feed(loader)
 
 
 # ---- Keras' own dataset, where it has no __len__ -----------------------------------------------
@@ -188,9 +188,9 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
             began, self._began = self._began, False
             if not self._endless:
                 self._end_epoch_if_over()
-            elif began and not self._only_looked() and self._loader._open_epoch is not None:
-                self._loader._call("on_epoch_end")
-                self._loader._publish()
+            elif began and not self._only_looked() and self._loader._epochs.open is not None:
+                self._loader._epochs.call("on_epoch_end")
+                self._loader._epochs.publish()
             self._new_epochs = False
 
     # ---- what it does
@@ -234,7 +234,7 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
         with self._lock:
             now = self._pass
             if now is not None and now.kept is not None and now.taken < len(now.kept):
-                done = now.taken * self._loader._world
+                done = now.taken * self._loader._settings["world"]
                 return {**now.start, "batches": now.start["batches"] + done}
             return self._loader.state()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import numbers
 import os
 import threading
 import weakref
@@ -12,14 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _engine
-from ._arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
+from ._arguments import integer
 from ._crew import Crew
-from ._plan import Plan, check_options, granule_of, hooks_of, length_of, plan_of
+from ._epochs import Epochs
+from ._plan import Plan, length_of, plan_of
+from ._settings import settings_of
 from ._state import read_state, state_of
 from .errors import Closed, InvalidArgument
-
-_MOST_WORKERS = 256
-_LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
 
 
 class Loader:
@@ -46,14 +44,16 @@ class Loader:
         Leave out a last batch that is not full.
     workers : int, optional
         0: batches are made in line, when asked for. n: by n threads, or processes. None: as many
-        as this process may use cores.
+        as this process may use cores, of which as many work as the consumer's pace asks for
+        (of threads with a `timeout`, all).
     use_multiprocessing : bool, optional
         Processes instead of threads. Arrays are gathered by native threads either way, and so is a
         Dataset run that has no Python function in it. None: for a Dataset that has.
     start_method : {"spawn", "forkserver", "fork"}
-    max_queue_size : int
+    max_queue_size : int, optional
         Batches that may be made and not yet taken, beside the one in each worker's hands. A
-        Dataset's own ``prefetch(n)`` counts more.
+        Dataset's own ``prefetch(n)`` counts more. None: 10; for a Dataset, as many as the
+        consumer's pace asks for.
     max_bytes : int, optional
         Bytes of such batches. None: a quarter of the memory that this process may use.
     ordered : bool
@@ -103,7 +103,7 @@ class Loader:
         workers: int | None = None,
         use_multiprocessing: bool | None = None,
         start_method: str = "spawn",
-        max_queue_size: int = 10,
+        max_queue_size: int | None = None,
         max_bytes: int | None = None,
         ordered: bool = True,
         on_error: str = "raise",
@@ -113,105 +113,38 @@ class Loader:
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         plan = source if isinstance(source, Plan) else plan_of(source, batch_size is not None)
-        rank, world = shard_of(shard)
-        batch = integer("batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS)
-        workers = _engine.usable_cores() if workers is None else integer("workers", workers, 0)
-        queue = integer("max_queue_size", max_queue_size, 1, MOST_QUEUED)
-        if workers > _MOST_WORKERS:
-            raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
-        one_of("on_error", on_error, ("raise", "skip", "replace"))
-        one_of("start_method", start_method, ("spawn", "forkserver", "fork"))
-        if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
-            raise InvalidArgument(f"timeout is {timeout!r}; give seconds above 0", "Loader")
-        if max_bytes is None:
-            max_bytes = max(_engine.memory_limit() // 4, 1 << 20)
-        samples = batch_size is not None
-        if collate is not None and not callable(collate):
-            raise InvalidArgument(f"collate is {collate!r}; give a function", "Loader")
-        if collate is not None and not samples:
-            raise InvalidArgument("collate= needs batch_size=: items are whole batches", "Loader")
-        if plan.kind == "columns" and collate is not None:
-            plan.kind = "map"  # its rows, one by one
-        if plan.kind == "stream":
-            if shuffle:
-                raise InvalidArgument(
-                    "a stream cannot be shuffled as a whole: shuffle=True needs an object with "
-                    "__len__ and __getitem__",
-                    "Loader",
-                )
-            if world != 1:
-                raise InvalidArgument(
-                    "a stream is not sharded by index: let the generator of each rank yield its "
-                    "own share",
-                    "Loader",
-                )
-            workers = min(workers, plan.streams)  # a stream has one owner
-        if plan.kind == "plan":
-            check_options(batch_size, shuffle, drop_last, collate, (rank, world), on_error)
-            queue = plan.built.queue or queue
-            if use_multiprocessing is None:
-                use_multiprocessing = plan.built.python
-        mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
-        if workers and (plan.kind == "columns" or (plan.kind == "plan" and not plan.built.python)):
-            mode = "threads"
-        if mode == "processes":
-            from ._launch import check_not_inheriting
-
-            check_not_inheriting()
-            if isinstance(plan.source, _one_shot()):
-                plan.source.__reduce__()
-
         self._plan = plan
-        self._rank, self._world = rank, world
-        self._hooks = () if plan.paused else hooks_of(plan.hooked)
-        self._edited = bool(self._hooks) or plan.paused  # between epochs, by hooks or by the user
-        whole = not samples or collate is not None or hasattr(plan.source, "__getitems__")
-        places = max(workers, 1)
-        if mode == "threads" and timeout is not None:
-            places = min(2 * places + 8, _MOST_WORKERS)  # for those who stand in for stuck threads
-        rows = max(plan.most_rows, batch)
-        self._settings: dict[str, Any] = {
-            "source": plan.kind if plan.begin is None else "listed",
-            "samples": samples,
-            "length": plan.length,
-            "batch_size": batch,
-            "shuffle": bool(shuffle),
-            "seed": integer("seed", seed, 0),
-            "drop_last": bool(drop_last),
-            "rank": rank,
-            "world": world,
-            "workers": workers,
-            "places": places,
-            "streams": plan.streams,
-            "queue": queue,
-            "max_bytes": integer("max_bytes", max_bytes, 1),
-            "ordered": bool(ordered),
-            "on_error": on_error,
-            "retries": integer("retries", retries, 0, (1 << 32) - 1),
-            "timeout": -1.0 if timeout is None else min(float(timeout), _LONGEST_S),
-            "pause": self._edited or plan.kind in ("stream", "listed"),
-            "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
-            "most_rows": rows,
-            "plan": plan.built,
-            "keep_freed_memory": True,
-            "numpy_threshold": 1024,
-        }
-        self._mode = mode
+        self._settings, self._mode = settings_of(
+            plan,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            workers=workers,
+            use_multiprocessing=use_multiprocessing,
+            start_method=start_method,
+            max_queue_size=max_queue_size,
+            max_bytes=max_bytes,
+            ordered=ordered,
+            on_error=on_error,
+            retries=retries,
+            timeout=timeout,
+            collate=collate,
+            shard=shard,
+        )
         self._start_method = start_method
         core_settings = {
             **self._settings,
-            "processes": mode == "processes",
+            "processes": self._mode == "processes",
             "begin": plan.begin,
+            "plan": plan.built,  # a worker process builds its own
         }
         self._core = _engine.Core(core_settings)
-        del self._settings["plan"]  # a worker process builds its own
-        self._crew = Crew(self._core, plan, collate, self._settings, mode, start_method)
+        self._crew = Crew(self._core, plan, collate, self._settings, self._mode, start_method)
+        self._epochs = Epochs(self._core, self._crew, plan, self._mode)
         self._finalizer = weakref.finalize(self, self._crew.close)
         self._lock = threading.RLock()
-        self._serial = 0
         self._resumed = False  # the position was set by restore() or steps(): `for` goes on there
-        self._open_epoch: int | None = None  # whose on_epoch_begin was called, but not its end
-        self._tracker: Any = None
         self._pid = os.getpid()
 
     # ---- iterating -------------------------------------------------------------------------------
@@ -223,17 +156,16 @@ class Loader:
             if self._plan.kind == "plan":
                 epoch = self._core.begin_pass(self._resumed)
             elif (step or self._core.ahead()) and not self._resumed:
-                self._end_epoch()
+                self._epochs.end()
                 self._core.seek(epoch + 1, 0, 0, [])
                 epoch += 1
             self._resumed = False
-            self._begin_epoch(epoch)
-            self._serial += 1
-            return _engine.EpochIterator(self._core, epoch, self._serial, self._finished)
+            self._epochs.begin(epoch)
+            return _engine.EpochIterator(self._core, epoch, self._finished)
 
     def _finished(self, epoch: int) -> None:
         """The last batch of `epoch` was taken, and the next one asked for."""
-        self._end_epoch()
+        self._epochs.end()
 
     def __len__(self) -> int:
         """Batches of an epoch.
@@ -269,24 +201,22 @@ class Loader:
         with self._lock:
             self._enter()
             epoch = self._core.position()[0]
-            self._serial += 1
-            serial = self._serial
-            self._core.set_serial(serial)
+            serial = self._core.begin_iteration()
             self._resumed = True
             if n:
-                self._begin_epoch(epoch)
+                self._epochs.begin(epoch)
         taken_at = epoch
         for _ in range(n):
             batch = self._core.next(epoch, serial)
             while batch is _engine.END:
                 with self._lock:
-                    if serial != self._serial:
-                        return  # another iteration was begun since
+                    if not self._core.is_current(serial):
+                        return  # the place was set from outside
                     if self._is_empty(taken_at):
                         raise InvalidArgument("the source is empty: it gave no batch", "Loader")
-                    self._end_epoch()
+                    self._epochs.end()
                     epoch = self._core.position()[0]
-                    self._begin_epoch(epoch)
+                    self._epochs.begin(epoch)
                 batch = self._core.next(epoch, serial)
             taken_at = epoch
             yield batch
@@ -300,26 +230,14 @@ class Loader:
             return bool(self._core.position()[0] > taken_at + rounds)
         return bool(self._core.position()[0] > taken_at + 1)
 
-    def _endless_or_unknown(self) -> bool:
-        """Whether only running it tells how many batches there are."""
-        if self._plan.kind != "plan":
-            return self._plan.kind == "stream"
-        built = self._plan.built
-        return built.length is None or _engine.ENDLESS in (built.length, built.rounds)
-
     def _foreign(self) -> bool:
         """Whether it belongs to the process that this one was forked from."""
         return self._pid != os.getpid()
 
-    def _pass_of(self, epoch: int) -> int:
-        rounds = self._plan.built.rounds
-        return epoch if rounds == _engine.ENDLESS else epoch // int(rounds)
-
     def _go_to_pass(self, number: int) -> None:
         """For a Dataset: the next ``for`` is this pass, counted from 0."""
         with self._lock:
-            rounds = self._plan.built.rounds
-            epoch = number if rounds == _engine.ENDLESS else number * rounds
+            epoch = self._plan.first_epoch_of(number)
             if not self._resumed and tuple(self._core.position()) != (epoch, 0, 0):
                 self._core.begin_pass(False)
                 self._core.seek(epoch, 0, 0, [])
@@ -339,42 +257,8 @@ class Loader:
                     "once. Give the generator function, and it is called anew each epoch",
                     "Loader",
                 )
-        if self._edited and self._tracker is None and self._mode == "processes":
-            from ._payload import Tracker
-
-            if plan.hooked is not None:
-                self._tracker = Tracker(plan.hooked)
+        self._epochs.watch()
         self._crew.start()
-
-    # ---- epoch hooks -----------------------------------------------------------------------------
-
-    def _begin_epoch(self, epoch: int) -> None:
-        if self._edited and self._open_epoch != epoch:
-            self._end_epoch()
-            self._call("on_epoch_begin")
-            self._publish()
-            self._open_epoch = epoch
-        self._core.begin_epoch()
-
-    def _end_epoch(self) -> None:
-        if self._edited and self._open_epoch is not None:
-            self._open_epoch = None
-            self._call("on_epoch_end")
-
-    def _call(self, hook: str) -> None:
-        if hook in self._hooks:
-            self._core.settle()  # no thread is still reading what the hook may change
-            getattr(self._plan.hooked, hook)()
-
-    def _publish(self) -> None:
-        length = length_of(self._plan)
-        changed = None if self._tracker is None else self._tracker.changes()
-        try:
-            if changed is not None or length != self._crew.length:
-                self._crew.publish(length, changed)
-        finally:
-            if changed is not None:
-                changed.close()
 
     # ---- place -----------------------------------------------------------------------------------
 
@@ -389,6 +273,10 @@ class Loader:
             return state
         return state_of(self._core, self._settings, length_of(self._plan))
 
+    def _check_plan_state(self, state: Any) -> None:
+        self._core.check_open()
+        self._core.check_plan_state(_plan_json(state))
+
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken.
 
@@ -400,12 +288,12 @@ class Loader:
         """
         if self._plan.kind == "plan":
             with self._lock:
-                self._core.restore_plan(json.dumps(state))  # or it refuses, and nothing has changed
-                self._serial += 1
-                self._core.set_serial(self._serial)
+                self._core.restore_plan(_plan_json(state))  # or it refuses, and nothing has changed
+                self._core.end_iteration()
                 self._resumed = True
             return
-        epoch, batches, ahead = read_state(state, self.state(), self._rank, self._world)
+        rank, world = self._settings["rank"], self._settings["world"]
+        epoch, batches, ahead = read_state(state, self.state(), rank, world)
         if not self._plan.replayable:
             raise InvalidArgument(
                 f"{self._plan.title} is a generator that runs already and cannot be brought back "
@@ -414,15 +302,13 @@ class Loader:
             )
         with self._lock:
             indexed = self._settings["source"] in ("map", "columns")
-            self._serial += 1
-            self._core.set_serial(self._serial)
+            self._core.end_iteration()
             if indexed:
                 self._core.seek(epoch, batches, 0, ahead)
             else:
                 self._core.seek(epoch, 0, batches, [batches + step for step in ahead])
             self._resumed = True
-            if self._open_epoch != epoch:
-                self._open_epoch = None
+            self._epochs.moved_to(epoch)
 
     # ---- looking ---------------------------------------------------------------------------------
 
@@ -435,7 +321,10 @@ class Loader:
             ``delivered``, ``skipped``, ``replaced``, ``restarts`` (counts), ``losses`` (a list of
             (epoch, index, reason)), ``wait_share`` (of the consumer's time, spent waiting),
             ``copies_avoided``, ``copies`` and ``bytes_copied`` by reason, and more; times are in
-            nanoseconds. ``workers`` has the same per worker.
+            nanoseconds. ``workers`` has the same per worker. ``stages`` lists the stages of what
+            workers run, ``stream_stages`` those of a Dataset's stream: ``stage``, ``ns`` of its
+            own, and ``rows``. ``active_workers`` make batches now, ``queue_size`` batches may
+            be made ahead.
         """
         stats: dict[str, Any] = self._core.stats()
         spent = stats["wait_ns"] + stats["busy_ns"]
@@ -492,12 +381,13 @@ class Loader:
         self.close()
 
 
+def _plan_json(state: Any) -> str:
+    try:
+        return json.dumps(state)
+    except (TypeError, ValueError):
+        raise InvalidArgument("this is no state of a Loader: it is no JSON", "restore") from None
+
+
 def _write(path: str | os.PathLike[str], text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _one_shot() -> type:
-    from .streams import OneShot
-
-    return OneShot

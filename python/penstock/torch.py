@@ -22,13 +22,14 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
 from ._arguments import MOST_QUEUED
+from ._torch_alias import Aliased, alias
 from ._torch_line import Line
 from ._torch_order import Order
 from ._torch_types import STANDARD_COLLATE, converted, tensors_of
 from .errors import Closed, InvalidArgument
 from .loader import Loader
 
-__all__ = ["DataLoader"]
+__all__ = ["Aliased", "DataLoader", "alias"]
 
 _STATE_VERSION = 1
 # How the engine begins to say that the samples of a batch cannot be rows of the same arrays.

@@ -1,5 +1,5 @@
 // Any bytes as a TFRecord file: the index covers them, and what is read from it is sound, or lost
-// and counted.
+// and counted; read from the front, and inflated, it is the same.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -8,9 +8,39 @@
 
 #include "cpp/io/tfrecords.h"
 #include "fuzz/require.h"
+#include "penstock/io/record_stream.h"
+#include "penstock/io/tfrecord_framing.h"
 #include "penstock/io/tfrecord_survey.h"
 
 using namespace penstock;
+
+namespace {
+
+Gained read_stream(TFRecords& world, const std::string& path, Compression compression,
+                   size_t most) {
+  RecordStream records(
+      std::make_shared<StreamFiles>(world.pool, std::vector{path}, std::vector{compression}),
+      "tfrecord", tfrecord_framing());
+  records.begin();
+  Gained gained;
+  while (const size_t count = records.read(most)) {
+    REQUIRE(count <= most);
+    auto failure = records.failures().begin();
+    for (size_t i = 0; i < count; ++i) {
+      const std::span<const std::byte> bytes = records.row(i).bytes;
+      if (failure != records.failures().end() && failure->row == i) {
+        ++gained.lost_records;
+        gained.lost_bytes += failure->bytes;
+        REQUIRE(bytes.empty() && !std::string(records.error_of(*failure++).what()).empty());
+      } else {
+        gained.payloads.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      }
+    }
+  }
+  return gained;
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TFRecords world;
@@ -35,9 +65,25 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   REQUIRE(gained.payloads.size() + gained.lost_records == index.size());
   REQUIRE(gained.lost_records >= index.damaged().size());
 
-  const TFRecordSurvey survey = survey_tfrecord(*world.files->open("file"));
-  REQUIRE(survey.records == gained.payloads.size() && survey.file_bytes == size);
-  REQUIRE(survey.lost_places == gained.lost_records && survey.lost_bytes == gained.lost_bytes);
+  const TFRecordSurvey survey = survey_tfrecord(world.files, "file");
+  if (survey.compression == Compression::kNone) {  // as far as its first bytes tell
+    REQUIRE(survey.records == gained.payloads.size() && survey.file_bytes == size);
+    REQUIRE(survey.lost_places == gained.lost_records && survey.lost_bytes == gained.lost_bytes);
+  }
+
+  (*world.files)["small"] = compressed((*world.files)["file"], Compression::kZlib);
+  for (size_t most : {1, 64}) {
+    for (auto [path, compression] :
+         {std::pair("file", Compression::kNone), {"small", Compression::kZlib}}) {
+      const Gained stream = read_stream(world, path, compression, most);
+      REQUIRE(stream.payloads == gained.payloads);
+      REQUIRE(stream.lost_records == gained.lost_records);
+      REQUIRE(stream.lost_bytes == gained.lost_bytes);
+    }
+  }
+  // As if they were compressed: whatever comes, it ends.
+  REQUIRE(read_stream(world, "file", Compression::kGzip, 64).payloads ==
+          read_stream(world, "file", Compression::kGzip, 3).payloads);
 
   world.write("again", gained.payloads);
   Gained again = read_all(world.open({"again"}));

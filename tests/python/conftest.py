@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from launching import Answers
 from leftovers import remains
 
 # Dying workers are reaped and joined by threads of the engine: give those a moment.
@@ -28,3 +29,11 @@ def nothing_left_behind() -> Iterator[None]:
         left = remains() - before
     if left:
         pytest.fail("left behind:\n  " + "\n  ".join(sorted(left)), pytrace=False)
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    """A pipe that worker processes started by hand answer into."""
+    pipe = Answers()
+    yield pipe
+    pipe.close()

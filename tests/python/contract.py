@@ -62,7 +62,9 @@ def each(fast: Sequence[Mode] = FAST, slow: Sequence[Mode] = SLOW) -> Any:
 def assert_same(one: Any, other: Any, where: str = "value") -> None:
     """Equal in type, structure, dtype, shape and every bit."""
     assert type(one) is type(other), f"{where}: {type(one)} and {type(other)}"
-    if isinstance(one, np.ndarray):
+    if isinstance(one, penstock.Ragged):
+        assert_same(one.to_list(), other.to_list(), where)
+    elif isinstance(one, np.ndarray):
         assert one.dtype == other.dtype, f"{where}: {one.dtype} and {other.dtype}"
         assert one.shape == other.shape, f"{where}: {one.shape} and {other.shape}"
         if one.dtype.hasobject:
@@ -81,6 +83,27 @@ def assert_same(one: Any, other: Any, where: str = "value") -> None:
         assert_same(vars(one), vars(other), where)
     else:
         assert one == other or (one != one and other != other), f"{where}: {one!r} and {other!r}"
+
+
+def options(mode: Mode) -> dict[str, Any]:
+    """Of a Dataset's `build`, where Python functions are processes' otherwise."""
+    return {"use_multiprocessing": False, **mode.options}
+
+
+def plain(batch: Any) -> Any:
+    """A batch as something that `==` compares."""
+    if isinstance(batch, dict):
+        return {key: plain(value) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return [plain(value) for value in batch]
+    if isinstance(batch, penstock.Ragged):
+        return [plain(value) for value in batch.to_list()]
+    return batch.tolist() if isinstance(batch, (np.ndarray, np.generic)) else batch
+
+
+def passed(feed: Any) -> list[Any]:
+    """The batches of the next pass."""
+    return [plain(batch) for batch in feed]
 
 
 def epochs(feed: penstock.Loader, count: int) -> list[list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -121,6 +122,23 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
+SLOW_S = 0.002
+
+
+def added_one(number: Any) -> Any:
+    return number + 1
+
+
+def slow(number: Any) -> Any:
+    time.sleep(SLOW_S)
+    return number
+
+
+def slow_odd(number: Any) -> bool:
+    time.sleep(SLOW_S)
+    return bool(number % 2)
+
+
 def is_odd(number: Any) -> bool:
     return bool(number % 2)
 
@@ -161,3 +179,72 @@ def pid(value: Any) -> str:
 
 def always(value: Any) -> bool:
     return True
+
+
+def sums(carry: Any, number: Any) -> Any:
+    return carry + number, {"sum": carry + number, "draw": penstock.rng().integers(1 << 40)}
+
+
+def keeps_all_and_lengthens(carry: dict[str, Any], number: Any) -> Any:
+    """Of every kind of leaf something, and mutated in place."""
+    carry["seen"][int(number) % 3] += 1
+    carry["text"] += "x" * int(number % 2)
+    carry["list"] = np.append(carry["list"][-4:], number)
+    return carry, {"seen": carry["seen"], "text": carry["text"], "sum": carry["list"].sum()}
+
+
+def so_many(number: Any) -> penstock.Dataset:
+    return penstock.Dataset.range(100 * number, 100 * number + number % 4).shuffle(seed=1)
+
+
+def drawn_and_odd(number: Any) -> penstock.Dataset:
+    return penstock.Dataset.range(number).map(drawn).filter(is_odd).batch(2)
+
+
+def refuses_seven_datasets(number: Any) -> penstock.Dataset:
+    return penstock.Dataset.range(int(refuses_seven(number)), int(number) + 2)
+
+
+def carries_but_seven(carry: Any, number: Any) -> Any:
+    return carry + refuses_seven(number), carry
+
+
+def remainder(number: Any) -> Any:
+    return number % 5
+
+
+def endless_shuffle(number: Any) -> penstock.Dataset:
+    return penstock.Dataset.range(9).filter(always).shuffle(seed=1)
+
+
+class Meets:
+    """Returns once so many processes were here: files in a folder say which."""
+
+    def __init__(self, folder: str, wanted: int) -> None:
+        self.folder = folder
+        self.wanted = wanted
+
+    def __call__(self, number: Any) -> dict[str, Any]:
+        name = f"{os.getpid()}-{threading.get_ident()}"
+        open(os.path.join(self.folder, name), "w").close()
+        ends = time.monotonic() + 20
+        while len(os.listdir(self.folder)) < self.wanted and time.monotonic() < ends:
+            time.sleep(0.001)
+        return {"n": number, "pid": os.getpid()}
+
+
+def has_odd_number(element: dict[str, Any]) -> bool:
+    return bool(element["n"] % 2)
+
+
+class LosesOne(Exception):
+    """That cannot be unpickled."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"{text} {number}")
+
+
+def refuses_in_its_own_way(number: Any) -> Any:
+    if number % 10 == 7:
+        raise LosesOne(int(number), "not")
+    return number

@@ -5,12 +5,10 @@ test_keras.py runs ``python keras_child.py`` for every backend; one line per che
 
 from __future__ import annotations
 
-import inspect
+import itertools
 import os
-import sys
-import time
-import traceback
 import warnings
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -20,98 +18,16 @@ import numpy as np
 import pytest
 
 import penstock
-
-
-class Batches:
-    """Batch i holds the number i; what the workers know of the parent's hooks is in it as well.
-
-    No PyDataset, so that worker processes start without Keras; `KerasBatches` is one.
-    """
-
-    def __init__(self, length=10, form="xy", rows=4):
-        self.length = length
-        self.form = form
-        self.rows = rows
-        self.ended = 0
-        self.begun = 0
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        x = np.full((self.rows, 3), index, "float32")
-        x[:, 1] = self.ended
-        x[:, 2] = self.begun
-        y = np.full((self.rows, 1), index % 2, "float32")
-        if self.form == "x":
-            return (x,)
-        if self.form == "weights":
-            return x, y, np.full((self.rows,), float(index == 3), "float32")
-        if self.form == "dict":
-            return {"a": x, "b": 2 * x}, y
-        return x, y
-
-    def on_epoch_begin(self):
-        self.begun += 1
-
-    def on_epoch_end(self):
-        self.ended += 1
-
-
-class KerasBatches(keras.utils.PyDataset):
-    def __init__(self, **options):
-        super().__init__(workers=7, use_multiprocessing=True)  # of Keras': not used
-        self.batches = Batches(**options)
-        self.ended = 0
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        x, y = self.batches[index]
-        x[:, 1] = self.ended
-        return x, y
-
-    def on_epoch_end(self):
-        self.ended += 1
-
-
-class Recorder(keras.layers.Layer):
-    """Notes every batch that comes by; the model that has it runs eagerly."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def call(self, x):
-        if isinstance(x, keras.KerasTensor):
-            return x
-        try:
-            first = np.asarray(keras.ops.convert_to_numpy(x))[0]
-        except Exception:  # no numbers: the model is being built
-            return x
-        self.seen.append(tuple(int(v) for v in first))
-        return x
-
-
-def model_of(recorder=None):
-    layers = [] if recorder is None else [recorder]
-    dense = keras.layers.Dense(1, kernel_initializer="zeros", bias_initializer="ones")
-    model = keras.Sequential([*layers, dense])
-    eager = recorder is not None
-    model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse", run_eagerly=eager)
-    return model
-
+from keras_checks import main
+from keras_datasets import Batches
+from keras_models import KerasBatches, Recorder, indices, model_of
+from penstock import _notes
 
 WORKERS = [
     {"workers": 0},
     {"workers": 2},
     {"workers": 2, "use_multiprocessing": True},
 ]
-
-
-def indices(recorder):
-    return [row[0] for row in recorder.seen]
 
 
 def fit_sees_every_batch_once_an_epoch():
@@ -384,17 +300,18 @@ def an_exception_says_where_it_was_raised():
         for index in range(5):
             yield Broken()[index]
 
-    if sys.version_info < (3, 11) or keras.backend.backend() == "tensorflow":
-        return  # no notes there; TensorFlow makes its own error of the text
-    for source in (Broken(), batches):
+    if keras.backend.backend() == "tensorflow":
+        return  # which makes its own error of the text
+    for source, native in itertools.product((Broken(), batches), {_notes.NATIVE, False}):
         with (
             penstock.keras.feed(source, workers=2) as feed,
+            mock.patch.object(_notes, "NATIVE", native),  # False: as in Python 3.10
             pytest.raises(KeyError, match="number four") as raised,
         ):
             model_of().fit(feed, verbose=0)
-        (note,) = raised.value.__notes__
-        assert "epoch 0, index 4" in note, note
-        assert "in __getitem__" in note, note
+        said = raised.value.__notes__[0] if native else str(raised.value)
+        assert "epoch 0, index 4" in said, said
+        assert "in __getitem__" in said, said
 
 
 def nothing_to_feed_is_an_error_that_says_so():
@@ -423,27 +340,5 @@ def a_generator_restores_after_its_last_batch():
     assert indices(recorder) == [0, 1, 2, 3], recorder.seen
 
 
-def checks():
-    found = [
-        value
-        for value in globals().values()
-        if inspect.isfunction(value)
-        and value.__module__ == "__main__"
-        and not inspect.signature(value).parameters
-        and value is not checks
-    ]
-    return {check.__name__: check for check in found}
-
-
 if __name__ == "__main__":
-    assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
-    print("PASSED start", flush=True)
-    for name in sys.argv[1:] or checks():
-        began = time.monotonic()
-        try:
-            checks()[name]()
-        except BaseException as error:
-            traceback.print_exc()
-            print(f"FAILED {name}: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
-        else:
-            print(f"PASSED {name} {time.monotonic() - began:.1f}", flush=True)
+    main(globals())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
 import pty
@@ -116,14 +117,42 @@ def test_damage_as_json(damaged, capsys):
 
 
 def test_a_file_of_another_kind_is_said_to_be_one(tmp_path, capsys):
-    import gzip
-
     (tmp_path / "zipped").write_bytes(gzip.compress(b"x" * 1000))
     (tmp_path / "text").write_text("no records\n" * 100)
     code, said, _ = run(capsys, "verify", tmp_path / "zipped", tmp_path / "text")
     assert code == 1
-    assert f"{tmp_path / 'zipped'}: it is compressed by gzip" in said
+    assert f"{tmp_path / 'zipped'}: record 0 at byte 0: 1000 bytes lost" in said
     assert f"{tmp_path / 'text'}: it is no TFRecord file" in said
+
+
+def test_compressed_files_are_looked_at_like_any(damaged, tmp_path, capsys):
+    (tmp_path / "small").write_bytes(gzip.compress(damaged.read_bytes()))
+    assert run(capsys, "verify", tmp_path / "small")[0] == 1
+    expected = run(capsys, "verify", "--json", damaged)[1]
+    found = json.loads(run(capsys, "verify", "--json", tmp_path / "small")[1])
+    (plain,), (small,) = json.loads(expected)["files"], found["files"]
+    assert {**small, "path": "", "file_bytes": 0} == {**plain, "path": "", "file_bytes": 0}
+    cut = (tmp_path / "small").read_bytes()[:-10]
+    (tmp_path / "cut").write_bytes(cut)
+    code, said, _ = run(capsys, "verify", tmp_path / "cut")
+    assert code == 1
+    assert "the file ends too early" in said
+
+
+def test_convert_reads_and_writes_compressed_files(tmp_path, capsys):
+    payloads = samples(50)
+    plain = write(tmp_path / "plain", payloads)
+    small = tmp_path / "small.tfrecord.gz"
+    assert run(capsys, "convert", plain, small)[0] == 0
+    assert gzip.decompress(small.read_bytes()) == plain.read_bytes()
+    code, said, _ = run(capsys, "inspect", small)
+    assert code == 0
+    assert "50 of 50 records are tf.Examples" in said
+    assert run(capsys, "convert", "--shards", "2", small, tmp_path / "two.tfrecord.gz")[0] == 0
+    for number in range(2):
+        shard = tmp_path / f"two-0000{number}-of-00002.tfrecord.gz"
+        assert shard.read_bytes()[:2] == b"\x1f\x8b"
+        assert records(shard) == payloads[number::2]
 
 
 def test_an_empty_file_has_no_damage(tmp_path, capsys):

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock
 import tfrecord_functions as functions
-from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, each
+from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options
 from penstock import Dataset
 
 FILES, EACH = 4, 23
 TOTAL = FILES * EACH
 FEATURES = {"image": penstock.bytes(), "label": penstock.int64()}
-
-
-def options(mode: Mode) -> dict[str, Any]:
-    return {"use_multiprocessing": False, **mode.options}
 
 
 def image(number):

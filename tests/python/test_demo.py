@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,20 @@ def test_the_pipeline_covers_the_epoch_with_batches_as_the_sequences(images, rec
                 assert x.max() <= 1
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == sorted(labels)
+
+
+@pytest.mark.parametrize("row", ["actors", "loop", "predict"])
+def test_an_example_makes_a_line_of_the_closing_table(images, row):
+    pytest.importorskip("jax")
+    import asynchronous
+
+    line = asynchronous.ROWS[row]()
+    wanted = {
+        "actors": r"a pole balanced for \d+ steps, after 60 updates for \d+ of 200",
+        "loop": r"N = 20: \d+ us a step, loss .* of the unknown right",
+        "predict": r"id \d+: a \d, taken for a \d, ...; \{.*'rows': 1797\}",
+    }[row]
+    assert re.fullmatch(wanted, line)
 
 
 def test_the_sequence_imports_neither_penstock_nor_a_framework():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 import penstock
 from contract import SPAWN, Mode, each
 from datasets import Items
-from faults import Deadly, right, run
+from faults import Deadly, Slow, die, right, run, wait_until, worker_pids
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -98,6 +100,43 @@ def test_a_worker_that_dies_three_times_before_it_is_ready_says_what_it_said(mod
     assert "exited with 7" in text
     assert "the last words of the worker" in text
     assert "and from below" in text
+
+
+class DiesAtStart(Slow):
+    """A worker that starts while `folder`/armed is there dies, `times` times."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__(800, 4, 0.002)
+        self.folder, self.times = folder, times
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__ = state
+        if (self.folder / "armed").exists():
+            starts = [name for name in os.listdir(self.folder) if name != "armed"]
+            if len(starts) < self.times:
+                (self.folder / str(os.getpid())).touch()
+                die("SIGKILL")
+
+
+@each((Mode(2, "fork"),), (SERVER,))
+@pytest.mark.parametrize("times", [6, 1000])
+def test_workers_killed_as_they_come_while_others_deliver(times, mode, tmp_path):
+    with penstock.Loader(DiesAtStart(tmp_path, times), **mode.options) as feed:
+        iterator = iter(feed)
+        batches = []
+        while not all(worker["tickets"] for worker in feed.stats()["workers"]):
+            batches.append(next(iterator))
+        (tmp_path / "armed").touch()
+        os.kill(worker_pids(feed)[0], signal.SIGKILL)
+        if times == 6:
+            batches += iterator
+            assert right(batches, 800)
+            wait_until(lambda: feed.stats()["restarts"] == 7)
+        else:
+            with pytest.raises(penstock.WorkerLost, match="before their first batch"):
+                while True:
+                    list(feed)
+            assert len(os.listdir(tmp_path)) == 1 + 10
 
 
 def test_a_module_that_workers_cannot_import_is_an_error_that_says_so(tmp_path):

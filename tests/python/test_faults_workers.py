@@ -103,6 +103,24 @@ def test_what_always_kills_in_getitems_is_passed_over(collate, mode, tmp_path):
         assert (0, 5) in [loss[:2] for loss in feed.stats()["losses"]]
 
 
+def indices_of(samples):
+    return [index for _, index, _ in samples]
+
+
+@each((TWO,), ())
+def test_a_deadly_sample_of_a_large_batch_takes_no_other_along(mode, tmp_path):
+    """A batch that is collated is one worker's, however many rows it has."""
+    with penstock.Loader(
+        Deadly(tmp_path, {5, 130}, times=1000, length=200, width=3),
+        batch_size=200,
+        on_error="skip",
+        collate=indices_of,
+        **mode.options,
+    ) as feed:
+        assert list(feed) == [[index for index in range(200) if index not in (5, 130)]]
+        assert sorted(loss[:2] for loss in feed.stats()["losses"]) == [(0, 5), (0, 130)]
+
+
 class DeadlyCollate:
     def __call__(self, samples):
         if 5 in [index for _, index in samples]:

@@ -1,67 +1,38 @@
-"""penstock.keras, with every backend of Keras that is installed; the checks are in keras_child."""
+"""penstock.keras, and Keras models in train.Loop, with every backend of Keras that is installed.
+
+The checks are in keras_child and keras_loop_child.
+"""
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-CHILD = Path(__file__).with_name("keras_child.py")
-BACKENDS = ("jax", "torch", "tensorflow")
-MOST_S = 300
+from keras_checks import BACKENDS, MOST_S, missing, names_in, run
+
+CHILDREN = {
+    name: Path(__file__).with_name(name) for name in ("keras_child.py", "keras_loop_child.py")
+}
+CHECKS = [(name, check) for name, path in CHILDREN.items() for check in ["start", *names_in(path)]]
 
 pytestmark = pytest.mark.timeout(MOST_S + 20)
 
 
-def names_of_checks() -> list[str]:
-    """All functions without parameters, read and not imported: that would choose a backend."""
-    tree = ast.parse(CHILD.read_text())
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return [f.name for f in functions if not f.args.args and f.name != "checks"]
-
-
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, dict[str, str]]:
+def outcomes() -> dict[tuple[str, str], dict[str, str]]:
     return {}
 
 
-def run(backend: str) -> dict[str, str]:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        done = subprocess.run(
-            [sys.executable, str(CHILD)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=MOST_S,
-            check=False,
-        )
-        said, errors, end = done.stdout, done.stderr, f"exit code {done.returncode}"
-    except subprocess.TimeoutExpired as late:
-        said = (late.stdout or b"").decode()
-        errors = (late.stderr or b"").decode()
-        end = f"not done after {MOST_S} s"
-    found = {"": f"{end}; it said:\n{said}\n{errors[-4000:]}"}
-    for line in said.splitlines():
-        word, _, rest = line.partition(" ")
-        if word in ("PASSED", "FAILED"):
-            name = rest.split()[0].rstrip(":")
-            found[name] = word if word == "PASSED" else f"{rest}\n{errors[-4000:]}"
-    return found
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("check", ["start", *names_of_checks()])
-def test_feed(backend: str, check: str, outcomes: dict[str, dict[str, str]]) -> None:
-    for module in ("keras", backend):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"could not import '{module}'")
-    if backend not in outcomes:
-        outcomes[backend] = run(backend)
-    result = outcomes[backend].get(check, outcomes[backend][""])
+@pytest.mark.parametrize(("child", "check"), CHECKS)
+def test_keras(
+    backend: str, child: str, check: str, outcomes: dict[tuple[str, str], dict[str, str]]
+) -> None:
+    if missing(backend) is not None:
+        pytest.skip(f"could not import '{missing(backend)}'")
+    if (child, backend) not in outcomes:
+        outcomes[child, backend] = run(CHILDREN[child], backend)
+    found = outcomes[child, backend]
+    result = found.get(check, found[""])
     assert result == "PASSED", result

@@ -184,22 +184,6 @@ def test_after_a_break_the_next_for_is_the_next_epoch(mode):
 
 
 @each(KINDS, ())
-def test_an_iterator_is_over_once_another_one_is_made(mode):
-    with penstock.Loader(Items(6), **mode.options) as feed:
-        first = iter(feed)
-        assert next(first)[1] == 0
-        second = iter(feed)
-        assert next(second)[1] == 0
-        assert list(first) == []
-        assert [index for _, index in second] == [1, 2, 3, 4, 5]
-        stepping = feed.steps(5)
-        assert next(stepping)[1] == 0
-        assert [index for _, index in feed] == [1, 2, 3, 4, 5]
-        assert list(stepping) == []
-        assert feed.epoch == 3
-
-
-@each(KINDS, ())
 def test_a_finished_iterator_stays_finished(mode):
     with penstock.Loader(Items(2), **mode.options) as feed:
         iterator = iter(feed)

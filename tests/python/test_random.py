@@ -14,30 +14,7 @@ import numpy as np
 import pytest
 
 from penstock import _engine
-
-MASK = 0xFFFFFFFF
-
-
-def philox(counter, key):
-    """Philox 4x32-10, straight from the paper."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK, (p0 >> 32) ^ c3 ^ k1, p0 & MASK
-        k0, k1 = (k0 + 0x9E3779B9) & MASK, (k1 + 0xBB67AE85) & MASK
-    return c0, c1, c2, c3
-
-
-def words_at(seed, epoch, index, operation, count):
-    def split(n):
-        return n & MASK, n >> 32
-
-    key = philox((*split(seed), *split(epoch)), (0, 0x70656E73))[:2]
-    words = []
-    for block in range(-(-count // 4)):
-        words += philox((block, operation, *split(index)), key)
-    return words[:count]
+from reference_random import words_at
 
 
 @pytest.fixture(autouse=True)

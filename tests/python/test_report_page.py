@@ -77,6 +77,8 @@ window.addEventListener('load', () => setTimeout(() => {
     events: Number(canvas.dataset.events),
     legend: texts('#legend li'),
     stages: texts('#stages tbody th[scope=row]'),
+    chain: texts('#chain tbody th[scope=row]'),
+    chain_cells: texts('#chain tbody td.number'),
     worker_rows: texts('#workers tbody tr').length,
     losses: texts('#losses td.text'),
     scripts: document.scripts.length,
@@ -173,7 +175,7 @@ def test_every_lane_is_drawn(seen: dict[str, Any]) -> None:
     assert len([name for name in seen["lanes"] if name != "batches ready"]) == lanes
     assert seen["events"] >= BATCHES
     assert all(share > 0.05 for share in seen["painted"][:lanes]), seen["painted"]
-    assert "user code" in seen["legend"]
+    assert "making batches" in seen["legend"]
     assert "training step" in seen["legend"]
 
 
@@ -194,6 +196,11 @@ def test_the_figures_are_those_of_stats(
     assert seen["verdict"].endswith(".")
     assert seen["worker_rows"] == WORKERS
     assert {"waiting for a batch", "training step", "user code", "hand-over"} <= set(seen["stages"])
+    assert seen["chain"] == [stage["stage"] for stage in page[1]["stages"]]
+    assert "__getitem__" in seen["chain"]
+    assert len(seen["chain_cells"]) == 5 * len(seen["chain"])
+    # Workers go on, ahead of the consumer, between the page and stats().
+    assert BATCHES <= int(seen["chain_cells"][4]) <= page[1]["stages"][0]["rows"]
 
 
 def test_nothing_is_requested_and_nothing_goes_wrong(seen: dict[str, Any]) -> None:

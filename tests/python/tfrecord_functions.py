@@ -23,3 +23,11 @@ def refuses_third(sample: dict[str, Any]) -> dict[str, Any]:
 
 def bytes_of(record: bytes) -> int:
     return len(record)
+
+
+def refuses_nothing(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
+def is_even(sample: dict[str, Any]) -> bool:
+    return bool(sample["label"] % 2 == 0)

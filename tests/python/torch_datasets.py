@@ -1,4 +1,4 @@
-"""Datasets for test_torch: worker processes import this and no test tools."""
+"""Datasets for the tests of penstock.torch: worker processes import this and no test tools."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "penstock/base/error.h"
+#include "penstock/base/huge_pages.h"
 #include "penstock/base/os.h"
 
 #ifndef MADV_POPULATE_READ  // headers older than Linux 5.14
@@ -137,9 +138,7 @@ void forbid_shrinking(int fd) {
 void* reserve_mapping(int fd_or_minus1, size_t bytes, bool shared) {
   int flags = MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE);
   if (fd_or_minus1 < 0) flags |= MAP_ANONYMOUS;
-  void* address =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, std::max(fd_or_minus1, -1), 0);
-  return address == MAP_FAILED ? nullptr : address;
+  return map_for_huge_pages(bytes, PROT_READ | PROT_WRITE, flags, std::max(fd_or_minus1, -1));
 }
 
 void unmap(void* address, size_t bytes) {

@@ -103,13 +103,11 @@ const Page = (function () {
   }
 
   // ---- tables -------------------------------------------------------------------------------
-  function fill_stages() {
-    const columns = [{name: 'stage'}, {name: 'share'}, {name: '', number: true}, {name: 'per batch', number: true}, {name: 'total', number: true}];
-    $('stages').append(header(columns));
-    const groups = [
-      ['The model', a.consumer_stages, ['--wait', '--step']],
-      [data.workers.length === 1 ? 'The worker' : 'The workers, together', a.worker_stages, ['--user', '--hand', '--ticket', '--slot']],
-    ];
+  // Stages with bars of their shares; colours and further columns are each group's and the caller's.
+  function fill_shares(id, more, groups) {
+    const columns = [{name: 'stage'}, {name: 'share'}, {name: '', number: true}, {name: 'per batch', number: true}, {name: 'total', number: true}]
+      .concat(more.map(([title]) => ({name: title, number: true})));
+    $(id).append(header(columns));
     groups.forEach(([name, stages, colours]) => {
       const body = element('tbody', 'group');
       const title = element('tr');
@@ -125,15 +123,30 @@ const Page = (function () {
         const track = element('div', 'bar-track');
         const filled = element('div', 'bar-fill');
         filled.style.width = (stage.share * 100).toFixed(2) + '%';
-        filled.style.background = 'var(' + colours[i] + ')';
+        filled.style.background = 'var(' + colours[i % colours.length] + ')';
         track.append(filled);
         bar.append(track);
         row.append(label, bar, element('td', 'number', percent(stage.share)),
           element('td', 'number', duration(stage.per_batch_ms * 1e3)), element('td', 'number', duration(stage.seconds * 1e6)));
+        more.forEach(([, text]) => row.append(element('td', 'number', text(stage))));
         body.append(row);
       });
-      $('stages').append(body);
+      $(id).append(body);
     });
+  }
+
+  function fill_stages() {
+    const workers = data.workers.length === 1 ? 'The worker' : 'The workers, together';
+    fill_shares('stages', [], [
+      ['The model', a.consumer_stages, ['--wait', '--step']],
+      [workers, a.worker_stages, ['--user', '--hand', '--ticket', '--slot']],
+    ]);
+    const chain = [[workers, data.chain, ['--user']], ['The thread of the stream', data.stream, ['--hand']]]
+      .filter((group) => group[1].length > 0);
+    if (chain.length === 0) return;
+    $('chain-card').hidden = false;
+    const per_row = (stage) => stage.rows > 0 ? duration(stage.seconds * 1e6 / stage.rows) : '';
+    fill_shares('chain', [['per row', per_row], ['rows', (stage) => number(stage.rows)]], chain);
   }
 
   const REASONS = {
@@ -158,12 +171,12 @@ const Page = (function () {
 
     const us = (ns) => duration(ns / 1e3);
     table('workers',
-      ['worker', 'id', 'tickets', 'samples', 'user code', 'hand-over', 'wait: ticket', 'wait: room', 'bytes', 'page faults', 'errors', 'replaced']
+      ['worker', 'id', 'tickets', 'samples', 'busy', 'wait: ticket', 'wait: room', 'bytes', 'page faults', 'errors', 'replaced']
         .map((name, i) => ({name: name, number: i > 0})),
       data.workers.map((worker) => {
         const f = worker.figures;
         return [worker.name, worker.pid ? worker.kind + ' ' + worker.pid : worker.kind, number(f.tickets), number(f.samples), us(f.busy_ns),
-          us(f.hand_over_ns), us(f.wait_ticket_ns), us(f.wait_slot_ns), bytes(f.bytes), number(f.page_faults), number(f.errors), number(f.deaths)];
+          us(f.wait_ticket_ns), us(f.wait_slot_ns), bytes(f.bytes), number(f.page_faults), number(f.errors), number(f.deaths)];
       }), 'No workers.');
 
     if (data.losses.length > 0) {
@@ -178,6 +191,7 @@ const Page = (function () {
     const facts = [
       ['Mode', data.mode], ['Batch size', data.batch_size ? number(data.batch_size) : 'an item is a batch'],
       ['Queue', number(data.queue_size) + ' batches' + (data.max_bytes ? ', ' + bytes(data.max_bytes) : '')],
+      ['Workers that make batches', data.active_workers ? number(data.active_workers) : 'all'],
       ['Cores', data.cores ? number(data.cores) : 'unknown'], ['Epochs finished', number(consumer.epochs)],
       ['Retried', number(consumer.retried)], ['Given to another worker', number(consumer.reissued)], ['Timeouts', number(consumer.timeouts)],
     ].concat(data.facts);

@@ -7,8 +7,7 @@
   const KINDS = [
     // css variable, what it is called; in the order of TraceKind
     null,
-    ['--user', 'user code'],
-    ['--hand', 'hand-over and copies'],
+    ['--user', 'making batches'],
     ['--ticket', 'waiting for a ticket'],
     ['--slot', 'waiting for room'],
     ['--wait', 'model waits for a batch'],
@@ -16,7 +15,10 @@
     ['--event', 'worker replaced'],
     ['--event', 'error'],
   ];
-  const RESTART = 7;  // this kind and those after it are moments
+  const MAKING = 1;
+  const NO_TICKET = 2;
+  const STEP = 5;
+  const RESTART = 6;  // this kind and those after it are moments
 
   // A column of pixels in a lane is filled to the height of the share of its time that each kind took.
   // So what is too short to be seen adds up to what it is, and a zoomed-in ticket is a solid block.
@@ -67,7 +69,7 @@
     if (data.depth.length) place('batches ready', height - DEPTH - GAP / 2, 18, '');
     const seen = new Set();
     lanes.forEach((lane) => lane.events.forEach((event) => seen.add(event[0])));
-    [5, 6, 1, 2, 3, 4, 7, 8].filter((kind) => seen.has(kind)).forEach((kind) => {
+    [4, STEP, MAKING, NO_TICKET, 3, RESTART, 7].filter((kind) => seen.has(kind)).forEach((kind) => {
       const item = element('li');
       const swatch = element('span', 'swatch');
       swatch.style.background = 'var(' + KINDS[kind][0] + ')';
@@ -95,7 +97,7 @@
     context.fillStyle = colour.lane;
     context.fillRect(0, top, width, LANE);
     const scale = width / (view[1] - view[0]);
-    const shares = new Float32Array(width * 7);
+    const shares = new Float32Array(width * RESTART);
     const marks = [];
     const edges = [];
     let drawn = 0;
@@ -112,11 +114,11 @@
       const weight = span > 0 ? active / span : 0;
       const last = Math.min(width - 1, Math.floor(x1));
       for (let x = Math.max(0, Math.floor(x0)); x <= last; x += 1) {
-        shares[x * 7 + kind] += (Math.min(x1, x + 1) - Math.max(x0, x)) * weight;
+        shares[x * RESTART + kind] += (Math.min(x1, x + 1) - Math.max(x0, x)) * weight;
       }
-      if (x1 - x0 > 8 && (kind === 1 || kind === 6)) edges.push([x0, x1, event]);
+      if (x1 - x0 > 8 && (kind === MAKING || kind === STEP)) edges.push([x0, x1, event]);
     });
-    for (let kind = 1; kind < 7; kind += 1) {
+    for (let kind = 1; kind < RESTART; kind += 1) {
       context.fillStyle = colour.kinds[kind];
       let run = 0;
       let y0 = -1;
@@ -125,8 +127,8 @@
         let low = 0;
         let high = 0;
         if (x < width) {
-          for (let below = 1; below < kind; below += 1) low += shares[x * 7 + below];
-          high = Math.min(1, low + shares[x * 7 + kind]);
+          for (let below = 1; below < kind; below += 1) low += shares[x * RESTART + below];
+          high = Math.min(1, low + shares[x * RESTART + kind]);
         }
         const a0 = Math.round((1 - high) * LANE * 2) / 2;
         const a1 = high > low ? Math.round((1 - low) * LANE * 2) / 2 : a0;
@@ -272,7 +274,7 @@
     const lines = [lane.name + ': ' + (KINDS[kind] ? KINDS[kind][1] : data.kinds[kind])];
     if (kind < RESTART) lines.push(duration(span) + ' from ' + duration(begin));
     else lines.push('at ' + duration(begin));
-    if (kind !== 3) lines.push('epoch ' + epoch + ', step ' + step + (part ? ', part ' + part : ''));
+    if (kind !== NO_TICKET) lines.push('epoch ' + epoch + ', step ' + step + (part ? ', part ' + part : ''));
     if (count > 1) lines.push(number(count) + ' short pieces, ' + duration(active) + ' together');
     return lines.join('\n');
   }

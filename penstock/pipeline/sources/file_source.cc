@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/io/crc32c.h"
+#include "penstock/io/kept_index.h"
 #include "penstock/pipeline/builder.h"
 
 namespace penstock {
@@ -15,20 +18,32 @@ namespace penstock {
 // Where the disk is far, more threads than cores read side by side.
 static constexpr unsigned kMostIndexing = 16;
 
-FileSource::FileSource(const char* operation, Paths paths, const std::string& compression)
-    : operation_(operation), paths_(std::move(paths)) {
+// A list of what is in a folder has them too, from the second run on.
+static Paths without_indices(Paths paths) {
+  std::erase_if(paths.patterns,
+                [](const std::string& path) { return path.ends_with(kIndexSuffix); });
+  return paths;
+}
+
+FileSource::FileSource(const char* operation, Paths paths, const Reading& reading)
+    : operation_(operation),
+      paths_(without_indices(std::move(paths))),
+      compression_(reading.compression.empty()
+                       ? std::nullopt
+                       : std::optional(compression_named(reading.compression, operation))),
+      stream_(reading.stream),
+      beside_(reading.index == "beside") {
   if (paths_.patterns.empty()) {
     throw Error(Code::kInvalidArgument, operation, "the list of files is empty");
   }
-  if (compression.empty()) return;
-  if (compression != "gzip" && compression != "zlib") {
+  if (!beside_ && !reading.index.empty()) {
     throw Error(Code::kInvalidArgument, operation,
-                "compression is '" + compression + "'; give 'gzip', 'zlib', or '' for none");
+                "index '" + reading.index + "': give 'beside', or leave it out");
   }
-  throw Error(Code::kInvalidArgument, operation,
-              "compression '" + compression +
-                  "': a compressed file can only be read as a stream, and streams are not there "
-                  "yet; decompress the files");
+  if (beside_ && stream_) {
+    throw Error(Code::kInvalidArgument, operation,
+                "a stream has no index to be kept: leave out one of both");
+  }
 }
 
 // Nothing is opened for it, and no folders are in it: a state restores where the files lie
@@ -49,24 +64,65 @@ std::string FileSource::title() const {
     std::snprintf(digits.data(), digits.size(), "%08x", crc);
     text += ", and " + std::to_string(paths_.patterns.size() - kMost) + " more: " + digits.data();
   }
-  return text + arguments() + ")";
+  return text + arguments() + (stream_ ? ", stream)" : ")");
 }
 
 Built FileSource::build(std::vector<Built>, Builder& builder) const {
   std::lock_guard lock(mutex_);
-  if (files_ == nullptr || found_in_ != builder.files()) {
-    files_ = index_files(builder.pool(), glob(*builder.files(), paths_),
-                         std::min(os::usable_cores() * 2, kMostIndexing),
-                         [this](File& file) { return index(file); });
-    found_in_ = builder.files();
-  }
-  return {stage(files_, title())};
+  if (found_in_ != builder.files()) find(builder);
+  if (streamed_ != nullptr) return Built::of(stream(streamed_, title()));
+  return {stage(indexed_, title())};
 }
 
-FileStage::FileStage(std::shared_ptr<const RecordFiles> files, std::string title, Leaf leaf)
-    : files_(std::move(files)),
-      title_(std::move(title)),
-      spec_(std::make_shared<ElementSpec>(std::vector<Leaf>{std::move(leaf)})) {}
+void FileSource::find(Builder& builder) const {
+  const unsigned threads = std::min(os::usable_cores() * 2, kMostIndexing);
+  const std::shared_ptr<FilePool>& pool = builder.pool();
+  std::vector<std::string> paths = glob(*builder.files(), paths_);
+  std::vector<Compression> compressions(paths.size(), compression_.value_or(Compression::kNone));
+  if (!compression_) {
+    for_each_file(*pool, paths, threads, [&](size_t i, const std::shared_ptr<File>& file) {
+      compressions[i] = compression_of(*file);
+    });
+  }
+  const bool compressed = std::any_of(compressions.begin(), compressions.end(),
+                                      [](Compression c) { return c != Compression::kNone; });
+  indexed_ = nullptr;
+  streamed_ = nullptr;
+  if (stream_ || compressed) {
+    std::vector<uint64_t> fronts(has_front() ? paths.size() : 0);
+    if (has_front()) {
+      for_each_file(*pool, paths, threads, [&](size_t i, const std::shared_ptr<File>& file) {
+        fronts[i] = front(file, compressions[i]);
+      });
+    }
+    streamed_ = std::make_shared<StreamFiles>(pool, std::move(paths), std::move(compressions),
+                                              std::move(fronts));
+  } else {
+    indexed_ = index_files(pool, std::move(paths), threads, [&](const std::shared_ptr<File>& file) {
+      return index_of(*builder.files(), file);
+    });
+  }
+  found_in_ = builder.files();
+}
+
+RecordIndex FileSource::index_of(FileSystem& files, const std::shared_ptr<File>& file) const {
+  if (!beside_) return index(file);
+  // What is in front of the records is looked at in any case: it may be wrong.
+  const uint64_t begin = has_front() ? front(file, Compression::kNone) : 0;
+  return kept_index(files, *file, index_format(), begin, [&] { return index(file); });
+}
+
+StreamedRef FileSource::stream(std::shared_ptr<const StreamFiles>, std::string title) const {
+  throw Error(Code::kInternal, title, "cannot be read as a stream");
+}
+
+FileStage::FileStage(std::shared_ptr<const RecordFiles> files, std::string title, SpecRef spec)
+    : files_(std::move(files)), title_(std::move(title)), spec_(std::move(spec)) {}
+
+std::string FileStage::origin(const At&, uint64_t position) const {
+  const size_t file = files_->file_of(position);
+  return files_->path(file) + ", record " + std::to_string(position - files_->begin(file));
+}
 
 void FileStage::fail(std::span<const RecordReader::Failure> failures,
                      std::span<const uint64_t> positions, Chunk& out, uint32_t row) const {

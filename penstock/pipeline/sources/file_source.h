@@ -3,56 +3,90 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "penstock/io/glob.h"
 #include "penstock/io/record_reader.h"
+#include "penstock/io/record_stream.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {
 
 // Records of files, one file after the other: what the sources that read files have in common.
 //
-// The files are found and indexed when the node is built for the first time, several at the same
-// time; every further build uses the same index. Building fails with Error kNotFound (no such file,
-// a pattern without files), kSystem, and what the format says of a whole file. What is wrong with a
-// record is that element's failure, at its place: kDataLoss, and kNotFound or kSystem for a file
-// that vanished or cannot be read. It names the file, the record's number in it, its first byte and
-// the bytes that are lost.
+// The files are found, looked at and indexed when the node is built for the first time, several at
+// the same time, or their indices are read where these are kept beside them; every further build
+// uses the same index. If one of them is compressed, or a stream
+// was asked for, none is indexed, and the node becomes a stream. Building fails with Error
+// kNotFound (no such file, a pattern without files), kSystem, and what the format says of a whole
+// file. What is wrong with a record is that element's failure, at its place: kDataLoss, and
+// kNotFound or kSystem for a file that vanished or cannot be read. It names the file, the record's
+// number in it, its first byte and the bytes that are lost.
 class FileSource : public Node {
  public:
+  struct Reading {
+    std::string compression = "none";  // "": the files tell
+    bool stream = false;
+    std::string index = {};  // "beside": kept beside each file; else in memory
+  };
+
   std::string title() const final;
   Built build(std::vector<Built> inputs, Builder& builder) const final;
 
  protected:
-  // `operation`: the source's name, a literal. Error kInvalidArgument: no paths; a compression that
-  // is not known, or not there yet.
-  FileSource(const char* operation, Paths paths, const std::string& compression);
+  // `operation`: the source's name, a literal. Error kInvalidArgument: no paths; a compression, or
+  // a place for the index, that is not known; a stream and such a place.
+  FileSource(const char* operation, Paths paths, const Reading& reading);
 
  private:
-  virtual RecordIndex index(File& file) const = 0;
+  virtual RecordIndex index(const std::shared_ptr<File>& file) const = 0;
+  // What a kept index's format is called. REQUIRED: only asked of sources whose Reading::index may
+  // be other than the default.
+  virtual std::string index_format() const { return operation_; }
   virtual IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const = 0;
+  // How a file is compressed, by what is in it.
+  virtual Compression compression_of(File& file) const { return (void)file, Compression::kNone; }
+  // Bytes of a file in front of its records, where it is read from the front. Errors as of build.
+  virtual bool has_front() const { return false; }
+  virtual uint64_t front(const std::shared_ptr<File>& file, Compression compression) const {
+    return (void)file, (void)compression, 0;
+  }
+  // REQUIRED: only asked of sources whose Reading may be other than the default.
+  virtual StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const;
   // Behind the files in the title.
   virtual std::string arguments() const { return {}; }
 
+  void find(Builder& builder) const;
+  RecordIndex index_of(FileSystem& files, const std::shared_ptr<File>& file) const;
+
   const char* const operation_;
   const Paths paths_;
+  const std::optional<Compression> compression_;  // nothing: the files tell
+  const bool stream_, beside_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<FileSystem> found_in_;  // whose files these are
-  mutable std::shared_ptr<const RecordFiles> files_;
+  mutable std::shared_ptr<FileSystem> found_in_;         // whose files these are
+  mutable std::shared_ptr<const RecordFiles> indexed_;   // either these,
+  mutable std::shared_ptr<const StreamFiles> streamed_;  // or these
 };
 
-// What such a node becomes: elements of one leaf without a name. Readers come from the format.
+// What such a node becomes: records of one leaf without a name, or of more. Readers come from the
+// format.
 class FileStage : public Indexed {
  public:
-  FileStage(std::shared_ptr<const RecordFiles> files, std::string title, Leaf leaf);
+  FileStage(std::shared_ptr<const RecordFiles> files, std::string title, SpecRef spec);
+  FileStage(std::shared_ptr<const RecordFiles> files, std::string title, Leaf leaf)
+      : FileStage(std::move(files), std::move(title),
+                  std::make_shared<ElementSpec>(std::vector<Leaf>{std::move(leaf)})) {}
 
   uint64_t length(uint64_t) const override { return files_->size(); }
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return false; }
+  std::string origin(const At& at, uint64_t position) const override;
 
   const std::shared_ptr<const RecordFiles>& files() const { return files_; }
+  const std::string& title() const { return title_; }
   // The rows of a read that failed are lost.
   void fail(std::span<const RecordReader::Failure> failures, std::span<const uint64_t> positions,
             Chunk& out, uint32_t row) const;

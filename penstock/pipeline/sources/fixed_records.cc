@@ -1,51 +1,26 @@
 #include "penstock/pipeline/sources/fixed_records.h"
 
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/io/fixed_records.h"
+#include "penstock/pipeline/sources/record_rows.h"
 
 namespace penstock {
 namespace {
 
-class FixedRecords : public FileStage {
- public:
-  FixedRecords(std::shared_ptr<const RecordFiles> files, std::string title, uint64_t bytes)
-      : FileStage(std::move(files), std::move(title),
-                  {"", LeafKind::kDense, DType::kUint8, {static_cast<int64_t>(bytes)}}) {}
-
-  std::unique_ptr<IndexedReader> reader(Context&) const override {
-    return std::make_unique<Reader>(*this);
-  }
-
- private:
-  class Reader : public IndexedReader {
-   public:
-    explicit Reader(const FixedRecords& stage)
-        : stage_(stage), reader_(stage.files(), "fixed_records", false) {}
-
-    void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
-      reader_.read(positions);
-      std::byte* to = out.dense(0) + row * out.stride(0);
-      for (uint32_t i = 0; i < positions.size(); ++i, to += out.stride(0)) {
-        std::span<const std::byte> record = reader_.bytes(i);
-        if (!record.empty()) std::memcpy(to, record.data(), record.size());
-      }
-      stage_.fail(reader_.failures(), positions, out, row);
-    }
-
-   private:
-    const FixedRecords& stage_;
-    RecordReader reader_;
-  };
-};
+RecordLayout layout_of(uint64_t bytes) {
+  return {std::make_shared<ElementSpec>(std::vector<Leaf>{
+              {"", LeafKind::kDense, DType::kUint8, {static_cast<int64_t>(bytes)}}}),
+          {RecordLayout::Part{}}};
+}
 
 }  // namespace
 
 FixedRecordsNode::FixedRecordsNode(Paths paths, const FixedRecordOptions& options)
-    : FileSource("fixed_records", std::move(paths), options.compression), options_(options) {
+    : FileSource("fixed_records", std::move(paths), {options.compression, options.stream}),
+      options_(options) {
   if (options.record_bytes == 0 || options.record_bytes > std::numeric_limits<int32_t>::max()) {
     throw Error(
         Code::kInvalidArgument, "fixed_records",
@@ -53,14 +28,33 @@ FixedRecordsNode::FixedRecordsNode(Paths paths, const FixedRecordOptions& option
   }
 }
 
-RecordIndex FixedRecordsNode::index(File& file) const {
-  return index_fixed_records(file, options_.record_bytes, options_.header_bytes,
+RecordIndex FixedRecordsNode::index(const std::shared_ptr<File>& file) const {
+  return index_fixed_records(*file, options_.record_bytes, options_.header_bytes,
                              options_.footer_bytes);
 }
 
 IndexedRef FixedRecordsNode::stage(std::shared_ptr<const RecordFiles> files,
                                    std::string title) const {
-  return std::make_shared<FixedRecords>(std::move(files), std::move(title), options_.record_bytes);
+  return record_rows(std::move(files), "fixed_records", std::move(title),
+                     layout_of(options_.record_bytes));
+}
+
+Compression FixedRecordsNode::compression_of(File& file) const {
+  return compression_of_fixed(file);
+}
+
+uint64_t FixedRecordsNode::front(const std::shared_ptr<File>& file, Compression compression) const {
+  check_header(file, compression, options_.header_bytes);
+  return options_.header_bytes;
+}
+
+StreamedRef FixedRecordsNode::stream(std::shared_ptr<const StreamFiles> files,
+                                     std::string title) const {
+  return record_rows(std::move(files), "fixed_records", std::move(title),
+                     layout_of(options_.record_bytes),
+                     [bytes = options_.record_bytes, footer = options_.footer_bytes] {
+                       return fixed_framing(bytes, footer);
+                     });
 }
 
 std::string FixedRecordsNode::arguments() const {

@@ -3,14 +3,17 @@
 #include <utility>
 
 #include "penstock/io/lines.h"
+#include "penstock/pipeline/sources/file_stream.h"
 
 namespace penstock {
 namespace {
 
+Leaf text_leaf() { return {"", LeafKind::kText, DType::kUint8, {-1}}; }
+
 class Lines : public FileStage {
  public:
   Lines(std::shared_ptr<const RecordFiles> files, std::string title)
-      : FileStage(std::move(files), std::move(title), {"", LeafKind::kText, DType::kUint8, {-1}}) {}
+      : FileStage(std::move(files), std::move(title), text_leaf()) {}
 
   std::unique_ptr<IndexedReader> reader(Context&) const override {
     return std::make_unique<Reader>(*this);
@@ -41,12 +44,19 @@ class Lines : public FileStage {
 }  // namespace
 
 LinesNode::LinesNode(Paths paths, const LineOptions& options)
-    : FileSource("lines", std::move(paths), options.compression) {}
+    : FileSource("lines", std::move(paths), {options.compression, options.stream, options.index}) {}
 
-RecordIndex LinesNode::index(File& file) const { return index_lines(file); }
+RecordIndex LinesNode::index(const std::shared_ptr<File>& file) const { return index_lines(*file); }
 
 IndexedRef LinesNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
   return std::make_shared<Lines>(std::move(files), std::move(title));
+}
+
+Compression LinesNode::compression_of(File& file) const { return compression_of_text(file); }
+
+StreamedRef LinesNode::stream(std::shared_ptr<const StreamFiles> files, std::string title) const {
+  return std::make_shared<FileStream>(std::move(files), "lines", std::move(title), text_leaf(),
+                                      line_framing);
 }
 
 }  // namespace penstock

@@ -9,15 +9,17 @@
 namespace penstock {
 
 // The lines of text files, without their ends: one leaf of text without a name. That it is UTF-8 is
-// looked at by whoever makes a string of it.
+// looked at by whoever makes a string of it. Compressed files, or `stream`: a stream.
 class LinesNode : public FileSource {
  public:
   // Errors as FileSource's.
   LinesNode(Paths paths, const LineOptions& options);
 
  private:
-  RecordIndex index(File& file) const override;
+  RecordIndex index(const std::shared_ptr<File>& file) const override;
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
+  Compression compression_of(File& file) const override;
+  StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override;
 };
 
 }  // namespace penstock

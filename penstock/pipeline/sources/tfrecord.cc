@@ -2,17 +2,20 @@
 
 #include <utility>
 
+#include "penstock/io/tfrecord_framing.h"
 #include "penstock/io/tfrecord_index.h"
 #include "penstock/io/tfrecord_reader.h"
+#include "penstock/pipeline/sources/file_stream.h"
 
 namespace penstock {
 namespace {
 
+Leaf bytes_leaf() { return {"", LeafKind::kBytes, DType::kUint8, {-1}}; }
+
 class TFRecords : public FileStage {
  public:
   TFRecords(std::shared_ptr<const RecordFiles> files, std::string title)
-      : FileStage(std::move(files), std::move(title), {"", LeafKind::kBytes, DType::kUint8, {-1}}) {
-  }
+      : FileStage(std::move(files), std::move(title), bytes_leaf()) {}
 
   std::unique_ptr<IndexedReader> reader(Context&) const override {
     return std::make_unique<Reader>(*this);
@@ -43,12 +46,23 @@ class TFRecords : public FileStage {
 }  // namespace
 
 TFRecordNode::TFRecordNode(Paths paths, const TFRecordOptions& options)
-    : FileSource("tfrecord", std::move(paths), options.compression) {}
+    : FileSource("tfrecord", std::move(paths),
+                 {options.compression, options.stream, options.index}) {}
 
-RecordIndex TFRecordNode::index(File& file) const { return index_tfrecord(file); }
+RecordIndex TFRecordNode::index(const std::shared_ptr<File>& file) const {
+  return index_tfrecord(*file);
+}
 
 IndexedRef TFRecordNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
   return std::make_shared<TFRecords>(std::move(files), std::move(title));
+}
+
+Compression TFRecordNode::compression_of(File& file) const { return compression_of_tfrecord(file); }
+
+StreamedRef TFRecordNode::stream(std::shared_ptr<const StreamFiles> files,
+                                 std::string title) const {
+  return std::make_shared<FileStream>(std::move(files), "tfrecord", std::move(title), bytes_leaf(),
+                                      tfrecord_framing);
 }
 
 }  // namespace penstock

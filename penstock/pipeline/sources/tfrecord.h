@@ -9,15 +9,18 @@
 namespace penstock {
 
 // The records of TFRecord files: one leaf of bytes without a name. Both checksums of each are
-// verified. A stretch where nobody knows how many records it had is one element.
+// verified. A stretch where nobody knows how many records it had is one element. Compressed files,
+// or `stream`: a stream.
 class TFRecordNode : public FileSource {
  public:
   // Errors as FileSource's.
   TFRecordNode(Paths paths, const TFRecordOptions& options);
 
  private:
-  RecordIndex index(File& file) const override;
+  RecordIndex index(const std::shared_ptr<File>& file) const override;
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
+  Compression compression_of(File& file) const override;
+  StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override;
 };
 
 }  // namespace penstock

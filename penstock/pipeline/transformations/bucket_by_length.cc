@@ -20,14 +20,16 @@ namespace {
 
 using Options = BucketByLengthNode::Options;
 
-Error refuse(const std::string& why) { return {Code::kInvalidArgument, "bucket_by_length", why}; }
+Error refuse_buckets(const std::string& why) {
+  return {Code::kInvalidArgument, "bucket_by_length", why};
+}
 
 // The leaf whose first axis is the length.
 size_t leaf_of(const ElementSpec& spec, const std::string& field) {
   auto leaf = spec.find(field);
-  if (!leaf) throw refuse("there is no field '" + field + "' in " + spec.to_string());
+  if (!leaf) throw refuse_buckets("there is no field '" + field + "' in " + spec.to_string());
   if (spec.leaves()[*leaf].shape.empty()) {
-    throw refuse("'" + field + "' of " + spec.to_string() + " has no length");
+    throw refuse_buckets("'" + field + "' of " + spec.to_string() + " has no length");
   }
   return *leaf;
 }
@@ -173,6 +175,7 @@ class BucketByLength : public Streamed {
         for (size_t j = 0; j < count; ++j) positions.push_back(bucket[i + j]->ordinal);
         Chunk& chunk = rows_.add(positions);
         for (size_t j = 0; j < count; ++j) bucket[i + j]->give(chunk, static_cast<uint32_t>(j));
+        for (auto& [row, lost] : chunk.notes()) out.note(0, std::move(lost));
       }
       (void)rows_.settle();
       const ElementSpec& spec = *rows_.spec();
@@ -182,7 +185,8 @@ class BucketByLength : public Streamed {
       std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
       for (Leaf& leaf : leaves) {
         if (!leaf.fixed()) {
-          throw refuse("'" + leaf.name + "' of " + spec.to_string() + " cannot be filled up");
+          throw refuse_buckets("'" + leaf.name + "' of " + spec.to_string() +
+                               " cannot be filled up");
         }
         leaf.kind = LeafKind::kDense;
         leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
@@ -215,15 +219,15 @@ BucketByLengthNode::BucketByLengthNode(Ref input, Options options)
   const auto& boundaries = options_.boundaries;
   if (std::adjacent_find(boundaries.begin(), boundaries.end(), std::greater_equal<>()) !=
       boundaries.end()) {
-    throw refuse("boundaries must ascend");
+    throw refuse_buckets("boundaries must ascend");
   }
   if (options_.batch_sizes.size() != boundaries.size() + 1) {
-    throw refuse(std::to_string(boundaries.size()) + " boundaries make " +
-                 std::to_string(boundaries.size() + 1) + " buckets, and there are " +
-                 std::to_string(options_.batch_sizes.size()) + " batch sizes");
+    throw refuse_buckets(std::to_string(boundaries.size()) + " boundaries make " +
+                         std::to_string(boundaries.size() + 1) + " buckets, and there are " +
+                         std::to_string(options_.batch_sizes.size()) + " batch sizes");
   }
   if (std::count(options_.batch_sizes.begin(), options_.batch_sizes.end(), 0) != 0) {
-    throw refuse("a batch size is 0; give 1 or more");
+    throw refuse_buckets("a batch size is 0; give 1 or more");
   }
 }
 

@@ -67,7 +67,7 @@ class CastRun : public FieldOp::Run {
   Scratch& scratch_;
 };
 
-bool is_array(const Leaf& leaf) {
+bool holds_numbers(const Leaf& leaf) {
   return leaf.kind == LeafKind::kDense || leaf.kind == LeafKind::kRagged;
 }
 
@@ -87,13 +87,15 @@ std::string CastOp::title() const {
   return text + ")";
 }
 
-bool CastOp::applies(const Leaf& leaf) const { return is_array(leaf) && !is_complex(leaf.dtype); }
+bool CastOp::applies(const Leaf& leaf) const {
+  return holds_numbers(leaf) && !is_complex(leaf.dtype);
+}
 
 Leaf CastOp::result_of(const Leaf& in) const {
-  if (!is_array(in) || is_complex(in.dtype)) {
+  if (!holds_numbers(in) || is_complex(in.dtype)) {
     throw Error(Code::kInvalidArgument, name(),
                 "'" + in.name + "' is " +
-                    (is_array(in) ? std::string(name_of(in.dtype)) : "a string") +
+                    (holds_numbers(in) ? std::string(name_of(in.dtype)) : "a string") +
                     " and cannot be cast to " + std::string(name_of(dtype_)));
   }
   Leaf out = in;

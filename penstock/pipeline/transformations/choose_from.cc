@@ -1,6 +1,5 @@
 #include "penstock/pipeline/transformations/choose_from.h"
 
-#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -40,11 +39,7 @@ class ChooseFrom : public Streamed {
     if (choices_->length() == uint64_t{0}) return 0;
     return std::nullopt;
   }
-  bool python() const override {
-    return choices_->python() ||
-           std::any_of(inputs_.begin(), inputs_.end(),
-                       [](const StreamedRef& input) { return input->python(); });
-  }
+  bool python() const override { return choices_->python() || any_python(inputs_); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }

@@ -30,6 +30,14 @@ class Concatenate : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return any_costly(inputs_); }
   bool python() const override { return any_python(inputs_); }
+  std::string origin(const At& at, uint64_t position) const override {
+    for (const IndexedRef& input : inputs_) {
+      const uint64_t length = input->length(at.base);
+      if (position < length) return input->origin(at, position);
+      position -= length;
+    }
+    return {};
+  }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -96,10 +104,7 @@ class ConcatenateStream : public Streamed {
     }
     return sum;
   }
-  bool python() const override {
-    return std::any_of(inputs_.begin(), inputs_.end(),
-                       [](const StreamedRef& input) { return input->python(); });
-  }
+  bool python() const override { return any_python(inputs_); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -145,7 +150,7 @@ class ConcatenateStream : public Streamed {
    private:
     StreamReader& reader() {
       auto& opened = readers_[which_];
-      if (opened == nullptr) opened = stage_.inputs_[which_]->reader(context_);
+      if (opened == nullptr) opened = stage_.inputs_[which_]->open(context_);
       return *opened;
     }
 

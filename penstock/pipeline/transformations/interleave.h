@@ -21,6 +21,9 @@ class InterleaveNode : public Node {
   std::string title() const override;
   // Error kInvalidArgument: an input without end; elements that differ in more than lengths.
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  std::string instead_of_streams() const override {
+    return ": open them by a function, range(n).interleave(i -> the i-th), which takes streams";
+  }
 
  private:
   uint64_t cycle_, block_;

@@ -1,6 +1,6 @@
 #include "penstock/pipeline/transformations/interleave_stream.h"
 
-#include <algorithm>
+#include <array>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -15,23 +15,36 @@
 namespace penstock {
 namespace {
 
+// Of C++.
+class FunctionOpener : public Opener {
+ public:
+  explicit FunctionOpener(Opening open) : open_(std::move(open)) {}
+  Opened open(const Keys&, const Chunk& in, uint32_t row, Context&) const override {
+    return {open_(viewed(in, row))};
+  }
+
+ private:
+  Opening open_;
+};
+
 class InterleaveStream : public Streamed {
  public:
-  InterleaveStream(StreamedRef input, Opening open, uint64_t cycle, uint64_t block,
-                   std::string title, std::shared_ptr<FileSystem> files)
+  InterleaveStream(StreamedRef input, std::shared_ptr<const Opener> open, uint64_t cycle,
+                   uint64_t block, std::string title, Builder& builder)
       : input_(std::move(input)),
         open_(std::move(open)),
         cycle_(cycle),
         block_(block),
         title_(std::move(title)),
-        files_(std::move(files)) {}
+        operation_(builder.operation()),
+        files_(builder.files()) {}
 
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override {
     if (input_->length() == uint64_t{0}) return 0;
     return std::nullopt;
   }
-  bool python() const override { return input_->python(); }
+  bool python() const override { return open_->python() || input_->python(); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -139,27 +152,36 @@ class InterleaveStream : public Streamed {
 
     // The input's next element, at place_. Its failure: there is nothing to be opened.
     std::optional<Failure> open() {
-      const Chunk& in = outer_.chunk();
+      Chunk& in = outer_.chunk();
       const uint32_t row = outer_.row();
       const uint64_t ordinal = outer_.ordinal() + row;
       if (outer_.failed()) {
         outer_.use();
-        for (const auto& [lost, failure] : in.failures()) {
-          if (lost == row) return failure;
-        }
-        return Failure();
+        return in.take_failure(row);
       }
       if (context_.watch != nullptr && !context_.watch->progress(0)) {
         throw Error(Code::kClosed, stage_.title_, "the stream was closed");
       }
-      auto opened = std::make_unique<Open>(Open{outer_.save(), Builder(stage_.files_), {}, {}});
+      auto opened =
+          std::make_unique<Open>(Open{outer_.save(), Builder(stage_.files_, false), {}, {}});
+      std::optional<Failure> failure;
       try {
-        Node::Ref node = stage_.open_(viewed(in, row));
-        if (node == nullptr) throw Error(Code::kInvalidArgument, stage_.title_, "gave no dataset");
-        opened->stage = opened->builder.as_stream(opened->builder.build(*node));
+        const std::array<uint64_t, 1> position = {ordinal};
+        Opener::Opened made = stage_.open_->open(
+            Keys(context_, epoch_, position, stage_.operation_), in, row, outer_.context());
+        failure = std::move(made.failure);
+        if (!failure && made.plan == nullptr) {
+          throw Error(Code::kInvalidArgument, stage_.title_, "gave no dataset");
+        }
+        if (!failure) opened->stage = opened->builder.as_stream(opened->builder.build(*made.plan));
       } catch (...) {
+        failure = Failure{{}, 0, std::current_exception()};
+      }
+      if (failure) {
+        failure->stage = stage_.title_;
+        failure->position = ordinal;
         outer_.use();
-        return Failure{stage_.title_, ordinal, std::current_exception()};
+        return failure;
       }
       // Random numbers of its own for each element's plan.
       Context context = context_;
@@ -185,9 +207,10 @@ class InterleaveStream : public Streamed {
   };
 
   StreamedRef input_;
-  Opening open_;
+  std::shared_ptr<const Opener> open_;
   uint64_t cycle_, block_;
   std::string title_;
+  uint32_t operation_;
   std::shared_ptr<FileSystem> files_;
 };
 
@@ -195,6 +218,12 @@ class InterleaveStream : public Streamed {
 
 InterleaveStreamNode::InterleaveStreamNode(Ref input, std::string name, Opening open,
                                            uint64_t cycle, uint64_t block)
+    : InterleaveStreamNode(std::move(input), std::move(name),
+                           std::make_shared<FunctionOpener>(std::move(open)), cycle, block) {}
+
+InterleaveStreamNode::InterleaveStreamNode(Ref input, std::string name,
+                                           std::shared_ptr<const Opener> open, uint64_t cycle,
+                                           uint64_t block)
     : Node({std::move(input)}),
       name_(std::move(name)),
       open_(std::move(open)),
@@ -214,12 +243,16 @@ std::string InterleaveStreamNode::title() const {
 
 Built InterleaveStreamNode::build(std::vector<Built> inputs, Builder& builder) const {
   return Built::of(std::make_shared<InterleaveStream>(builder.as_stream(inputs[0]), open_, cycle_,
-                                                      block_, title(), builder.files()));
+                                                      block_, title(), builder));
 }
+
+FlatMapNode::FlatMapNode(Ref input, std::string name, Opening open)
+    : FlatMapNode(std::move(input), std::move(name),
+                  std::make_shared<FunctionOpener>(std::move(open))) {}
 
 Built FlatMapNode::build(std::vector<Built> inputs, Builder& builder) const {
   return Built::of(std::make_shared<InterleaveStream>(builder.as_stream(inputs[0]), open_, 1, 1,
-                                                      title(), builder.files()));
+                                                      title(), builder));
 }
 
 }  // namespace penstock

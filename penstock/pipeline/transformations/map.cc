@@ -39,6 +39,9 @@ class Map : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->user_code() || input_->costly(); }
   bool python() const override { return op_->python() || input_->python(); }
+  std::string origin(const At& at, uint64_t position) const override {
+    return input_->origin(at, position);
+  }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
   const Indexed& input() const { return *input_; }
@@ -59,7 +62,7 @@ class MapReader : public IndexedReader {
   MapReader(const Map& stage, Context& context)
       : stage_(stage),
         context_(context),
-        input_(stage.input().reader(context)),
+        input_(stage.input().open(context)),
         in_(context.scratch) {
     if (SpecRef known = stage.input().spec()) {
       bound_ = bound_to(stage.op(), known, context_);
@@ -93,6 +96,7 @@ class MapReader : public IndexedReader {
       if (failure.stage.empty()) {
         failure.stage = stage_.title();
         failure.position = positions[lost - row];
+        say_origin(at, failure);
       }
     }
   }
@@ -111,6 +115,21 @@ class MapReader : public IndexedReader {
     for (; row < end; ++row) {
       if ((out.alive() >> row & 1) == 0) continue;
       out.view(to, row, in_.at(from, row), in_.shape(from, row));
+    }
+  }
+
+  // What a native operation finds wrong is of the file's making: say which record's.
+  void say_origin(const At& at, Failure& failure) const {
+    if (stage_.op().user_code()) return;
+    const std::string origin = stage_.origin(at, failure.position);
+    if (origin.empty()) return;
+    try {
+      std::rethrow_exception(failure.error);
+    } catch (const Error& error) {
+      const std::string text = std::string(error.what()).substr(error.operation().size() + 2);
+      failure.error =
+          std::make_exception_ptr(Error(error.code(), error.operation(), text + ", of " + origin));
+    } catch (...) {  // none of ours
     }
   }
 

@@ -22,6 +22,9 @@ class OnErrorStage : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
+  std::string origin(const At& at, uint64_t position) const override {
+    return input_->origin(at, position);
+  }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
   const Indexed& input() const { return *input_; }
@@ -36,7 +39,7 @@ class OnErrorStage : public Indexed {
 class DecidingReader : public IndexedReader {
  public:
   DecidingReader(const OnErrorStage& stage, Context& context)
-      : skip_(stage.policy() == OnError::kSkip), input_(stage.input().reader(context)) {}
+      : skip_(stage.policy() == OnError::kSkip), input_(stage.input().open(context)) {}
 
   void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
     const size_t before = out.failures().size();  // those are of other rows
@@ -57,7 +60,7 @@ class ReplacingReader : public IndexedReader {
   ReplacingReader(const OnErrorStage& stage, Context& context)
       : stage_(stage),
         context_(context),
-        input_(stage.input().reader(context)),
+        input_(stage.input().open(context)),
         rows_(context.scratch),
         another_(context.scratch) {}
 

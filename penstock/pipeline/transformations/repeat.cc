@@ -11,6 +11,13 @@
 namespace penstock {
 namespace {
 
+// The input's epoch that an epoch of the stage begins with. One without end has epochs, too, as
+// soon as something takes only some of it: these are far apart.
+uint64_t first_of(uint64_t epoch, uint64_t count) {
+  constexpr uint64_t kFarApart = uint64_t{1} << 32;
+  return epoch * (count == kEndless ? kFarApart : count);
+}
+
 class Repeat : public IndexMapped {
  public:
   Repeat(IndexedRef input, uint64_t count) : IndexMapped(std::move(input)), count_(count) {}
@@ -24,7 +31,7 @@ class Repeat : public IndexMapped {
   uint32_t map(At& at, std::span<uint64_t> positions) const override {
     const uint64_t once = input()->length(at.base);
     const uint64_t round = positions[0] / once;
-    at.epoch = (count_ == kEndless ? 0 : at.epoch * count_) + round;
+    at.epoch = first_of(at.epoch, count_) + round;
     const uint64_t begin = round * once;
     for (uint32_t i = 0; i < positions.size(); ++i) {
       uint64_t inside = positions[i] - begin;
@@ -58,10 +65,10 @@ class RepeatStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const RepeatStream& stage, Context& context)
-        : count_(stage.count_), input_(stage.input_->reader(context)) {}
+        : count_(stage.count_), input_(stage.input_->open(context)) {}
 
     void begin(uint64_t epoch) override {
-      first_ = first_of(epoch);
+      first_ = first_of(epoch, count_);
       enter(0);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
@@ -79,7 +86,7 @@ class RepeatStream : public Streamed {
     }
     State save() const override { return {{"round", round_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
-      first_ = first_of(epoch);
+      first_ = first_of(epoch, count_);
       round_ = count_in(state, "round");
       if (round_ >= count_) {
         throw Error(Code::kInvalidArgument, "restore", "the state's round is none of repeat's");
@@ -89,7 +96,6 @@ class RepeatStream : public Streamed {
     }
 
    private:
-    uint64_t first_of(uint64_t epoch) const { return count_ == kEndless ? 0 : epoch * count_; }
     void enter(uint64_t round) {
       round_ = round;
       empty_ = true;

@@ -39,10 +39,7 @@ class SampleFrom : public Streamed {
     }
     return sum;
   }
-  bool python() const override {
-    return std::any_of(inputs_.begin(), inputs_.end(),
-                       [](const StreamedRef& input) { return input->python(); });
-  }
+  bool python() const override { return any_python(inputs_); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }

@@ -1,8 +1,8 @@
 #include "penstock/pipeline/transformations/scan.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,106 +15,83 @@
 namespace penstock {
 namespace {
 
-Error refuse(const std::string& why) { return {Code::kInvalidArgument, "restore", why}; }
+// Of C++.
+class FunctionScanner : public Scanner {
+ public:
+  explicit FunctionScanner(Scanning function) : function_(std::move(function)) {}
 
-// RFC 4648, with padding.
-constexpr std::string_view kDigits =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-std::string to_base64(const std::byte* data, size_t bytes) {
-  std::string text;
-  text.reserve((bytes + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes; i += 3) {
-    uint32_t word = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      word = word << 8 | (i + j < bytes ? std::to_integer<uint32_t>(data[i + j]) : 0);
-    }
-    for (size_t j = 0; j < 4; ++j) {
-      text += i + j > bytes ? '=' : kDigits[word >> (18 - 6 * j) & 63];
-    }
+  std::unique_ptr<Run> bind(const std::string& stage, Context&) const override {
+    return std::make_unique<Step>(*this, stage);
   }
-  return text;
-}
 
-void from_base64(const std::string& text, std::byte* data, size_t bytes) {
-  if (text.size() != (bytes + 2) / 3 * 4) throw refuse("the carry's data has another length");
-  for (size_t i = 0; i < bytes; i += 3) {
-    uint32_t word = 0;
-    for (size_t j = 0; j < 4; ++j) {
-      const char digit = text[i / 3 * 4 + j];
-      const size_t value = i + j > bytes ? (digit == '=' ? 0 : 64) : kDigits.find(digit);
-      if (value >= 64) throw refuse("the carry's data is no base64");
-      word = word << 6 | static_cast<uint32_t>(value);
-    }
-    for (size_t j = 0; j < 3 && i + j < bytes; ++j) {
-      data[i + j] = static_cast<std::byte>(word >> (16 - 8 * j));
-    }
-  }
-}
+ private:
+  class Step : public Run {
+   public:
+    Step(const FunctionScanner& scanner, const std::string& stage)
+        : scanner_(scanner), stage_(stage), carries_(stage) {}
 
-State saved(const Example& carry) {
-  State all = State::array();
-  for (const auto& [name, tensor] : carry) {
-    all.push_back({{"name", name},
-                   {"dtype", std::string(name_of(tensor.dtype()))},
-                   {"shape", tensor.shape()},
-                   {"data", to_base64(tensor.data(), tensor.nbytes())}});
-  }
-  return all;
-}
-
-Example loaded(const State& state) {
-  constexpr int64_t kMost = int64_t{1} << 32;  // of bytes, so that no state can ask for more
-  Example carry;
-  if (!state.is_array()) throw refuse("'carry' is no list");
-  for (const State& leaf : state) {
-    try {
-      const auto dtype = dtype_from_name(member_of(leaf, "dtype").get<std::string>());
-      const auto shape = member_of(leaf, "shape").get<Shape>();
-      const auto data = member_of(leaf, "data").get<std::string>();
-      if (!dtype) throw refuse("the carry has a dtype that is not known");
-      int64_t bytes = static_cast<int64_t>(size_of(*dtype));
-      for (int64_t length : shape) {
-        if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes) || bytes > kMost) {
-          throw refuse("the carry has a shape that cannot be");
-        }
+    void step(const Keys&, const Chunk& carry, const Chunk& in, uint32_t from, Chunk& next,
+              Chunk& out, uint32_t row) override {
+      if (!results_ || of_ != in.spec()) {
+        of_ = in.spec();
+        results_.emplace(stage_, of_);
       }
-      if (data.size() != (static_cast<size_t>(bytes) + 2) / 3 * 4) {
-        throw refuse("the carry's data has another length");
+      std::exception_ptr error;
+      try {
+        auto [carried, element] = scanner_.function_(viewed(carry, 0), viewed(in, from));
+        error = carries_.give(std::make_shared<Example>(std::move(carried)), next, 0);
+        if (error == nullptr) error = results_->give(owned(element), out, row);
+      } catch (...) {
+        error = std::current_exception();
       }
-      Tensor tensor = Tensor::make(*dtype, shape);
-      from_base64(data, tensor.data(), tensor.nbytes());
-      carry.set(member_of(leaf, "name").get<std::string>(), std::move(tensor));
-    } catch (const State::exception&) {
-      throw refuse("a leaf of the carry is not as it was saved");
+      if (error != nullptr) out.fail(row, {{}, 0, std::move(error)});
     }
-  }
-  return carry;
-}
 
-// In memory of its own: the function may have handed on what it was given.
-Example owned(const Example& carry, const std::string& stage) {
-  Example copy;
-  for (const auto& [name, tensor] : carry) {
-    if (!tensor.defined()) {
-      throw Error(Code::kInvalidArgument, stage, "'" + name + "' of the carry has no data");
+   private:
+    // It may be a view of the carry, which is about to go.
+    static std::shared_ptr<Example> owned(const Example& element) {
+      auto copy = std::make_shared<Example>();
+      for (const auto& [name, tensor] : element) {
+        copy->set(name, tensor.defined() ? tensor.copy() : tensor);
+      }
+      return copy;
     }
-    copy.set(name, tensor.copy());
+
+    const FunctionScanner& scanner_;
+    const std::string& stage_;
+    ExampleRows carries_;
+    SpecRef of_;
+    std::optional<ExampleRows> results_;
+  };
+
+  Scanning function_;
+};
+
+HeldRow held(const Example& carry, const std::string& stage) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(nullptr, 1);
+  if (auto error = ExampleRows(stage).give(std::make_shared<Example>(carry), chunk, 0)) {
+    std::rethrow_exception(error);
   }
-  return copy;
+  HeldRow row;
+  row.take(chunk, 0);
+  return row;
 }
 
 class Scan : public Streamed {
  public:
-  Scan(StreamedRef input, Example initial, Scanning function, std::string title)
+  Scan(StreamedRef input, HeldRow initial, std::shared_ptr<const Scanner> scanner,
+       uint32_t operation, std::string title)
       : input_(std::move(input)),
-        initial_(owned(initial, title)),
-        function_(std::move(function)),
+        initial_(std::move(initial)),
+        scanner_(std::move(scanner)),
+        operation_(operation),
         title_(std::move(title)) {}
 
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override { return input_->length(); }
-  bool python() const override { return input_->python(); }
+  bool python() const override { return scanner_->python() || input_->python(); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -123,9 +100,15 @@ class Scan : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const Scan& stage, Context& context)
-        : stage_(stage), context_(context), input_(*stage.input_, context) {}
+        : stage_(stage),
+          context_(context),
+          run_(stage.scanner_->bind(stage.title_, context)),
+          input_(*stage.input_, context),
+          carried_(scratch_),
+          next_(scratch_) {}
 
     void begin(uint64_t epoch) override {
+      epoch_ = epoch;
       carry_ = stage_.initial_;
       input_.begin(epoch);
     }
@@ -148,57 +131,65 @@ class Scan : public Streamed {
       return count;
     }
 
-    State save() const override { return {{"carry", saved(carry_)}, {"input", input_.save()}}; }
+    State save() const override { return {{"carry", carry_.save()}, {"input", input_.save()}}; }
     void load(uint64_t epoch, const State& state) override {
-      carry_ = loaded(member_of(state, "carry"));
+      epoch_ = epoch;
+      carry_.load(member_of(state, "carry"));
       input_.load(epoch, member_of(state, "input"));
     }
 
    private:
     void scan(Chunk& out, uint32_t row) {
-      const Chunk& in = input_.chunk();
-      if (!rows_ || of_ != in.spec()) {
-        of_ = in.spec();
-        rows_.emplace(stage_.title_, of_);
-      }
-      std::exception_ptr error;
-      try {
-        auto [carry, element] = stage_.function_(carry_, viewed(in, input_.row()));
-        Example next = owned(carry, stage_.title_);
-        // It may be a view of the carry that is about to go.
-        auto result = std::make_shared<Example>();
-        for (const auto& [name, tensor] : element) {
-          result->set(name, tensor.defined() ? tensor.copy() : tensor);
-        }
-        error = rows_->give(std::move(result), out, row);
-        if (error == nullptr) carry_ = std::move(next);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      if (error != nullptr) {
-        out.fail(row, {stage_.title_, input_.ordinal() + input_.row(), std::move(error)});
+      scratch_.empty();
+      carried_.reset(carry_.spec(), 1);
+      carry_.give(carried_, 0);
+      next_.reset(nullptr, 1);
+      const std::array<uint64_t, 1> position = {input_.ordinal() + input_.row()};
+      run_->step(Keys(context_, epoch_, position, stage_.operation_), carried_, input_.chunk(),
+                 input_.row(), next_, out, row);
+      for (Failure& lost : input_.chunk().take_notes(input_.row())) out.note(row, std::move(lost));
+      if ((out.alive() >> row & 1) != 0) return carry_.take(next_, 0);
+      for (auto& [lost, failure] : out.failures()) {
+        if (lost != row || !failure.stage.empty()) continue;
+        failure.stage = stage_.title_;
+        failure.position = position[0];
       }
     }
 
     const Scan& stage_;
     Context& context_;
+    std::unique_ptr<Scanner::Run> run_;
     StreamInput input_;
-    Example carry_;
-    SpecRef of_;
-    std::optional<ExampleRows> rows_;
+    Scratch scratch_;  // of the two chunks, each of a step
+    Chunk carried_, next_;
+    HeldRow carry_;
+    uint64_t epoch_ = 0;
   };
 
   StreamedRef input_;
-  Example initial_;
-  Scanning function_;
+  HeldRow initial_;
+  std::shared_ptr<const Scanner> scanner_;
+  uint32_t operation_;
   std::string title_;
 };
 
 }  // namespace
 
+ScanNode::ScanNode(Ref input, std::string name, const Example& initial, Scanning function)
+    : ScanNode(std::move(input), name, held(initial, "scan(" + name + ")"),
+               std::make_shared<FunctionScanner>(std::move(function))) {}
+
+ScanNode::ScanNode(Ref input, std::string name, HeldRow initial,
+                   std::shared_ptr<const Scanner> scanner)
+    : Node({std::move(input)}),
+      name_(std::move(name)),
+      initial_(std::move(initial)),
+      scanner_(std::move(scanner)) {}
+
 Built ScanNode::build(std::vector<Built> inputs, Builder& builder) const {
+  StreamedRef input = builder.as_stream(inputs[0]);
   return Built::of(
-      std::make_shared<Scan>(builder.as_stream(inputs[0]), initial_, function_, title()));
+      std::make_shared<Scan>(std::move(input), initial_, scanner_, builder.operation(), title()));
 }
 
 }  // namespace penstock

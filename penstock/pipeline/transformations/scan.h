@@ -1,10 +1,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "penstock/memory/example.h"
+#include "penstock/pipeline/context.h"
+#include "penstock/pipeline/held_row.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {
@@ -15,16 +18,29 @@ namespace penstock {
 using Scanning =
     std::function<std::pair<Example, Example>(const Example& carry, const Example& element)>;
 
-// tf.data's scan: an epoch begins with `initial`. A stream; state {"carry": [{"name", "dtype",
-// "shape", "data": base64}], "input"}.
+// What scan does with an element, in whatever language. Immutable: any thread.
+class Scanner {
+ public:
+  // At work for one reader. One thread.
+  class Run {
+   public:
+    virtual ~Run() = default;
+    // Makes row 0 of `next`, which is to be carried, and row `row` of `out` of row 0 of `carry` and
+    // row `from` of `in`. What goes wrong is out.fail(row).
+    virtual void step(const Keys& keys, const Chunk& carry, const Chunk& in, uint32_t from,
+                      Chunk& next, Chunk& out, uint32_t row) = 0;
+  };
+  virtual ~Scanner() = default;
+  virtual bool python() const { return false; }
+  virtual std::unique_ptr<Run> bind(const std::string& stage, Context& context) const = 0;
+};
+
+// tf.data's scan: an epoch begins with `initial`. A stream; state {"carry": HeldRow's, "input"}.
 class ScanNode : public Node {
  public:
-  // `name`: of the function, in titles.
-  ScanNode(Ref input, std::string name, Example initial, Scanning function)
-      : Node({std::move(input)}),
-        name_(std::move(name)),
-        initial_(std::move(initial)),
-        function_(std::move(function)) {}
+  // `name`: of the function, in titles. Error kInvalidArgument: `initial` can be no element.
+  ScanNode(Ref input, std::string name, const Example& initial, Scanning function);
+  ScanNode(Ref input, std::string name, HeldRow initial, std::shared_ptr<const Scanner> scanner);
 
   std::string title() const override { return "scan(" + name_ + ")"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;
@@ -32,8 +48,8 @@ class ScanNode : public Node {
 
  private:
   std::string name_;
-  Example initial_;
-  Scanning function_;
+  HeldRow initial_;
+  std::shared_ptr<const Scanner> scanner_;
 };
 
 }  // namespace penstock

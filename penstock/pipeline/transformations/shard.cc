@@ -119,6 +119,10 @@ ShardNode::ShardNode(Ref input, uint32_t rank, uint32_t world, Remainder remaind
   }
 }
 
+std::string ShardNode::identity() const {
+  return title() + " of rank " + std::to_string(rank_) + " of " + std::to_string(world_);
+}
+
 std::string ShardNode::title() const {
   switch (remainder_) {
     case Remainder::kKeep:
@@ -138,6 +142,7 @@ Built ShardNode::build(std::vector<Built> inputs, Builder& builder) const {
                   "elements that only come one after the other are dealt out as they come: what "
                   "remains can be neither dropped nor padded");
     }
+    builder.set_sharded({world_, 0});
     return Built::of(std::make_shared<ShardStream>(builder.as_stream(inputs[0]), rank_, world_));
   }
   builder.set_sharded({world_, inputs[0].indexed->length(0)});

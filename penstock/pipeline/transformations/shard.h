@@ -25,6 +25,7 @@ class ShardNode : public Node {
 
   // Neither rank nor world is in it: a state restores at any other.
   std::string title() const override;
+  std::string identity() const override;
   // Error kInvalidArgument: a remainder to be dropped or padded of a stream, whose end nobody
   // knows.
   Built build(std::vector<Built> inputs, Builder& builder) const override;

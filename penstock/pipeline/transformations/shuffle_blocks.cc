@@ -113,7 +113,7 @@ class ShuffleBlocks : public IndexMapped {
     auto map = [this, order = Order()](At& at, std::span<uint64_t> positions) mutable {
       return this->map(at, positions, order);
     };
-    return mapped_reader(std::move(map), input()->reader(context));
+    return mapped_reader(std::move(map), input()->open(context));
   }
 
  private:

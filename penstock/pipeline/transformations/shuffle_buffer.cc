@@ -10,11 +10,10 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/held_back.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
 namespace {
-
-Error refuse(const std::string& why) { return {Code::kInvalidArgument, "restore", why}; }
 
 class ShuffleBuffer : public Streamed {
  public:
@@ -76,7 +75,7 @@ class ShuffleBuffer : public Streamed {
     void load(uint64_t epoch, const State& state) override {
       clear(epoch);
       const uint64_t draws = count_in(state, "draws"), read = count_in(state, "read");
-      if (draws > read) throw refuse("more was drawn from the buffer than was read");
+      if (draws > read) throw refuse_restore("more was drawn from the buffer than was read");
       std::vector<uint64_t> places = replay(draws, read);
       std::unordered_map<uint64_t, size_t> place_of;
       for (size_t i = 0; i < places.size(); ++i) place_of[places[i]] = i;
@@ -90,7 +89,7 @@ class ShuffleBuffer : public Streamed {
             ++found;
           });
       if (found != places.size() || input_.read() != read) {
-        throw refuse("the state of the shuffle's buffer contradicts itself");
+        throw refuse_restore("the state of the shuffle's buffer contradicts itself");
       }
       draws_ = draws;
     }
@@ -121,7 +120,7 @@ class ShuffleBuffer : public Streamed {
       };
       for (uint64_t i = 0; i < draws; ++i) {
         fill_up();
-        if (places.empty()) throw refuse("more was drawn from the buffer than was read");
+        if (places.empty()) throw refuse_restore("more was drawn from the buffer than was read");
         (void)draw(places, key_, i);
       }
       fill_up();

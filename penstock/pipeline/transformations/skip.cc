@@ -48,9 +48,7 @@ class SkipStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const SkipStream& stage, Context& context)
-        : stage_(stage),
-          own_{scratch_, context.seed, context.worker, context.retries, context.watch},
-          input_(stage.input_->reader(own_)) {}
+        : stage_(stage), own_(context.over(scratch_)), input_(stage.input_->open(own_)) {}
 
     void begin(uint64_t epoch) override {
       skipped_ = 0;

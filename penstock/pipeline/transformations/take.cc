@@ -43,7 +43,7 @@ class TakeStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const TakeStream& stage, Context& context)
-        : n_(stage.n_), input_(stage.input_->reader(context)) {}
+        : n_(stage.n_), input_(stage.input_->open(context)) {}
 
     void begin(uint64_t epoch) override {
       taken_ = 0;

@@ -125,7 +125,7 @@ class Unbatch : public Streamed {
     }
 
     void give(uint32_t count, Chunk& out) {
-      const Chunk& in = input_.chunk();
+      Chunk& in = input_.chunk();
       out.reset(stage_.spec_, count);
       for (uint32_t i = 0; i < count; ++i) {
         const auto [element, row] = from_[i];
@@ -133,6 +133,7 @@ class Unbatch : public Streamed {
           pass_row(in, element, out, i);
           continue;
         }
+        for (Failure& lost : in.take_notes(element)) out.note(i, std::move(lost));
         settle_alike(told_, out);
         for (size_t leaf = 0; leaf < told_->leaves().size(); ++leaf) {
           std::span<const int64_t> shape = in.shape(leaf, element).subspan(1);

@@ -9,7 +9,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/mapped_input.h"
 
 namespace penstock {
 namespace {
@@ -59,14 +59,22 @@ Hash hashed(const void* data, size_t bytes, Hash seed) {
 
 class Unique : public Streamed {
  public:
-  explicit Unique(StreamedRef input) : input_(std::move(input)) {}
+  Unique(StreamedRef input, OpRef key, uint32_t operation, std::string title)
+      : input_(std::move(input)),
+        key_(std::move(key)),
+        operation_(operation),
+        title_(std::move(title)) {
+    if (SpecRef spec = input_->spec(); spec != nullptr && key_ != nullptr) {
+      (void)key_->result(*spec);
+    }
+  }
 
   SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override {
     if (input_->length() == uint64_t{0}) return 0;
     return std::nullopt;
   }
-  bool python() const override { return input_->python(); }
+  bool python() const override { return (key_ != nullptr && key_->python()) || input_->python(); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -74,25 +82,26 @@ class Unique : public Streamed {
  private:
   class Reader : public StreamReader {
    public:
-    Reader(const Unique& stage, Context& context) : input_(*stage.input_, context) {}
+    Reader(const Unique& stage, Context& context)
+        : mapped_(*stage.input_, stage.key_.get(), stage.operation_, stage.title_, context) {}
 
     void begin(uint64_t epoch) override {
-      input_.begin(epoch);
+      mapped_.begin(epoch);
       seen_.clear();
       taken_ = 0;
     }
     uint32_t next(uint32_t most, Chunk& out) override {
-      while (input_.more()) {
-        while (input_.left() > 0 && picked_.size() < most) {
+      while (mapped_.more()) {
+        while (input().left() > 0 && picked_.size() < most) {
           if (is_new()) {
-            picked_.add(input_);
+            picked_.add(input());
           } else {
-            input_.use();
+            input().use();
           }
         }
         if (picked_.size() == 0) continue;
         taken_ += picked_.size();
-        return picked_.give(input_.spec(), out);
+        return picked_.give(input().spec(), out);
       }
       return 0;
     }
@@ -101,20 +110,22 @@ class Unique : public Streamed {
       const uint64_t taken = count_in(state, "taken");
       begin(epoch);
       while (taken_ < taken) {
-        if (!input_.more()) {
+        if (!mapped_.more()) {
           throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
         }
         taken_ += is_new();
-        input_.use();
+        input().use();
       }
     }
 
    private:
+    StreamInput& input() { return mapped_.input(); }
+
     // The next element, or it failed.
     bool is_new() {
-      if (input_.failed()) return true;
-      const Chunk& in = input_.chunk();
-      const uint32_t row = input_.row();
+      if (input().failed()) return true;
+      const Chunk& in = mapped_.made();
+      const uint32_t row = input().row();
       Hash hash;
       for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
         std::span<const int64_t> shape = in.shape(leaf, row);
@@ -129,19 +140,24 @@ class Unique : public Streamed {
     struct Low {
       size_t operator()(const Hash& hash) const { return hash.low; }
     };
-    StreamInput input_;
+    MappedInput mapped_;
     PickedRows picked_;
     std::unordered_set<Hash, Low> seen_;
     uint64_t taken_ = 0;
   };
 
   StreamedRef input_;
+  OpRef key_;
+  uint32_t operation_;
+  std::string title_;
 };
 
 }  // namespace
 
 Built UniqueNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(std::make_shared<Unique>(builder.as_stream(inputs[0])));
+  StreamedRef input = builder.as_stream(inputs[0]);
+  const uint32_t operation = key_ == nullptr ? 0 : builder.operation();
+  return Built::of(std::make_shared<Unique>(std::move(input), key_, operation, title()));
 }
 
 }  // namespace penstock

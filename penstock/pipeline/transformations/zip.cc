@@ -43,7 +43,7 @@ class Zip : public Indexed {
    public:
     Reader(const Zip& stage, Context& context) : stage_(stage) {
       for (const IndexedRef& input : stage.inputs_) {
-        readers_.push_back(input->reader(context));
+        readers_.push_back(input->open(context));
         rows_.push_back(std::make_unique<InputRows>(context.scratch));
       }
     }
@@ -113,10 +113,7 @@ class ZipStream : public Streamed {
     }
     return least;
   }
-  bool python() const override {
-    return std::any_of(inputs_.begin(), inputs_.end(),
-                       [](const StreamedRef& input) { return input->python(); });
-  }
+  bool python() const override { return any_python(inputs_); }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -141,7 +138,7 @@ class ZipStream : public Streamed {
         count = std::min(count, input->left());
       }
       out.reset(stage_.spec_, count);
-      for (const auto& input : inputs_) fail_what_failed(*input, count, out);
+      for (const auto& input : inputs_) hand_on_losses(*input, count, out);
       if (out.alive() != 0) hand_on(count, out);
       for (const auto& input : inputs_) input->use(count);
       return count;
@@ -161,9 +158,15 @@ class ZipStream : public Streamed {
     }
 
    private:
-    static void fail_what_failed(StreamInput& input, uint32_t count, Chunk& out) {
-      for (const auto& [row, failure] : input.chunk().failures()) {
-        if (row >= input.row() && row - input.row() < count) out.fail(row - input.row(), failure);
+    static void hand_on_losses(StreamInput& input, uint32_t count, Chunk& out) {
+      for (auto& [row, failure] : input.chunk().failures()) {
+        if (row < input.row() || row - input.row() >= count) continue;
+        out.fail(row - input.row(), std::move(failure));
+      }
+      for (uint32_t i = 0; i < count; ++i) {
+        for (Failure& lost : input.chunk().take_notes(input.row() + i)) {
+          out.note(i, std::move(lost));
+        }
       }
     }
 

@@ -14,6 +14,7 @@ from ..errors import Error, NotFound
 from . import Failed
 
 _REDRAWN_S = 0.1
+_INDEX = ".penstock-index"  # what `Dataset.tfrecord(index="beside")` keeps beside a file
 
 
 @dataclass
@@ -50,6 +51,7 @@ class Survey:
     """What is in a TFRecord file."""
 
     path: str
+    compressed: bool = False
     file_bytes: int = 0
     records: int = 0
     payload_bytes: int = 0
@@ -135,9 +137,11 @@ def find(patterns: Sequence[str]) -> list[str]:
         There is none.
     """
     try:
-        return [str(path) for path in _engine.glob_files(list(patterns))]
+        found = [str(path) for path in _engine.glob_files(list(patterns))]
     except NotFound as error:
         raise Failed(text_of(error), 2) from None
+    # A shell's pattern gives these, too.
+    return [path for path in found if not path.endswith(_INDEX)] or found
 
 
 def survey(
@@ -198,10 +202,6 @@ def _survey_of(path: str, found: dict[str, Any]) -> Survey:
 
 def looks_like(found: Survey) -> str:
     """Say what a file without a sound record may be; empty: nothing is known."""
-    if found.records or not found.file_bytes:
+    if found.records or found.compressed or not found.file_bytes:
         return ""
-    with open(found.path, "rb") as file:
-        magic = file.read(2)
-    if magic == b"\x1f\x8b":
-        return "it is compressed by gzip: decompress it (gzip -d)"
     return "it is no TFRecord file"

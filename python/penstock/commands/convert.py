@@ -59,12 +59,15 @@ def run(options: argparse.Namespace) -> int:
             raise Failed(f"{path} is there already; --overwrite replaces it", 2)
     try:
         with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(TFRecordWriter(path)) for path in paths]
+            compression = "gzip" if options.output.endswith(".gz") else "none"
+            writers = [
+                stack.enter_context(TFRecordWriter(path, compression=compression)) for path in paths
+            ]
             said = write(writers)
     except (Error, OSError) as error:
         raise Failed(text_of(error)) from None
     records = sum(writer.records for writer in writers)
-    size = sum(writer.bytes_written for writer in writers)
+    size = sum(os.path.getsize(path) for path in paths)
     where = paths[0] if len(paths) == 1 else f"{len(paths)} files, {paths[0]} to {paths[-1]}"
     print(f"{counted(records, 'record')}, {bytes_text(size)}: {where}")
     for line in said:
@@ -76,7 +79,9 @@ def shard_paths(output: str, count: int) -> list[str]:
     """``train.tfrecord`` as 2 files: ``train-00000-of-00002.tfrecord`` and the next."""
     if count == 1:
         return [output]
-    stem, suffix = os.path.splitext(output)
+    stem, suffix = os.path.splitext(output.removesuffix(".gz"))
+    if output.endswith(".gz"):
+        suffix += ".gz"
     return [f"{stem}-{number:05}-of-{count:05}{suffix}" for number in range(count)]
 
 

@@ -3,15 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <string_view>
 #include <vector>
+
+#include "bytes.h"
 
 namespace penstock {
 namespace {
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
 
 // RFC 3720, appendix B.4.
 TEST(Crc32c, gives_the_published_values) {

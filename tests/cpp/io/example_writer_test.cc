@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "bytes.h"
 #include "examples.h"
 #include "penstock/base/error.h"
 
@@ -12,13 +13,8 @@ namespace penstock {
 namespace {
 
 using namespace std::string_literals;
-using Type = ExampleFeature::Type;
-using Form = ExampleFeature::Form;
 using Strings = std::vector<std::span<const std::byte>>;
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
 Strings spans_of(const std::vector<std::string>& texts) {
   Strings spans;
   for (const std::string& text : texts) spans.push_back(bytes_of(text));

@@ -15,6 +15,10 @@
 
 namespace penstock {
 
+using Type = ExampleFeature::Type;
+using Form = ExampleFeature::Form;
+using Features = std::vector<ExampleFeature>;
+
 // ---- protobuf, written as its specification reads: what the tests compare with
 
 inline std::string varint(uint64_t value) {
@@ -242,7 +246,7 @@ struct ExactRecord {
 inline void make_rows(std::span<const ExampleFeature> features, std::span<ExampleValue> values,
                       ExampleHeap& heap) {
   for (size_t i = 0; i < features.size(); ++i) {
-    if (features[i].form != ExampleFeature::Form::kFixed) continue;
+    if (features[i].form != Form::kFixed) continue;
     values[i].row = heap.take(features[i].count * size_of(features[i].output()));
   }
 }
@@ -250,7 +254,7 @@ inline std::vector<GotValue> got_values(std::span<const ExampleFeature> features
                                         std::span<const ExampleValue> values) {
   std::vector<GotValue> got(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    const bool fixed = features[i].form == ExampleFeature::Form::kFixed;
+    const bool fixed = features[i].form == Form::kFixed;
     const std::byte* data = fixed ? values[i].row : values[i].data;
     got[i].count = fixed ? features[i].count : values[i].count;
     got[i].values.assign(reinterpret_cast<const char*>(data),
@@ -273,7 +277,6 @@ inline std::optional<std::vector<GotValue>> parse(ExampleParser& parser, std::st
 // What should come out of a feature. nullopt: a failure.
 inline std::optional<GotValue> expected(const ExampleFeature& wanted,
                                         const std::optional<PlainFeature>& feature) {
-  using Form = ExampleFeature::Form;
   if (!feature) return std::nullopt;
   GotValue made;
   if (feature->type == 0) {

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-struct FilePoolTest : testing::Test {
+struct FilePoolTest : ::testing::Test {
   FilePoolTest() {
     for (const char* path : {"a", "b", "c"}) (*files)[path] = path;
   }

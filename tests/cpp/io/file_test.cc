@@ -15,9 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class FileTest : public testing::Test {
+class FileTest : public ::testing::Test {
  protected:
-  FileTest() : folder(fs::path(testing::TempDir()) / ("files-" + std::to_string(getpid()))) {
+  FileTest() : folder(fs::path(::testing::TempDir()) / ("files-" + std::to_string(getpid()))) {
     fs::create_directory(folder);
     bytes.resize(100'000);
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + (i >> 8));

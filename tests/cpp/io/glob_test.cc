@@ -10,7 +10,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-struct GlobTest : testing::Test {
+struct GlobTest : ::testing::Test {
   GlobTest() {
     for (const char* path : {"b-2", "b-10", "a/x.tfrecord", "a/y.tfrecord", "a/.z.tfrecord",
                              "c/x.tfrecord", "c/deep/x.tfrecord", "what[1]?"}) {
@@ -42,6 +42,13 @@ TEST_F(GlobTest, patterns_match_folders_too_but_no_slash) {
 TEST_F(GlobTest, hidden_files_are_found_only_by_their_dot) {
   EXPECT_EQ(glob(files, "a/*"), (Names{"a/x.tfrecord", "a/y.tfrecord"}));
   EXPECT_EQ(glob(files, "a/.*"), (Names{"a/.z.tfrecord"}));
+}
+
+TEST_F(GlobTest, indices_beside_files_are_found_only_by_their_names) {
+  files["a/x.tfrecord.penstock-index"] = "";
+  EXPECT_EQ(glob(files, "a/*"), (Names{"a/x.tfrecord", "a/y.tfrecord"}));
+  EXPECT_EQ(glob(files, "a/x.tfrecord.penstock-index"), (Names{"a/x.tfrecord.penstock-index"}));
+  EXPECT_EQ(code_of("a/*.penstock-index"), Code::kNotFound);
 }
 
 TEST_F(GlobTest, folders_are_no_files) { EXPECT_EQ(glob(files, "?*").size(), 3u); }

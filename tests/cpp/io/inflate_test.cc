@@ -55,7 +55,7 @@ std::string stored(const std::string& text) {
   return made + number(~crc, 4) + number(text.size(), 4);
 }
 
-struct InflateTest : testing::Test {
+struct InflateTest : ::testing::Test {
   // All of it, so many bytes at a time; an error's code.
   std::string inflate(const std::string& bytes, Compression compression, size_t step = 1000) {
     files["file"] = bytes;

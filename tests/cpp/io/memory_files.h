@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/io/file.h"
+#include "penstock/io/dated_file.h"
 
 namespace penstock {
 
@@ -25,10 +25,20 @@ class MemoryFiles : public FileSystem {
   struct Content {
     std::string bytes;
     std::function<void()> before_read;  // may throw, or change the bytes
+    std::atomic<int64_t> modified_ns{0};
   };
 
-  std::string& operator[](const std::string& path) { return at(path)->bytes; }
-  void remove(const std::string& path) { contents_.erase(path); }  // open ones stay readable
+  // To be written to: it has another time from now on.
+  std::string& operator[](const std::string& path) {
+    Content& content = *at(path);
+    content.modified_ns = ++clock_;
+    return content.bytes;
+  }
+  void remove(const std::string& path) {  // open ones stay readable
+    std::lock_guard lock(mutex_);
+    contents_.erase(path);
+  }
+  std::atomic<int64_t>& modified_ns(const std::string& path) { return at(path)->modified_ns; }
 
   // Called at each read() of this file.
   void before_read(const std::string& path, std::function<void()> what) {
@@ -37,16 +47,19 @@ class MemoryFiles : public FileSystem {
 
   std::shared_ptr<File> open(const std::string& path) override {
     ++opened;
+    std::lock_guard lock(mutex_);
     auto found = contents_.find(path);
-    if (found == contents_.end()) throw Error(Code::kNotFound, "open", "there is no file " + path);
+    if (found == contents_.end()) throw Error(Code::kNotFound, "open", "no such file: " + path);
     return std::make_shared<Open>(*this, path, found->second);
   }
 
   std::unique_ptr<Sink> create(const std::string& path) override {
+    if (read_only) throw Error(Code::kSystem, "create", path + ": nobody may write here");
     return std::make_unique<Writing>(*this, path);
   }
 
   Kind kind(const std::string& path) override {
+    std::lock_guard lock(mutex_);
     if (contents_.contains(path)) return Kind::kFile;
     auto inside = contents_.lower_bound(path + "/");
     return inside != contents_.end() && inside->first.starts_with(path + "/") ? Kind::kFolder
@@ -55,6 +68,7 @@ class MemoryFiles : public FileSystem {
 
   std::vector<std::string> list(const std::string& folder) override {
     std::vector<std::string> names;
+    std::lock_guard lock(mutex_);
     for (const auto& [path, content] : contents_) {
       if (!path.starts_with(folder)) continue;
       std::string name = path.substr(folder.size(), path.find('/', folder.size()) - folder.size());
@@ -64,15 +78,18 @@ class MemoryFiles : public FileSystem {
   }
 
   std::atomic<int> opened{0}, reads{0};  // calls of open(), and stretches that were read
+  std::atomic<int> expected{0};          // calls of File::expect()
   uint64_t full_after = UINT64_MAX;      // bytes after which writing fails
+  bool read_only = false;                // nothing can be created
 
  private:
-  class Open : public File {
+  class Open : public DatedFile {
    public:
     Open(MemoryFiles& files, std::string path, std::shared_ptr<Content> content)
         : files_(files), path_(std::move(path)), content_(std::move(content)) {}
     const std::string& path() const override { return path_; }
     uint64_t size() override { return content_->bytes.size(); }
+    int64_t modified_ns() override { return content_->modified_ns; }
     void read(std::span<const Segment> segments) override {
       if (content_->before_read) content_->before_read();
       uint64_t end = UINT64_MAX;
@@ -87,7 +104,7 @@ class MemoryFiles : public FileSystem {
         }
       }
     }
-    void expect(uint64_t, uint64_t) noexcept override {}
+    void expect(uint64_t, uint64_t) noexcept override { ++files_.expected; }
 
    private:
     MemoryFiles& files_;
@@ -112,11 +129,15 @@ class MemoryFiles : public FileSystem {
     std::string bytes_;
   };
 
-  std::shared_ptr<Content>& at(const std::string& path) {
+  std::shared_ptr<Content> at(const std::string& path) {
+    std::lock_guard lock(mutex_);
     std::shared_ptr<Content>& content = contents_[path];
     if (content == nullptr) content = std::make_shared<Content>();
     return content;
   }
+
+  std::atomic<int64_t> clock_{0};
+  std::mutex mutex_;  // of the map
 
   std::map<std::string, std::shared_ptr<Content>> contents_;
 };

@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-class ScatteredReads : public testing::Test {
+class ScatteredReads : public ::testing::Test {
  protected:
   static constexpr size_t kFiles = 3, kEach = 2000, kAll = kFiles * kEach;
 
@@ -33,7 +33,7 @@ class ScatteredReads : public testing::Test {
       writer.close();
     }
     files = index_files(std::make_shared<FilePool>(posix_files()), paths, 1,
-                        [](File& file) { return index_tfrecord(file); });
+                        [](const std::shared_ptr<File>& file) { return index_tfrecord(*file); });
   }
   ~ScatteredReads() override { std::filesystem::remove_all(folder); }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "example_parsing.h"
 #include "penstock/base/error.h"
 #include "penstock/io/example_writer.h"
 #include "sequence_examples.h"
@@ -13,35 +14,28 @@ namespace penstock {
 namespace {
 
 using namespace std::string_literals;
-using Type = ExampleFeature::Type;
-using Form = ExampleFeature::Form;
-using Features = std::vector<ExampleFeature>;
 
 ExampleFeature fixed(const std::string& name, Type type, uint64_t count) {
   return {.name = name, .type = type, .form = Form::kFixed, .count = count};
 }
-ExampleFeature ragged(const std::string& name, Type type) {
-  return {.name = name, .type = type, .form = Form::kRagged};
-}
-ExampleFeature string(const std::string& name) { return {.name = name}; }
 ExampleFeature optional(ExampleFeature feature) {
   feature.default_value.emplace();
   return feature;
 }
 
-struct Outcome {
+struct ListOutcome {
   ExampleFailure failure;
   std::string text;
   GotSteps got;
 };
-Outcome parse_one(const ExampleFeature& list, const std::string& record) {
+ListOutcome parse_list(const ExampleFeature& list, const std::string& record) {
   SequenceExampleParser parser({}, {list});
   auto got = parse(parser, 0, record);
   if (got) return {{}, "", got->lists.front()};
   return {parser.failure(), parser.failure_text(), {}};
 }
-Outcome parse_steps(const ExampleFeature& list, const std::vector<std::string>& steps) {
-  return parse_one(list, lists(list_entry(list.name, steps)));
+ListOutcome parse_steps(const ExampleFeature& list, const std::vector<std::string>& steps) {
+  return parse_list(list, lists(list_entry(list.name, steps)));
 }
 
 // Written down byte by byte from the specification.
@@ -64,7 +58,7 @@ TEST(SequenceExampleParser, reads_a_message_made_by_hand) {
   EXPECT_EQ(as<int64_t>(got->context[0]), (std::vector<int64_t>{2}));
   EXPECT_EQ(got->lists[0].steps, 2u);
   EXPECT_EQ(as<float>(got->lists[0].all), (std::vector<float>{1, 2}));
-  EXPECT_EQ(parse_one(string("s"), message).text,
+  EXPECT_EQ(parse_list(string("s"), message).text,
             "feature 's', step 1: 0 byte strings where one is wanted, at byte 59");
 }
 
@@ -105,14 +99,14 @@ TEST(SequenceExampleParser, a_list_that_is_not_there_is_a_failure_or_has_no_step
        {fixed("a", Type::kFloat32, 2), ragged("a", Type::kInt64), string("a")}) {
     for (const std::string& message : {""s, lists(""), lists(list_entry("b", {"", ""})),
                                        example(entry("a", int64_feature({1})))}) {
-      EXPECT_EQ(parse_one(list, message).text, "feature 'a': is not there and has no default");
-      EXPECT_EQ(parse_one(optional(list), message).failure.fault, ExampleFault::kNone);
-      EXPECT_EQ(parse_one(optional(list), message).got, GotSteps{});
+      EXPECT_EQ(parse_list(list, message).text, "feature 'a': is not there and has no default");
+      EXPECT_EQ(parse_list(optional(list), message).failure.fault, ExampleFault::kNone);
+      EXPECT_EQ(parse_list(optional(list), message).got, GotSteps{});
     }
     for (const std::string& message :
          {lists(list_entry("a", {})), lists(field(1, field(1, "a")))}) {
-      EXPECT_EQ(parse_one(list, message).failure.fault, ExampleFault::kNone);
-      EXPECT_EQ(parse_one(list, message).got, GotSteps{});
+      EXPECT_EQ(parse_list(list, message).failure.fault, ExampleFault::kNone);
+      EXPECT_EQ(parse_list(list, message).got, GotSteps{});
     }
   }
 }
@@ -123,7 +117,7 @@ TEST(SequenceExampleParser, parts_of_a_list_are_one_and_of_two_entries_the_last_
   const std::string parts = field(1, field(1, "a") + field(2, one) + field(2, two));
   for (const std::string& message :
        {lists(parts), lists(other + parts), lists(other) + lists(parts)}) {
-    EXPECT_EQ(as<int64_t>(parse_one(fixed("a", Type::kInt64, 1), message).got.all),
+    EXPECT_EQ(as<int64_t>(parse_list(fixed("a", Type::kInt64, 1), message).got.all),
               (std::vector<int64_t>{1, 2}));
   }
 }
@@ -142,7 +136,7 @@ TEST(SequenceExampleParser, a_failure_says_which_step) {
   narrow.dtype = DType::kInt32;
   EXPECT_EQ(text(narrow, int64_feature({1, int64_t{1} << 40})),
             "feature 'a', step 1: 1099511627776 does not fit into int32, at byte 24");
-  EXPECT_EQ(parse_one(string("a"), lists("\x0A\x05\x0A")).text,
+  EXPECT_EQ(parse_list(string("a"), lists("\x0A\x05\x0A")).text,
             "the message goes on beyond its end, at byte 2");
   SequenceExampleParser parser({string("c")}, {string("a")});
   EXPECT_FALSE(parse(parser, 1, lists(list_entry("a", {}))));

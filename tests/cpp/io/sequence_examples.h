@@ -34,7 +34,6 @@ struct GotSequence {
 // What should come out of a list that comes in these parts. nullopt: a failure.
 inline std::optional<GotSteps> expected_steps(const ExampleFeature& wanted,
                                               const std::vector<std::string>& parts) {
-  using Form = ExampleFeature::Form;
   GotSteps made;
   ExampleFeature each = wanted;
   if (each.form == Form::kRagged) each.default_value.emplace();

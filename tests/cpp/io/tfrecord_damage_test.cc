@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kRecords = 7;
 
-struct TFRecordDamage : testing::Test, TFRecords {
+struct TFRecordDamage : ::testing::Test, TFRecords {
   TFRecordDamage() {
     uint64_t begin = 0;
     for (const std::string& payload : written) {

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-struct TFRecordIndexTest : testing::Test, TFRecords {};
+struct TFRecordIndexTest : ::testing::Test, TFRecords {};
 
 TEST_F(TFRecordIndexTest, places_follow_one_another_and_cover_the_file) {
   auto some = payloads(1000);

@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
+#include "penstock/base/clock.h"
 #include "tfrecords.h"
 
 namespace penstock {
 namespace {
 
-struct TFRecordReaderTest : testing::Test, TFRecords {
+struct TFRecordReaderTest : ::testing::Test, TFRecords {
   std::string text(size_t row) {
     auto payload = reader->payload(row);
     return {reinterpret_cast<const char*>(payload.data()), payload.size()};
@@ -53,6 +57,34 @@ TEST_F(TFRecordReaderTest, neighbours_are_read_together) {
   reader->read(records);
   EXPECT_EQ(files->reads, 1);
   for (size_t row = 0; row < 64; ++row) EXPECT_EQ(text(row), some[records[row]]);
+}
+
+TEST_F(TFRecordReaderTest, a_disk_that_takes_its_time_hears_what_is_wanted_next) {
+  write("file", std::vector<std::string>(2000, std::string(8000, 'x')));
+  open_reader({"file"});
+  std::vector<uint64_t> far(64), near(64);
+  for (uint64_t i = 0; i < 64; ++i) far[i] = i * 7919 % 2000;
+  std::iota(near.begin(), near.end(), 100);
+  files->before_read("file", [] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); });
+  reader->read(far);
+  const int before = files->expected;
+  reader->read(far);
+  EXPECT_EQ(files->expected - before, 64);
+  reader->read(near);  // one stretch, which the system reads ahead in
+  EXPECT_EQ(files->expected - before, 64);
+  reader->read(far);
+  EXPECT_EQ(files->expected - before, 128);
+  // And no more once it comes at once.
+  files->before_read("file", {});
+  const uint64_t until = now_ns() + 60'000'000'000;
+  for (int last = -1; last != files->expected && now_ns() < until;) {
+    last = files->expected;
+    reader->read(far);
+  }
+  const int settled = files->expected;
+  EXPECT_LT(now_ns(), until);
+  for (size_t row = 0; row < 64; ++row) ASSERT_EQ(text(row), std::string(8000, 'x'));
+  EXPECT_GE(settled, before + 128);
 }
 
 TEST_F(TFRecordReaderTest, nothing_is_left_of_a_file_without_records) {

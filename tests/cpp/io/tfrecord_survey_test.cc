@@ -7,15 +7,25 @@
 namespace penstock {
 namespace {
 
-struct TFRecordSurveyTest : testing::Test, TFRecords {
+struct TFRecordSurveyTest : ::testing::Test, TFRecords {
   TFRecordSurvey survey(Progress* progress = nullptr) {
     visited.clear();
     return survey_tfrecord(
-        *files->open("file"),
+        files, "file",
         [this](std::span<const std::byte> payload) {
           visited.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
         },
         progress);
+  }
+  void progress_stops() {
+    Progress progress;
+    progress.stop = true;
+    try {
+      survey(&progress);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kClosed);
+    }
   }
   std::vector<std::string> visited;
 };
@@ -70,6 +80,28 @@ TEST_F(TFRecordSurveyTest, it_ends_when_it_is_told_to) {
   Progress progress;
   progress.stop = true;
   EXPECT_THROW(survey(&progress), Error);
+}
+
+TEST_F(TFRecordSurveyTest, of_a_compressed_file_is_of_what_was_inflated) {
+  std::vector<std::string> some(100, std::string(84, 'x'));
+  std::string bytes = write("file", some);
+  bytes[750] ^= 1;
+  bytes[2000] ^= 1;
+  bytes.resize(bytes.size() - 1);
+  for (Compression compression : {Compression::kGzip, Compression::kZlib}) {
+    const uint64_t size = ((*files)["file"] = compressed(bytes, compression)).size();
+    Progress progress;
+    const TFRecordSurvey found = survey(&progress);
+    EXPECT_EQ(found.compression, compression);
+    EXPECT_EQ(found.file_bytes, size);
+    EXPECT_EQ(visited.size(), 97u);
+    EXPECT_EQ(found.lost_bytes, 299u);
+    ASSERT_EQ(found.damage.size(), 3u);
+    EXPECT_EQ(found.damage[1].record, 20u);
+    EXPECT_EQ(found.damage[1].offset, 2000u);
+    EXPECT_EQ(progress.bytes, 2 * size);
+  }
+  progress_stops();
 }
 
 }  // namespace

@@ -4,16 +4,13 @@
 
 #include <numeric>
 
+#include "bytes.h"
 #include "tfrecords.h"
 
 namespace penstock {
 namespace {
 
-struct TFRecordWriterTest : testing::Test, TFRecords {
-  static std::span<const std::byte> bytes_of(const std::string& text) {
-    return std::as_bytes(std::span(text));
-  }
-};
+struct TFRecordWriterTest : ::testing::Test, TFRecords {};
 
 // The same records, written by TensorFlow 2.
 TEST_F(TFRecordWriterTest, writes_what_TensorFlow_writes) {

@@ -7,11 +7,21 @@
 #include <vector>
 
 #include "memory_files.h"
+#include "penstock/io/deflate.h"
 #include "penstock/io/tfrecord_index.h"
 #include "penstock/io/tfrecord_reader.h"
 #include "penstock/io/tfrecord_writer.h"
 
 namespace penstock {
+
+// These bytes as a compressed file.
+inline std::string compressed(const std::string& bytes, Compression compression) {
+  MemoryFiles files;
+  std::unique_ptr<Sink> sink = deflated(files.create("file"), compression);
+  sink->write(std::as_bytes(std::span(bytes)));
+  sink->commit();
+  return files["file"];
+}
 
 // What the tests of TFRecord share: files of records, and all that a reader gets out of them.
 struct TFRecords {

@@ -1,17 +1,10 @@
 #pragma once
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define PENSTOCK_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define PENSTOCK_SANITIZED 1
-#endif
-#endif
 
 namespace penstock::testing {
 
@@ -35,6 +28,11 @@ inline int status_of(pid_t pid) {
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   return status;
+}
+
+inline void kill_child(pid_t pid) {
+  kill(pid, SIGKILL);
+  status_of(pid);
 }
 
 template <typename Body>

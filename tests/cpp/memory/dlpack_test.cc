@@ -2,21 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <thread>
 
 #include "penstock/base/error.h"
 #include "penstock/memory/allocator.h"
+#include "tensors.h"
 
 namespace penstock {
 namespace {
 
-Tensor counting(Shape shape) {
-  Tensor t = Tensor::make(DType::kInt32, std::move(shape));
-  auto values = t.as_span<int32_t>();
-  std::iota(values.begin(), values.end(), 0);
-  return t;
-}
+using testing::counting;
 
 TEST(Dlpack, every_dtype_goes_out_and_comes_in_without_a_copy) {
   for (size_t i = 0; i < kDTypeCount; ++i) {

@@ -7,18 +7,19 @@
 #include <vector>
 
 #include "penstock/memory/allocator.h"
+#include "regions.h"
 
 namespace penstock {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 
 struct Place {  // as on a board: the entries do not follow on one another
   LedgerEntry entry{};
   std::array<char, 100> other{};
 };
 
-class LedgerTest : public testing::Test {
+class LedgerTest : public ::testing::Test {
  protected:
   std::unique_ptr<Allocator> arena(uint32_t mine) {
     Allocator::Options options;

@@ -3,13 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <complex>
-#include <numeric>
 
 #include "penstock/base/error.h"
 #include "penstock/memory/allocator.h"
+#include "tensors.h"
 
 namespace penstock {
 namespace {
+
+using testing::counting;
 
 TEST(DType, names_and_sizes_are_numpys) {
   EXPECT_EQ(size_of(DType::kBool), 1u);
@@ -25,13 +27,6 @@ TEST(DType, names_and_sizes_are_numpys) {
   EXPECT_EQ(dtype_from_name("float8"), std::nullopt);
   EXPECT_FALSE(is_valid(static_cast<DType>(200)));
   EXPECT_EQ(size_of(static_cast<DType>(200)), 0u);
-}
-
-Tensor counting(Shape shape) {
-  Tensor t = Tensor::make(DType::kInt32, std::move(shape));
-  auto values = t.as_span<int32_t>();
-  std::iota(values.begin(), values.end(), 0);
-  return t;
 }
 
 TEST(Tensor, new_memory_is_aligned_and_dense) {

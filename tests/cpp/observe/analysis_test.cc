@@ -59,10 +59,10 @@ TEST(Analysis, both_sides_busy_is_balanced) {
 
 TEST(Analysis, time_in_copies_is_the_hand_over) {
   Snapshot snapshot = sample_snapshot(2, 12, 1);
-  for (WorkerSnapshot& worker : snapshot.workers) {
-    std::swap(worker.figures.busy_ns, worker.figures.hand_over_ns);
-  }
-  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kHandOver);
+  std::swap(snapshot.stages[0].ns, snapshot.stages[1].ns);
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kHandOver);
+  EXPECT_NEAR(a.hand_over_share, 12 / 12.02, 0.001);
 }
 
 TEST(Analysis, workers_without_room_while_the_model_waits_is_memory) {
@@ -83,6 +83,69 @@ TEST(Analysis, idle_workers_while_the_model_waits_is_the_source) {
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
   snapshot.queue_size = 1;
   EXPECT_TRUE(says(analyse(snapshot), "max_queue_size is 1, less than the 2 workers"));
+}
+
+TEST(Analysis, where_a_batch_costs_less_than_handing_it_over_workers_are_no_remedy) {
+  Snapshot snapshot = sample_snapshot(2, 0.008, 0.001);
+  for (WorkerSnapshot& worker : snapshot.workers) worker.figures.busy_ns -= kHandOverNs * 100;
+  snapshot.stages.clear();
+  for (uint64_t idle : {0, 30}) {  // whether they have much to do, or wait for each other
+    for (WorkerSnapshot& worker : snapshot.workers) {
+      worker.figures.wait_ticket_ns = idle * worker.figures.busy_ns;
+    }
+    for (uint64_t batch_size : {0, 1}) {
+      snapshot.batch_size = batch_size;
+      const Analysis a = analyse(snapshot);
+      EXPECT_EQ(a.bottleneck, Bottleneck::kTooSmall);
+      EXPECT_NE(a.verdict.find("8.0 us, less than handing one over"), std::string::npos);
+      EXPECT_TRUE(says(a, batch_size == 0 ? "let an item be many samples" : "a larger batch_size"));
+      EXPECT_TRUE(says(a, "workers=0 may be faster"));
+      EXPECT_FALSE(says(a, "Use ") || says(a, "stream"));
+    }
+  }
+  snapshot.mode = "inline";
+  EXPECT_TRUE(says(analyse(snapshot), "workers would cost more than they bring"));
+  // Something else is slow, such as the generator that the workers wait for.
+  snapshot.mode = "threads";
+  snapshot.consumer.wait_ns = snapshot.consumer.delivered * 5'000'000;
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
+  // The model never waits: small or not, it is no matter.
+  EXPECT_EQ(analyse(sample_snapshot(2, 0.008, 50)).bottleneck, Bottleneck::kConsumer);
+}
+
+TEST(Analysis, of_a_chain_the_slowest_stage_is_named_and_what_to_do_about_it) {
+  Snapshot snapshot = sample_snapshot(2, 12.1, 4);
+  snapshot.stages = {{"tfrecord(train)", 400'000'000, 12'800},
+                     {"map(decode)", 1'800'000'000, 12'800},
+                     {"batch(64)", 200'000'000, 12'800}};
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kUser);
+  EXPECT_NE(a.verdict.find("the stage map(decode) takes 75 % of the workers' time"),
+            std::string::npos)
+      << a.verdict;
+  EXPECT_TRUE(says(a, "Use 4 workers instead of 2, or make map(decode) cheaper"));
+  ASSERT_EQ(a.chain.size(), 3U);
+  EXPECT_NEAR(a.chain[0].share + a.chain[1].share + a.chain[2].share, 1, 1e-9);
+  EXPECT_NEAR(a.chain[1].per_batch_ms, 9, 1e-6);
+  snapshot.mode = "inline";
+  EXPECT_NE(analyse(snapshot).verdict.find("75 % of that is the stage map(decode)"),
+            std::string::npos);
+}
+
+TEST(Analysis, idle_workers_behind_a_busy_stream_name_its_slowest_stage) {
+  Snapshot snapshot = sample_snapshot(2, 12, 1);
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.wait_ticket_ns = 3 * worker.figures.busy_ns;
+  }
+  const uint64_t all = snapshot.consumer.last_ns - snapshot.consumer.first_ns;
+  snapshot.stream_stages = {{"generator(read)", all / 20, 100}, {"filter(good)", all * 8 / 10, 60}};
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kStream);
+  EXPECT_NE(a.verdict.find("the stage filter(good) takes 94 %"), std::string::npos) << a.verdict;
+  EXPECT_TRUE(says(a, "Make filter(good) cheaper"));
+  // One that is mostly idle itself is not what is slow.
+  snapshot.stream_stages[1].ns = all / 10;
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
 }
 
 TEST(Analysis, in_line_work_recommends_workers) {

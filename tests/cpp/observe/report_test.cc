@@ -38,7 +38,7 @@ Snapshot traced_snapshot() {
     event.begin_ns = zero + i * 12 * kMs;
     event.span_ns = event.active_ns = 12 * kMs;
     event.step = i;
-    event.kind = i % 2 == 0 ? TraceKind::kUser : TraceKind::kHandOver;
+    event.kind = i % 2 == 0 ? TraceKind::kUser : TraceKind::kWaitSlot;
     snapshot.workers[0].trace.push_back(event);
     event.count = 5;
     event.active_ns = 2 * kMs;
@@ -164,7 +164,7 @@ TEST(ChromeTrace, events_of_one_thread_do_not_overlap) {
   uint64_t now = 1'000'000;
   for (int i = 0; i < 5'000; ++i) {  // tiny tickets: merged events of two kinds, interleaved
     writer.record(TraceKind::kUser, now, now + 1'000);
-    writer.record(TraceKind::kHandOver, now + 1'000, now + 1'500);
+    writer.record(TraceKind::kWaitSlot, now + 1'000, now + 1'500);
     now += 2'000;
   }
   snapshot.workers[0].trace = events_of(*ring);

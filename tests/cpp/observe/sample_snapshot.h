@@ -8,6 +8,8 @@
 
 namespace penstock {
 
+inline constexpr uint64_t kHandOverNs = 20'000;  // of every ticket
+
 // A feed that ran for `batches` batches: `work_ms` of user code in each of `workers` workers, in a
 // training loop whose step takes `step_ms`. All figures follow from these four, as they would in a
 // run in which every batch costs the same.
@@ -34,6 +36,11 @@ inline Snapshot sample_snapshot(uint64_t workers, double work_ms, double step_ms
   c.last_ns = c.first_ns + total_ns;
   c.epochs = 2;
   snapshot.taken_ns = c.last_ns;
+  const uint64_t tickets = batches / workers * workers;
+  snapshot.stages = {
+      {"__getitem__", static_cast<uint64_t>(work_ms * kMs) * tickets, tickets},
+      {std::string(kHandOverStage), kHandOverNs * tickets, tickets},
+  };
   for (uint64_t i = 0; i < workers; ++i) {
     WorkerSnapshot worker;
     worker.name = "worker " + std::to_string(i);
@@ -42,10 +49,8 @@ inline Snapshot sample_snapshot(uint64_t workers, double work_ms, double step_ms
     WorkerFigures& w = worker.figures;
     w.tickets = batches / workers;
     w.samples = w.tickets * 64;
-    w.busy_ns = static_cast<uint64_t>(work_ms * kMs) * w.tickets;
-    w.hand_over_ns = w.tickets * 20'000;
-    w.wait_ticket_ns =
-        total_ns > w.busy_ns + w.hand_over_ns ? total_ns - w.busy_ns - w.hand_over_ns : 0;
+    w.busy_ns = (static_cast<uint64_t>(work_ms * kMs) + kHandOverNs) * w.tickets;
+    w.wait_ticket_ns = total_ns > w.busy_ns ? total_ns - w.busy_ns : 0;
     w.bytes = w.bytes_avoided = w.samples * 64 * 64 * 4;
     w.copies_avoided = w.tickets;
     snapshot.workers.push_back(worker);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -34,10 +35,37 @@ inline std::vector<int64_t> numbers(const Example& batch, std::string_view name 
   return {span.begin(), span.end()};
 }
 
+// 0, 1, ... n - 1
+inline std::vector<int64_t> iota(int64_t n) {
+  std::vector<int64_t> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+using Batches = std::vector<std::vector<int64_t>>;
+
+// The int64 columns of an epoch's batches.
+inline Batches take_epoch(Loader& feed, std::string_view name = "index") {
+  Batches all;
+  for (auto& batch : feed.epoch()) all.push_back(numbers(batch, name));
+  return all;
+}
+
+inline std::vector<int64_t> flat(const Batches& batches) {
+  std::vector<int64_t> all;
+  for (const auto& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
+  return all;
+}
+
+// The numbers of workers with which a Loader must do the same.
+inline constexpr uint32_t kWorkers[] = {0, 1, 2, 4};
+
+inline Example item(uint64_t index) { return {{"index", scalar(static_cast<int64_t>(index))}}; }
+
 // Samples that say who they are: {index, x: 3 floats, draw: a random number of the sample's own}.
-class Numbers {
+class NumberedSamples {
  public:
-  explicit Numbers(uint64_t length) : length_(length) {}
+  explicit NumberedSamples(uint64_t length) : length_(length) {}
   uint64_t size() const { return length_; }
   Example get(uint64_t index, SampleContext& context) const {
     return {{"index", scalar(static_cast<int64_t>(index))},

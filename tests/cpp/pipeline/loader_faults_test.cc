@@ -1,10 +1,7 @@
-// What goes wrong in a dataset, and what becomes of a C++ Loader that is closed, destroyed or
-// stuck.
+// What goes wrong in a dataset, and what becomes of a C++ Loader that is stuck in it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <thread>
 
@@ -17,19 +14,20 @@ namespace penstock {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::flat;
 using testing::Gate;
+using testing::iota;
+using testing::item;
+using testing::kWorkers;
 using testing::Made;
-using testing::Numbers;
+using testing::NumberedSamples;
 using testing::numbers;
-
-constexpr uint32_t kWorkers[] = {0, 1, 2, 4};
+using testing::take_epoch;
 
 // What user code throws, with no relation to anything of ours.
 struct Broken {
   uint64_t index;
 };
-
-Example item(uint64_t index) { return {{"index", testing::scalar(int64_t(index))}}; }
 
 // Throws Broken at each of `bad`, as often as `times` for each index (0: always).
 class Faulty {
@@ -52,20 +50,6 @@ class Faulty {
   std::mutex mutex_;
   std::map<uint64_t, int> thrown_;
 };
-
-std::vector<int64_t> take_epoch(Loader& feed) {
-  std::vector<int64_t> all;
-  for (auto& batch : feed.epoch()) {
-    for (int64_t index : numbers(batch)) all.push_back(index);
-  }
-  return all;
-}
-
-std::vector<int64_t> iota(int64_t n) {
-  std::vector<int64_t> all(static_cast<size_t>(n));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
 
 // ---- errors -------------------------------------------------------------------------------------
 
@@ -121,7 +105,7 @@ TEST(LoaderErrors, retries_are_silent_and_counted) {
   for (uint32_t workers : kWorkers) {
     Loader feed(std::make_shared<Faulty>(20, std::set<uint64_t>{3, 13}, 2),
                 {.batch_size = 4, .workers = workers, .retries = 2});
-    EXPECT_EQ(take_epoch(feed), iota(20));
+    EXPECT_EQ(flat(take_epoch(feed)), iota(20));
     EXPECT_EQ(feed.stats().retried, 4u);
     EXPECT_EQ(feed.stats().errors, 0u);
     EXPECT_TRUE(feed.stats().losses.empty());
@@ -138,7 +122,7 @@ TEST(LoaderErrors, skip_leaves_out_and_counts) {
       for (int64_t index : iota(20)) {
         if (!bad.contains(uint64_t(index))) expected.push_back(index);
       }
-      EXPECT_EQ(take_epoch(feed), expected);
+      EXPECT_EQ(flat(take_epoch(feed)), expected);
       LoaderStats stats = feed.stats();
       EXPECT_EQ(stats.skipped, 4u);
       EXPECT_EQ(stats.replaced, 0u);
@@ -167,7 +151,7 @@ TEST(LoaderErrors, replace_keeps_batches_full_and_equal_everywhere) {
     Loader feed(
         std::make_shared<Faulty>(24, bad),
         {.batch_size = 6, .shuffle = true, .workers = workers, .on_error = OnError::kReplace});
-    std::vector<int64_t> all = take_epoch(feed);
+    std::vector<int64_t> all = flat(take_epoch(feed));
     EXPECT_EQ(all.size(), 24u);
     for (int64_t index : all) EXPECT_FALSE(bad.contains(uint64_t(index)));
     if (workers == 0) expected = all;
@@ -247,8 +231,8 @@ TEST(LoaderErrors, an_error_of_our_own_kind_from_user_code_is_its_exception) {
 }
 
 TEST(LoaderErrors, a_hooks_exception_reaches_the_consumer) {
-  struct Bad : Numbers {
-    Bad() : Numbers(4) {}
+  struct Bad : NumberedSamples {
+    Bad() : NumberedSamples(4) {}
     void on_epoch_end() { throw Broken{99}; }
   };
   Loader feed(Bad(), {.batch_size = 2, .workers = 1});
@@ -278,7 +262,7 @@ TEST(LoaderTimeouts, a_stuck_ticket_is_an_error_that_names_it) {
   EXPECT_EQ(taken, 2);
   EXPECT_EQ(feed.failure()->index, 9u);
   EXPECT_EQ(feed.stats().timeouts, 1u);
-  EXPECT_EQ(take_epoch(feed), iota(16));  // another thread has the stuck one's place
+  EXPECT_EQ(flat(take_epoch(feed)), iota(16));  // another thread has the stuck one's place
   while (feed.stats().restarts == 0) std::this_thread::yield();
   EXPECT_EQ(feed.stats().restarts, 1u);
   gate->open();
@@ -326,7 +310,7 @@ TEST(LoaderTimeouts, a_withdrawn_ticket_that_is_stuck_does_not_stop_the_feed) {
     if (numbers(batch)[0] == 1) break;
   }
   // Many laps of the ring, of which the stuck ticket holds a place until it times out.
-  EXPECT_EQ(take_epoch(feed), iota(64));
+  EXPECT_EQ(flat(take_epoch(feed)), iota(64));
   gate->open();
 }
 
@@ -350,104 +334,6 @@ TEST(LoaderTimeouts, when_every_thread_is_stuck_it_says_so) {
   EXPECT_TRUE(ended);
   EXPECT_TRUE(feed.closed());
   gate->open();
-}
-
-// ---- closing ------------------------------------------------------------------------------------
-
-TEST(LoaderClosing, it_may_be_destroyed_at_any_moment) {
-  for (uint32_t workers : kWorkers) {
-    for (int taken = 0; taken < 12; ++taken) {
-      Loader feed(Numbers(1000), {.batch_size = 3, .workers = workers});
-      for (auto& batch : feed.steps(uint64_t(taken))) EXPECT_EQ(batch.at("x").dim(1), 3);
-    }
-  }
-}
-
-TEST(LoaderClosing, closing_from_another_thread_ends_a_waiting_consumer) {
-  for (uint32_t workers : {1, 3}) {
-    auto gate = std::make_shared<Gate>();
-    Loader feed(Made(10,
-                     [gate](uint64_t index, SampleContext&) {
-                       gate->wait();
-                       return item(index);
-                     }),
-                {.batch_size = 1, .workers = workers});
-    std::thread closer([&] {
-      gate->until_waiting(1);
-      std::thread opener([&] {
-        // The consumer was let go although no worker had moved.
-        while (!feed.closed()) std::this_thread::yield();
-        gate->open();
-      });
-      feed.close();
-      opener.join();
-    });
-    try {
-      feed.next();
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::kClosed);
-    }
-    closer.join();
-    EXPECT_THROW(feed.next(), Error);
-    EXPECT_THROW(feed.epoch(), Error);
-  }
-}
-
-TEST(LoaderClosing, a_stuck_thread_does_not_keep_a_loader_from_ending) {
-  auto gate = std::make_shared<Gate>();
-  auto alive = std::make_shared<int>(1);
-  {
-    Loader feed(Made(10,
-                     [gate, alive](uint64_t index, SampleContext&) {
-                       if (index == 2) gate->wait();
-                       return item(index);
-                     }),
-                {.batch_size = 1, .workers = 1, .timeout = milliseconds(20)});
-    feed.next();
-    gate->until_waiting(1);
-  }
-  EXPECT_GT(alive.use_count(), 1);  // the thread has everything that it needs
-  gate->open();
-  while (alive.use_count() > 1) std::this_thread::yield();
-}
-
-TEST(LoaderClosing, closing_again_and_from_many_threads_is_fine) {
-  Loader feed(Numbers(100), {.batch_size = 3, .workers = 2});
-  feed.next();
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) threads.emplace_back([&] { feed.close(); });
-  for (auto& thread : threads) thread.join();
-  feed.close();
-  EXPECT_TRUE(feed.closed());
-  EXPECT_EQ(feed.stats().delivered, 1u);
-}
-
-TEST(LoaderClosing, a_loader_can_be_moved_while_it_is_iterated) {
-  Loader feed(Numbers(12), {.batch_size = 3, .workers = 2});
-  auto range = feed.epoch();
-  auto it = range.begin();
-  Loader moved = std::move(feed);
-  int batches = 0;
-  for (; it != range.end(); ++it) ++batches;
-  EXPECT_EQ(batches, 4);
-  moved = Loader(Numbers(3), {.batch_size = 3, .workers = 1});
-  EXPECT_EQ(moved.size(), 1u);
-}
-
-TEST(LoaderClosing, two_loaders_and_a_loader_inside_a_worker) {
-  Made nested(6, [](uint64_t index, SampleContext&) {
-    Loader inner(Numbers(5), {.batch_size = 5, .workers = 1});
-    int64_t sum = 0;
-    for (auto& batch : inner.epoch()) {
-      for (int64_t i : numbers(batch)) sum += i;
-    }
-    EXPECT_EQ(sum, 10);
-    return item(index);
-  });
-  Loader a(nested, {.batch_size = 2, .workers = 2});
-  Loader b(nested, {.batch_size = 2, .workers = 2});
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(numbers(*a.next()), numbers(*b.next()));
 }
 
 }  // namespace

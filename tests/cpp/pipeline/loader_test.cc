@@ -7,8 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <numeric>
-#include <thread>
 
 #include "datasets.h"
 #include "penstock/base/error.h"
@@ -19,36 +17,19 @@
 namespace penstock {
 namespace {
 
+using testing::Batches;
+using testing::flat;
+using testing::iota;
+using testing::kWorkers;
 using testing::Made;
-using testing::Numbers;
+using testing::NumberedSamples;
 using testing::numbers;
-
-using Batches = std::vector<std::vector<int64_t>>;
-
-constexpr uint32_t kWorkers[] = {0, 1, 2, 4};
-
-Batches take_epoch(Loader& feed, std::string_view name = "index") {
-  Batches all;
-  for (auto& batch : feed.epoch()) all.push_back(numbers(batch, name));
-  return all;
-}
-
-std::vector<int64_t> flat(const Batches& batches) {
-  std::vector<int64_t> all;
-  for (const auto& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
-  return all;
-}
-
-std::vector<int64_t> iota(int64_t n) {
-  std::vector<int64_t> all(static_cast<size_t>(n));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
+using testing::take_epoch;
 
 TEST(Loader, every_index_comes_exactly_once_and_in_order) {
   for (uint32_t workers : kWorkers) {
     for (uint64_t length : {0, 1, 9, 10, 11, 64, 65, 203}) {
-      Loader feed(Numbers(length), {.batch_size = 10, .workers = workers});
+      Loader feed(NumberedSamples(length), {.batch_size = 10, .workers = workers});
       EXPECT_EQ(feed.size(), (length + 9) / 10);
       for (int epoch = 0; epoch < 3; ++epoch) {
         EXPECT_EQ(flat(take_epoch(feed)), iota(static_cast<int64_t>(length)));
@@ -62,7 +43,8 @@ TEST(Loader, every_index_comes_exactly_once_and_in_order) {
 TEST(Loader, batches_and_draws_are_equal_for_any_number_of_workers) {
   Batches expected, draws;
   for (uint32_t workers : kWorkers) {
-    Loader feed(Numbers(203), {.batch_size = 16, .shuffle = true, .seed = 7, .workers = workers});
+    Loader feed(NumberedSamples(203),
+                {.batch_size = 16, .shuffle = true, .seed = 7, .workers = workers});
     Batches order, drawn;
     for (int epoch = 0; epoch < 3; ++epoch) {
       for (auto& batch : feed.epoch()) {
@@ -90,7 +72,7 @@ TEST(Loader, batches_and_draws_are_equal_for_any_number_of_workers) {
 // The order is Order's, which Python's Loader uses too; a draw has the address (seed, epoch,
 // index).
 TEST(Loader, order_and_draws_are_those_of_the_addresses) {
-  Loader feed(Numbers(50), {.batch_size = 8, .shuffle = true, .seed = 11, .workers = 2});
+  Loader feed(NumberedSamples(50), {.batch_size = 8, .shuffle = true, .seed = 11, .workers = 2});
   Order order({.length = 50, .batch_size = 8, .shuffle = true, .seed = 11});
   for (uint64_t epoch = 0; epoch < 2; ++epoch) {
     uint64_t step = 0;
@@ -107,7 +89,7 @@ TEST(Loader, order_and_draws_are_those_of_the_addresses) {
 }
 
 TEST(Loader, a_batch_size_far_above_the_length_costs_no_memory) {
-  Loader feed(Numbers(5), {.batch_size = 1u << 31, .workers = 2});
+  Loader feed(NumberedSamples(5), {.batch_size = 1u << 31, .workers = 2});
   EXPECT_EQ(take_epoch(feed), (Batches{{0, 1, 2, 3, 4}}));
 }
 
@@ -158,7 +140,7 @@ TEST(Loader, ranks_share_an_epoch) {
     std::map<int64_t, int> count;
     for (uint32_t rank = 0; rank < 3; ++rank) {
       Loader feed(
-          Numbers(100),
+          NumberedSamples(100),
           {.batch_size = 8, .shuffle = true, .drop_last = drop, .workers = 2, .shard = {rank, 3}});
       EXPECT_EQ(feed.size(), drop ? 4u : 5u);
       for (int64_t index : flat(take_epoch(feed))) ++count[index];
@@ -170,7 +152,7 @@ TEST(Loader, ranks_share_an_epoch) {
 
 TEST(Loader, an_unordered_feed_gives_the_same_batches_in_some_order) {
   for (uint32_t workers : kWorkers) {
-    Loader feed(Numbers(100), {.batch_size = 7, .workers = workers, .ordered = false});
+    Loader feed(NumberedSamples(100), {.batch_size = 7, .workers = workers, .ordered = false});
     for (int epoch = 0; epoch < 3; ++epoch) {
       Batches all = take_epoch(feed);
       std::sort(all.begin(), all.end());
@@ -183,7 +165,7 @@ TEST(Loader, an_unordered_feed_gives_the_same_batches_in_some_order) {
 TEST(Loader, a_batch_lives_as_long_as_it_is_held) {
   std::vector<Example> kept;
   {
-    Loader feed(Numbers(400), {.batch_size = 10, .workers = 2, .max_queue_size = 2});
+    Loader feed(NumberedSamples(400), {.batch_size = 10, .workers = 2, .max_queue_size = 2});
     for (auto& batch : feed.epoch()) kept.push_back(batch);
   }
   EXPECT_EQ(kept.size(), 40u);
@@ -205,145 +187,12 @@ TEST(Loader, memory_is_used_again) {
   EXPECT_LE(places.size(), 10u);
 }
 
-// ---- place --------------------------------------------------------------------------------------
-
-TEST(Loader, it_restores_at_every_step_with_any_number_of_workers) {
-  LoaderOptions options{.batch_size = 6, .shuffle = true, .seed = 3, .workers = 2};
-  Loader whole(Numbers(50), options);
-  Batches expected;
-  std::vector<LoaderState> states{whole.state()};
-  for (auto& batch : whole.steps(20)) {
-    expected.push_back(numbers(batch));
-    states.push_back(whole.state());
-  }
-  ASSERT_EQ(expected.size(), 20u);
-  for (size_t step = 0; step < states.size(); ++step) {
-    options.workers = kWorkers[step % 4];
-    Loader feed(Numbers(50), options);
-    feed.restore(LoaderState::from_json(states[step].to_json()));
-    EXPECT_EQ(feed.state(), states[step]);
-    Batches rest;
-    for (auto& batch : feed.steps(20 - step)) rest.push_back(numbers(batch));
-    EXPECT_EQ(rest, Batches(expected.begin() + int64_t(step), expected.end())) << step;
-  }
-}
-
-TEST(Loader, a_loader_goes_back_and_forth_in_mid_flight) {
-  Loader feed(Numbers(60), {.batch_size = 6, .shuffle = true, .workers = 3});
-  Batches expected = take_epoch(feed);
-  LoaderState start = feed.state();
-  start.epoch = 0;
-  for (uint64_t at : {0, 7, 3, 9, 1, 5, 5, 0}) {
-    LoaderState state = start;
-    state.batches = at;
-    feed.restore(state);
-    Batches rest;
-    for (auto& batch : feed.epoch()) {
-      rest.push_back(numbers(batch));
-      if (rest.size() == 3) break;
-    }
-    size_t n = std::min<size_t>(3, 10 - at);
-    EXPECT_EQ(rest, Batches(expected.begin() + int64_t(at), expected.begin() + int64_t(at + n)));
-  }
-}
-
-TEST(Loader, it_restores_at_another_world_size) {
-  LoaderOptions options{.batch_size = 5, .shuffle = true, .drop_last = true, .workers = 2};
-  std::multiset<int64_t> seen;
-  LoaderState state;
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    options.shard = {rank, 2};
-    Loader feed(Numbers(120), options);
-    for (auto& batch : feed.steps(3)) {
-      for (int64_t index : numbers(batch)) seen.insert(index);
-    }
-    EXPECT_TRUE(rank == 0 || feed.state() == state);
-    state = feed.state();
-  }
-  EXPECT_EQ(state.batches, 6u);
-  for (uint32_t rank = 0; rank < 3; ++rank) {
-    options.shard = {rank, 3};
-    Loader feed(Numbers(120), options);
-    feed.restore(state);
-    for (int64_t index : flat(take_epoch(feed))) seen.insert(index);
-  }
-  std::vector<int64_t> all(seen.begin(), seen.end());
-  EXPECT_EQ(all, iota(120));
-}
-
-TEST(Loader, an_unordered_state_knows_what_was_delivered_ahead) {
-  testing::Gate gate;
-  auto dataset = std::make_shared<Made>(10, [&](uint64_t index, SampleContext&) {
-    if (index == 0) gate.wait();
-    return Example{{"index", testing::scalar(int64_t(index))}};
-  });
-  LoaderOptions options{.batch_size = 1, .workers = 2, .ordered = false};
-  LoaderState state;
-  std::multiset<int64_t> seen;
-  {
-    Loader feed(dataset, options);
-    for (auto& batch : feed.steps(4)) seen.insert(numbers(batch)[0]);
-    state = feed.state();
-    gate.open();
-  }
-  EXPECT_FALSE(seen.contains(0));
-  EXPECT_EQ(state.batches, 0u);
-  EXPECT_EQ(state.ahead, std::vector<uint64_t>(seen.begin(), seen.end()));
-  Loader feed(dataset, options);
-  feed.restore(LoaderState::from_json(state.to_json()));
-  for (int64_t index : flat(take_epoch(feed))) seen.insert(index);
-  EXPECT_EQ(std::vector<int64_t>(seen.begin(), seen.end()), iota(10));
-}
-
-TEST(Loader, a_state_of_another_plan_is_refused) {
-  Loader feed(Numbers(10), {.batch_size = 2});
-  LoaderState state = feed.state();
-  for (auto change : std::vector<std::function<void(LoaderState&)>>{
-           [](auto& s) { s.seed = 1; }, [](auto& s) { s.shuffle = true; },
-           [](auto& s) { s.batch_size = 3; }, [](auto& s) { s.length = 11; }}) {
-    LoaderState other = state;
-    change(other);
-    EXPECT_THROW(feed.restore(other), Error);
-  }
-  EXPECT_EQ(flat(take_epoch(feed)), iota(10));
-}
-
-TEST(LoaderState, of_a_dataset_names_its_stages) {
-  LoaderState state{2, 9, {}, 0, false, 0, 100, {"range(0, 100)", "map(\"x\")"}, 1, 0, {}};
-  EXPECT_EQ(state.to_json(), R"-({"version":1,"epoch":2,"batches":9,"ahead":[],"length":100,)-"
-                             R"-("plan":["range(0, 100)","map(\"x\")"]})-");
-  EXPECT_EQ(LoaderState::from_json(state.to_json()), state);
-}
-
-TEST(LoaderState, json_is_pythons_and_bad_json_is_refused) {
-  LoaderState state{2, 9, {11, 12}, 7, true, 0, 100, {}, 1, 0, {}};
-  EXPECT_EQ(state.to_json(), R"({"version":1,"epoch":2,"batches":9,"ahead":[11,12],"seed":7,)"
-                             R"("shuffle":true,"batch_size":null,"length":100})");
-  EXPECT_EQ(LoaderState::from_json(state.to_json()), state);
-  EXPECT_EQ(LoaderState::from_json(
-                R"({ "length":1,"version":1, "epoch" : 0,"batches":0,"ahead": [ ] ,"seed":0,)"
-                R"("shuffle":false,"batch_size":5})")
-                .batch_size,
-            5u);
-  std::string good = state.to_json();
-  for (size_t n = 0; n < good.size(); ++n) {
-    EXPECT_THROW(LoaderState::from_json(good.substr(0, n)), Error) << n;
-  }
-  for (const char* bad :
-       {"[]", "{}", "{\"version\": 2}", "null", "{\"version\": 1, \"version\": 1}"}) {
-    EXPECT_THROW(LoaderState::from_json(bad), Error) << bad;
-  }
-  EXPECT_THROW(LoaderState::from_json(good + "x"), Error);
-  good.replace(good.find("\"epoch\":2"), 9, "\"epoch\":-2");
-  EXPECT_THROW(LoaderState::from_json(good), Error);
-}
-
 // ---- iterating ----------------------------------------------------------------------------------
 
 TEST(Loader, an_epoch_left_in_the_middle_is_followed_by_the_next_one) {
   for (uint32_t workers : kWorkers) {
-    Loader feed(Numbers(40), {.batch_size = 4, .shuffle = true, .workers = workers});
-    Loader other(Numbers(40), {.batch_size = 4, .shuffle = true, .workers = 0});
+    Loader feed(NumberedSamples(40), {.batch_size = 4, .shuffle = true, .workers = workers});
+    Loader other(NumberedSamples(40), {.batch_size = 4, .shuffle = true, .workers = 0});
     Batches first = take_epoch(other), second = take_epoch(other);
     int taken = 0;
     for (auto& batch : feed.epoch()) {
@@ -358,7 +207,7 @@ TEST(Loader, an_epoch_left_in_the_middle_is_followed_by_the_next_one) {
 }
 
 TEST(Loader, steps_go_across_epochs_and_the_next_range_finishes_the_epoch) {
-  Loader feed(Numbers(20), {.batch_size = 4, .workers = 2});
+  Loader feed(NumberedSamples(20), {.batch_size = 4, .workers = 2});
   Batches taken;
   for (auto& batch : feed.steps(8)) taken.push_back(numbers(batch));
   EXPECT_EQ(taken.size(), 8u);
@@ -370,7 +219,7 @@ TEST(Loader, steps_go_across_epochs_and_the_next_range_finishes_the_epoch) {
 }
 
 TEST(Loader, next_ends_each_epoch_once) {
-  Loader feed(Numbers(6), {.batch_size = 2, .workers = 1});
+  Loader feed(NumberedSamples(6), {.batch_size = 2, .workers = 1});
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (int64_t i = 0; i < 6; i += 2) {
       auto batch = feed.next();
@@ -381,10 +230,21 @@ TEST(Loader, next_ends_each_epoch_once) {
   }
 }
 
-TEST(Loader, an_older_range_ends_when_another_begins) {
-  Loader feed(Numbers(20), {.batch_size = 2, .workers = 1});
+TEST(Loader, an_older_range_is_an_error_once_another_was_begun) {
+  Loader feed(NumberedSamples(20), {.batch_size = 2, .workers = 1});
   auto old = feed.epoch();
   auto it = old.begin();
+  auto fresh = feed.epoch();
+  EXPECT_EQ(flat({numbers(*fresh.begin())}), (std::vector<int64_t>{0, 1}));
+  EXPECT_THROW(++it, Error);
+  for (auto left = fresh.begin(); left != fresh.end(); ++left) EXPECT_EQ(left->at("x").dim(0), 2);
+  EXPECT_EQ(feed.stats().delivered, 11u);
+}
+
+TEST(Loader, a_range_that_gave_everything_stays_over) {
+  Loader feed(NumberedSamples(4), {.batch_size = 2, .workers = 1});
+  auto old = feed.epoch();
+  auto it = ++old.begin();  // the last batch: it was not asked for more
   auto fresh = feed.epoch();
   EXPECT_EQ(flat({numbers(*fresh.begin())}), (std::vector<int64_t>{0, 1}));
   ++it;
@@ -392,7 +252,7 @@ TEST(Loader, an_older_range_ends_when_another_begins) {
 }
 
 TEST(Loader, steps_over_an_empty_dataset_are_an_error) {
-  Loader feed(Numbers(0), {.batch_size = 2, .workers = 1});
+  Loader feed(NumberedSamples(0), {.batch_size = 2, .workers = 1});
   EXPECT_EQ(take_epoch(feed).size(), 0u);
   EXPECT_THROW(for ([[maybe_unused]] auto& batch : feed.steps(1)){}, Error);
 }
@@ -449,23 +309,23 @@ TEST(Loader, hooks_wait_for_the_workers_of_an_epoch_that_was_left) {
 // ---- looking ------------------------------------------------------------------------------------
 
 TEST(Loader, a_report_is_written) {
-  Loader feed(Numbers(100), {.batch_size = 10, .workers = 2});
+  Loader feed(NumberedSamples(100), {.batch_size = 10, .workers = 2});
   take_epoch(feed);
   auto path = std::filesystem::temp_directory_path() /
               ("penstock_report_" + std::to_string(::getpid()) + ".html");
   feed.report(path.string());
   std::ifstream file(path);
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_NE(text.find("penstock::testing::Numbers"), std::string::npos);
+  EXPECT_NE(text.find("penstock::testing::NumberedSamples"), std::string::npos);
   std::filesystem::remove(path);
   EXPECT_THROW(feed.report("/no/such/folder/report.html"), Error);
   EXPECT_EQ(feed.snapshot().workers.size(), 2u);
 }
 
 TEST(Loader, options_that_cannot_be_are_refused) {
-  EXPECT_THROW(Loader(Numbers(1), {.workers = 257}), Error);
-  EXPECT_THROW(Loader(Numbers(1), {.max_queue_size = 0}), Error);
-  EXPECT_THROW(Loader(Numbers(1), {.shard = {1, 1}}), Error);
+  EXPECT_THROW(Loader(NumberedSamples(1), {.workers = 257}), Error);
+  EXPECT_THROW(Loader(NumberedSamples(1), {.max_queue_size = 0}), Error);
+  EXPECT_THROW(Loader(NumberedSamples(1), {.shard = {1, 1}}), Error);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <thread>
 
+#include "numbers.h"
 #include "ops.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
@@ -13,19 +14,10 @@ namespace penstock {
 namespace {
 
 using test::number_op;
+using test::Numbers;
+using test::numbers_of;
+using test::pass_of;
 using test::told_by_elements;
-using Numbers = std::vector<int64_t>;
-
-Numbers numbers_of(const Example& batch, const std::string& name = "") {
-  auto column = batch.at(name).as_span<const int64_t>();
-  return {column.begin(), column.end()};
-}
-
-std::vector<Numbers> pass_of(Loader& feed) {
-  std::vector<Numbers> all;
-  for (auto& batch : feed.epoch()) all.push_back(numbers_of(batch));
-  return all;
-}
 
 Numbers run(int64_t begin, int64_t end) {
   Numbers all(static_cast<size_t>(end - begin));
@@ -33,13 +25,13 @@ Numbers run(int64_t begin, int64_t end) {
   return all;
 }
 
-class Workers : public testing::TestWithParam<uint32_t> {
+class EngineWorkers : public ::testing::TestWithParam<uint32_t> {
  protected:
   LoaderOptions options() const { return {.workers = GetParam()}; }
 };
-INSTANTIATE_TEST_SUITE_P(, Workers, testing::Values(0, 1, 3));
+INSTANTIATE_TEST_SUITE_P(, EngineWorkers, ::testing::Values(0, 1, 3));
 
-TEST_P(Workers, batches_come_in_order_and_the_last_is_short) {
+TEST_P(EngineWorkers, batches_come_in_order_and_the_last_is_short) {
   Loader feed = Dataset::range(0, 10).batch(4).build(options());
   std::vector<Numbers> expected{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}};
   EXPECT_EQ(pass_of(feed), expected);
@@ -50,7 +42,7 @@ TEST_P(Workers, batches_come_in_order_and_the_last_is_short) {
   EXPECT_EQ(pass_of(full), expected);
 }
 
-TEST_P(Workers, elements_come_one_by_one) {
+TEST_P(EngineWorkers, elements_come_one_by_one) {
   Loader feed = Dataset::range(0, 1000, 7).build(options());
   Numbers seen;
   for (auto& element : feed.epoch()) {
@@ -61,7 +53,7 @@ TEST_P(Workers, elements_come_one_by_one) {
   for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], static_cast<int64_t>(7 * i));
 }
 
-TEST_P(Workers, an_outermost_repeat_is_one_pass) {
+TEST_P(EngineWorkers, an_outermost_repeat_is_one_pass) {
   Loader feed = Dataset::range(0, 4).batch(2).repeat(3).build(options());
   std::vector<Numbers> once{{0, 1}, {2, 3}};
   std::vector<Numbers> expected;
@@ -77,7 +69,7 @@ TEST_P(Workers, an_outermost_repeat_is_one_pass) {
   EXPECT_EQ(pass_of(feed), expected) << "a pass that was left is not gone on with";
 }
 
-TEST_P(Workers, a_repeat_below_a_batch_crosses_its_rounds) {
+TEST_P(EngineWorkers, a_repeat_below_a_batch_crosses_its_rounds) {
   Loader feed = Dataset::range(0, 3).repeat(2).batch(4).build(options());
   EXPECT_EQ(pass_of(feed), (std::vector<Numbers>{{0, 1, 2, 0}, {1, 2}}));
   Loader endless = Dataset::range(0, 3).repeat().batch(2).build(options());
@@ -87,7 +79,7 @@ TEST_P(Workers, a_repeat_below_a_batch_crosses_its_rounds) {
   EXPECT_EQ(endless.size(), UINT64_MAX);
 }
 
-TEST_P(Workers, an_endless_repeat_outside_goes_on_until_it_is_left) {
+TEST_P(EngineWorkers, an_endless_repeat_outside_goes_on_until_it_is_left) {
   Loader feed = Dataset::range(0, 3).batch(2).repeat().build(options());
   size_t count = 0;
   for (auto& batch : feed.epoch()) {
@@ -98,7 +90,7 @@ TEST_P(Workers, an_endless_repeat_outside_goes_on_until_it_is_left) {
   EXPECT_FALSE(nothing.next().has_value());
 }
 
-TEST_P(Workers, a_map_below_and_above_a_batch) {
+TEST_P(EngineWorkers, a_map_below_and_above_a_batch) {
   auto twice = number_op([](int64_t n, const Keys&, uint32_t) { return 2 * n; });
   Loader below = Dataset::range(0, 5).map(twice).batch(2).build(options());
   EXPECT_EQ(pass_of(below), (std::vector<Numbers>{{0, 2}, {4, 6}, {8}}));
@@ -107,7 +99,7 @@ TEST_P(Workers, a_map_below_and_above_a_batch) {
   EXPECT_EQ(pass_of(unknown), (std::vector<Numbers>{run(1, 101), run(101, 131)}));
 }
 
-TEST_P(Workers, batches_of_batches) {
+TEST_P(EngineWorkers, batches_of_batches) {
   Loader feed = Dataset::range(0, 8).batch(2).batch(3).build(options());
   std::vector<Shape> shapes;
   Numbers all;
@@ -120,7 +112,7 @@ TEST_P(Workers, batches_of_batches) {
   EXPECT_EQ(all, run(0, 8));
 }
 
-TEST_P(Workers, strings_become_values_and_offsets) {
+TEST_P(EngineWorkers, strings_become_values_and_offsets) {
   Loader feed =
       Dataset::range(8, 12).map(std::make_shared<test::TextOp>()).batch(3).build(options());
   auto batch = feed.next();
@@ -135,7 +127,7 @@ TEST_P(Workers, strings_become_values_and_offsets) {
   EXPECT_FALSE(feed.next());
 }
 
-TEST_P(Workers, random_numbers_are_the_positions_own) {
+TEST_P(EngineWorkers, random_numbers_are_the_positions_own) {
   auto draw = number_op([](int64_t, const Keys& keys, uint32_t j) {
     return static_cast<int64_t>(keys.sample(j).rng().next_u64() >> 1);
   });
@@ -162,7 +154,7 @@ OpRef fails_at(int64_t bad, bool user) {
   return std::make_shared<test::NumberOp>(f, !user, user);
 }
 
-TEST_P(Workers, an_exception_comes_at_its_place_and_names_stage_and_position) {
+TEST_P(EngineWorkers, an_exception_comes_at_its_place_and_names_stage_and_position) {
   for (bool user : {false, true}) {
     Loader feed = Dataset::range(100, 300).map(fails_at(7, user)).batch(5).build(options());
     EXPECT_EQ(numbers_of(*feed.next()), run(100, 105));
@@ -185,7 +177,7 @@ TEST_P(Workers, an_exception_comes_at_its_place_and_names_stage_and_position) {
   }
 }
 
-TEST_P(Workers, of_single_elements_those_before_an_exception_come_first) {
+TEST_P(EngineWorkers, of_single_elements_those_before_an_exception_come_first) {
   for (bool user : {false, true}) {
     Loader feed = Dataset::range(0, 300).map(fails_at(7, user)).build(options());
     for (int64_t i = 0; i < 7; ++i) EXPECT_EQ(numbers_of(*feed.next())[0], i);
@@ -200,7 +192,7 @@ TEST_P(Workers, of_single_elements_those_before_an_exception_come_first) {
   }
 }
 
-TEST_P(Workers, skip_leaves_elements_out_and_counts_them) {
+TEST_P(EngineWorkers, skip_leaves_elements_out_and_counts_them) {
   for (bool user : {false, true}) {
     LoaderOptions skip = options();
     skip.on_error = OnError::kSkip;
@@ -229,7 +221,7 @@ TEST_P(Workers, skip_leaves_elements_out_and_counts_them) {
   }
 }
 
-TEST_P(Workers, a_state_restores_at_every_element_on_any_number_of_workers) {
+TEST_P(EngineWorkers, a_state_restores_at_every_element_on_any_number_of_workers) {
   auto twice = number_op([](int64_t n, const Keys&, uint32_t) { return 2 * n; });
   for (const Dataset& dataset :
        {Dataset::range(0, 150).map(twice), Dataset::range(0, 50).batch(7).repeat(2),

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "numbers.h"
 #include "ops.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
@@ -12,22 +13,11 @@
 namespace penstock {
 namespace {
 
-using Numbers = std::vector<int64_t>;
-
-int64_t number_of(const Example& element) { return element.at("").as_span<const int64_t>()[0]; }
-
-Numbers numbers_of(const Example& batch) {
-  auto column = batch.at("").as_span<const int64_t>();
-  return {column.begin(), column.end()};
-}
-
-std::vector<Numbers> pass_of(Loader& feed) {
-  std::vector<Numbers> all;
-  for (auto& batch : feed.epoch()) all.push_back(numbers_of(batch));
-  return all;
-}
-
-bool odd(const Example& element, SampleContext&) { return number_of(element) % 2 != 0; }
+using test::number_of;
+using test::Numbers;
+using test::numbers_of;
+using test::odd;
+using test::pass_of;
 
 OpRef times(int64_t factor) {
   return test::number_op([factor](int64_t n, const Keys&, uint32_t) { return factor * n; });
@@ -39,11 +29,11 @@ OpRef random_numbers() {
   });
 }
 
-class Streams : public testing::TestWithParam<uint32_t> {
+class Streams : public ::testing::TestWithParam<uint32_t> {
  protected:
   LoaderOptions options() const { return {.workers = GetParam()}; }
 };
-INSTANTIATE_TEST_SUITE_P(, Streams, testing::Values(0, 1, 3));
+INSTANTIATE_TEST_SUITE_P(, Streams, ::testing::Values(0, 1, 3));
 
 TEST_P(Streams, batches_are_filled_with_what_is_left) {
   Dataset odds = Dataset::range(0, 21).filter(odd);

@@ -3,55 +3,54 @@
 
 #include <algorithm>
 
+#include "numbers.h"
 #include "penstock/pipeline/dataset.h"
 
 namespace penstock {
 namespace {
 
-using Numbers = std::vector<int64_t>;
+using test::number_of;
+using test::Numbers;
+using test::odd;
 
-int64_t number_of(const Example& element) { return element.at("").as_span<const int64_t>()[0]; }
-
-Numbers numbers_of(const Example& batch) {
+Numbers first_column(const Example& batch) {
   auto column = batch[0].second.as_span<const int64_t>();
   return {column.begin(), column.end()};
 }
 
-std::vector<Numbers> pass_of(Loader& feed) {
+std::vector<Numbers> first_columns(Loader& feed) {
   std::vector<Numbers> all;
-  for (auto& batch : feed.epoch()) all.push_back(numbers_of(batch));
+  for (auto& batch : feed.epoch()) all.push_back(first_column(batch));
   return all;
 }
 
-bool odd(const Example& element, SampleContext&) { return number_of(element) % 2 != 0; }
-
 Dataset odds(int64_t end) { return Dataset::range(0, end).shuffle({.seed = 4}).filter(odd); }
 
-class StreamNodes : public testing::TestWithParam<uint32_t> {
+class StreamNodes : public ::testing::TestWithParam<uint32_t> {
  protected:
   LoaderOptions options() const { return {.workers = GetParam()}; }
 
   // Two passes, and the first one from every place of it on other numbers of workers.
   std::vector<Numbers> check(const Dataset& dataset) {
     Loader feed = dataset.build(options());
-    std::vector<Numbers> whole = pass_of(feed), second = pass_of(feed);
+    std::vector<Numbers> whole = first_columns(feed), second = first_columns(feed);
     Loader again = dataset.build(options());
     for (size_t i = 0; i < whole.size(); ++i) {
       LoaderState state = LoaderState::from_json(again.state().to_json());
       Loader other = dataset.build({.workers = i % 3});
       other.restore(state);
-      EXPECT_EQ(pass_of(other),
+      EXPECT_EQ(first_columns(other),
                 std::vector<Numbers>(whole.begin() + static_cast<int64_t>(i), whole.end()))
           << state.to_json();
       if (i % 8 == 0) {
-        EXPECT_EQ(pass_of(other), second) << "the next pass";
+        EXPECT_EQ(first_columns(other), second) << "the next pass";
       }
-      EXPECT_EQ(numbers_of(*again.next()), whole[i]);
+      EXPECT_EQ(first_column(*again.next()), whole[i]);
     }
     return whole;
   }
 };
-INSTANTIATE_TEST_SUITE_P(, StreamNodes, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(, StreamNodes, ::testing::Values(0, 2));
 
 TEST_P(StreamNodes, what_indexed_plans_have_as_well) {
   EXPECT_EQ(check(odds(100).take(20).batch(7)).size(), 3u);

@@ -69,7 +69,7 @@ class Workers {
   std::vector<pid_t> pids_;
 };
 
-void post(Board& board, uint64_t count) {
+void post_until(Board& board, uint64_t count) {
   while (board.posted() < count && board.can_post()) {
     Post& next = board.next_post();
     next.epoch = 0;
@@ -107,7 +107,7 @@ TEST(BoardProcesses, killed_workers_lose_nothing) {
   // At least so many, and as many more as are done meanwhile.
   constexpr uint64_t kLeast = 3000;
   for (int kills = 0; board->head() < kLeast || kills < kKills;) {
-    post(*board, UINT64_MAX);
+    post_until(*board, UINT64_MAX);
     if (kills < kKills) {
       uint64_t until = now_ns() + random() % 400'000;
       while (now_ns() < until) take_ready(*board);
@@ -129,7 +129,7 @@ TEST(BoardProcesses, all_workers_at_once_may_die_again_and_again) {
   auto board = Board::create({16, kGranules, kWorkers}, true);
   Workers workers(*board);
   for (int round = 0; round < 10; ++round) {
-    post(*board, board->head() + 40);
+    post_until(*board, board->head() + 40);
     for (uint32_t w = 0; w < kWorkers; ++w) workers.kill_and_replace(w);
     uint64_t end = board->posted();
     while (board->head() < end) {

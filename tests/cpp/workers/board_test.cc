@@ -54,6 +54,43 @@ TEST(Board, a_unit_goes_from_idle_to_idle) {
   EXPECT_EQ(board->place(1).tickets.load(), 1u);
 }
 
+TEST(Board, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_post) {
+  for (uint32_t rows : {1u, 64u, 65u, 300u, 65536u}) {
+    for (uint32_t granules : {1u, 3u}) {
+      auto board =
+          Board::create({.posts = 2, .granules = granules, .workers = 1, .rows = rows}, true);
+      auto theirs = Board::open(board->fd());  // as a worker process has it
+      uint64_t cursor = 0;
+      for (int round = 0; round < 5; ++round) {  // round the ring
+        uint64_t seq = post(*board, granules);
+        Board::Claim claim;
+        ASSERT_TRUE(theirs->claim(0, cursor, claim));
+        ASSERT_EQ(claim.granule, 0u);
+        Board::Claim ours = board->claim_in(seq, 0, claim.word);
+        EXPECT_FALSE(theirs->any_poisoned(claim));
+        const std::set<uint32_t> bad = {0, rows / 2, rows - 1};
+        for (uint32_t row : bad) {
+          EXPECT_FALSE(theirs->poisoned(claim, row));
+          EXPECT_TRUE(board->poison(ours, row));
+          EXPECT_FALSE(board->poison(ours, row));  // was already
+        }
+        EXPECT_TRUE(theirs->any_poisoned(claim));
+        for (uint32_t row = 0; row < rows && rows * granules <= 65536; ++row) {
+          EXPECT_EQ(theirs->poisoned(claim, row), bad.contains(row)) << row;
+        }
+        finish(*theirs, claim);
+        for (uint32_t g = 1; g < granules; ++g) {
+          ASSERT_TRUE(theirs->claim(0, cursor, claim));
+          EXPECT_FALSE(theirs->any_poisoned(claim) || theirs->poisoned(claim, rows - 1));
+          finish(*theirs, claim);
+        }
+        board->clear(seq);
+        board->advance_head(seq + 1);
+      }
+    }
+  }
+}
+
 TEST(Board, a_short_batch_is_ready_without_the_granules_that_it_has_not) {
   auto board = Board::create({4, 5, 1}, false);
   uint64_t seq = post(*board, 2);

@@ -16,14 +16,14 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kBytes = 1 << 20;
+constexpr uint64_t kRowsBytes = 1 << 20;
 
 std::span<const std::byte> layout_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-struct World {
-  explicit World(uint32_t granules, size_t max_bytes = SIZE_MAX)
+struct OneSlotBoard {
+  explicit OneSlotBoard(uint32_t granules, size_t max_bytes = SIZE_MAX)
       : board(Board::create({4, granules, 4}, false)),
         arena(Region::create(Region::Kind::kPrivate), {.max_bytes = max_bytes}),
         memory(arena) {}
@@ -59,18 +59,18 @@ Idle idle;
 // ---- layouts ------------------------------------------------------------------------------------
 
 TEST(Slot, granules_of_one_batch_share_its_memory) {
-  World world(3);
+  OneSlotBoard world(3);
   uint64_t seq = world.post();
   std::byte* base = nullptr;
   for (uint32_t w = 0; w < 3; ++w) {
     Slot slot(*world.board, world.claim(w), &world.memory, idle);
-    std::byte* rows = slot.rows(layout_of("abc"), kBytes, w + 7);
+    std::byte* rows = slot.rows(layout_of("abc"), kRowsBytes, w + 7);
     ASSERT_NE(rows, nullptr);
     if (w == 0) base = rows;
     EXPECT_EQ(rows, base);
     EXPECT_EQ(slot.layout_row(), 7u);  // of the first to come
-    EXPECT_EQ(slot.rows(layout_of("abcd"), kBytes), nullptr);
-    EXPECT_EQ(slot.rows(layout_of("abd"), kBytes), nullptr);
+    EXPECT_EQ(slot.rows(layout_of("abcd"), kRowsBytes), nullptr);
+    EXPECT_EQ(slot.rows(layout_of("abd"), kRowsBytes), nullptr);
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(slot.layout().data()), 3), "abc");
     EXPECT_TRUE(slot.finish_inline(ResultKind::kRows, 0, {}));
   }
@@ -80,7 +80,7 @@ TEST(Slot, granules_of_one_batch_share_its_memory) {
 
 TEST(Slot, many_threads_agree_on_one_layout) {
   for (int round = 0; round < 100; ++round) {
-    World world(4);
+    OneSlotBoard world(4);
     uint64_t seq = world.post();
     std::vector<std::byte*> rows(4);
     std::vector<std::thread> threads;
@@ -107,8 +107,8 @@ TEST(Slot, many_threads_agree_on_one_layout) {
 }
 
 TEST(Slot, room_that_the_post_has_already_is_used_if_it_is_enough) {
-  World world(1);
-  for (uint64_t has : {kBytes / 2, kBytes, 2 * kBytes}) {
+  OneSlotBoard world(1);
+  for (uint64_t has : {kRowsBytes / 2, kRowsBytes, 2 * kRowsBytes}) {
     Post& next = world.board->next_post();
     next.rows = next.granules = 1;
     next.owner = kAnyWorker;
@@ -119,18 +119,18 @@ TEST(Slot, room_that_the_post_has_already_is_used_if_it_is_enough) {
     uint64_t seq = next.seq;
     world.board->publish(next);
     Slot slot(*world.board, world.claim(0), &world.memory, idle);
-    std::byte* rows = slot.rows(layout_of("x"), kBytes);
-    if (has >= kBytes) {
+    std::byte* rows = slot.rows(layout_of("x"), kRowsBytes);
+    if (has >= kRowsBytes) {
       EXPECT_EQ(rows, room);
     }
-    EXPECT_GE(next.slot_bytes, kBytes);
+    EXPECT_GE(next.slot_bytes, kRowsBytes);
     slot.finish_inline(ResultKind::kRows, 0, {});
     EXPECT_EQ(world.arena.stats().live_blocks, seq + 1);  // what was too small was given back
   }
 }
 
 TEST(Slot, a_layout_of_too_many_arrays_is_refused) {
-  World world(1);
+  OneSlotBoard world(1);
   world.post();
   Slot slot(*world.board, world.claim(0), &world.memory, idle);
   EXPECT_THROW(slot.rows(layout_of(std::string(kLayoutBytes + 1, 'x')), 1), Error);
@@ -148,15 +148,15 @@ Code code_of(const std::function<void()>& body) {
 }
 
 TEST(Slot, the_lowest_batch_hears_that_there_is_no_room) {
-  World world(1, 4 * kBytes);
+  OneSlotBoard world(1, 4 * kRowsBytes);
   world.post();
   Slot slot(*world.board, world.claim(0), &world.memory, idle);
-  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kOutOfMemory);
+  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kRowsBytes); }), Code::kOutOfMemory);
 }
 
 TEST(Slot, a_later_batch_waits_until_there_is_room) {
-  World world(1, 8 * kBytes);
-  void* hog = world.arena.allocate(6 * kBytes);
+  OneSlotBoard world(1, 8 * kRowsBytes);
+  void* hog = world.arena.allocate(6 * kRowsBytes);
   world.post();
   uint64_t later = world.post();
   world.claim(0);
@@ -164,7 +164,7 @@ TEST(Slot, a_later_batch_waits_until_there_is_room) {
   second.unit->claimed_ns.store(1000);
   std::thread waits([&] {
     Slot slot(*world.board, second, &world.memory, idle);
-    EXPECT_NE(slot.rows(layout_of("x"), 4 * kBytes), nullptr);
+    EXPECT_NE(slot.rows(layout_of("x"), 4 * kRowsBytes), nullptr);
     EXPECT_GT(slot.waited_ns(), 0u);
     // The time that it waited for room does not count against it.
     EXPECT_EQ(second.unit->claimed_ns.load(), 1000 + slot.waited_ns());
@@ -181,13 +181,13 @@ TEST(Slot, a_later_batch_waits_until_there_is_room) {
 }
 
 TEST(Slot, who_waits_for_room_is_let_go_when_the_batch_is_withdrawn) {
-  World world(1, 4 * kBytes);
+  OneSlotBoard world(1, 4 * kRowsBytes);
   world.post();
   world.post();
   Board::Claim first = world.claim(0), second = world.claim(1);
   std::thread waits([&] {
     Slot slot(*world.board, second, &world.memory, idle);
-    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kClosed);
+    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kRowsBytes); }), Code::kClosed);
     slot.finish_inline(ResultKind::kNone, 0, {});
   });
   while (second.unit->claimed_ns.load() != kClockStopped) std::this_thread::yield();
@@ -199,14 +199,14 @@ TEST(Slot, who_waits_for_room_is_let_go_when_the_batch_is_withdrawn) {
 }
 
 TEST(Slot, who_waits_for_room_is_let_go_when_the_board_closes) {
-  World world(1, 4 * kBytes);
+  OneSlotBoard world(1, 4 * kRowsBytes);
   world.post();
   world.post();
   world.claim(0);
   Board::Claim second = world.claim(1);
   std::thread waits([&] {
     Slot slot(*world.board, second, &world.memory, idle);
-    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kBytes); }), Code::kClosed);
+    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kRowsBytes); }), Code::kClosed);
   });
   while (second.unit->claimed_ns.load() != kClockStopped) std::this_thread::yield();
   world.board->close();
@@ -216,7 +216,7 @@ TEST(Slot, who_waits_for_room_is_let_go_when_the_board_closes) {
 // Several threads look for room at once, for several posts; none is given two blocks or none.
 TEST(Slot, room_is_found_once_whoever_looks_for_it) {
   for (int round = 0; round < 50; ++round) {
-    World world(1);
+    OneSlotBoard world(1);
     for (int i = 0; i < 4; ++i) world.post();
     std::vector<std::thread> threads;
     for (uint32_t w = 0; w < 4; ++w) {
@@ -238,19 +238,19 @@ TEST(Slot, room_is_found_once_whoever_looks_for_it) {
 // ---- taken away ---------------------------------------------------------------------------------
 
 TEST(Slot, what_was_taken_away_is_not_written_any_more) {
-  World world(1);
+  OneSlotBoard world(1);
   world.post();
   Board::Claim claim = world.claim(0);
   Slot slot(*world.board, claim, &world.memory, idle);
   EXPECT_TRUE(slot.progress(3));
-  EXPECT_NE(slot.rows(layout_of("x"), kBytes), nullptr);
+  EXPECT_NE(slot.rows(layout_of("x"), kRowsBytes), nullptr);
   { EXPECT_TRUE(static_cast<bool>(Slot::Write(slot))); }
   ASSERT_TRUE(world.board->take_over(claim));
   world.board->reopen_unit(claim, 0);
   { EXPECT_FALSE(static_cast<bool>(Slot::Write(slot))); }
   EXPECT_FALSE(slot.progress(5));
   EXPECT_EQ(claim.unit->progress.load(), 0u);
-  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), kBytes); }), Code::kClosed);
+  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), kRowsBytes); }), Code::kClosed);
   EXPECT_FALSE(slot.taken_away());
   EXPECT_FALSE(slot.finish_inline(ResultKind::kRows, 0, {}));
   EXPECT_TRUE(slot.taken_away());
@@ -258,7 +258,7 @@ TEST(Slot, what_was_taken_away_is_not_written_any_more) {
 }
 
 TEST(Slot, a_place_in_use_by_another_batch_is_not_touched) {
-  World world(1);
+  OneSlotBoard world(1);
   world.post();
   Board::Claim old = world.claim(0);
   Slot zombie(*world.board, old, &world.memory, idle);
@@ -275,7 +275,7 @@ TEST(Slot, a_place_in_use_by_another_batch_is_not_touched) {
     world.post();
   }
   EXPECT_EQ(world.board->post_at(4).seq, 4u);
-  EXPECT_EQ(code_of([&] { zombie.rows(layout_of("old"), kBytes); }), Code::kClosed);
+  EXPECT_EQ(code_of([&] { zombie.rows(layout_of("old"), kRowsBytes); }), Code::kClosed);
   EXPECT_EQ(Board::layout_state_of(world.board->post_at(4).layout_state.load()),
             LayoutState::kNone);
   EXPECT_FALSE(zombie.finish_inline(ResultKind::kRows, 0, {}));
@@ -298,7 +298,7 @@ class Throws : public Fulfiller {
 };
 
 TEST(Serve, what_is_thrown_becomes_the_result) {
-  World world(3);
+  OneSlotBoard world(3);
   uint64_t seq = world.post();
   Throws throws;
   serve_post(*world.board, 0, seq, throws, &world.memory);
@@ -327,7 +327,7 @@ class TakenFrom : public Fulfiller {
 };
 
 TEST(Serve, a_worker_whose_ticket_was_taken_away_ends) {
-  World world(1);
+  OneSlotBoard world(1);
   world.post();
   world.post();
   TakenFrom worker(*world.board);

@@ -6,6 +6,8 @@
 #include <random>
 
 #include "../../io/tfrecords.h"
+#include "../stages/stream_contract.h"
+#include "penstock/base/error.h"
 #include "penstock/io/lines.h"
 #include "penstock/pipeline/builder.h"
 
@@ -25,7 +27,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-struct Lines : testing::Test {
+struct Lines : ::testing::Test {
   std::vector<std::string> all(const Node& node, size_t step = 64) {
     IndexedRef stage = Builder(files).build(node).indexed;
     EXPECT_EQ(stage->spec()->leaves()[0].kind, LeafKind::kText);
@@ -62,6 +64,23 @@ TEST_F(Lines, end_with_lf_or_cr_lf_or_the_file) {
                            "a\nb\r\n\r\nc", "\r\r\n", "\na"}) {
     (*files)["file"] = text;
     EXPECT_EQ(all(LinesNode("file", {})), lines_of(text)) << text;
+  }
+}
+
+TEST_F(Lines, have_an_index_beside_the_file_if_asked_for) {
+  for (std::string text : {"", "\n", "a", "a\r\n\nb"}) {
+    (*files)["file"] = text;
+    const LineOptions beside{.compression = "none", .index = "beside"};
+    EXPECT_EQ(all(LinesNode("file", beside)), lines_of(text)) << text;
+    bool built = false;
+    files->before_read("file", [&] {
+      if (!built) throw Error(Code::kInternal, "read", "it was gone over again");
+    });
+    const LinesNode again("file", beside);
+    Builder(files).build(again);
+    built = true;
+    EXPECT_EQ(all(again), lines_of(text)) << text;
+    files->before_read("file", {});
   }
 }
 
@@ -106,9 +125,39 @@ TEST_F(Lines, that_are_others_than_when_indexed_are_lost) {
   }
 }
 
-TEST_F(Lines, of_compressed_files_are_not_there_yet) {
-  EXPECT_THROW(LinesNode("file", {.compression = "gzip"}), Error);
-  EXPECT_THROW(Builder(files).build(LinesNode("none", {})), Error);
+TEST_F(Lines, of_compressed_files_are_a_stream) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + (i % 3 == 0 ? "\r\n" : "\n");
+  (*files)["a"] = compressed(text, Compression::kGzip);
+  (*files)["b"] = compressed("x^ is text, and \r\nnot zlib", Compression::kZlib);
+  (*files)["c"] = "x^";  // as a zlib file might begin
+  EXPECT_EQ(all(LinesNode("c", {})), std::vector<std::string>{"x^"});
+  const auto gzip = testing::node<LinesNode>(Paths{"a", "c"}, LineOptions{});
+  testing::check_stream(gzip, 400, 3, files);
+  const auto zlib = testing::node<LinesNode>("b", LineOptions{.compression = "zlib"});
+  testing::StreamReading reading(zlib, 0, files);
+  EXPECT_EQ(reading.epoch().size(), 2u);
+  const auto plain = testing::node<LinesNode>("c", LineOptions{.stream = true});
+  EXPECT_EQ(plain->title(), "lines(c, stream)");
+  testing::check_stream(plain, 400, 3, files);
+}
+
+TEST_F(Lines, files_that_are_not_there) {
+  EXPECT_THROW(LinesNode("file", {.compression = "brotli"}), Error);
+  Error error = testing::error_of([&] { Builder(files).build(LinesNode("none", {})); });
+  EXPECT_STREQ(error.what(), "open: no such file: none");
+  error = testing::error_of([&] { Builder(files).build(LinesNode("no*", {})); });
+  EXPECT_STREQ(error.what(), "glob: no file matches no*");
+  (*files)["gone"] = "";
+  const LineOptions unseen{.compression = "none", .stream = true};
+  const auto gone = testing::node<LinesNode>("gone", unseen);
+  Builder(files).build(*gone);
+  files->remove("gone");
+  testing::StreamReading reading(gone, 0, files);
+  EXPECT_EQ(reading.epoch().size(), 1u);
+  reading.reader().begin(0);
+  reading.next(1);
+  EXPECT_NE(testing::text_of(reading.failures()[0].second).find("no such file"), std::string::npos);
 }
 
 }  // namespace

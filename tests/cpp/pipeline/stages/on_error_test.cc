@@ -130,7 +130,7 @@ TEST(OnError, where_nothing_can_replace_it_the_failure_is_raised) {
 }
 
 TEST(OnError, a_row_that_ran_out_of_time_is_replaced) {
-  class Watch : public Context::Watch {
+  class Poisoned : public Context::Watch {
    public:
     bool progress(uint32_t) override { return true; }
     bool poisoned(uint32_t row) override { return row == 1; }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -20,8 +21,11 @@ namespace penstock::testing {
 // A node as a stream, whatever it was built as, and a reader of it.
 class StreamReading {
  public:
-  explicit StreamReading(const Node::Ref& node, uint64_t seed = 0)
-      : stage_(builder_.as_stream(builder_.build(*node))), context_{scratch_, seed} {
+  explicit StreamReading(const Node::Ref& node, uint64_t seed = 0,
+                         std::shared_ptr<FileSystem> files = posix_files())
+      : builder_(std::move(files)),
+        stage_(builder_.as_stream(builder_.build(*node))),
+        context_{scratch_, seed} {
     fresh();
   }
 
@@ -82,8 +86,9 @@ inline void expect_equal(std::span<const Made> made, std::span<const Made> expec
 }
 
 // `limit`: elements of each pass that are looked at, of a stream that may have no end.
-inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t seed = 3) {
-  StreamReading reading(node, seed);
+inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t seed = 3,
+                         const std::shared_ptr<FileSystem>& files = posix_files()) {
+  StreamReading reading(node, seed, files);
   const std::vector<Made> whole = reading.epoch(0, Chunk::kRows, limit);
   const bool ends = whole.size() < limit;
   const std::string title = node->title();
@@ -99,9 +104,16 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
   }
   // In front of every element, and at the end.
   std::vector<std::string> states;
+  StreamReading as_it_is(node, seed, files);  // goes from state to state that is never JSON
   reading.reader().begin(0);
   for (size_t i = 0; i <= whole.size(); ++i) {
-    states.push_back(reading.reader().save().dump());
+    const State state = reading.reader().save();
+    states.push_back(state.dump());
+    if (i % 8 == 0) {
+      as_it_is.reader().load(0, state);
+      const size_t left = std::min<size_t>(whole.size() - i, 3);
+      expect_equal(as_it_is.rest(2, left), std::span(whole).subspan(i, left), title + ", not JSON");
+    }
     if (i < whole.size()) {
       ASSERT_EQ(reading.next(1).size(), 1u) << title << ", element " << i;
     }

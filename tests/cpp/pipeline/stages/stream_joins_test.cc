@@ -19,8 +19,6 @@ namespace {
 
 namespace ref = reference;
 
-int64_t number_of(const Example& element) { return element.at("").as_span<const int64_t>()[0]; }
-
 Node::Ref remainders(Node::Ref input, int64_t of) {
   return node<MapNode>(std::move(input),
                        test::number_op([of](int64_t n, const Keys&, uint32_t) { return n % of; }));
@@ -61,6 +59,32 @@ Node::Ref some_of(const Example& element) {
 ref::Dataset ref_some_of(int64_t n) {
   auto from = ref::range(n, n + n % 7);
   return n % 2 == 0 ? ref::shuffle(from, 1) : from;
+}
+
+TEST(Unique, a_key_says_which_are_the_same) {
+  auto by_ten = test::number_op([](int64_t n, const Keys&, uint32_t) { return n / 10; });
+  auto expected = [](ref::Dataset input) -> ref::Dataset {
+    return [=](uint64_t epoch) {
+      ref::Elements out, keys;
+      for (int64_t n : input(epoch)) {
+        if (std::find(keys.begin(), keys.end(), n / 10) != keys.end()) continue;
+        keys.push_back(n / 10);
+        out.push_back(n);
+      }
+      return out;
+    };
+  };
+  check_stream(node<UniqueNode>(range(300), by_ten), expected(ref::range(0, 300)));
+  check_stream(node<UniqueNode>(odds(300), by_ten), expected(ref_odds(300)));
+  auto fails = test::number_op([](int64_t n, const Keys&, uint32_t) {
+    if (n % 10 == 3) throw std::runtime_error("a three");
+    return n / 20;
+  });
+  auto failing = node<UniqueNode>(range(80), fails);
+  check_stream(failing);
+  StreamReading reading(failing);
+  EXPECT_EQ(numbers(reading.epoch()),
+            (std::vector<int64_t>{0, -1, -1, 20, -1, -1, 40, -1, -1, 60, -1, -1}));
 }
 
 TEST(FlatMap, one_plan_after_the_other) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "../numbers.h"
 #include "../ops.h"
 #include "penstock/pipeline/transformations/filter.h"
 #include "penstock/pipeline/transformations/shuffle.h"
@@ -13,6 +14,8 @@
 #include "stream_contract.h"
 
 namespace penstock::testing {
+
+using test::number_of;
 
 inline OpRef predicate(std::function<bool(int64_t)> holds) {
   return test::number_op(

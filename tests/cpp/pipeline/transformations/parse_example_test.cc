@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "../../io/bytes.h"
 #include "penstock/base/error.h"
 #include "penstock/io/example_writer.h"
 
@@ -23,11 +24,7 @@ std::string example(const std::function<void(ExampleWriter&)>& write) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
-
-class ParseExample : public testing::Test {
+class ParseExample : public ::testing::Test {
  protected:
   // Rows 2, 3, ... of a chunk.
   void run(const OpRef& op, const std::vector<std::string>& records, bool bound = false) {

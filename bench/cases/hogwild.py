@@ -1,0 +1,254 @@
+"""Hogwild with torch: two workers on one network, beside workers that share nothing.
+
+A LeNet-5 on images of 28 x 28 and an MLP, in torch, batches of 32, plain SGD. All use one thread of
+torch for each worker, and glibc keeps freed memory for all. The limit trains two networks: nothing
+that shares weights can be faster, save by what an update costs. The rows in C++ (hogwild_torch.cc)
+take their batches from a Dataset, which is part of their time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import WORKERS, Case, Figure, Figures, Size, Target, expect, once
+from peers import side_by_side
+
+# At higher rates weights that change within a step keep some runs from learning, ours and by hand.
+BATCH, RATE, SAMPLES = 32, 0.02, 2048
+OURS, OURS_PROCESSES = "train.Hogwild, threads", "train.Hogwild, processes"
+LIMIT = "limit: two processes that share nothing"
+OURS_CPP = f"train::Hogwild in C++, {WORKERS} threads"
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "bench/hogwild_torch.cc"
+
+
+def network(kind: str) -> Any:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    if kind == "mlp":
+        layers = [nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(64, 10))
+    first = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5)]
+    second = [nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+
+
+def samples() -> tuple[Any, Any]:
+    """Ten patterns under noise."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, SAMPLES)
+    images = rng.normal(size=(10, 1, 28, 28))[labels] + rng.normal(size=(SAMPLES, 1, 28, 28))
+    return images.astype(np.float32), labels
+
+
+def batches(worker: int) -> Iterator[tuple[Any, Any]]:
+    """Batches without end, as tensors that are there already."""
+    import torch
+
+    images, labels = (torch.from_numpy(part) for part in samples())
+    parts = [slice(i, i + BATCH) for i in range(0, SAMPLES, BATCH)]
+    return itertools.cycle([(images[p], labels[p]) for p in parts[worker:] + parts[:worker]])
+
+
+def loss_of(module: Any, batch: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def check(module: Any) -> None:
+    """The network has learnt: chance is 2.3."""
+    loss = float(loss_of(module, next(batches(0))).detach())
+    expect(loss < 1.5, f"the loss is {loss}")
+
+
+def step(batch: Any, views: Any) -> Any:
+    loss = loss_of(views.model, batch)
+    loss.backward()
+    return None
+
+
+def ours(size: Size, kind: str) -> Figures:
+    import torch
+
+    import penstock
+    from penstock import _engine, train
+
+    torch.set_num_threads(1)
+    _engine.keep_freed_memory()
+    module = network(size.model)
+    parameters, _ = penstock.torch.alias(module, shared=kind == "processes")
+    feed = batches(0)
+    hogwild = train.Hogwild(
+        step, parameters, train.SGD(RATE), feed, workers=WORKERS, kind=kind, model=module
+    )
+    if kind == "threads":
+        hogwild.run(steps=40, epochs=None)
+    report = hogwild.run(steps=size.steps, epochs=None)
+    expect(report.updates == size.steps, "updates were lost")
+    check(module)
+    return {"rate": report.updates_per_second, "note": f"staleness {report.mean_staleness:.2f}"}
+
+
+def plain(module: Any, worker: int, steps: int, optimizer: Any) -> None:
+    for batch in itertools.islice(batches(worker), steps):
+        optimizer.zero_grad()
+        loss_of(module, batch).backward()
+        optimizer.step()
+
+
+def alone(model: str, steps: int, worker: int) -> float:
+    """Return the steps a second of one process of the limit."""
+    import torch
+
+    from penstock import _engine
+
+    torch.set_num_threads(1)
+    _engine.keep_freed_memory()
+    module = network(model)
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    plain(module, worker, 20, optimizer)
+    began = time.perf_counter()
+    plain(module, worker, steps, optimizer)
+    rate = steps / (time.perf_counter() - began)
+    check(module)
+    return rate
+
+
+def aliased_threads(size: Size) -> Figures:
+    """Threads with modules whose parameters are one's, each with torch's optimizer."""
+    import torch
+
+    from penstock import _engine
+
+    torch.set_num_threads(1)
+    _engine.keep_freed_memory()
+    module = network(size.model)
+    each = [network(size.model) for _ in range(WORKERS)]
+    for other in each:
+        for mine, theirs in zip(other.parameters(), module.parameters(), strict=True):
+            mine.data = theirs.data
+
+    def run(steps: int) -> float:
+        def work(worker: int) -> None:
+            torch.set_num_threads(1)
+            optimizer = torch.optim.SGD(each[worker].parameters(), lr=RATE)
+            plain(each[worker], worker, steps // WORKERS, optimizer)
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(WORKERS)]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return steps / (time.perf_counter() - began)
+
+    run(40)
+    rate = run(size.steps)
+    check(module)
+    return {"rate": rate}
+
+
+def program(size: Size) -> Path:
+    return size.path("hogwild_torch")
+
+
+def prepare(size: Size) -> None:
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    libraries = sorted(ROOT.glob("build/python/*/penstock/libpenstock.a"))
+    found = importlib.util.find_spec("torch")
+    if compiler is None or not libraries or found is None or found.origin is None:
+        return
+    sources = [SOURCE, *sorted(ROOT.glob("penstock/torch/*.cc"))]
+    newest = max(path.stat().st_mtime for path in (*sources, libraries[-1]))
+    if program(size).exists() and program(size).stat().st_mtime < newest:
+        program(size).unlink()
+    torch = Path(found.origin).parent
+
+    def build(part: Path) -> None:
+        include = torch / "include"
+        flags = ["-std=c++20", "-O3", f"-I{ROOT}", "-pthread"]
+        headers = [f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"]
+        linked = [f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-Wl,--no-as-needed"]
+        linked += ["-ltorch", "-ltorch_cpu", "-lc10", "-lisal", "-lsodium"]
+        files = [*map(str, sources), str(libraries[-1])]
+        subprocess.run([compiler, *flags, *headers, *files, *linked, "-o", str(part)], check=True)
+
+    once(program(size), build)
+
+
+def in_cpp(size: Size, way: str, workers: int) -> Figures:
+    if not program(size).exists():
+        raise ImportError("no C++ compiler, no libtorch, or no engine built in build/python")
+    command = [str(program(size)), size.model, way, str(workers), str(size.steps)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    rate, loss = map(float, said)
+    expect(loss < 1.5, f"the loss is {loss}: nothing was learnt")
+    return {"rate": rate}
+
+
+def case(key: str, model: str, title: str, steps: int, in_cpp_reaches: int) -> Case:
+    made = Case(
+        key,
+        title,
+        {"rate": Figure("steps/s", more_is_better=True)},
+        full={"model": model, "steps": steps},
+        quick={"model": model, "steps": steps // 4},
+        prepare=prepare,
+        targets=[
+            Target("rate", OURS, LIMIT, at_least=0.95),
+            Target(
+                "rate",
+                OURS_CPP,
+                at_least=in_cpp_reaches,
+                says=f"{in_cpp_reaches:,} steps/s in C++",
+            ),
+        ],
+    )
+    made.entry(OURS, "ours")(lambda size: ours(size, "threads"))
+    made.entry(OURS_PROCESSES, "ours")(lambda size: ours(size, "processes"))
+    made.entry("torch, two threads with aliased modules", "peer")(aliased_threads)
+
+    @made.entry("torch, one thread", "peer")
+    def _(size: Size) -> Figures:
+        return {"rate": alone(size.model, size.steps, 0)}
+
+    @made.entry(LIMIT, "limit")
+    def _(size: Size) -> Figures:
+        _, rates = side_by_side("cases.hogwild", "alone", size.model, size.steps // WORKERS)
+        return {"rate": sum(rates)}
+
+    @made.entry(OURS_CPP, "ours")
+    def _(size: Size) -> Figures:
+        return in_cpp(size, "ours", WORKERS)
+
+    @made.entry(f"C++ by hand, {WORKERS} threads, aliased modules", "peer", beside=OURS_CPP)
+    def _(size: Size) -> Figures:
+        return in_cpp(size, "threads", WORKERS)
+
+    @made.entry("C++ by hand, one thread", "peer", beside=OURS_CPP)
+    def _(size: Size) -> Figures:
+        return in_cpp(size, "threads", 1)
+
+    @made.entry(f"limit: {WORKERS} C++ threads that share nothing", "limit", beside=OURS_CPP)
+    def _(size: Size) -> Figures:
+        return in_cpp(size, "own", WORKERS)
+
+    return made
+
+
+CASES = [
+    case("hogwild_lenet", "lenet", "Hogwild, LeNet-5, batch 32, two workers", 1600, 1000),
+    case("hogwild_mlp", "mlp", "Hogwild, MLP, batch 32, two workers", 8000, 7800),
+]

@@ -1,0 +1,109 @@
+// Hogwild in C++ on libtorch, for bench/cases/hogwild.py.
+//
+// hogwild_torch lenet|mlp WAY WORKERS STEPS. WAY: "ours"; "threads", threads as one writes them by
+// hand, each with a module whose parameters are the first one's and torch's SGD; "own", the same
+// with weights of each thread's own. All take the same batches, and glibc keeps freed memory.
+// Prints steps a second of all workers together, and the loss.
+#include <penstock/base/os.h>
+#include <penstock/torch/alias.h>
+#include <torch/optim/sgd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "examples/torch/digits.h"
+
+namespace {
+
+namespace train = penstock::train;
+using Clock = std::chrono::steady_clock;
+constexpr double kRate = 0.02;
+
+// Runs a short time first. Returns steps a second.
+template <class Run>
+double measured(uint64_t steps, Run run) {
+  run(steps / 20 + 1);
+  const auto began = Clock::now();
+  run(steps);
+  return static_cast<double>(steps) / std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+template <class Model>
+double ours(Model& model, Digits& digits, size_t workers, uint64_t steps) {
+  penstock::torch::Alias alias(model);
+  train::Updater updater(alias.parameters(), train::Optimizer::sgd(kRate));
+  train::Hogwild hogwild(updater, workers);
+  return measured(steps, [&](uint64_t count) {
+    hogwild.run(
+        [&](train::HogwildWorker& worker) -> train::Hogwild::Step {
+          at::set_num_threads(1);
+          auto replica = std::make_shared<Model>();
+          auto mine = std::make_shared<penstock::torch::Alias>(*replica, worker.parameters());
+          return [&worker, &digits, replica, mine] {
+            const Batch batch = digits.take();
+            worker.read();
+            loss_of(*replica, batch).backward();
+            worker.apply(mine->gradients());
+            return true;
+          };
+        },
+        {.steps = count});
+  });
+}
+
+template <class Model>
+double by_hand(Model& model, Digits& digits, size_t workers, uint64_t steps, bool own) {
+  std::vector<std::unique_ptr<Model>> models;
+  for (size_t i = 0; i < workers; ++i) {
+    models.push_back(std::make_unique<Model>());
+    auto mine = models.back()->parameters();
+    const auto shared = model.parameters();
+    for (size_t p = 0; p < mine.size(); ++p) {
+      mine[p].set_data(own && i > 0 ? shared[p].detach().clone() : shared[p].detach());
+    }
+  }
+  return measured(steps, [&](uint64_t count) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < workers; ++i) {
+      threads.emplace_back([&, i] {
+        at::set_num_threads(1);
+        torch::optim::SGD optimizer(models[i]->parameters(), kRate);
+        for (uint64_t step = i; step < count; step += workers) {
+          optimizer.zero_grad();
+          loss_of(*models[i], digits.take()).backward();
+          optimizer.step();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+template <class Model>
+void run(const std::string& way, size_t workers, uint64_t steps) {
+  torch::manual_seed(1);
+  Model model;
+  Digits digits(2048, 32);
+  const double rate = way == "ours" ? ours(model, digits, workers, steps)
+                                    : by_hand(model, digits, workers, steps, way == "own");
+  const at::NoGradGuard no_grad;
+  std::printf("%.6g %.6f\n", rate, loss_of(model, digits.all()).template item<double>());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  penstock::os::keep_freed_memory();
+  at::set_num_threads(1);
+  const size_t workers = std::strtoull(argv[3], nullptr, 10);
+  const uint64_t steps = std::strtoull(argv[4], nullptr, 10);
+  if (argv[1] == std::string("lenet")) run<LeNet>(argv[2], workers, steps);
+  if (argv[1] == std::string("mlp")) run<Mlp>(argv[2], workers, steps);
+  return 0;
+}

@@ -1,0 +1,145 @@
+#include "penstock/io/csv_scan.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace penstock {
+namespace {
+
+constexpr char kQuoteChar = '"', kLineFeedChar = '\n', kReturnChar = '\r';
+
+// The first `wanted`, or `end`.
+const char* find(const char* at, const char* end, char wanted) {
+  const void* found = at == end ? nullptr : std::memchr(at, wanted, static_cast<size_t>(end - at));
+  return found == nullptr ? end : static_cast<const char*>(found);
+}
+
+}  // namespace
+
+std::optional<size_t> CsvScan::end_in(std::span<const std::byte> bytes) {
+  const auto* const begin = reinterpret_cast<const char*>(bytes.data());
+  const char* const end = begin + bytes.size();
+  const char* at = begin;
+  const char* feed = nullptr;   // the next one from `at` on, once it was looked for
+  const char* quote = nullptr;  // likewise
+  while (at != end) {
+    if (at_ == At::kQuotes) {
+      at = find(at, end, kQuoteChar);
+      if (at == end) break;
+      at_ = At::kQuoteInQuotes;
+      ++at;
+      continue;
+    }
+    if (at_ == At::kQuoteInQuotes) {
+      at_ = *at == kQuoteChar ? At::kQuotes : At::kField;
+      at += *at == kQuoteChar;
+      continue;
+    }
+    if (feed == nullptr || feed < at) feed = find(at, end, kLineFeedChar);
+    if (quote == nullptr || quote < at) quote = find(at, feed, kQuoteChar);
+    if (quote < feed) {
+      // Whether the field begins with it.
+      const bool first = quote == at ? at_ == At::kFieldStart : quote[-1] == delimiter_;
+      at = quote + 1;
+      at_ = first ? At::kQuotes : At::kField;
+      if (!first) quote = nullptr;
+      continue;
+    }
+    if (feed != end) {
+      at_ = At::kFieldStart;
+      return static_cast<size_t>(feed + 1 - begin);
+    }
+    at_ = end[-1] == delimiter_ ? At::kFieldStart : At::kField;
+    break;
+  }
+  return std::nullopt;
+}
+
+size_t empty_lines(std::span<const std::byte> bytes) {
+  const auto* at = reinterpret_cast<const char*>(bytes.data());
+  size_t empty = 0;
+  while (empty < bytes.size()) {
+    if (at[empty] == kLineFeedChar) {
+      ++empty;
+    } else if (at[empty] == kReturnChar && empty + 1 < bytes.size() &&
+               at[empty + 1] == kLineFeedChar) {
+      empty += 2;
+    } else {
+      break;
+    }
+  }
+  return empty;
+}
+
+RecordIndex index_csv(File& file, char delimiter, uint64_t begin) {
+  constexpr uint64_t kPiece = 256 << 10;
+  const uint64_t size = file.size();
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(std::min(kPiece, size));
+  RecordIndex::Builder index;
+  CsvScan scan(delimiter);
+  bool between = true;  // no record is in hand
+  uint64_t offset = begin;
+  while (offset < size) {
+    const uint64_t bytes = std::min(kPiece, size - offset);
+    const File::Segment segment{offset, buffer.get(), bytes};
+    file.read({&segment, 1});
+    std::span left(buffer.get(), bytes);
+    while (!left.empty()) {
+      if (between) {
+        left = left.subspan(empty_lines(left));
+        // The end of an empty line may be behind the end of the piece.
+        if (left.size() == 1 && left[0] == std::byte{kReturnChar} && offset + bytes < size) break;
+        if (left.empty()) break;
+        index.add(offset + bytes - left.size());
+      }
+      const std::optional<size_t> end = scan.end_in(left);
+      between = end.has_value();
+      left = left.subspan(end.value_or(left.size()));
+    }
+    offset += bytes - left.size();
+  }
+  return index.finish(size);
+}
+
+namespace {
+
+class CsvFraming : public Framing {
+ public:
+  explicit CsvFraming(char delimiter) : delimiter_(delimiter), scan_(delimiter) {}
+
+  void begin() override {
+    scan_ = CsvScan(delimiter_);
+    searched_ = 0;
+  }
+
+  Cut cut(const Front& front) override {
+    if (searched_ == 0) {
+      const size_t empty = empty_lines(front.bytes);
+      if (empty > 0) return {Cut::Kind::kNothing, empty};
+      if (front.bytes.size() == 1 && front.bytes[0] == std::byte{kReturnChar} && !front.whole()) {
+        return {Cut::Kind::kMore, 2};
+      }
+    }
+    const std::optional<size_t> end = scan_.end_in(front.bytes.subspan(searched_));
+    if (!end && !front.whole()) {
+      searched_ = front.bytes.size();
+      return {Cut::Kind::kMore, searched_ + 1};
+    }
+    const uint64_t bytes = end ? searched_ + *end : front.bytes.size();
+    begin();
+    return {Cut::Kind::kRecord, bytes, 0, bytes};
+  }
+
+ private:
+  const char delimiter_;
+  CsvScan scan_;
+  uint64_t searched_ = 0;  // bytes of the front that the scan was given
+};
+
+}  // namespace
+
+std::unique_ptr<Framing> csv_framing(char delimiter) {
+  return std::make_unique<CsvFraming>(delimiter);
+}
+
+}  // namespace penstock

@@ -1,0 +1,87 @@
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "penstock/base/error.h"
+#include "penstock/net/connection.h"
+#include "penstock/net/shake_hands.h"
+#include "penstock/net/socket.h"
+
+namespace penstock::net {
+namespace {
+
+constexpr char kConnect[] = "connect";
+
+Error late(const SocketAddress& address) {
+  return Error(Code::kTimeout, kConnect, "no answer from " + address.text() + " in time");
+}
+
+// 0, or an errno.
+int try_to_connect(int fd, const SocketAddress& address, const Deadline& deadline) {
+  for (;;) {
+    if (::connect(fd, address.get(), address.length) == 0) return 0;
+    if (errno == EISCONN) return 0;
+    if (errno == EAGAIN) {
+      // A Unix listener has more callers waiting than it has room for.
+      if (deadline.passed()) return ETIMEDOUT;
+      poll(nullptr, 0, 5);
+    } else if (errno == EINPROGRESS || errno == EALREADY || errno == EINTR) {
+      break;
+    } else {
+      return errno;
+    }
+  }
+  while (!wait_for(fd, POLLOUT, deadline)) {
+    if (deadline.passed()) return ETIMEDOUT;
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+std::unique_ptr<Connection> finish(os::Fd fd, const SocketAddress& address,
+                                   const ConnectOptions& options, const Deadline& deadline) {
+  if (!address.is_unix()) {
+    Handshake handshake(Handshake::Side::kClient, options.secret, options.encrypt, address.text());
+    for (;;) {
+      const Shaken shaken = shake_hands(fd.get(), handshake, address.text());
+      if (shaken == Shaken::kComplete) break;
+      const short events = shaken == Shaken::kWrites ? POLLOUT : POLLIN;
+      if (!wait_for(fd.get(), events, deadline) && deadline.passed()) throw late(address);
+    }
+    return std::make_unique<Connection>(std::move(fd), false, address.text(), options,
+                                        handshake.take_cipher());
+  }
+  const auto who = unix_peer(fd.get());
+  if (!who) throw Error::from_errno(errno, kConnect, "who serves " + address.text());
+  if (who->user != geteuid()) {
+    throw Error(Code::kInvalidArgument, kConnect,
+                address.text() + " is served by process " + std::to_string(who->pid) +
+                    " of another user, " + std::to_string(who->user) + ": it is not trusted");
+  }
+  return std::make_unique<Connection>(std::move(fd), true, "process " + std::to_string(who->pid),
+                                      options);
+}
+
+}  // namespace
+
+std::unique_ptr<Connection> connect(const std::string& address, const ConnectOptions& options) {
+  const Deadline deadline(options.timeout_s);
+  Handshake::check(options.secret, options.encrypt);
+  int error = 0;
+  const auto candidates = resolve(address);
+  for (const SocketAddress& each : candidates) {
+    os::Fd fd = make_socket(each);
+    error = try_to_connect(fd.get(), each, deadline);
+    if (error == 0) return finish(std::move(fd), each, options, deadline);
+    if (error == ETIMEDOUT && deadline.passed()) throw late(each);
+  }
+  if (error == ECONNREFUSED || error == ENOENT) {
+    throw Error(Code::kNotFound, kConnect, "nobody listens at " + address);
+  }
+  throw Error::from_errno(error, kConnect, "cannot connect to " + address);
+}
+
+}  // namespace penstock::net

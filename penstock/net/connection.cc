@@ -1,0 +1,296 @@
+#include "penstock/net/connection.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "penstock/base/descriptor_message.h"
+#include "penstock/base/error.h"
+#include "penstock/net/cipher.h"
+#include "penstock/net/socket.h"
+
+namespace penstock::net {
+namespace {
+
+constexpr char kConnection[] = "Connection";
+constexpr size_t kMostParts = std::min(IOV_MAX, 1024);
+
+// The parts of a message, a window of them at a time as the system wants to see them.
+class Parts {
+ public:
+  Parts(std::span<const std::byte> header, std::span<const std::byte> head,
+        std::span<const std::span<const std::byte>> body)
+      : first_{header, head}, body_(body) {
+    fill();
+  }
+
+  bool empty() const { return begin_ == end_; }
+  bool last() const { return next_ == 2 + body_.size(); }
+  std::span<const iovec> window() const {
+    return std::span(window_, kMostParts).subspan(begin_, end_ - begin_);
+  }
+
+  void advance(size_t bytes) {
+    while (bytes > 0) {
+      iovec& front = window_[begin_];
+      const size_t taken = std::min(bytes, front.iov_len);
+      front.iov_base = static_cast<std::byte*>(front.iov_base) + taken;
+      front.iov_len -= taken;
+      bytes -= taken;
+      if (front.iov_len == 0) ++begin_;
+    }
+    if (begin_ == end_) fill();
+  }
+
+ private:
+  void fill() {
+    begin_ = end_ = 0;
+    for (; next_ < 2 + body_.size() && end_ < kMostParts; ++next_) {
+      const auto part = next_ < 2 ? first_[next_] : body_[next_ - 2];
+      if (!part.empty()) window_[end_++] = {const_cast<std::byte*>(part.data()), part.size()};
+    }
+  }
+
+  std::span<const std::byte> first_[2];
+  std::span<const std::span<const std::byte>> body_;
+  size_t next_ = 0;
+  iovec window_[kMostParts];
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+}  // namespace
+
+Connection::Connection(os::Fd socket, bool local, std::string peer, const LineLimits& limits,
+                       std::unique_ptr<Cipher> cipher)
+    : socket_(std::move(socket)),
+      local_(local),
+      peer_(std::move(peer)),
+      limits_(limits),
+      cipher_(std::move(cipher)) {
+  if (!(limits.stall_timeout_s > 0)) {
+    throw Error(Code::kInvalidArgument, kConnection, "the stall timeout is more than 0 seconds");
+  }
+  prepare_connected(socket_.get(), !local_, limits.stall_timeout_s);
+  watch_forks();
+}
+
+Connection::~Connection() {
+  close();
+  ignore_forks();
+}
+
+void Connection::after_fork_in_child() noexcept {
+  closed_.store(kForked, std::memory_order_release);
+  socket_.reset();  // no shutdown: the line is the parent's
+  descriptor_.reset();
+}
+
+void Connection::check_open() const {
+  const int state = closed_.load(std::memory_order_acquire);
+  if (state == kOpen) return;
+  throw Error(Code::kClosed, kConnection,
+              state == kForked ? "the connection with " + peer_ +
+                                     " is the parent process's; a forked child makes its own"
+              : state == kCut ? "the connection with " + peer_ + " was cut"
+                              : "the connection with " + peer_ + " was closed here");
+}
+
+void Connection::cut(int error_number, const char* what) {
+  check_open();  // closed here: that is the reason
+  int open = kOpen;
+  closed_.compare_exchange_strong(open, kCut);
+  shutdown(socket_.get(), SHUT_RDWR);
+  if (error_number == EAGAIN || error_number == EWOULDBLOCK) {
+    throw Error(Code::kTimeout, kConnection,
+                peer_ + " " + what + " no byte for " + std::to_string(limits_.stall_timeout_s) +
+                    " s in the middle of a message: the connection is closed");
+  }
+  throw Error(Code::kClosed, kConnection,
+              "the connection with " + peer_ + " was cut" +
+                  (error_number == 0 ? std::string() : std::string(": ") + strerror(error_number)));
+}
+
+void Connection::refuse(const std::string& why) {
+  int open = kOpen;
+  closed_.compare_exchange_strong(open, kCut);
+  shutdown(socket_.get(), SHUT_RDWR);
+  throw Error(Code::kDataLoss, kConnection,
+              "what " + peer_ + " sent cannot be: " + why + "; the connection is closed");
+}
+
+void Connection::send(std::span<const std::byte> head,
+                      std::span<const std::span<const std::byte>> body, int descriptor) {
+  if (head.size() > kMostHead) {
+    throw Error(Code::kInvalidArgument, kConnection,
+                "a message's head of " + std::to_string(head.size()) + " bytes; at most " +
+                    std::to_string(kMostHead) + " fit, more is for the body");
+  }
+  if (descriptor >= 0 && !local_) {
+    throw Error(Code::kInvalidArgument, kConnection,
+                "descriptors travel over Unix sockets, not to " + peer_);
+  }
+  FrameHeader header;
+  header.head_bytes = static_cast<uint32_t>(head.size());
+  header.flags = descriptor >= 0 ? FrameHeader::kDescriptor : 0;
+  for (const auto& part : body) header.body_bytes += part.size();
+
+  check_open();
+  std::lock_guard lock(sending_);
+  check_open();
+  const auto header_bytes = std::as_bytes(std::span(&header, 1));
+  if (cipher_) {
+    send_sealed(header_bytes, head, body);
+  } else {
+    send_plain(header_bytes, head, body, descriptor);
+  }
+}
+
+void Connection::send_plain(std::span<const std::byte> header, std::span<const std::byte> head,
+                            std::span<const std::span<const std::byte>> body, int descriptor) {
+  Parts parts(header, head, body);
+  while (!parts.empty()) {
+    const ssize_t sent =
+        send_message(socket_.get(), parts.window(), descriptor, parts.last() ? 0 : MSG_MORE);
+    if (sent < 0) cut(errno, "took");
+    descriptor = -1;
+    parts.advance(static_cast<size_t>(sent));
+  }
+}
+
+bool Connection::read_some(std::span<std::byte> into, bool takes_descriptor,
+                           const Deadline& deadline) {
+  while (got_ < into.size()) {
+    const auto rest = into.subspan(got_);
+    const ssize_t result = takes_descriptor && local_
+                               ? receive_message(socket_.get(), rest, descriptor_, MSG_DONTWAIT)
+                               : recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT);
+    if (result > 0) {
+      got_ += static_cast<size_t>(result);
+    } else if (result == 0) {
+      cut(0, "sent");
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      check_open();
+      if (!wait_for(socket_.get(), POLLIN, deadline) && deadline.passed()) return false;
+    } else if (errno != EINTR) {
+      cut(errno, "sent");
+    }
+  }
+  got_ = 0;
+  return true;
+}
+
+bool Connection::read_unit(std::span<std::byte> into, bool takes_descriptor,
+                           const Deadline& deadline) {
+  if (!cipher_) return read_some(into, takes_descriptor, deadline);
+  if (into.empty()) return true;
+  sealed_in_.resize(into.size() + Cipher::kOverhead);
+  if (!read_some(sealed_in_, takes_descriptor, deadline)) return false;
+  if (!cipher_->open(sealed_in_, into)) refuse("it was changed on its way");
+  return true;
+}
+
+void Connection::read_all(std::span<std::byte> into) {
+  while (!into.empty()) {
+    check_open();
+    const ssize_t got = recv(socket_.get(), into.data(), into.size(), MSG_WAITALL);
+    if (got > 0) {
+      into = into.subspan(static_cast<size_t>(got));
+    } else if (got == 0) {
+      cut(0, "sent");
+    } else if (errno != EINTR) {
+      cut(errno, "sent");
+    }
+  }
+}
+
+std::optional<Received> Connection::receive(double timeout_s) {
+  if (ended_) return std::nullopt;
+  check_open();
+  const Deadline deadline(timeout_s);
+  if (body_left_ > 0) {
+    std::vector<std::byte> unread(std::min<uint64_t>(body_left_, 256 * 1024));
+    while (body_left_ > 0) {
+      receive_body(std::span(unread).first(std::min<uint64_t>(body_left_, unread.size())));
+    }
+  }
+  const auto late = [&] {
+    return Error(Code::kTimeout, kConnection,
+                 "nothing from " + peer_ + " in " + std::to_string(timeout_s) + " s");
+  };
+  if (!has_header_) {
+    if (!read_unit(std::as_writable_bytes(std::span(&header_, 1)), true, deadline)) throw late();
+    if (header_.kind == FrameHeader::kGoodbye) {
+      ended_ = true;
+      return std::nullopt;
+    }
+    check_header();
+    head_.resize(header_.head_bytes);
+    has_header_ = true;
+  }
+  if (!read_unit(head_, false, deadline)) throw late();
+  has_header_ = false;
+  body_left_ = header_.body_bytes;
+  return Received{std::exchange(head_, {}), header_.body_bytes, std::move(descriptor_)};
+}
+
+void Connection::check_header() {
+  if (header_.kind != FrameHeader::kMessage || header_.reserved != 0 || header_.reserved_too != 0 ||
+      (header_.flags & ~FrameHeader::kDescriptor) != 0) {
+    refuse("it is no message");
+  }
+  if (header_.head_bytes > kMostHead) {
+    refuse("a head of " + std::to_string(header_.head_bytes) + " bytes");
+  }
+  if (header_.body_bytes > limits_.most_body_bytes) {
+    refuse("a body of " + std::to_string(header_.body_bytes) + " bytes, where at most " +
+           std::to_string(limits_.most_body_bytes) + " are taken");
+  }
+  if (((header_.flags & FrameHeader::kDescriptor) != 0) != static_cast<bool>(descriptor_)) {
+    refuse(descriptor_ ? "a descriptor that was not announced"
+                       : "no descriptor came with it (there may be too many open files here)");
+  }
+}
+
+void Connection::receive_body(std::span<std::byte> into) {
+  if (into.size() > body_left_) {
+    throw Error(Code::kInvalidArgument, kConnection,
+                std::to_string(into.size()) + " bytes asked of a body that has " +
+                    std::to_string(body_left_) + " left");
+  }
+  if (cipher_) {
+    read_pieces(into);
+  } else {
+    read_all(into);
+    body_left_ -= into.size();
+  }
+}
+
+void Connection::close() noexcept {
+  int open = kOpen;
+  if (!closed_.compare_exchange_strong(open, kClosedHere)) return;
+  if (sending_.try_lock()) {
+    FrameHeader header;
+    header.kind = FrameHeader::kGoodbye;
+    const auto plain = std::as_bytes(std::span(&header, 1));
+    std::array<std::byte, sizeof(header) + Cipher::kOverhead> goodbye;
+    size_t size = plain.size();
+    if (cipher_) {
+      size = goodbye.size();
+      cipher_->seal(plain, goodbye);
+    } else {
+      std::ranges::copy(plain, goodbye.begin());
+    }
+    ::send(socket_.get(), goodbye.data(), size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sending_.unlock();
+  }
+  shutdown(socket_.get(), SHUT_RDWR);
+}
+
+}  // namespace penstock::net

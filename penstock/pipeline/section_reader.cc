@@ -1,0 +1,238 @@
+#include "penstock/pipeline/section_reader.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/parcel.h"
+#include "penstock/pipeline/stage_clock.h"
+#include "penstock/pipeline/stream_input.h"
+
+namespace penstock {
+
+SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& context)
+    : sections_(*context.sections),
+      plan_(sections_.plan(number)),
+      lane_(sections_.lane(number)),
+      spec_(std::move(spec)),
+      feed_(
+          lane_, sections_.arena(), *this,
+          [&] {
+            Feed::Options of;
+            of.queue = sections_.queue();
+            of.workers = sections_.workers();
+            of.max_bytes = sections_.max_bytes();
+            of.pause_at_epochs = true;
+            return of;
+          }(),
+          [this](Unit& unit) { sections_.inlet().take(unit); }),
+      own_(context.over(scratch_)) {
+  if (plan_.stream() == nullptr) return;
+  source_ = plan_.stream()->open(own_);
+  gathered_.emplace(scratch_, *plan_.stream());
+}
+
+// The workers are gone by now, or the board is closed, and they finish nothing any more that was
+// not finished.
+SectionReader::~SectionReader() { feed_.drain(); }
+
+// ---- tickets
+// -------------------------------------------------------------------------------------
+
+std::optional<uint64_t> SectionReader::steps(uint64_t, uint64_t base) {
+  if (source_ != nullptr) return std::nullopt;
+  return plan_.length(base);
+}
+
+Tickets::Described SectionReader::describe(const Position&, Post& post) {
+  post.rows = 1;
+  if (source_ == nullptr) return Described::kPosted;
+  if (!read_.empty() && read_.back().thrown) return Described::kFailed;
+  Read& next = read_.emplace_back();
+  try {
+    next.before = {{"ordinal", ordinal_}, {"state", source_->save()}};
+    return read(post);
+  } catch (...) {
+    next.thrown = std::current_exception();
+    return Described::kFailed;
+  }
+}
+
+// One element of the tail's, or what is there instead of it.
+Tickets::Described SectionReader::read(Post& post) {
+  const uint64_t per = plan_.per_output(), first = ordinal_ * per;
+  scratch_.empty();
+  GatherParcel::Gathered gathered = gathered_->gather(*source_, per, first);
+  Read& next = read_.back();
+  next.notes = std::move(gathered.forgiven);
+  if (gathered.failure) {
+    // It is an element's of its own: nothing is made of it, nor of those that it would have been
+    // one with.
+    next.failure = std::move(gathered.failure);
+    return Described::kNotYet;
+  }
+  if (gathered.rows == 0 || (gathered.rows < per && plan_.whole_outputs())) {
+    if (next.notes.empty()) read_.pop_back();
+    return Described::kEnd;
+  }
+  post.indices_offset = Parcel::put(gathered_->elements(), first, sections_.arena());
+  next.posted = true;
+  ++ordinal_;
+  return Described::kPosted;
+}
+
+// ---- elements
+// ------------------------------------------------------------------------------------
+
+void SectionReader::begin(uint64_t epoch) {
+  if (source_ != nullptr) source_->begin(epoch);
+  go_to(epoch, 0);
+}
+
+void SectionReader::load(uint64_t epoch, const State& state) {
+  uint64_t step = 0;
+  if (source_ == nullptr) {
+    step = count_in(state, "index");
+    if (step > plan_.length(0)) {
+      throw Error(Code::kInvalidArgument, "restore", "the state is beyond the source's end");
+    }
+  } else {
+    step = count_in(state, "ordinal");
+    source_->load(epoch, member_of(state, "state"));
+  }
+  go_to(epoch, step);
+}
+
+// Nothing is made before the first element is asked for.
+void SectionReader::go_to(uint64_t epoch, uint64_t step) {
+  epoch_ = epoch;
+  next_ = ordinal_ = step;
+  read_.clear();
+  taken_.clear();
+  feed_.seek({epoch, 0, step});
+  begun_ = false;
+}
+
+State SectionReader::save() const {
+  if (source_ == nullptr) return {{"index", next_}};
+  if (!read_.empty()) return read_.front().before;
+  return {{"ordinal", ordinal_}, {"state", source_->save()}};
+}
+
+uint32_t SectionReader::next(uint32_t most, Chunk& out) {
+  taken_.clear();
+  if (!std::exchange(begun_, true)) feed_.begin_epoch();
+  uint64_t bytes = 0;
+  for (bool over = false; !over && taken_.size() < most && bytes <= sections_.max_bytes();) {
+    if (lane_.closed()) throw Error(Code::kClosed, "stream", "the loader was closed");
+    const Feed::Poll found = feed_.poll(epoch_);
+    if (take_read()) continue;
+    switch (found) {
+      case Feed::Poll::kBatch:
+        bytes += lane_.unit_at(feed_.current_seq(), 0).bytes;
+        take_ticket();
+        break;
+      case Feed::Poll::kWait:
+        over = !taken_.empty();
+        if (!over) wait();
+        break;
+      default:
+        over = true;
+        break;
+    }
+  }
+  const auto count = static_cast<uint32_t>(taken_.size());
+  if (count == 0) return 0;
+  out.reset(spec_, count);
+  for (uint32_t row = 0; row < count; ++row) {
+    auto& [block, result] = taken_[row];
+    for (Failure& lost : result.notes) out.note(row, std::move(lost));
+    if (result.failure) {
+      out.fail(row, std::move(*result.failure));
+    } else {
+      settle_alike(block.spec(), out);
+      block.view(0, out, row);
+    }
+  }
+  return count;
+}
+
+void SectionReader::wait() {
+  std::optional<StageClock::Waiting> waiting;
+  if (own_.clock != nullptr) waiting.emplace(*own_.clock);
+  feed_.wait(-1);
+}
+
+// What stands in an element's place, if it is that one's turn.
+bool SectionReader::take_read() {
+  if (!ready()) return false;
+  Read& next = read_.front();
+  if (next.thrown) {
+    if (!taken_.empty()) return false;
+    std::rethrow_exception(next.thrown);
+  }
+  Taken& taken = taken_.emplace_back();
+  if (next.failure) {
+    taken.result = {std::move(next.failure), std::move(next.notes)};
+    read_.pop_front();
+    return true;
+  }
+  // What was left out behind the last element: each stands for itself.
+  taken.result.failure = std::move(next.notes.front());
+  next.notes.erase(next.notes.begin());
+  if (next.notes.empty()) read_.pop_front();
+  return true;
+}
+
+void SectionReader::take_ticket() {
+  Post& post = feed_.current();
+  Unit& unit = lane_.unit_at(feed_.current_seq(), 0);
+  Taken& taken = taken_.emplace_back();
+  const uint64_t bytes = unit.bytes;
+  if (unit.kind == ResultKind::kRows) {
+    taken.result = sections_.inlet().take(unit);
+    std::span<const std::byte> layout(post.layout, post.layout_length);
+    if (told_ == nullptr || !std::ranges::equal(told_->bytes(), layout)) {
+      told_ = std::make_shared<ElementSpec>(layout);
+    }
+    const uint64_t needed = post.needed_bytes;
+    Lease lease = feed_.take_rows();
+    taken.block = Block(told_, 1, lease.data(), needed, lease.owner());
+    feed_.deliver(bytes, 1);
+  } else {
+    taken.result = failure_of(unit, post.step);
+    feed_.skip();
+  }
+  if (source_ != nullptr) {
+    auto& notes = taken.result.notes;
+    notes.insert(notes.begin(), std::make_move_iterator(read_.front().notes.begin()),
+                 std::make_move_iterator(read_.front().notes.end()));
+    read_.pop_front();
+  }
+  ++next_;
+}
+
+SectionResult SectionReader::failure_of(Unit& unit, uint64_t position) {
+  if (unit.kind == ResultKind::kError) return sections_.inlet().take(unit);
+  if (lane_.closed()) throw Error(Code::kClosed, "stream", "the loader was closed");
+  const std::string element = "element " + std::to_string(position) + " of a stage in front of a " +
+                              "stream's (epoch " + std::to_string(epoch_) + ") ";
+  Failure failure{"stream", position, nullptr};
+  if (unit.kind == ResultKind::kTimeout) {
+    failure.error = std::make_exception_ptr(
+        Error(Code::kTimeout, "Loader", element + "took longer than timeout allows"));
+  } else if (unit.kind == ResultKind::kLost) {
+    failure.error = std::make_exception_ptr(
+        Error(Code::kWorkerLost, "Loader",
+              element + "lost its worker process three times (killed, crashed or out of memory)"));
+  } else {
+    std::string text(reinterpret_cast<const char*>(unit.packet), unit.length);
+    failure.error = std::make_exception_ptr(Error(Code::kOutOfMemory, "Loader", text));
+  }
+  unit.kind = ResultKind::kNone;
+  return {std::move(failure), {}};
+}
+
+}  // namespace penstock

@@ -1,0 +1,65 @@
+#include "penstock/pipeline/sources/cifar.h"
+
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/io/fixed_records.h"
+
+namespace penstock {
+namespace {
+
+using CifarKind = CifarNode::Kind;
+
+constexpr uint64_t kImage = 3 * 32 * 32;
+
+uint64_t labels_of(CifarKind kind) { return kind == CifarKind::kCifar10 ? 1 : 2; }
+uint64_t record_bytes(CifarKind kind) { return labels_of(kind) + kImage; }
+
+Leaf label(const char* name) { return {name, LeafKind::kDense, DType::kUint8, {}}; }
+
+RecordLayout layout_of(CifarKind kind) {
+  std::vector<Leaf> leaves{{"image", LeafKind::kDense, DType::kUint8, {3, 32, 32}}, label("label")};
+  std::vector<RecordLayout::Part> parts{{.begin = labels_of(kind)}};
+  if (kind == CifarKind::kCifar10) {
+    parts.push_back({.begin = 0, .below = 10});
+  } else {
+    leaves.push_back(label("coarse_label"));
+    parts.push_back({.begin = 1, .below = 100});
+    parts.push_back({.begin = 0, .below = 20});
+  }
+  return {std::make_shared<ElementSpec>(std::move(leaves)), std::move(parts)};
+}
+
+}  // namespace
+
+CifarNode::CifarNode(CifarKind kind, Paths paths, const CifarOptions& options)
+    : FileSource(kind == CifarKind::kCifar10 ? "cifar10" : "cifar100", std::move(paths),
+                 {options.compression, options.stream}),
+      kind_(kind) {}
+
+// A stream says the same of a file at its end; of a plain one it can be said at once.
+RecordIndex CifarNode::index(const std::shared_ptr<File>& file) const {
+  const uint64_t size = file->size(), record = record_bytes(kind_), left = size % record;
+  if (left != 0) {
+    throw Error(Code::kDataLoss, operation(),
+                file->path() + " has " + std::to_string(size) +
+                    " bytes, no whole number of records of " + std::to_string(record) + ": " +
+                    std::to_string(left) + " are left over at byte " + std::to_string(size - left) +
+                    "; it was cut short, or is no file of the binary version");
+  }
+  return RecordIndex::equal(0, record, size / record);
+}
+
+IndexedRef CifarNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
+  return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_));
+}
+
+// A label begins no gzip file; it may begin a zlib file.
+Compression CifarNode::compression_of(File& file) const { return compression_of_fixed(file); }
+
+StreamedRef CifarNode::stream(std::shared_ptr<const StreamFiles> files, std::string title) const {
+  return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_),
+                     [bytes = record_bytes(kind_)] { return fixed_framing(bytes, 0); });
+}
+
+}  // namespace penstock

@@ -1,0 +1,277 @@
+#include "penstock/pipeline/sources/csv.h"
+
+#include <array>
+#include <cstdio>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "penstock/io/csv_scan.h"
+#include "penstock/io/line_counter.h"
+#include "penstock/io/lines.h"
+#include "penstock/pipeline/sources/file_stream.h"
+
+namespace penstock {
+namespace {
+
+using FormatRef = std::shared_ptr<const CsvFormat>;
+
+Leaf leaf_of(const CsvColumn& column) {
+  switch (column.kind) {
+    case CsvColumn::Kind::kText:
+      return {column.name, LeafKind::kText, DType::kUint8, {-1}};
+    case CsvColumn::Kind::kBytes:
+      return {column.name, LeafKind::kBytes, DType::kUint8, {-1}};
+    case CsvColumn::Kind::kNumber:
+      break;
+  }
+  return {column.name, LeafKind::kDense, column.dtype, {}};
+}
+
+// Titles are text, whatever is in a default.
+std::string shown(std::string_view bytes) {
+  std::string text = "'";
+  for (const char c : bytes) {
+    if (c >= ' ' && c <= '~') {
+      text += c;
+    } else {
+      std::array<char, 5> escaped;
+      std::snprintf(escaped.data(), escaped.size(), "\\x%02x", static_cast<unsigned char>(c));
+      text += escaped.data();
+    }
+  }
+  return text + "'";
+}
+
+SpecRef spec_of(const CsvFormat& format) {
+  std::vector<Leaf> leaves;
+  for (const CsvColumn& column : format.columns) leaves.push_back(leaf_of(column));
+  return std::make_shared<ElementSpec>(std::move(leaves));
+}
+
+// From records to rows of a chunk. One thread.
+class CsvRows {
+ public:
+  // Where a record lies.
+  struct Place {
+    const std::string& path;
+    Compression compression;
+    uint64_t offset;
+  };
+
+  CsvRows(const FormatRef& format, std::shared_ptr<FilePool> pool, Scratch& scratch)
+      : format_(format),
+        pool_(pool),
+        parser_(format, [&scratch](size_t bytes) { return scratch.take(bytes); }),
+        values_(format->columns.size()),
+        lines_(std::move(pool)) {}
+
+  // Before the rows of a chunk.
+  void begin(Chunk& out, uint32_t row) {
+    for (size_t leaf = 0; leaf < values_.size(); ++leaf) {
+      if (format_->columns[leaf].kind != CsvColumn::Kind::kNumber) continue;
+      std::byte* const first = out.dense(leaf);
+      values_[leaf].row = first + row * out.stride(leaf);
+    }
+  }
+
+  // A record becomes the next row. Empty, or why it is lost.
+  std::string next(std::span<const std::byte> record, const Place& place, Chunk& out,
+                   uint32_t row) {
+    std::string why;
+    try {
+      if (!parser_.parse(record, header(place), values_)) why = parser_.failure();
+    } catch (const Error& error) {  // of the header: the file has changed
+      why = error.what();
+    }
+    if (why.empty()) {
+      give_text(out, row);
+    } else if (auto line = lines_.line_at(place.path, place.compression, place.offset)) {
+      why = "line " + std::to_string(*line) + ", " + why;
+    }
+    skip(out);
+    return why;
+  }
+  // A row that was lost before it came here.
+  void skip(const Chunk& out) {
+    for (size_t leaf = 0; leaf < values_.size(); ++leaf) {
+      if (values_[leaf].row != nullptr) values_[leaf].row += out.stride(leaf);
+    }
+  }
+
+ private:
+  const CsvHeader& header(const Place& place) {
+    if (header_ != nullptr && *path_ == place.path) return *header_;
+    auto found = headers_.find(place.path);
+    if (found == headers_.end()) {
+      CsvHeader header =
+          read_csv_header(pool_->get(pool_->add(place.path)), place.compression, *format_);
+      found = headers_.emplace(place.path, std::move(header)).first;
+    }
+    path_ = &found->first;
+    header_ = &found->second;
+    return *header_;
+  }
+
+  void give_text(Chunk& out, uint32_t row) {
+    for (size_t leaf = 0; leaf < values_.size(); ++leaf) {
+      if (format_->columns[leaf].kind == CsvColumn::Kind::kNumber) continue;
+      const std::string_view text = values_[leaf].text;
+      const auto length = static_cast<int64_t>(text.size());
+      out.view(leaf, row, reinterpret_cast<const std::byte*>(text.data()), {&length, 1});
+    }
+  }
+
+  const FormatRef format_;
+  const std::shared_ptr<FilePool> pool_;
+  CsvParser parser_;
+  std::vector<CsvParser::Value> values_;
+  LineCounter lines_;
+  std::unordered_map<std::string, CsvHeader> headers_;
+  const std::string* path_ = nullptr;  // of the header that was used last
+  const CsvHeader* header_ = nullptr;
+};
+
+class Csv : public FileStage {
+ public:
+  Csv(std::shared_ptr<const RecordFiles> files, std::string title, FormatRef format, SpecRef spec)
+      : FileStage(std::move(files), std::move(title), std::move(spec)),
+        format_(std::move(format)) {}
+
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public IndexedReader {
+   public:
+    Reader(const Csv& stage, Context& context)
+        : stage_(stage),
+          reader_(stage.files(), "csv", false),
+          rows_(stage.format_, stage.pool(), context.scratch) {}
+
+    void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+      const RecordFiles& files = *stage_.files();
+      reader_.read(positions);
+      out.keep(reader_.memory());
+      rows_.begin(out, row);
+      for (uint32_t i = 0; i < positions.size(); ++i) {
+        if (reader_.bytes(i).empty()) {  // failed
+          rows_.skip(out);
+          continue;
+        }
+        const size_t file = files.file_of(positions[i]);
+        const CsvRows::Place place{files.path(file), Compression::kNone,
+                                   files.index(file).at(positions[i] - files.begin(file)).offset};
+        const std::string why = rows_.next(reader_.bytes(i), place, out, row + i);
+        if (!why.empty()) reader_.fail(i, Code::kDataLoss, why);
+      }
+      stage_.fail(reader_.failures(), positions, out, row);
+    }
+
+   private:
+    const Csv& stage_;
+    RecordReader reader_;
+    CsvRows rows_;
+  };
+
+  std::shared_ptr<FilePool> pool() const { return files()->shared_pool(); }
+
+  const FormatRef format_;
+};
+
+class CsvStream : public Streamed {
+ public:
+  CsvStream(std::shared_ptr<const StreamFiles> files, std::string title, FormatRef format,
+            SpecRef spec)
+      : files_(std::move(files)),
+        title_(std::move(title)),
+        format_(std::move(format)),
+        spec_(std::move(spec)) {}
+
+  SpecRef spec() const override { return spec_; }
+  std::optional<uint64_t> length() const override { return std::nullopt; }
+  bool python() const override { return false; }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public FileStreamReader {
+   public:
+    Reader(const CsvStream& stage, Context& context)
+        : FileStreamReader(stage.files_, "csv", stage.title_, csv_framing(stage.format_->delimiter),
+                           context),
+          stage_(stage),
+          rows_(stage.format_, stage.files_->pool, context.scratch) {}
+
+   private:
+    void make(uint32_t count, Chunk& out) override {
+      rows_.begin(out, 0);
+      for (uint32_t i = 0; i < count; ++i) {
+        if ((out.alive() >> i & 1) == 0) {
+          rows_.skip(out);
+          continue;
+        }
+        const auto& [place, bytes] = records().row(i);
+        const std::string why = rows_.next(bytes,
+                                           {stage_.files_->paths[place.file],
+                                            stage_.files_->compressions[place.file], place.offset},
+                                           out, i);
+        if (!why.empty()) fail(i, out, why);
+      }
+    }
+    const SpecRef& spec() const override { return stage_.spec_; }
+
+    const CsvStream& stage_;
+    CsvRows rows_;
+  };
+
+  const std::shared_ptr<const StreamFiles> files_;
+  const std::string title_;
+  const FormatRef format_;
+  const SpecRef spec_;
+};
+
+}  // namespace
+
+CsvNode::CsvNode(Paths paths, const CsvOptions& options)
+    : FileSource("csv", std::move(paths), {options.compression, options.stream, options.index}),
+      format_(std::make_shared<CsvFormat>(options.columns, options.names, options.delimiter)),
+      spec_(spec_of(*format_)) {
+  const CsvParser checked(format_, {});
+}
+
+RecordIndex CsvNode::index(const std::shared_ptr<File>& file) const {
+  return index_csv(*file, format_->delimiter, front(file, Compression::kNone));
+}
+
+std::string CsvNode::index_format() const { return std::string("csv") + format_->delimiter; }
+
+uint64_t CsvNode::front(const std::shared_ptr<File>& file, Compression compression) const {
+  return read_csv_header(file, compression, *format_).bytes;
+}
+
+IndexedRef CsvNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
+  return std::make_shared<Csv>(std::move(files), std::move(title), format_, spec_);
+}
+
+Compression CsvNode::compression_of(File& file) const { return compression_of_text(file); }
+
+StreamedRef CsvNode::stream(std::shared_ptr<const StreamFiles> files, std::string title) const {
+  return std::make_shared<CsvStream>(std::move(files), std::move(title), format_, spec_);
+}
+
+std::string CsvNode::arguments() const {
+  std::string text = ", " + spec_->to_string();
+  for (const CsvColumn& column : format_->columns) {
+    if (column.fallback) text += ", " + column.name + "=" + shown(*column.fallback);
+  }
+  if (format_->delimiter != ',') text += ", delimiter=" + shown({&format_->delimiter, 1});
+  if (!format_->names.empty()) text += ", no header";
+  return text;
+}
+
+}  // namespace penstock

@@ -1,0 +1,105 @@
+#include "penstock/pipeline/sources/file_stream.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/indexed_stream.h"
+
+namespace penstock {
+namespace {
+
+// Ends a read whose loader was closed meanwhile: of a large record, or of damage without end.
+std::function<void()> alive(const Context& context, const std::string& title) {
+  return [&context, &title] {
+    if (context.watch != nullptr && !context.watch->progress(0)) {
+      throw Error(Code::kClosed, title, "the loader was closed");
+    }
+  };
+}
+
+}  // namespace
+
+FileStreamReader::FileStreamReader(std::shared_ptr<const StreamFiles> files, const char* operation,
+                                   const std::string& title, std::unique_ptr<Framing> framing,
+                                   const Context& context)
+    : title_(title),
+      records_(std::move(files), operation, std::move(framing), alive(context, title)) {}
+
+void FileStreamReader::begin(uint64_t) {
+  records_.begin();
+  element_ = count_ = 0;
+}
+
+uint32_t FileStreamReader::next(uint32_t most, Chunk& out) {
+  element_ += std::exchange(count_, 0);
+  count_ = static_cast<uint32_t>(records_.read(most));
+  if (count_ == 0) return 0;
+  out.reset(spec(), count_);
+  for (const RecordStream::Failure& failure : records_.failures()) {
+    Failure lost{title_, element_ + failure.row,
+                 std::make_exception_ptr(records_.error_of(failure))};
+    lost.fatal = failure.fatal;
+    out.fail(static_cast<uint32_t>(failure.row), std::move(lost));
+  }
+  make(count_, out);
+  return count_;
+}
+
+void FileStreamReader::fail(uint32_t row, Chunk& out, const std::string& why) {
+  const RecordStream::Failure failure{row, records_.row(row).bytes.size(), false, Code::kDataLoss,
+                                      why};
+  out.fail(row, {title_, element_ + row, std::make_exception_ptr(records_.error_of(failure))});
+}
+
+State FileStreamReader::save() const {
+  const RecordStream::Place& place = records_.place();
+  return {{"file", place.file},
+          {"offset", place.offset},
+          {"record", place.record},
+          {"element", element_ + count_}};
+}
+
+void FileStreamReader::load(uint64_t, const State& state) {
+  const RecordStream::Place place{count_in(state, "file"), count_in(state, "offset"),
+                                  count_in(state, "record")};
+  const uint64_t element = count_in(state, "element");
+  records_.seek(place);
+  element_ = element;
+  count_ = 0;
+}
+
+class FileStream::Reader : public FileStreamReader {
+ public:
+  Reader(const FileStream& stage, const Context& context)
+      : FileStreamReader(stage.files_, stage.operation_, stage.title_, stage.framing_(), context),
+        stage_(stage) {}
+
+ private:
+  void make(uint32_t count, Chunk& out) override {
+    for (uint32_t i = 0; i < count; ++i) {
+      const std::span<const std::byte> bytes = records().row(i).bytes;
+      if (bytes.empty() && stage_.spec_->fixed()) continue;  // it failed
+      const auto length = static_cast<int64_t>(bytes.size());
+      out.view(0, i, bytes.data(), {&length, 1});
+    }
+  }
+  const SpecRef& spec() const override { return stage_.spec_; }
+
+  const FileStream& stage_;
+};
+
+FileStream::FileStream(std::shared_ptr<const StreamFiles> files, const char* operation,
+                       std::string title, Leaf leaf,
+                       std::function<std::unique_ptr<Framing>()> framing)
+    : files_(std::move(files)),
+      operation_(operation),
+      title_(std::move(title)),
+      spec_(std::make_shared<ElementSpec>(std::vector<Leaf>{std::move(leaf)})),
+      framing_(std::move(framing)) {}
+
+std::unique_ptr<StreamReader> FileStream::reader(Context& context) const {
+  return std::make_unique<Reader>(*this, context);
+}
+
+}  // namespace penstock

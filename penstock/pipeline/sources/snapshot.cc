@@ -1,0 +1,85 @@
+#include "penstock/pipeline/sources/snapshot.h"
+
+#include <memory>
+#include <string>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/block.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/kept_rows.h"
+
+namespace penstock {
+namespace {
+
+class SnapshotIndexed : public Indexed {
+ public:
+  SnapshotIndexed(std::shared_ptr<SnapshotStore> store, std::string title)
+      : store_(std::move(store)), title_(std::move(title)), length_(store_->end().value_or(0)) {
+    const auto spec = store_->only_spec();
+    if (spec && length_ > 0) {
+      spec_ = std::make_shared<ElementSpec>(store_->spec(*spec));
+      check(*spec);
+    }
+  }
+
+  uint64_t length(uint64_t) const override { return length_; }
+  SpecRef spec() const override { return spec_; }
+  bool costly() const override { return false; }
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public IndexedReader {
+   public:
+    Reader(const SnapshotIndexed& of, Context& context)
+        : title_(of.title_), rows_(rows_of(of.store_, context)) {}
+
+    void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
+      rows_->look(positions);
+      for (uint32_t i = 0; i < positions.size(); ++i) {
+        try {
+          rows_->give(i, out, row + i);
+        } catch (const Error&) {
+          out.fail(row + i, {title_, positions[i], std::current_exception()});
+        }
+      }
+    }
+
+   private:
+    const std::string& title_;
+    std::unique_ptr<KeptRows> rows_;
+  };
+
+  // Batches get as much room as the spec says before an element is read.
+  void check(uint64_t place) const {
+    const uint64_t record = store_->find(0).value().bytes();
+    try {
+      if (BlockLayout(*spec_, 1).known_bytes() <= record) return;
+    } catch (const Error&) {  // its sizes overflow
+    }
+    lose_snapshot(store_->path(), place,
+                  "by this spec elements are larger than its first one, of " +
+                      std::to_string(record) + " bytes; " + store_->remedy());
+  }
+
+  std::shared_ptr<SnapshotStore> store_;
+  std::string title_;
+  uint64_t length_;
+  SpecRef spec_;
+};
+
+}  // namespace
+
+// No folder is in it: a state restores where the file lies elsewhere.
+std::string SnapshotNode::title() const {
+  return "snapshot(" + path_.substr(path_.find_last_of('/') + 1) + ")";
+}
+
+Built SnapshotNode::build(std::vector<Built>, Builder& builder) const {
+  auto store = std::make_shared<SnapshotStore>(path_);
+  builder.add_cache(store);
+  return {std::make_shared<SnapshotIndexed>(std::move(store), title())};
+}
+
+}  // namespace penstock

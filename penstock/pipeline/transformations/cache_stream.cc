@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/kept_rows.h"
+#include "penstock/pipeline/transformations/cache.h"
+
+namespace penstock {
+namespace {
+
+class CacheStream : public Streamed {
+ public:
+  CacheStream(StreamedRef input, Keeping keeping)
+      : input_(std::move(input)), keeping_(std::move(keeping)) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override { return input_->length(); }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const CacheStream& stage, Context& context)
+        : spec_(stage.spec()),
+          own_(context.over(scratch_)),
+          input_(stage.input_->open(own_)),
+          passed_(scratch_),
+          kept_context_(context.over(kept_scratch_)),
+          kept_(stage.keeping_.rows(kept_context_)) {}
+
+    void begin(uint64_t) override { next_ = 0; }
+
+    uint32_t next(uint32_t most, Chunk& out) override {
+      if (const uint32_t count = give_kept(most, out); count != 0) return count;
+      if (kept_->end() == next_) return 0;
+      if (!go_to(next_)) return 0;
+      scratch_.empty();
+      const uint32_t count = input_->next(most, out);
+      if (count == 0) {
+        over();
+        return 0;
+      }
+      keep(out, count);
+      next_ = place_;
+      return count;
+    }
+
+    State save() const override { return {{"index", next_}}; }
+    void load(uint64_t, const State& state) override {
+      next_ = count_in(state, "index");
+      if (kept_->end().value_or(next_) < next_) {
+        throw Error(Code::kInvalidArgument, "restore", "the state is beyond the end of the cache");
+      }
+    }
+
+   private:
+    uint32_t give_kept(uint32_t most, Chunk& out) {
+      std::array<uint64_t, Chunk::kRows> positions;
+      std::iota(positions.begin(), positions.begin() + most, next_);
+      kept_scratch_.empty();
+      const uint64_t there = kept_->look(std::span(positions.data(), most));
+      const auto count = std::min<uint32_t>(most, static_cast<uint32_t>(std::countr_one(there)));
+      if (count == 0) return 0;
+      out.reset(spec_, count);
+      for (uint32_t row = 0; row < count; ++row) {
+        try {
+          kept_->give(row, out, row);
+        } catch (const Error& error) {
+          if (error.code() == Code::kOutOfMemory) throw;
+          out.fail(row, {"cache()", positions[row], std::current_exception()});
+        }
+      }
+      next_ += count;
+      return count;
+    }
+
+    // Brings the input to an element, from its front if it is beyond; false: it ends before.
+    bool go_to(uint64_t index) {
+      if (!begun_ || place_ > index) {
+        begun_ = true;
+        place_ = 0;
+        input_->begin(0);
+      }
+      while (place_ < index) {
+        scratch_.empty();
+        const auto most = static_cast<uint32_t>(std::min<uint64_t>(Chunk::kRows, index - place_));
+        const uint32_t count = input_->next(most, passed_);
+        if (count == 0) {
+          over();
+          return false;
+        }
+        keep(passed_, count);
+      }
+      return true;
+    }
+
+    void keep(const Chunk& rows, uint32_t count) {
+      for (uint32_t row = 0; row < count; ++row, ++place_) {
+        if ((rows.alive() >> row & 1) != 0) kept_->keep(place_, rows, row);
+      }
+    }
+
+    void over() {
+      begun_ = false;  // it may not be asked again
+      kept_->set_end(place_);
+    }
+
+    SpecRef spec_;
+    Scratch scratch_;  // the input's: what it made is dropped with each of its chunks
+    Context own_;
+    std::unique_ptr<StreamReader> input_;
+    Chunk passed_;
+    Scratch kept_scratch_;  // what was kept, until the next chunk
+    Context kept_context_;
+    std::unique_ptr<KeptRows> kept_;
+    uint64_t next_ = 0;   // element that is given next
+    uint64_t place_ = 0;  // of the input
+    bool begun_ = false;
+  };
+
+  StreamedRef input_;
+  Keeping keeping_;
+};
+
+}  // namespace
+
+StreamedRef cached_stream(StreamedRef input, Keeping keeping) {
+  return std::make_shared<CacheStream>(std::move(input), std::move(keeping));
+}
+
+}  // namespace penstock

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "penstock/io/example_features.h"
+#include "penstock/pipeline/chunk.h"
+#include "penstock/pipeline/op.h"
+
+namespace penstock {
+
+// What parse_example and parse_sequence_example have in common.
+
+// The leaves that a feature becomes; see ParseExampleOp.
+std::vector<Leaf> leaves_of(const ExampleFeature& feature);
+// Error kInvalidArgument, of `operation`: elements are not one byte string.
+void check_records(const ElementSpec& in, const char* operation);
+
+// Features of records on their way into a chunk's leaves, of which the first feature's is the
+// first. One thread.
+class ExampleColumns : public ExampleMemory {
+ public:
+  ExampleColumns(std::span<const ExampleFeature> features, Scratch& scratch);
+
+  // Before rows from `row` on.
+  void begin(Chunk& out, uint32_t row);
+  // Where the next row's values are to be written, for a parser.
+  std::span<ExampleValue> next();
+  // What the parser found elsewhere becomes views of that row.
+  void give(Chunk& out, uint32_t row);
+
+  // A variable leaf's row; copied to where its values are in their places if they are not.
+  void view(Chunk& out, size_t leaf, uint32_t row, const std::byte* data, size_t value_bytes,
+            uint64_t count, std::span<const int64_t> shape);
+  // The first leaf that is not one of these features'.
+  uint32_t leaves() const { return leaves_; }
+
+  std::byte* take(size_t bytes) override { return scratch_.take(bytes); }
+
+ private:
+  struct Fixed {
+    uint32_t feature, leaf;
+    std::byte* next;  // row to be written
+    uint64_t stride;
+  };
+  struct Variable {
+    uint32_t feature, leaf;
+    bool strings;
+    size_t value_bytes;
+  };
+
+  std::vector<ExampleValue> values_;  // by feature
+  std::vector<Fixed> fixed_;
+  std::vector<Variable> variable_;
+  uint32_t leaves_ = 0;
+  Scratch& scratch_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,144 @@
+#include "penstock/torch/alias.h"
+
+#include <torch/nn/module.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/error.h"
+
+namespace penstock::torch {
+namespace {
+
+using train::Block;
+using train::BlockSpec;
+using train::Layout;
+using train::Parameters;
+using train::Slab;
+
+constexpr const char* kOperation = "torch::Alias";
+
+struct Named {
+  std::string name;
+  at::Tensor parameter;
+};
+
+std::vector<Named> trained_parameters(const ::torch::nn::Module& module) {
+  std::vector<Named> found;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (!parameter.requires_grad()) continue;
+    if (parameter.scalar_type() != at::kFloat || !parameter.device().is_cpu()) {
+      throw Error(Code::kInvalidArgument, kOperation,
+                  "parameter '" + item.key() + "' is " + c10::toString(parameter.scalar_type()) +
+                      " on " + parameter.device().str() +
+                      "; only float32 on the CPU can be a view: module.to(torch::kCPU, "
+                      "torch::kFloat32) before");
+    }
+    found.push_back({item.key(), parameter});
+  }
+  if (found.empty()) {
+    throw Error(Code::kInvalidArgument, kOperation,
+                "the module has no parameter that requires a gradient");
+  }
+  return found;
+}
+
+Layout layout_of(const std::vector<Named>& found) {
+  std::vector<BlockSpec> specs;
+  for (const Named& named : found) specs.push_back({named.name, named.parameter.sizes().vec()});
+  return Layout(specs);
+}
+
+// A tensor over a block, with a share in the slab's memory and a version counter of its own.
+at::Tensor view_of(const Slab& slab, const Block& block) {
+  return at::from_blob(
+      slab.values_of(block).data(), block.shape, [slab](void*) {}, at::kFloat);
+}
+
+}  // namespace
+
+struct Alias::State {
+  struct View {
+    std::string name;
+    at::Tensor parameter;  // the module's
+    const void* weights;   // where its values must be
+    at::Tensor gradient;   // over its block
+  };
+
+  State(const std::vector<Named>& found, Slab::Kind kind)
+      : State(found, Parameters(layout_of(found), kind), std::nullopt, kind, true) {}
+
+  // `own`: the parameters are this module's, and take its values.
+  State(const std::vector<Named>& found, Parameters of, std::optional<Slab> given, Slab::Kind kind,
+        bool own)
+      : parameters(std::move(of)), gradients(given ? *given : parameters.gradients(kind)) {
+    parameters.layout().require_equal(layout_of(found), kOperation, "the module");
+    parameters.layout().require_equal(gradients.layout(), kOperation, "the gradients");
+    at::NoGradGuard no_grad;
+    for (const Named& named : found) {
+      const Block& block = parameters.layout().at(named.name);
+      const at::Tensor weights = view_of(parameters.slab(), block);
+      if (own) weights.copy_(named.parameter);
+      views.push_back({named.name, named.parameter, weights.data_ptr(), view_of(gradients, block)});
+      // Not detach(), whose result shares a version counter: two modules on the same weights would
+      // stop each other's backward passes.
+      named.parameter.set_data(weights);
+    }
+    settle();
+  }
+
+  // Takes in gradients that torch put elsewhere, and becomes the place for the next ones.
+  void settle() {
+    for (const View& view : views) {
+      if (view.parameter.data_ptr() != view.weights) {
+        throw Error(Code::kInvalidArgument, kOperation,
+                    "parameter '" + view.name +
+                        "' of the module is no view of these weights any more (module.to?): make "
+                        "another Alias");
+      }
+    }
+    at::NoGradGuard no_grad;
+    for (const View& view : views) {
+      at::Tensor& gradient = view.parameter.mutable_grad();
+      if (gradient.defined() && !gradient.is_sparse() &&
+          gradient.data_ptr() == view.gradient.data_ptr()) {
+        continue;
+      }
+      if (!gradient.defined()) {
+        view.gradient.zero_();
+      } else {
+        view.gradient.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+        copied_bytes += view.gradient.nbytes();
+      }
+      gradient = view.gradient;
+    }
+  }
+
+  const Parameters parameters;
+  const Slab gradients;
+  std::vector<View> views;
+  uint64_t copied_bytes = 0;
+};
+
+Alias::Alias(const ::torch::nn::Module& module, Slab::Kind kind)
+    : state_(std::make_unique<State>(trained_parameters(module), kind)) {}
+Alias::Alias(const ::torch::nn::Module& module, Parameters parameters, Slab::Kind kind)
+    : state_(std::make_unique<State>(trained_parameters(module), std::move(parameters),
+                                     std::nullopt, kind, false)) {}
+Alias::Alias(const ::torch::nn::Module& module, Parameters parameters, Slab gradients)
+    : state_(std::make_unique<State>(trained_parameters(module), std::move(parameters),
+                                     std::move(gradients), Slab::Kind::kPrivate, false)) {}
+Alias::Alias(Alias&&) noexcept = default;
+Alias& Alias::operator=(Alias&&) noexcept = default;
+Alias::~Alias() = default;
+
+const Parameters& Alias::parameters() const { return state_->parameters; }
+const Slab& Alias::gradients() {
+  state_->settle();
+  return state_->gradients;
+}
+uint64_t Alias::copied_bytes() const { return state_->copied_bytes; }
+
+}  // namespace penstock::torch

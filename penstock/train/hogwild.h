@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "penstock/train/hogwild_worker.h"
+
+namespace penstock::train {
+
+// What a run of Hogwild came to, or has come to so far.
+struct HogwildReport {
+  uint64_t steps = 0;       // that were finished
+  uint64_t updates = 0;     // that were applied
+  uint64_t skipped = 0;     // gradients that were not finite and not applied
+  uint64_t non_finite = 0;  // gradients that were not finite
+  double seconds = 0;
+  double loss = 0;  // the mean of those that were noted
+  double updates_per_second() const {
+    return seconds > 0 ? static_cast<double>(updates) / seconds : 0;
+  }
+  // Of each apply() or count(): how many updates came between its worker's read and its write.
+  // (least staleness of a bucket, how often); exact below HogwildBoard::kExact, then by powers of
+  // two. Buckets with none are left out.
+  std::vector<std::pair<uint64_t, uint64_t>> staleness;
+};
+
+// Adds up what all workers of a board did since `before`, which has each one's counts then.
+HogwildReport report_of(const HogwildBoard& board, std::span<const HogwildBoard::Counts> before,
+                        double seconds);
+
+// Threads that compute gradients and apply them to the same weights at the same time, with no lock
+// (Niu et al. 2011). Takes an updater's parameters, optimizer and state; nobody else applies with
+// it during a run. docs/training.md, section 7.
+//
+//   Hogwild hogwild(updater, 2);
+//   HogwildReport report = hogwild.run([&](HogwildWorker& worker) -> Hogwild::Step {
+//     return [&worker, gradients = worker.parameters().gradients(), &feed] {
+//       std::optional<Batch> batch = feed.take();  // with a lock of its own
+//       if (!batch) return false;
+//       worker.read();
+//       compute(worker.parameters(), *batch, gradients);
+//       worker.apply(gradients);
+//       return true;
+//     };
+//   });
+//
+// Threads: one at a time.
+class Hogwild {
+ public:
+  struct Options {
+    // Each worker has state of its own: worker 0 the updater's, the others copies of it that live
+    // as long as this does.
+    bool own_state = false;
+    NonFinite non_finite = NonFinite::kRaise;
+  };
+  // One step of a worker; false: there is nothing left for it to do.
+  using Step = std::function<bool()>;
+  // Called by each worker on its thread when a run begins.
+  using MakeStep = std::function<Step(HogwildWorker&)>;
+
+  // When a run ends before every worker's step returned false.
+  struct Until {
+    uint64_t steps = UINT64_MAX;                            // of all workers together, exactly
+    int64_t duration_ns = -1;                               // < 0: for ever; steps are finished
+    std::function<bool(const HogwildReport&)> enough = {};  // asked on run()'s thread
+    int64_t ask_every_ns = 100'000'000;
+  };
+
+  // `updater` must outlive this. Error kInvalidArgument (no workers), kOutOfMemory.
+  Hogwild(Updater& updater, size_t workers, Options options);
+  Hogwild(Updater& updater, size_t workers) : Hogwild(updater, workers, Options()) {}
+
+  // Returns when all workers have ended. What a worker, `make` or `enough` throws stops all and is
+  // thrown here once they have; failed() says whose it was.
+  HogwildReport run(const MakeStep& make, const Until& until);
+  HogwildReport run(const MakeStep& make) { return run(make, Until()); }
+
+  struct Failed {
+    size_t worker;
+    uint64_t step;  // of that worker, from 0
+  };
+  // The worker whose exception ended the last run.
+  const std::optional<Failed>& failed() const { return failed_; }
+
+ private:
+  class Run;
+
+  Updater& updater_;
+  const Options options_;
+  HogwildBoard board_;
+  std::vector<HogwildWorker> workers_;
+  std::optional<Failed> failed_;
+};
+
+}  // namespace penstock::train

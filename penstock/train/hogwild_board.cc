@@ -1,0 +1,184 @@
+#include "penstock/train/hogwild_board.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock::train {
+namespace {
+
+// A counter with one writer: no read-modify-write is needed to add.
+template <typename T>
+void bump(std::atomic<T>& count, T by) {
+  count.store(count.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+
+constexpr double kRecent = 0.01;
+
+}  // namespace
+
+// What all workers write to lies in lines of its own.
+struct HogwildBoard::Head {
+  static constexpr uint64_t kMagic = 0x64726177676F6853;  // "Shogward"
+
+  uint64_t magic;
+  uint64_t workers;
+  uint64_t bytes;
+  std::atomic<uint32_t> stopped;
+  std::atomic<uint64_t> limit;
+  alignas(64) std::atomic<uint64_t> taken;
+  alignas(64) std::atomic<uint64_t> updates;
+};
+
+struct alignas(64) HogwildBoard::Row {
+  std::atomic<uint64_t> steps, begun, applied, non_finite, skipped, copied, losses;
+  std::atomic<double> loss_sum, recent_loss;
+  std::atomic<uint64_t> staleness[kBuckets];
+};
+
+struct HogwildBoard::Memory {
+  Memory(os::Fd its_fd, void* mapped, size_t its_bytes)
+      : fd(std::move(its_fd)), base(static_cast<std::byte*>(mapped)), bytes(its_bytes) {}
+  ~Memory() { os::unmap(base, bytes); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  const os::Fd fd;
+  std::byte* const base;
+  const size_t bytes;
+};
+
+HogwildBoard HogwildBoard::make(size_t workers, bool shared) {
+  static_assert(std::atomic<uint64_t>::is_always_lock_free);
+  static_assert(std::atomic<double>::is_always_lock_free);
+  const size_t page = os::page_size();
+  const size_t bytes = (sizeof(Head) + workers * sizeof(Row) + page - 1) / page * page;
+  os::Fd fd;
+  if (shared) {
+    fd = os::memory_file("penstock-hogwild");
+    os::resize_file(fd.get(), bytes);
+    os::forbid_shrinking(fd.get());
+  }
+  void* base = os::reserve_mapping(fd.get(), bytes, shared);
+  if (base == nullptr) {
+    throw Error(Code::kOutOfMemory, "Hogwild", "no address space for the workers' counters");
+  }
+  auto memory = std::make_shared<Memory>(std::move(fd), base, bytes);
+  if (int error = os::populate_write(base, bytes, memory->fd.get(), 0); error != 0) {
+    throw Error(Code::kOutOfMemory, "Hogwild",
+                std::string("no memory for the workers' counters: ") + std::strerror(error));
+  }
+  new (base) Head{Head::kMagic, workers, bytes, 0, 0, 0, 0};
+  HogwildBoard board(std::move(memory));
+  for (size_t worker = 0; worker < workers; ++worker) new (&board.row(worker)) Row{};
+  return board;
+}
+
+HogwildBoard HogwildBoard::open(int fd) {
+  auto refuse = [] {
+    return Error(Code::kInvalidArgument, "Hogwild", "this descriptor is no board of workers");
+  };
+  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!own) throw Error::from_errno(errno, "Hogwild", "cannot duplicate the descriptor");
+  struct stat file {};
+  if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Hogwild", "fstat");
+  if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(os::page_size())) throw refuse();
+  const auto bytes = static_cast<size_t>(file.st_size);
+  void* base = os::reserve_mapping(own.get(), bytes, true);
+  if (base == nullptr) throw Error::from_errno(errno, "Hogwild", "cannot map the board");
+  auto memory = std::make_shared<Memory>(std::move(own), base, bytes);
+  const auto& head = *static_cast<const Head*>(base);
+  if (head.magic != Head::kMagic || head.bytes != bytes ||
+      head.workers > (bytes - sizeof(Head)) / sizeof(Row)) {
+    throw refuse();
+  }
+  return HogwildBoard(std::move(memory));
+}
+
+HogwildBoard::Head& HogwildBoard::head() const { return *reinterpret_cast<Head*>(memory_->base); }
+HogwildBoard::Row& HogwildBoard::row(size_t worker) const {
+  return reinterpret_cast<Row*>(memory_->base + sizeof(Head))[worker];
+}
+int HogwildBoard::fd() const { return memory_->fd.get(); }
+size_t HogwildBoard::workers() const { return head().workers; }
+
+void HogwildBoard::begin(uint64_t steps, uint64_t updates) const {
+  head().limit = steps;
+  head().taken = 0;
+  head().updates = updates;
+  head().stopped = 0;
+}
+
+bool HogwildBoard::take() const {
+  if (stopped()) return false;
+  uint64_t taken = head().taken.load(std::memory_order_relaxed);
+  do {
+    if (taken >= head().limit.load(std::memory_order_relaxed)) return false;
+  } while (!head().taken.compare_exchange_weak(taken, taken + 1, std::memory_order_relaxed));
+  return true;
+}
+
+void HogwildBoard::untake() const { head().taken.fetch_sub(1, std::memory_order_relaxed); }
+void HogwildBoard::stop() const { head().stopped.store(1, std::memory_order_release); }
+bool HogwildBoard::stopped() const { return head().stopped.load(std::memory_order_acquire) != 0; }
+
+uint64_t HogwildBoard::advance(uint64_t n) const {
+  return head().updates.fetch_add(n, std::memory_order_relaxed);
+}
+uint64_t HogwildBoard::updates() const { return head().updates.load(std::memory_order_relaxed); }
+
+HogwildBoard::Counts HogwildBoard::counts(size_t worker) const {
+  const Row& from = row(worker);
+  Counts counts;
+  counts.steps = from.steps.load(std::memory_order_relaxed);
+  counts.begun = from.begun.load(std::memory_order_relaxed);
+  counts.applied = from.applied.load(std::memory_order_relaxed);
+  counts.non_finite = from.non_finite.load(std::memory_order_relaxed);
+  counts.skipped = from.skipped.load(std::memory_order_relaxed);
+  counts.copied = from.copied.load(std::memory_order_relaxed);
+  counts.losses = from.losses.load(std::memory_order_relaxed);
+  counts.loss_sum = from.loss_sum.load(std::memory_order_relaxed);
+  counts.recent_loss = from.recent_loss.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < kBuckets; ++i) {
+    counts.staleness[i] = from.staleness[i].load(std::memory_order_relaxed);
+  }
+  return counts;
+}
+
+void HogwildBoard::note_begun(size_t worker, uint64_t n) const { bump(row(worker).begun, n); }
+
+void HogwildBoard::note_applied(size_t worker, uint64_t n, uint64_t staleness) const {
+  bump(row(worker).applied, n);
+  bump(row(worker).staleness[bucket(staleness)], uint64_t{1});
+}
+
+void HogwildBoard::note_non_finite(size_t worker, bool skipped) const {
+  bump(row(worker).non_finite, uint64_t{1});
+  if (skipped) bump(row(worker).skipped, uint64_t{1});
+}
+
+void HogwildBoard::note_copied(size_t worker, uint64_t bytes) const {
+  bump(row(worker).copied, bytes);
+}
+
+void HogwildBoard::note_loss(size_t worker, double loss) const {
+  Row& mine = row(worker);
+  const double recent = mine.recent_loss.load(std::memory_order_relaxed);
+  const auto before = static_cast<double>(mine.losses.load(std::memory_order_relaxed));
+  const double weight = std::max(kRecent, 1 / (before + 1));  // at first the mean of all
+  mine.recent_loss.store(recent + weight * (loss - recent), std::memory_order_relaxed);
+  bump(mine.loss_sum, loss);
+  bump(mine.losses, uint64_t{1});
+}
+
+void HogwildBoard::note_step(size_t worker) const { bump(row(worker).steps, uint64_t{1}); }
+
+}  // namespace penstock::train

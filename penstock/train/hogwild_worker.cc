@@ -1,0 +1,111 @@
+#include "penstock/train/hogwild_worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/train/gradient_checks.h"
+#include "penstock/train/relaxed.h"
+
+namespace penstock::train {
+
+HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::vector<Slab> state,
+                             HogwildBoard board, size_t number, Options options)
+    : parameters_(std::move(parameters)),
+      optimizer_(std::move(optimizer)),
+      state_(std::move(state)),
+      board_(std::move(board)),
+      number_(number),
+      options_(options),
+      read_version_(parameters_.version()) {
+  if (state_.size() != optimizer_.state_slabs() || number_ >= board_.workers()) {
+    throw Error(Code::kInvalidArgument, "Hogwild",
+                "a worker needs the optimizer's slabs of state and a place on the board");
+  }
+  for (size_t i = 0; i < state_.size(); ++i) {
+    parameters_.layout().require_equal(state_[i].layout(), "Hogwild", "the optimizer's state");
+    states_[i] = state_[i].values().data();
+  }
+}
+
+void HogwildWorker::read(const Slab& snapshot) {
+  check_gradients(parameters_.slab(), snapshot);
+  read();
+  relaxed::read(parameters_.slab().values().data(), snapshot.values());
+}
+
+template <typename Describe>
+bool HogwildWorker::accept(double squares, Describe describe) {
+  if (std::isfinite(squares)) return true;
+  if (options_.non_finite == NonFinite::kRaise) {
+    throw Error(Code::kInvalidArgument, "Hogwild",
+                "the gradient of worker " + std::to_string(number_) + " is not finite: " +
+                    describe() + ". It was not applied. See non_finite for other policies");
+  }
+  const bool skips = options_.non_finite == NonFinite::kSkip;
+  board_.note_non_finite(number_, skips);
+  return !skips;
+}
+
+kernels::Pass HogwildWorker::begin_update(double scale, double squares) {
+  board_.note_begun(number_, 1);
+  const uint64_t step = board_.advance(1);
+  const uint64_t seen = own_updates_++;
+  return optimizer_.pass(step, scale, std::sqrt(squares), options_.shares_state ? step : seen);
+}
+
+void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const float> gradients) {
+  relaxed::update(pass, parameters_.slab().values().data() + at, gradients.data(),
+                  states_[0] == nullptr ? nullptr : states_[0] + at,
+                  states_[1] == nullptr ? nullptr : states_[1] + at, gradients.size(),
+                  options_.shares_state);
+}
+
+void HogwildWorker::end_update(uint64_t n) {
+  const uint64_t before = parameters_.slab().version().fetch_add(n, std::memory_order_acq_rel);
+  board_.note_applied(number_, n, before - std::min(before, read_version_));
+}
+
+bool HogwildWorker::apply(const Slab& gradients, double scale) {
+  check_gradients(parameters_.slab(), gradients);
+  check_scale("apply", scale);
+  const auto values = gradients.values();
+  const double squares = kernels::sum_of_squares(values);
+  if (!accept(squares, [&] { return describe_not_finite(gradients); })) {
+    gradients.zero();
+    return false;
+  }
+  const kernels::Pass pass = begin_update(scale, squares);
+  // Piece by piece, so that each is zeroed while it is in the cache.
+  for (size_t at = 0; at < values.size(); at += kernels::kPiece) {
+    const auto piece = values.subspan(at, std::min(kernels::kPiece, values.size() - at));
+    update(pass, at, piece);
+    std::ranges::fill(piece, 0.0f);
+  }
+  end_update(1);
+  return true;
+}
+
+bool HogwildWorker::apply(std::span<const GradientPart> parts, double scale) {
+  check_scale("apply", scale);
+  parts_.set("apply", parameters_.layout(), parts);
+  const auto describe = [&] {
+    const std::string found = parts_.describe_not_finite();
+    return found.empty() ? "it was written to while it was applied" : found;
+  };
+  if (!accept(parts_.squares(), describe)) return false;
+  const kernels::Pass pass = begin_update(scale, parts_.squares());
+  for (const auto& piece : parts_.pieces()) update(pass, piece.at, piece.values);
+  end_update(1);
+  return true;
+}
+
+void HogwildWorker::count(uint64_t n) {
+  board_.note_begun(number_, n);
+  board_.advance(n);
+  own_updates_ += n;
+  end_update(n);
+}
+
+}  // namespace penstock::train

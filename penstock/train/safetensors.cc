@@ -1,0 +1,243 @@
+#include "penstock/train/safetensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/base/half.h"
+
+namespace penstock::train {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kMostHeader = 100'000'000;  // as in the reference implementation
+constexpr int kMostDepth = 4;                  // of its JSON: tensors, their members, their lists
+constexpr size_t kConvertedAtOnce = 1 << 16;   // floats that are converted at a time
+
+using Name = std::pair<std::string_view, DType>;
+constexpr Name kNames[] = {
+    {"BOOL", DType::kBool},   {"I8", DType::kInt8},       {"U8", DType::kUint8},
+    {"I16", DType::kInt16},   {"U16", DType::kUint16},    {"I32", DType::kInt32},
+    {"U32", DType::kUint32},  {"I64", DType::kInt64},     {"U64", DType::kUint64},
+    {"F16", DType::kFloat16}, {"BF16", DType::kBfloat16}, {"F32", DType::kFloat32},
+    {"F64", DType::kFloat64}, {"C64", DType::kComplex64},
+};
+
+Error damaged_file(const std::string& path, const std::string& what) {
+  return Error(Code::kDataLoss, "safetensors", path + ": " + what);
+}
+
+// The header, which is refused if a name is there twice or it is nested more deeply than it can be.
+OrderedJson parse(const std::string& path, const std::string& text) {
+  std::set<std::string> names;
+  auto look = [&](int depth, OrderedJson::parse_event_t event, OrderedJson& value) {
+    if (depth > kMostDepth) throw damaged_file(path, "its header is nested too deeply");
+    if (event == OrderedJson::parse_event_t::key && depth == 1 &&
+        !names.insert(value.get<std::string>()).second) {
+      throw damaged_file(path, "'" + value.get<std::string>() + "' is twice in its header");
+    }
+    return true;
+  };
+  OrderedJson json = OrderedJson::parse(text, look, false);
+  if (!json.is_object()) throw damaged_file(path, "its header, from byte 8 on, is no JSON object");
+  return json;
+}
+
+StoredArray described(const std::string& path, const std::string& name, const OrderedJson& json,
+                      uint64_t data_begin) {
+  const std::string who = "'" + name + "' in its header ";
+  auto list = [&](const char* member) {
+    std::vector<uint64_t> numbers;
+    if (!json.contains(member) || !json[member].is_array()) {
+      throw damaged_file(path, who + "has no list '" + member + "'");
+    }
+    for (const OrderedJson& number : json[member]) {
+      if (!number.is_number_unsigned() ||
+          number.get<uint64_t>() > std::numeric_limits<int64_t>::max() / 2) {
+        throw damaged_file(path, who + "has a '" + member + "' that cannot be");
+      }
+      numbers.push_back(number.get<uint64_t>());
+    }
+    return numbers;
+  };
+  if (!json.is_object() || !json.contains("dtype") || !json["dtype"].is_string()) {
+    throw damaged_file(path, who + "has no 'dtype'");
+  }
+  const auto dtype_name = json["dtype"].get<std::string>();
+  const auto* known = std::ranges::find(kNames, dtype_name, &Name::first);
+  if (known == std::end(kNames)) throw damaged_file(path, who + "has the dtype " + dtype_name);
+  const auto shape = list("shape");
+  const auto offsets = list("data_offsets");
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+    throw damaged_file(path, who + "has 'data_offsets' that cannot be");
+  }
+  StoredArray array{name, known->second, Shape(shape.begin(), shape.end()), data_begin + offsets[0],
+                    offsets[1] - offsets[0]};
+  uint64_t bytes = size_of(array.dtype);
+  bool empty = false, too_large = false;
+  for (uint64_t length : shape) {
+    empty |= length == 0;
+    too_large |= __builtin_mul_overflow(bytes, std::max<uint64_t>(length, 1), &bytes);
+  }
+  if (too_large || (empty ? 0 : bytes) != array.bytes) {
+    throw damaged_file(path, who + "has the shape " + to_string(array.shape) + " of " + dtype_name +
+                                 " and " + std::to_string(array.bytes) + " bytes");
+  }
+  return array;
+}
+
+void check_places(const std::string& path, const std::vector<StoredArray>& arrays,
+                  uint64_t data_begin, uint64_t file_bytes) {
+  uint64_t at = data_begin;
+  for (const StoredArray& array : arrays) {
+    if (array.offset != at) {
+      throw damaged_file(path, "'" + array.name + "' begins at byte " +
+                                   std::to_string(array.offset) + ", where byte " +
+                                   std::to_string(at) + " is due");
+    }
+    at += array.bytes;
+  }
+  if (at != file_bytes) {
+    throw damaged_file(path, "it has " + std::to_string(file_bytes) +
+                                 " bytes, and its arrays end at " + std::to_string(at));
+  }
+}
+
+float widened(DType dtype, uint16_t half) {
+  return dtype == DType::kFloat16 ? float_of_float16(half) : float_of_bfloat16(half);
+}
+
+// Writes values as numbers of 16 bits.
+void write_halves(Sink& sink, const ArrayToStore& array, DType dtype) {
+  std::vector<uint16_t> halves(std::min(array.values.size(), kConvertedAtOnce));
+  for (size_t at = 0; at < array.values.size(); at += kConvertedAtOnce) {
+    const auto part =
+        array.values.subspan(at, std::min(kConvertedAtOnce, array.values.size() - at));
+    for (size_t i = 0; i < part.size(); ++i) {
+      halves[i] = dtype == DType::kFloat16 ? float16_of(part[i]) : bfloat16_of(part[i]);
+      if (std::isfinite(part[i]) && std::isinf(widened(dtype, halves[i]))) {
+        throw Error(Code::kInvalidArgument, "safetensors",
+                    "block '" + array.name + "' has " + std::to_string(part[i]) +
+                        ", too large for " + std::string(name_of(dtype)));
+      }
+    }
+    sink.write(std::as_bytes(std::span(halves).first(part.size())));
+  }
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(std::shared_ptr<File> file) : file_(std::move(file)) {
+  const uint64_t size = file_->size();
+  if (size < kLengthBytes) {
+    throw damaged_file(path(), "it has " + std::to_string(size) + " bytes: no safetensors file");
+  }
+  uint64_t length = 0;
+  const File::Segment first{0, reinterpret_cast<std::byte*>(&length), kLengthBytes};
+  file_->read({&first, 1});
+  if (length > kMostHeader || length > size - kLengthBytes) {
+    throw damaged_file(path(), "its first 8 bytes say that " + std::to_string(length) +
+                                   " bytes of header follow; it has " +
+                                   std::to_string(size - kLengthBytes));
+  }
+  std::string text(length, '\0');
+  const File::Segment header{kLengthBytes, reinterpret_cast<std::byte*>(text.data()), length};
+  if (length > 0) file_->read({&header, 1});
+  const OrderedJson json = parse(path(), text);
+  const uint64_t data_begin = kLengthBytes + length;
+  for (const auto& [name, value] : json.items()) {
+    if (name != "__metadata__") {
+      arrays_.push_back(described(path(), name, value, data_begin));
+      continue;
+    }
+    if (!value.is_object()) throw damaged_file(path(), "its metadata is no object");
+    for (const auto& [key, text_of] : value.items()) {
+      if (!text_of.is_string())
+        throw damaged_file(path(), "its metadata '" + key + "' is no string");
+      metadata_[key] = text_of.get<std::string>();
+    }
+  }
+  // Empty ones first among those that begin at one place.
+  std::ranges::stable_sort(
+      arrays_, {}, [](const StoredArray& array) { return std::pair(array.offset, array.bytes); });
+  check_places(path(), arrays_, data_begin, size);
+}
+
+const StoredArray* SafetensorsReader::find(std::string_view name) const {
+  const auto found = std::ranges::find(arrays_, name, &StoredArray::name);
+  return found == arrays_.end() ? nullptr : &*found;
+}
+
+void SafetensorsReader::read(const StoredArray& array, std::span<float> into) const {
+  auto refuse = [&](const std::string& why) {
+    return Error(Code::kInvalidArgument, "safetensors", path() + ": '" + array.name + "' " + why);
+  };
+  const bool half = array.dtype == DType::kFloat16 || array.dtype == DType::kBfloat16;
+  if (!half && array.dtype != DType::kFloat32) {
+    throw refuse("is " + std::string(name_of(array.dtype)) +
+                 "; weights are float32, float16 or bfloat16");
+  }
+  if (into.size() != array.bytes / size_of(array.dtype)) {
+    throw refuse("is " + to_string(array.shape) + ", not " + std::to_string(into.size()) +
+                 " numbers");
+  }
+  if (into.empty()) return;
+  if (!half) {
+    const File::Segment all{array.offset, std::as_writable_bytes(into).data(), array.bytes};
+    return file_->read({&all, 1});
+  }
+  std::vector<uint16_t> halves(std::min(into.size(), kConvertedAtOnce));
+  for (size_t at = 0; at < into.size(); at += kConvertedAtOnce) {
+    const size_t n = std::min(kConvertedAtOnce, into.size() - at);
+    const File::Segment part{array.offset + 2 * at,
+                             std::as_writable_bytes(std::span(halves)).data(), 2 * n};
+    file_->read({&part, 1});
+    for (size_t i = 0; i < n; ++i) into[at + i] = widened(array.dtype, halves[i]);
+  }
+}
+
+void write_safetensors(FileSystem& files, const std::string& path,
+                       std::span<const ArrayToStore> arrays,
+                       const std::map<std::string, std::string>& metadata, DType dtype) {
+  if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBfloat16) {
+    throw Error(Code::kInvalidArgument, "safetensors",
+                "weights can be written as float32, float16 or bfloat16, not " +
+                    std::string(name_of(dtype)));
+  }
+  const auto* dtype_name = std::ranges::find(kNames, dtype, &Name::second);
+  OrderedJson json = OrderedJson::object();
+  if (!metadata.empty()) json["__metadata__"] = metadata;
+  uint64_t at = 0;
+  for (const ArrayToStore& array : arrays) {
+    const uint64_t end = at + array.values.size() * size_of(dtype);
+    json[array.name] = {
+        {"dtype", dtype_name->first}, {"shape", array.shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string header = json.dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
+  if (header.size() > kMostHeader) {
+    throw Error(Code::kInvalidArgument, "safetensors", "the names do not fit into a header");
+  }
+  const uint64_t length = header.size();
+  const auto sink = files.create(path);
+  sink->write(std::as_bytes(std::span(&length, 1)));
+  sink->write(std::as_bytes(std::span(header)));
+  for (const ArrayToStore& array : arrays) {
+    if (dtype == DType::kFloat32) {
+      sink->write(std::as_bytes(array.values));
+    } else {
+      write_halves(*sink, array, dtype);
+    }
+  }
+  sink->commit();
+}
+
+}  // namespace penstock::train

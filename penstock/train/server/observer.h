@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+namespace penstock::train {
+
+// What the shard at an address says of itself: JSON, see Shard::stats(). Whoever only asks this is
+// no worker: nobody waits for it. Connects, asks and leaves. Secret and encryption are the
+// server's. Any thread.
+//
+// Errors: those of net::connect(); kTimeout, kClosed, kDataLoss (what answers is no shard).
+std::string shard_stats(const std::string& address, const std::string& secret, bool encrypt,
+                        double timeout_s);
+
+}  // namespace penstock::train

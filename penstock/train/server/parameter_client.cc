@@ -1,0 +1,342 @@
+#include "penstock/train/server/parameter_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/net/deadline.h"
+#include "penstock/train/gradient_checks.h"
+#include "penstock/train/kernels.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr double kConnectS = 5;  // for one try
+constexpr auto kFirstPause = std::chrono::milliseconds(2);
+constexpr auto kLongestPause = std::chrono::milliseconds(50);
+
+Error refuse(const char* operation, const std::string& why) {
+  return Error(Code::kInvalidArgument, operation, why);
+}
+
+Error not_finite(const std::string& what) {
+  return refuse("push", "the gradient is not finite: " + what +
+                            ". Nothing was sent. See non_finite of the server for other policies");
+}
+
+uint64_t random_number() {
+  std::random_device device;
+  uint64_t number = 0;
+  while (number == 0) number = uint64_t{device()} << 32 | device();
+  return number;
+}
+
+// Whether another try may do better: the line or the shard is gone, or the shard does not know this
+// worker any more.
+bool passes(const Error& error) {
+  switch (error.code()) {
+    case Code::kClosed:
+    case Code::kDataLoss:
+    case Code::kNotFound:
+    case Code::kSystem:
+    case Code::kTimeout:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+ParameterClient::ParameterClient(const std::vector<std::string>& addresses, ClientOptions options)
+    : options_(std::move(options)), pid_(getpid()), worker_(random_number()) {
+  if (addresses.empty()) throw refuse("connect", "no addresses");
+  if (!(options_.top_k > 0 && options_.top_k <= 1)) {
+    throw refuse("connect", "top_k is a part of the gradient, above 0 and up to 1");
+  }
+  if (options_.encoding == Encoding::kRuns) {
+    throw refuse("connect", "runs are what rows are sent as, and no option");
+  }
+  if (!(options_.retry_s >= 0)) throw refuse("connect", "retry is a number of seconds");
+  if (options_.name.empty()) options_.name = std::to_string(pid_);
+  if (options_.name.size() > wire::kMostName) throw refuse("connect", "a name that is too long");
+  for (const std::string& address : addresses) {
+    links_.push_back(std::make_unique<ShardLink>(
+        address, ShardLink::Worker{.id = worker_,
+                                   .name = options_.name,
+                                   .secret = options_.secret,
+                                   .encrypt = options_.encrypt,
+                                   .while_waiting = options_.while_waiting}));
+  }
+  converse(
+      "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
+  arrange();
+}
+
+ParameterClient::~ParameterClient() {
+  if (getpid() == pid_) close();
+}
+
+// That the shards are those of one server, and all of them.
+void ParameterClient::arrange() {
+  std::ranges::sort(links_, {}, [](const auto& link) { return link->range().begin; });
+  layout_ = links_[0]->layout();
+  size_t next = 0;
+  for (const auto& link : links_) {
+    link->layout().require_equal(*layout_, "connect", "a shard");
+    if (link->server().server != links_[0]->server().server) {
+      throw refuse("connect", link->address() + " and " + links_[0]->address() +
+                                  " are shards of different servers");
+    }
+    if (link->range().begin != next) {
+      throw refuse("connect", next > link->range().begin
+                                  ? link->address() + " was given twice"
+                                  : "the shard before " + link->address() + " is missing");
+    }
+    next = link->range().end;
+  }
+  if (next != layout_->floats()) throw refuse("connect", "the last shard is missing");
+  compensated_ = links_[0]->server().compensated != 0;
+  non_finite_ = static_cast<NonFinite>(links_[0]->server().non_finite);
+  encoded_.resize(links_.size());
+}
+
+bool ParameterClient::local() const {
+  return std::ranges::any_of(links_, [](const auto& link) { return link->local(); });
+}
+
+void ParameterClient::check_usable(const char* operation) const {
+  if (getpid() != pid_) {
+    throw refuse(operation, "this client is the parent process's; connect in the forked child");
+  }
+  if (closed_) throw Error(Code::kClosed, operation, "this client was closed");
+}
+
+// Asks all shards, then takes all answers; goes on with those who were lost until they are back.
+template <typename Ask, typename Take>
+void ParameterClient::converse(const char* operation, Ask ask, Take take) {
+  enum class State { kToAsk, kAsked, kDone };
+  std::vector<State> states(links_.size(), State::kToAsk);
+  std::optional<net::Deadline> end;  // from the first loss on
+  std::optional<Error> refused;
+  std::string lost;
+  auto attempt = [&](size_t i, State next, auto what) {
+    ShardLink& link = *links_[i];
+    try {
+      what(link);
+      states[i] = next;
+    } catch (const Error& error) {
+      if (passes(error)) {
+        link.drop();
+        if (!end) end.emplace(options_.retry_s);
+        states[i] = State::kToAsk;
+        lost = error.what();
+      } else {
+        if (states[i] == State::kToAsk) link.drop();  // it may have asked half of it
+        states[i] = State::kDone;
+        if (!refused) refused = error;
+      }
+    } catch (...) {  // while_waiting() had enough: nobody will take these answers
+      for (size_t other = 0; other < links_.size(); ++other) {
+        if (states[other] != State::kDone) links_[other]->drop();
+      }
+      throw;
+    }
+  };
+  auto pause = kFirstPause;
+  for (;;) {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      if (states[i] != State::kToAsk) continue;
+      attempt(i, State::kAsked, [&](ShardLink& link) {
+        link.connect(std::min(kConnectS, std::max(options_.retry_s, 0.1)));
+        ask(link, i);
+      });
+    }
+    for (size_t i = 0; i < links_.size(); ++i) {
+      if (states[i] == State::kAsked) {
+        attempt(i, State::kDone, [&](ShardLink& link) { take(link, i); });
+      }
+    }
+    if (std::ranges::all_of(states, [](State state) { return state == State::kDone; })) break;
+    if (refused) break;
+    if (end->passed()) {
+      throw Error(Code::kTimeout, operation,
+                  "no shard where one was for " + std::to_string(options_.retry_s) + " s: " + lost);
+    }
+    if (options_.while_waiting) options_.while_waiting();
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  if (refused) throw *refused;
+}
+
+std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
+  std::lock_guard lock(mutex_);
+  check_usable("pull");
+  layout_->require_equal(into.layout(), "pull", "this slab");
+  std::vector<uint64_t> versions(links_.size());
+  converse(
+      "pull", [](ShardLink& link, size_t) { link.begin_pull(); },
+      [&](ShardLink& link, size_t i) {
+        const Range range = link.range();
+        versions[i] = link.end_pull(into.values().subspan(range.begin, range.size()));
+      });
+  if (compensated_) {
+    if (!base_) base_ = Slab::make(*layout_, Slab::Kind::kShared);
+    base_->copy_from(into);
+  }
+  return versions;
+}
+
+// In memory that shards on this host can map.
+const Slab& ParameterClient::sendable(const Slab& gradients) {
+  if (gradients.kind() == Slab::Kind::kShared || !local()) return gradients;
+  if (!staging_) staging_ = Slab::make(*layout_, Slab::Kind::kShared);
+  staging_->copy_from(gradients);
+  return *staging_;
+}
+
+ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
+  std::lock_guard lock(mutex_);
+  check_usable("push");
+  layout_->require_equal(gradients.layout(), "push", "the gradient");
+  if (compensated_ && !base_)
+    throw refuse("push", "delay compensation: pull before the first push");
+  double squares = kernels::sum_of_squares(gradients.values());
+  if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
+    throw not_finite(describe_not_finite(gradients));
+  }
+  const Encoding encoding = options_.encoding;
+  const Slab& source = encoding == Encoding::kFloat32 ? sendable(gradients) : gradients;
+  const uint64_t number = names_.number_of(source);
+  std::vector<ShardLink::Push> parts(links_.size());
+  if (encoding != Encoding::kFloat32) squares = 0;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const Range range = links_[i]->range();
+    const auto values = source.values().subspan(range.begin, range.size());
+    if (encoding == Encoding::kFloat32) {
+      if (links_[i]->local()) {
+        parts[i].slab = &source;
+        parts[i].slab_number = number;
+      } else {
+        parts[i].gradient = std::as_bytes(values);
+      }
+      continue;
+    }
+    if (encoding == Encoding::kTopK) {
+      if (!residual_) residual_ = Slab::make(*layout_);
+      const double k = std::ceil(options_.top_k * static_cast<double>(range.size()));
+      encoded_[i] = encode_top_k(values, residual_->values().subspan(range.begin, range.size()),
+                                 static_cast<size_t>(k));
+    } else {
+      encoded_[i].resize(Gradient::bytes_of(encoding, range.size()));
+      encode_half(encoding, values, encoded_[i]);
+    }
+    parts[i].gradient = encoded_[i];
+    squares += sum_of_squares(Gradient(encoding, encoded_[i], range.size()));
+  }
+  if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
+    throw refuse("push", "the gradient has numbers that are too large for float16");
+  }
+  return deliver(parts, encoding, squares);
+}
+
+ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> given) {
+  std::lock_guard lock(mutex_);
+  check_usable("push");
+  parts_.set("push", *layout_, given);
+  if (options_.encoding != Encoding::kFloat32) {
+    throw refuse("push",
+                 "this client compresses, which is for whole gradients; give those, or "
+                 "connect without compress");
+  }
+  if (compensated_) {
+    throw refuse("push",
+                 "the server compensates for delay, which takes whole gradients; give "
+                 "those, or serve without delay_compensation");
+  }
+  const double squares = parts_.squares();
+  if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
+    throw not_finite(parts_.describe_not_finite());
+  }
+  if (local() && !staging_) staging_ = Slab::make(*layout_, Slab::Kind::kShared);
+  const uint64_t number = staging_ ? names_.number_of(*staging_) : 0;
+  std::vector<ShardLink::Push> parts(links_.size());
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const Range range = links_[i]->range();
+    if (range.size() > UINT32_MAX) {
+      throw refuse("push", "rows take shards of up to 2^32 floats; serve with more shards");
+    }
+    if (links_[i]->local()) {
+      encoded_[i] =
+          encode_runs(parts_, range, staging_->values().subspan(range.begin, range.size()));
+      parts[i].slab = &*staging_;
+      parts[i].slab_number = number;
+    } else {
+      encoded_[i] = encode_runs(parts_, range, {});
+    }
+    parts[i].gradient = encoded_[i];
+  }
+  return deliver(parts, Encoding::kRuns, squares);
+}
+
+// A push that is given up may still be held by a shard, which reads its gradient when it applies
+// it.
+ParameterClient::Pushed ParameterClient::deliver(std::vector<ShardLink::Push>& parts,
+                                                 Encoding encoding, double squares) try {
+  const uint64_t base_number = base_ ? names_.number_of(*base_) : 0;
+  ++sequence_;
+  Pushed pushed;
+  pushed.versions.resize(links_.size());
+  converse(
+      "push",
+      [&](ShardLink& link, size_t i) {
+        ShardLink::Push& part = parts[i];
+        part.sequence = sequence_;
+        part.squares = squares;
+        part.encoding = encoding;
+        if (compensated_) {
+          part.base = base_->values().subspan(link.range().begin, link.range().size());
+          part.base_slab = link.local() ? &*base_ : nullptr;
+          part.base_number = base_number;
+        }
+        link.send_push(part);
+      },
+      [&](ShardLink& link, size_t i) {
+        const Shard::Answer answer = link.receive_push();
+        pushed.versions[i] = answer.version;
+        pushed.applied = pushed.applied && answer.outcome == Outcome::kApplied;
+        pushed.lapsed = pushed.lapsed || answer.outcome == Outcome::kLapsed;
+      });
+  return pushed;
+} catch (...) {
+  staging_.reset();
+  throw;
+}
+
+std::string ParameterClient::stats() {
+  std::lock_guard lock(mutex_);
+  check_usable("stats");
+  std::vector<std::string> said(links_.size());
+  converse(
+      "stats", [](ShardLink&, size_t) {},
+      [&](ShardLink& link, size_t i) { said[i] = link.stats(); });
+  std::string all = "[";
+  for (const std::string& each : said) all += (all.size() == 1 ? "" : ",") + each;
+  return all + "]";
+}
+
+void ParameterClient::close() {
+  std::lock_guard lock(mutex_);
+  if (closed_) return;
+  closed_ = true;
+  for (const auto& link : links_) link->bye();
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,130 @@
+#include "penstock/train/server/parameter_server.h"
+
+#include <algorithm>
+#include <charconv>
+#include <random>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+#include "penstock/net/handshake.h"
+
+namespace penstock::train {
+namespace {
+
+Error refuse_server(const std::string& why) {
+  return Error(Code::kInvalidArgument, "ParameterServer", why);
+}
+
+// The address so many ports on; port 0 and addresses without a port stay what they are.
+std::string ports_on(const std::string& address, size_t by) {
+  const size_t colon = address.rfind(':');
+  if (address.starts_with("unix:")) {
+    if (by == 0 || address == "unix:@") return address;
+    return address + "-" + std::to_string(by);
+  }
+  unsigned port = 0;
+  const char* first = address.data() + (colon == std::string::npos ? address.size() : colon + 1);
+  const auto [end, error] = std::from_chars(first, address.data() + address.size(), port);
+  if (error != std::errc() || port == 0) return address;  // resolve() says what is wrong with it
+  return address.substr(0, colon + 1) + std::to_string(port + by);
+}
+
+}  // namespace
+
+std::vector<std::string> listen_addresses(const ServerOptions& options) {
+  if (options.shards == 0) throw refuse_server("0 shards");
+  std::vector<std::string> addresses = options.listen;
+  if (addresses.empty()) addresses.emplace_back("unix:@");
+  if (addresses.size() == 1) {
+    for (size_t i = 1; i < options.shards; ++i) addresses.push_back(ports_on(addresses[0], i));
+  }
+  if (addresses.size() != options.shards) {
+    throw refuse_server(std::to_string(options.listen.size()) + " addresses for " +
+                        std::to_string(options.shards) + " shards; give one for each, or one");
+  }
+  return addresses;
+}
+
+std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
+                                                const Optimizer& optimizer,
+                                                const ServerOptions& options) {
+  check(options.mode);
+  net::Handshake::check(options.secret, options.encrypt);
+  if (!(options.snapshot_s > 0 && options.snapshot_s < 1e9)) {
+    throw refuse_server("snapshot_seconds must be above 0");
+  }
+  const Layout& layout = parameters.layout();
+  const auto ranges = partition(layout, options.shards);
+  std::vector<std::shared_ptr<Shard>> shards;
+  uint64_t server = 0;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    auto memory = ShardMemory::make({.floats = ranges[i].size(),
+                                     .states = static_cast<uint32_t>(optimizer.state_slabs()),
+                                     .copies = options.copies},
+                                    optimizer.initial_state());
+    const auto from = parameters.slab().values().subspan(ranges[i].begin, ranges[i].size());
+    std::ranges::copy(from, memory->weights(0).begin());
+    shards.push_back(std::make_shared<Shard>(memory, optimizer, options.mode));
+    if (options.snapshots.empty()) continue;
+    const ShardFile file = file_of(options.snapshots, i, ranges, optimizer, layout);
+    if (load(*shards[i], file)) server = memory->record().server;
+  }
+  std::random_device device;
+  while (server == 0) server = uint64_t{device()} << 32 | device();
+  for (const auto& shard : shards) {
+    const auto& memory = shard->memory();
+    memory->commit(memory->now().copy, [&](ShardRecord& next) { next.server = server; });
+  }
+  return shards;
+}
+
+ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& optimizer,
+                                 const ServerOptions& options)
+    : layout_(parameters.layout()),
+      ranges_(partition(layout_, options.shards)),
+      shards_(make_shards(parameters, optimizer, options)) {
+  const std::vector<std::string> listen = listen_addresses(options);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const uint64_t server = shards_[i]->memory()->record().server;
+    services_.push_back(std::make_unique<ShardService>(
+        shards_[i], ShardPlace{layout_, ranges_[i], server}, options.mode,
+        std::vector<std::string>{listen[i]}, options.secret, options.encrypt));
+    addresses_.push_back(services_[i]->addresses()[0]);
+  }
+  if (options.snapshots.empty()) return;
+  // At once, so that workers know the server again that takes this one's place, however early; and
+  // a folder that cannot be written to is said now. Not before the addresses are there: what never
+  // served leaves nothing.
+  for (size_t i = 0; i < options.shards; ++i) {
+    const ShardFile file = file_of(options.snapshots, i, ranges_, optimizer, layout_);
+    save(*shards_[i], file);
+    savers_.push_back(std::make_unique<ShardSaver>(shards_[i], file, options.snapshot_s));
+  }
+}
+
+ParameterServer::~ParameterServer() { close(); }
+
+void ParameterServer::close() {
+  if (closed_) return;
+  closed_ = true;
+  services_.clear();
+  savers_.clear();  // each saves once more
+}
+
+std::vector<uint64_t> ParameterServer::read(const Slab& into) const {
+  layout_.require_equal(into.layout(), "pull", "this slab");
+  std::vector<uint64_t> versions;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    versions.push_back(
+        shards_[i]->read(into.values().subspan(ranges_[i].begin, ranges_[i].size())));
+  }
+  return versions;
+}
+
+std::string ParameterServer::stats() const {
+  std::string all = "[";
+  for (const auto& shard : shards_) all += (all.size() == 1 ? "" : ",") + shard->stats();
+  return all + "]";
+}
+
+}  // namespace penstock::train

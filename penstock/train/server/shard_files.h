@@ -1,0 +1,58 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "penstock/io/file.h"
+#include "penstock/train/server/partition.h"
+#include "penstock/train/server/shard.h"
+
+namespace penstock::train {
+
+// What says which shard of which weights a file is of.
+struct ShardFile {
+  std::string path;
+  std::string optimizer;
+  Range range;
+  uint64_t layout_hash = 0;
+};
+// That of a shard in a folder of snapshots: folder/shard-0-of-2.safetensors.
+ShardFile file_of(const std::string& folder, size_t shard, const std::vector<Range>& ranges,
+                  const Optimizer& optimizer, const Layout& layout);
+
+// All that a shard must not forget, in one safetensors file that appears whole or not at all:
+// arrays "weights", "optimizer/0", ... of the shard's range, the rest in the metadata. Errors
+// kSystem, kInvalidArgument.
+void save(const Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
+// False: there is no such file. Error kInvalidArgument: the file of another shard, layout or
+// optimizer; kDataLoss: a damaged one. REQUIRED: nobody has joined.
+bool load(Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
+
+// Saves a shard every so many seconds in which it changed, and when this object goes. A thread of
+// its own, which waits for the disk; the shard waits only for a copy in memory.
+class ShardSaver {
+ public:
+  ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds);
+  ~ShardSaver();
+  ShardSaver(const ShardSaver&) = delete;
+  ShardSaver& operator=(const ShardSaver&) = delete;
+
+ private:
+  void run() noexcept;
+  void save_if_changed() noexcept;
+
+  const std::shared_ptr<Shard> shard_;
+  const ShardFile file_;
+  const double seconds_;
+  uint64_t saved_ = 0;  // the version that the file has
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace penstock::train

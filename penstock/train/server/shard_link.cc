@@ -1,0 +1,214 @@
+#include "penstock/train/server/shard_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+#include "penstock/net/deadline.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr size_t kMostNamed = 8;
+constexpr size_t kMostKnown = 32;  // fewer than a shard keeps
+constexpr double kLookAroundS = 0.1;
+constexpr size_t kMostText = size_t{64} << 20;  // of a layout, or of statistics
+
+Error damaged_answer(const std::string& address, const std::string& why) {
+  return Error(Code::kDataLoss, "connect", address + " is no shard of this kind: " + why);
+}
+
+}  // namespace
+
+uint64_t NamedSlabs::number_of(const Slab& slab) {
+  const auto found = std::ranges::find_if(
+      slabs_, [&](const Named& each) { return each.slab.values().data() == slab.values().data(); });
+  if (found != slabs_.end()) {
+    std::rotate(found, found + 1, slabs_.end());
+  } else {
+    if (slabs_.size() == kMostNamed) slabs_.erase(slabs_.begin());
+    slabs_.push_back({slab, next_++});
+  }
+  return slabs_.back().number;
+}
+
+ShardLink::ShardLink(std::string address, Worker worker)
+    : address_(std::move(address)), worker_(std::move(worker)) {}
+
+void ShardLink::drop() {
+  connection_.reset();
+  named_.clear();
+}
+
+void ShardLink::connect(double timeout_s) {
+  if (connection_ != nullptr && !connection_->closed()) return;
+  drop();
+  net::ConnectOptions options;
+  options.secret = worker_.secret;
+  options.encrypt = worker_.encrypt;
+  options.timeout_s = timeout_s;
+  options.stall_timeout_s = worker_.stall_timeout_s;
+  connection_ = net::connect(address_, options);
+  local_ = connection_->local();
+  try {
+    const bool again = layout_.has_value();
+    std::vector<std::byte> hello;
+    wire::append(hello, wire::HelloHead{.worker = worker_.id,
+                                        .name_bytes = static_cast<uint32_t>(worker_.name.size())});
+    wire::append(hello, worker_.name);
+    ask(wire::Ask::kHello, hello);
+    Answer said = answer();
+    ByteReader rest = wire::reader(said.rest, "connect");
+    const auto server = rest.get<wire::ServerHead>();
+    const std::string json = text_body(said.body_bytes);
+    Layout layout = Layout::from_json(json);
+    if (server.begin >= server.end || server.end > layout.floats()) {
+      throw damaged_answer(address_, "it has floats that there are not");
+    }
+    if (again && (layout != *layout_ || server.begin != server_.begin ||
+                  server.end != server_.end || server.server != server_.server)) {
+      throw Error(Code::kInvalidArgument, "connect",
+                  address_ + " is another server now; connect to it anew");
+    }
+    if (connection_->local()) {
+      if (!said.descriptor) throw damaged_answer(address_, "no memory came along");
+      memory_ = ShardMemory::open(said.descriptor.get(), ShardMemory::Access::kRead);
+      if (memory_->shape().floats != server.end - server.begin) {
+        throw damaged_answer(address_, "its memory has another size");
+      }
+    }
+    layout_ = std::move(layout);
+    server_ = server;
+    last_outcome_ = said.head.outcome;
+    if (!again) base_version_ = said.head.version;
+  } catch (...) {
+    drop();
+    throw;
+  }
+}
+
+// ---- asking and answering -----------------------------------------------------------------------
+
+void ShardLink::ask(wire::Ask what, std::span<const std::byte> rest,
+                    std::span<const std::span<const std::byte>> body, int descriptor) {
+  std::vector<std::byte> head;
+  wire::append(head, wire::AskHead{.ask = what});
+  head.insert(head.end(), rest.begin(), rest.end());
+  connection_->send(head, body, descriptor);
+}
+
+// A shard may take its time: a push may be held. That it is there is the connection's to know.
+ShardLink::Answer ShardLink::answer() {
+  std::optional<net::Received> message;
+  for (;;) {
+    try {
+      message = connection_->receive(worker_.while_waiting ? kLookAroundS : net::kForEver);
+      break;
+    } catch (const Error& error) {
+      if (error.code() != Code::kTimeout || connection_->closed()) throw;
+    }
+    worker_.while_waiting();
+  }
+  if (!message) throw Error(Code::kClosed, "connect", address_ + " closed the connection");
+  ByteReader head = wire::reader(message->head, "connect");
+  Answer answer;
+  answer.head = head.get<wire::AnswerHead>();
+  if (answer.head.magic != wire::AskHead::kMagic) throw damaged_answer(address_, "no answer");
+  const auto rest = head.take(head.left());
+  if (answer.head.status != wire::AnswerHead::kOk) {
+    const uint32_t code = std::min(answer.head.status - 1, static_cast<uint32_t>(Code::kInternal));
+    std::string text(reinterpret_cast<const char*>(rest.data()), rest.size());
+    throw Error(static_cast<Code>(code), address_, text);
+  }
+  answer.rest.assign(rest.begin(), rest.end());
+  answer.body_bytes = message->body_bytes;
+  answer.descriptor = std::move(message->descriptor);
+  return answer;
+}
+
+std::string ShardLink::text_body(uint64_t bytes) {
+  if (bytes > kMostText)
+    throw damaged_answer(address_, "a text of " + std::to_string(bytes) + " bytes");
+  std::string text(bytes, '\0');
+  connection_->receive_body(std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void ShardLink::name_slab(const Slab& slab, uint64_t number) {
+  if (std::ranges::find(named_, number) != named_.end()) return;
+  std::vector<std::byte> head;
+  wire::append(head, wire::SlabHead{number});
+  ask(wire::Ask::kSlab, head, {}, slab.fd());
+  (void)answer();
+  if (named_.size() == kMostKnown) named_.erase(named_.begin());
+  named_.push_back(number);
+}
+
+// ---- pushes and pulls ---------------------------------------------------------------------------
+
+void ShardLink::send_push(const Push& push) {
+  if (push.slab != nullptr) name_slab(*push.slab, push.slab_number);
+  if (push.base_slab != nullptr) name_slab(*push.base_slab, push.base_number);
+  wire::PushHead head;
+  head.sequence = push.sequence;
+  head.squares = push.squares;
+  head.base = base_version_;
+  head.pulls = pulls_;
+  head.encoding = static_cast<uint32_t>(push.encoding);
+  std::vector<std::span<const std::byte>> body;
+  if (push.base_slab != nullptr) {
+    head.has_base = 1;
+    head.base_slab = push.base_number;
+  } else if (!push.base.empty()) {
+    head.has_base = 1;
+    body.push_back(std::as_bytes(push.base));
+  }
+  if (push.slab != nullptr) head.slab = push.slab_number;
+  if (!push.gradient.empty()) body.push_back(push.gradient);
+  std::vector<std::byte> bytes;
+  wire::append(bytes, head);
+  ask(wire::Ask::kPush, bytes, body);
+}
+
+Shard::Answer ShardLink::receive_push() {
+  const Answer said = answer();
+  pulls_ = 0;
+  return {said.head.outcome, said.head.version};
+}
+
+void ShardLink::begin_pull() {
+  if (!connection_->local()) ask(wire::Ask::kPull);
+}
+
+uint64_t ShardLink::end_pull(std::span<float> into) {
+  if (connection_->local()) {
+    const ShardMemory::Now now = memory_->now();
+    copy_stream(into.data(), memory_->weights(now.copy).data(), into.size_bytes());
+    ++pulls_;
+    return base_version_ = now.version;
+  }
+  const Answer said = answer();
+  if (said.body_bytes != into.size_bytes())
+    throw damaged_answer(address_, "weights of another size");
+  connection_->receive_body(std::as_writable_bytes(into));
+  return base_version_ = said.head.version;
+}
+
+std::string ShardLink::stats() {
+  ask(wire::Ask::kStats);
+  return text_body(answer().body_bytes);
+}
+
+void ShardLink::bye() noexcept {
+  if (connection_ == nullptr) return;
+  try {
+    ask(wire::Ask::kBye);
+    (void)answer();
+  } catch (const std::exception&) {
+    // The shard forgets this worker when its lease ends.
+  }
+  drop();
+}
+
+}  // namespace penstock::train

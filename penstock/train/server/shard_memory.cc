@@ -1,0 +1,157 @@
+#include "penstock/train/server/shard_memory.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/base/huge_pages.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr const char* kShard = "shard";
+constexpr uint64_t kMagic = 0x31647261687370;  // "pshard1"
+
+size_t pages(size_t bytes) {
+  const size_t page = os::page_size();
+  return (bytes + page - 1) / page * page;
+}
+size_t slab_bytes(const ShardMemory::Shape& shape) { return pages(shape.floats * sizeof(float)); }
+size_t records_bytes() { return pages(2 * sizeof(ShardRecord)); }
+size_t mapped_bytes(const ShardMemory::Shape& shape) {
+  return os::page_size() + records_bytes() + shape.copies * (1 + shape.states) * slab_bytes(shape);
+}
+
+Error no_memory(const ShardMemory::Shape& shape, const char* why) {
+  return Error(Code::kOutOfMemory, kShard,
+               "no memory for " + std::to_string(mapped_bytes(shape)) + " bytes: " + why);
+}
+
+}  // namespace
+
+struct ShardMemory::Header {
+  uint64_t magic;
+  Shape shape;
+  std::atomic<uint64_t> current;  // version << 2 | record << 1 | copy
+  std::atomic<uint32_t> death;    // DeathAt
+  std::atomic<uint32_t> port;
+};
+
+ShardMemory::ShardMemory(Token, os::Fd fd, std::byte* base, const Shape& shape)
+    : fd_(std::move(fd)), base_(base), shape_(shape) {}
+ShardMemory::~ShardMemory() { os::unmap(base_, mapped_bytes(shape_)); }
+
+std::shared_ptr<ShardMemory> ShardMemory::make(const Shape& shape, float initial_state) {
+  const size_t bytes = mapped_bytes(shape);
+  if (os::memory_headroom() < bytes) throw no_memory(shape, "the machine, or a limit, is full");
+  os::Fd fd = os::memory_file("penstock-shard");
+  os::resize_file(fd.get(), bytes);
+  os::forbid_shrinking(fd.get());
+  void* base = os::reserve_mapping(fd.get(), bytes, true);
+  if (base == nullptr) throw no_memory(shape, "no address space (see ulimit -v)");
+  auto memory =
+      std::make_shared<ShardMemory>(Token(), std::move(fd), static_cast<std::byte*>(base), shape);
+  os::prefer_huge_pages(base, bytes, memory->fd());
+  if (int error = os::populate_write(base, bytes, memory->fd(), 0); error != 0) {
+    throw no_memory(shape, std::strerror(error));
+  }
+  for (uint32_t copy = 0; copy < shape.copies; ++copy) {
+    for (uint32_t i = 0; i < shape.states; ++i) {
+      std::ranges::fill(memory->state(copy, i), initial_state);
+    }
+  }
+  new (base) Header{kMagic, shape, 0, 0, 0};
+  return memory;
+}
+
+std::shared_ptr<ShardMemory> ShardMemory::open(int fd, Access access) {
+  auto refuse = [](const char* why) { return Error(Code::kInvalidArgument, kShard, why); };
+  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!own) throw Error::from_errno(errno, kShard, "cannot duplicate the descriptor");
+  struct stat file {};
+  if (access == Access::kWrite) {
+    try {
+      os::forbid_shrinking(own.get());
+    } catch (const Error&) {
+      throw refuse("this descriptor is no shard's memory");
+    }
+  }
+  if (fstat(own.get(), &file) != 0 || !S_ISREG(file.st_mode) ||
+      file.st_size < static_cast<off_t>(os::page_size())) {
+    throw refuse("this descriptor is no shard's memory");
+  }
+  const int protection = PROT_READ | (access == Access::kWrite ? PROT_WRITE : 0);
+  auto map = [&](size_t bytes) {
+    void* base = os::map_for_huge_pages(bytes, protection, MAP_SHARED, own.get());
+    if (base == nullptr) throw Error::from_errno(errno, kShard, "cannot map a shard's memory");
+    return base;
+  };
+  void* first = map(os::page_size());
+  const Header& header = *static_cast<const Header*>(first);
+  const uint64_t magic = header.magic;
+  const Shape shape = header.shape;
+  os::unmap(first, os::page_size());
+  if (magic != kMagic || shape.floats == 0 || shape.floats > UINT64_C(1) << 48 ||
+      shape.states > 2 || shape.copies < 1 || shape.copies > 2 ||
+      mapped_bytes(shape) != static_cast<uint64_t>(file.st_size)) {
+    throw refuse("this descriptor is no shard's memory");
+  }
+  void* base = map(mapped_bytes(shape));
+  // Page tables now rather than fault by fault; whether it works or not changes no result.
+  if (access == Access::kRead) os::populate_read(base, mapped_bytes(shape));
+  return std::make_shared<ShardMemory>(Token(), std::move(own), static_cast<std::byte*>(base),
+                                       shape);
+}
+
+os::Fd ShardMemory::read_only() const {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd());
+  os::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw Error::from_errno(errno, kShard, "cannot open " + path);
+  return fd;
+}
+
+ShardMemory::Now ShardMemory::now() const {
+  const uint64_t word = header().current.load(std::memory_order_acquire);
+  return {word >> 2, static_cast<uint32_t>(word >> 1 & 1),
+          static_cast<uint32_t>(word & 1) % shape_.copies};
+}
+
+void ShardMemory::set_current(const Now& now) const {
+  header().current.store(now.version << 2 | now.record << 1 | now.copy, std::memory_order_release);
+}
+
+ShardRecord& ShardMemory::record(uint32_t which) const {
+  return reinterpret_cast<ShardRecord*>(base_ + os::page_size())[which];
+}
+
+std::span<float> ShardMemory::floats(uint32_t copy, uint32_t slab) const {
+  std::byte* first = base_ + os::page_size() + records_bytes();
+  first += (copy * (1 + shape_.states) + slab) * slab_bytes(shape_);
+  return {reinterpret_cast<float*>(first), shape_.floats};
+}
+
+uint32_t ShardMemory::port() const { return header().port.load(); }
+void ShardMemory::set_port(uint32_t port) const { header().port.store(port); }
+
+void ShardMemory::die_at(DeathAt place) const {
+  header().death.store(static_cast<uint32_t>(place));
+}
+
+void ShardMemory::die_if(DeathAt place) const {
+  auto wanted = static_cast<uint32_t>(place);
+  if (header().death.load(std::memory_order_relaxed) != wanted) return;
+  if (!header().death.compare_exchange_strong(wanted, 0)) return;
+  kill(getpid(), SIGKILL);
+  for (;;) pause();
+}
+
+}  // namespace penstock::train

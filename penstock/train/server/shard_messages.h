@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/base/byte_reader.h"
+#include "penstock/train/server/shard_memory.h"
+
+// What workers and shards say to each other: heads of messages of penstock/net. A worker asks, the
+// shard answers, in turns. Numbers are little-endian. What does not read as one of these is
+// DataLoss, and the end of the connection.
+namespace penstock::train::wire {
+
+enum class Ask : uint32_t {
+  kHello = 1,  // HelloHead, name                       -> ServerHead; body: layout as JSON
+  kSlab = 2,   // SlabHead, descriptor                  -> nothing more
+  kPush = 3,   // PushHead; body: gradient, weights     -> nothing more
+  kPull = 4,   // nothing more                          -> body: weights
+  kStats = 5,  // nothing more                          -> body: JSON
+  kBye = 6,    // nothing more                          -> nothing more
+};
+
+struct AskHead {
+  static constexpr uint32_t kMagic = 0x31535350;  // "PSS1"
+  uint32_t magic = kMagic;
+  Ask ask = Ask::kStats;
+};
+
+struct HelloHead {
+  uint64_t worker = 0;
+  uint32_t name_bytes = 0;
+  uint32_t reserved = 0;
+};
+
+struct SlabHead {
+  uint64_t slab = 0;  // a number of the worker's, for this connection
+};
+
+struct PushHead {
+  static constexpr uint64_t kInBody = 0;
+
+  uint64_t sequence = 0;
+  double squares = 0;
+  uint64_t base = 0;             // version
+  uint64_t slab = kInBody;       // where the gradient is
+  uint64_t base_slab = kInBody;  // where the weights are, if compensation needs them
+  uint64_t pulls = 0;
+  uint32_t encoding = 0;
+  uint32_t has_base = 0;
+};
+
+// An answer's head begins with this; what went wrong follows as text.
+struct AnswerHead {
+  static constexpr uint32_t kOk = 0;  // else 1 + Code
+
+  uint32_t magic = AskHead::kMagic;
+  uint32_t status = kOk;
+  Outcome outcome = Outcome::kApplied;
+  uint32_t reserved = 0;
+  uint64_t version = 0;
+};
+
+// Comes after AnswerHead in answer to kHello; the descriptor of the shard's memory comes along on
+// the same host.
+struct ServerHead {
+  uint64_t server = 0;    // the same for all shards of one server
+  uint64_t sequence = 0;  // of this worker, the last that was decided; AnswerHead has its outcome
+  uint64_t begin = 0;     // floats of the slab
+  uint64_t end = 0;
+  uint32_t compensated = 0;
+  uint32_t non_finite = 0;
+  uint32_t bounded = 0;
+  uint32_t reserved = 0;
+};
+
+inline constexpr uint32_t kMostName = 256;
+
+template <typename T>
+void append(std::vector<std::byte>& head, const T& value) {
+  const auto* first = reinterpret_cast<const std::byte*>(&value);
+  head.insert(head.end(), first, first + sizeof value);
+}
+inline void append(std::vector<std::byte>& head, const std::string& text) {
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  head.insert(head.end(), first, first + text.size());
+}
+
+inline ByteReader reader(std::span<const std::byte> head, const char* operation) {
+  return {head, Code::kDataLoss, operation};
+}
+
+}  // namespace penstock::train::wire

@@ -1,0 +1,311 @@
+#include "penstock/train/server/shard_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/net/deadline.h"
+#include "penstock/train/server/shard_messages.h"
+#include "penstock/train/slab.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr size_t kMostSlabs = 64;  // that are kept for a connection, those that it named last
+
+Error damaged(const std::string& why) { return Error(Code::kDataLoss, "shard", why); }
+
+}  // namespace
+
+// One connection's conversation. One thread.
+class ShardService::Session {
+ public:
+  Session(ShardService& service, net::Connection& connection)
+      : service_(service), connection_(connection) {}
+
+  // Until the other end goes, or says what cannot be.
+  void run() {
+    while (auto message = connection_.receive(net::kForEver)) {
+      try {
+        answer(*message);
+      } catch (const Error& error) {
+        if (connection_.closed()) return;
+        refuse(error);
+        if (error.code() == Code::kDataLoss) return;
+      }
+      if (said_bye_) return;
+    }
+  }
+
+ private:
+  using Parts = std::vector<std::span<const std::byte>>;
+
+  void answer(net::Received& message) {
+    ByteReader head = wire::reader(message.head, "shard");
+    const auto ask = head.get<wire::AskHead>();
+    if (ask.magic != wire::AskHead::kMagic) throw damaged("this is no message to a shard");
+    if (ask.ask != wire::Ask::kPush && message.body_bytes > 0) throw damaged("a body with no use");
+    switch (ask.ask) {
+      case wire::Ask::kHello:
+        return hello(head);
+      case wire::Ask::kSlab:
+        return name_slab(head, std::move(message.descriptor));
+      case wire::Ask::kPush:
+        return push(head, message.body_bytes);
+      case wire::Ask::kPull:
+        return pull(head);
+      case wire::Ask::kStats:
+        end(head);
+        return send(ok(), text_of(service_.shard_->stats()));
+      case wire::Ask::kBye:
+        end(head);
+        said_bye_ = true;
+        if (worker_ != 0) service_.shard_->leave(worker_);
+        return send(ok(), {});
+    }
+    throw damaged("no such message");
+  }
+
+  void hello(ByteReader& head) {
+    const auto hello = head.get<wire::HelloHead>();
+    if (hello.name_bytes > wire::kMostName) throw damaged("a name that is too long");
+    const std::string name = head.text(hello.name_bytes);
+    end(head);
+    wire::ServerHead server;
+    server.server = service_.place_.server;
+    wire::AnswerHead answer = ok();
+    const auto known = service_.shard_->join({hello.worker, name, connection_.peer()});
+    worker_ = hello.worker;
+    server.sequence = known.sequence;
+    answer.outcome = known.outcome;
+    server.begin = service_.place_.range.begin;
+    server.end = service_.place_.range.end;
+    server.compensated = service_.mode_.compensation > 0;
+    server.non_finite = static_cast<uint32_t>(service_.mode_.non_finite);
+    server.bounded = service_.mode_.staleness.has_value();
+    std::vector<std::byte> bytes;
+    wire::append(bytes, answer);
+    wire::append(bytes, server);
+    os::Fd memory;
+    if (connection_.local()) memory = service_.view_->read_only();
+    const Parts body = text_of(service_.place_.layout.to_json());
+    connection_.send(bytes, body, memory.get());
+  }
+
+  void name_slab(ByteReader& head, os::Fd descriptor) {
+    const auto slab = head.get<wire::SlabHead>();
+    end(head);
+    require_worker();
+    if (!descriptor) throw damaged("a slab without a descriptor");
+    Slab opened = Slab::open(descriptor.get(), service_.place_.layout);
+    std::erase_if(slabs_, [&](const auto& each) { return each.first == slab.slab; });
+    if (slabs_.size() == kMostSlabs) slabs_.erase(slabs_.begin());
+    slabs_.emplace_back(slab.slab, std::move(opened));
+    send(ok(), {});
+  }
+
+  void push(ByteReader& head, uint64_t body_bytes) {
+    const auto push = head.get<wire::PushHead>();
+    end(head);
+    require_worker();
+    const size_t floats = service_.place_.range.size();
+    if (push.encoding >= kEncodings || push.has_base > 1) throw damaged("no such push");
+    const auto encoding = static_cast<Encoding>(push.encoding);
+    const bool in_slab = push.slab != wire::PushHead::kInBody;
+    const bool base_in_body = push.has_base == 1 && push.base_slab == wire::PushHead::kInBody;
+    const uint64_t base_bytes = base_in_body ? floats * sizeof(float) : 0;
+    const bool runs = encoding == Encoding::kRuns;  // of which the body has at least where they are
+    const uint64_t most = in_slab && !runs ? 0 : Gradient::bytes_of(encoding, floats);
+    if (body_bytes < base_bytes || body_bytes - base_bytes > most ||
+        (in_slab && encoding != Encoding::kFloat32 && !runs) || (runs && push.has_base == 1)) {
+      throw damaged("a push with a body of " + std::to_string(body_bytes) + " bytes");
+    }
+    // The base first: what comes after it begins at a whole float.
+    if (body_.size() * sizeof(float) < body_bytes) body_.resize(body_bytes / sizeof(float) + 1);
+    const auto body = std::as_writable_bytes(std::span(body_)).first(body_bytes);
+    connection_.receive_body(body);
+
+    Shard::Push given;
+    given.worker = worker_;
+    given.sequence = push.sequence;
+    given.squares = push.squares;
+    given.base = push.base;
+    given.pulls = push.pulls;
+    const std::span<const std::byte> came = body.subspan(base_bytes);
+    if (!in_slab) {
+      given.gradient = Gradient(encoding, came, floats);
+    } else if (runs) {
+      given.gradient = Gradient(came, values_of(push.slab), floats);
+    } else {
+      given.gradient = Gradient(encoding, std::as_bytes(values_of(push.slab)), floats);
+    }
+    const size_t beside = !in_slab ? 0 : runs ? given.gradient.carried() : floats;
+    given.bytes = body_bytes + beside * sizeof(float);
+    if (base_in_body) given.base_weights = std::span(body_).first(floats);
+    if (push.has_base == 1 && !base_in_body) given.base_weights = values_of(push.base_slab);
+    const Shard::Answer answer = service_.shard_->push(given);
+    wire::AnswerHead decided = ok();
+    decided.outcome = answer.outcome;
+    decided.version = answer.version;
+    send(decided, {});
+  }
+
+  void pull(ByteReader& head) {
+    end(head);
+    require_worker();
+    const wire::AnswerHead answer = ok();  // before the floats are looked at
+    const auto weights = std::as_bytes(service_.view_->weights(service_.view_->now().copy));
+    service_.shard_->pulled(worker_, weights.size());
+    send(answer, {weights});
+  }
+
+  std::span<const float> values_of(uint64_t slab) const {
+    const auto found =
+        std::ranges::find_if(slabs_, [&](const auto& each) { return each.first == slab; });
+    if (found == slabs_.end()) {
+      throw Error(Code::kNotFound, "push", "there is no slab " + std::to_string(slab));
+    }
+    const Range range = service_.place_.range;
+    return found->second.values().subspan(range.begin, range.size());
+  }
+
+  void require_worker() const {
+    if (worker_ == 0) throw damaged("a worker says hello first");
+  }
+  static void end(const ByteReader& head) {
+    if (head.left() != 0) throw damaged("a head that is too long");
+  }
+  wire::AnswerHead ok() const { return {.version = service_.view_->now().version}; }
+  static Parts text_of(std::string_view text) { return {std::as_bytes(std::span(text))}; }
+
+  void send(const wire::AnswerHead& answer, const Parts& body) {
+    connection_.send(std::as_bytes(std::span(&answer, 1)), body);
+  }
+  void refuse(const Error& error) {
+    std::vector<std::byte> bytes;
+    wire::append(bytes, wire::AnswerHead{.status = 1 + static_cast<uint32_t>(error.code())});
+    wire::append(bytes, std::string(error.what()).substr(0, 4096));
+    connection_.send(bytes);
+  }
+
+  ShardService& service_;
+  net::Connection& connection_;
+  uint64_t worker_ = 0;
+  std::vector<std::pair<uint64_t, Slab>> slabs_;  // by the worker's numbers
+  std::vector<float> body_;
+  bool said_bye_ = false;
+};
+
+ShardService::ShardService(std::shared_ptr<Shard> shard, ShardPlace place, ServerMode mode,
+                           const std::vector<std::string>& addresses, const std::string& secret,
+                           bool encrypt)
+    : shard_(std::move(shard)),
+      view_(ShardMemory::open(shard_->memory()->fd(), ShardMemory::Access::kRead)),
+      place_(std::move(place)),
+      mode_(mode) {
+  net::ListenOptions options;
+  options.secret = secret;
+  options.encrypt = encrypt;
+  options.most_body_bytes = 12 * static_cast<uint64_t>(place_.range.size());
+  for (const std::string& address : addresses) {
+    listeners_.push_back(std::make_unique<net::Listener>(address, options));
+  }
+  watch_forks();
+  try {
+    for (const auto& listener : listeners_) {
+      accepting_.emplace_back([this, &listener = *listener] { listen(listener); });
+    }
+  } catch (const std::system_error& error) {
+    close();
+    ignore_forks();
+    throw Error::from_errno(error.code().value(), "shard", "cannot start a thread");
+  }
+}
+
+ShardService::~ShardService() {
+  close();
+  ignore_forks();
+}
+
+std::vector<std::string> ShardService::addresses() const {
+  std::vector<std::string> addresses;
+  for (const auto& listener : listeners_) addresses.push_back(listener->address());
+  return addresses;
+}
+
+void ShardService::close() {
+  if (inherited_.load()) {
+    // There are no such threads in this process: nothing can be said to them, not even goodbye.
+    (void)new std::vector<std::thread>(std::move(accepting_));
+    (void)new std::list<std::unique_ptr<Line>>(std::move(lines_));
+    return;
+  }
+  for (const auto& listener : listeners_) listener->close();
+  for (std::thread& thread : accepting_) thread.join();
+  accepting_.clear();
+  shard_->close();
+  std::list<std::unique_ptr<Line>> lines;
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    lines.swap(lines_);
+  }
+  for (const auto& line : lines) line->connection->close();
+  for (const auto& line : lines) line->thread.join();
+}
+
+void ShardService::listen(net::Listener& listener) noexcept {
+  os::block_all_signals();
+  while (!listener.closed()) {
+    try {
+      if (auto connection = listener.accept(net::kForEver)) admit(std::move(connection));
+      bury_ended();
+    } catch (const std::exception&) {
+      // Descriptors or threads are short: whoever asked waits, or is sent away; others go on.
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
+void ShardService::admit(std::unique_ptr<net::Connection> connection) {
+  auto line = std::make_unique<Line>();
+  Line& its = *line;
+  its.connection = std::move(connection);
+  std::lock_guard lock(mutex_);
+  if (closing_) return;
+  lines_.push_back(std::move(line));
+  try {
+    its.thread = std::thread([this, &its] {
+      os::block_all_signals();
+      try {
+        Session(*this, *its.connection).run();
+      } catch (const std::exception&) {
+        // The connection is of no use any more; its worker makes another.
+      }
+      its.connection->close();
+      its.ended.store(true);
+    });
+  } catch (...) {
+    lines_.pop_back();
+    throw;
+  }
+}
+
+void ShardService::bury_ended() {
+  std::list<std::unique_ptr<Line>> ended;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto line = lines_.begin(); line != lines_.end();) {
+      const auto next = std::next(line);
+      if ((*line)->ended.load()) ended.splice(ended.end(), lines_, line);
+      line = next;
+    }
+  }
+  for (const auto& line : ended) line->thread.join();
+}
+
+void ShardService::after_fork_in_child() noexcept { inherited_.store(true); }
+
+}  // namespace penstock::train

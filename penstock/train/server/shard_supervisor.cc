@@ -1,0 +1,241 @@
+#include "penstock/train/server/shard_supervisor.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "penstock/base/error.h"
+#include "penstock/base/os.h"
+#include "penstock/train/optimizer_text.h"
+
+namespace penstock::train {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kControlTag = UINT64_MAX;
+constexpr int kAttempts = 4;      // to copy one version
+constexpr int kMostFailures = 3;  // of a shard that has not served before
+
+struct Plan {
+  explicit Plan(const std::string& text)
+      : json(Json::parse(text)),
+        layout(Layout::from_json(json.at("layout").get<std::string>())),
+        optimizer(OptimizerText::read(json.at("optimizer").get<std::string>())) {
+    const Json& told = json.at("mode");
+    if (!told.at("staleness").is_null()) mode.staleness = told.at("staleness").get<uint32_t>();
+    told.at("lease_s").get_to(mode.lease_s);
+    told.at("workers").get_to(mode.workers);
+    told.at("compensation").get_to(mode.compensation);
+    mode.non_finite = static_cast<NonFinite>(told.at("non_finite").get<int>());
+    json.at("addresses").get_to(addresses);
+    json.at("secret").get_to(secret);
+    json.at("encrypt").get_to(encrypt);
+    json.at("snapshots").get_to(snapshots);
+    json.at("snapshot_s").get_to(snapshot_s);
+    json.at("server").get_to(server);
+  }
+
+  Json json;
+  Layout layout;
+  Optimizer optimizer;
+  ServerMode mode;
+  std::vector<std::string> addresses;
+  std::string secret, snapshots;
+  bool encrypt = false;
+  double snapshot_s = 60;
+  uint64_t server = 0;
+};
+
+void tell(int control, const std::string& line) {
+  // One message of a few bytes: it goes as a whole.
+  (void)!::send(control, line.data(), line.size(), MSG_NOSIGNAL);
+}
+
+bool has_port(const std::string& address) { return !address.starts_with("unix:"); }
+
+// The address with this port in place of 0, which leaves it to the system; with 0 as it is.
+std::string with_port(const std::string& address, uint32_t port) {
+  if (port == 0 || !has_port(address) || !address.ends_with(":0")) return address;
+  return address.substr(0, address.size() - 1) + std::to_string(port);
+}
+uint32_t port_of(const std::string& address) {
+  if (!has_port(address)) return 0;
+  return static_cast<uint32_t>(std::stoul(address.substr(address.rfind(':') + 1)));
+}
+
+// A shard's process, from its fork to its end.
+[[noreturn]] void run_shard(const Plan& plan, size_t i, int descriptor, int control,
+                            os::Fd supervisor) {
+  const std::string me = std::to_string(i) + " ";
+  try {
+    os::die_with(std::move(supervisor), 0);
+    const auto ranges = partition(plan.layout, plan.addresses.size());
+    const auto memory = ShardMemory::open(descriptor, ShardMemory::Access::kWrite);
+    auto shard = std::make_shared<Shard>(memory, plan.optimizer, plan.mode);
+    ShardService service(shard, {plan.layout, ranges[i], plan.server}, plan.mode,
+                         {with_port(plan.addresses[i], memory->port())}, plan.secret, plan.encrypt);
+    memory->set_port(port_of(service.addresses()[0]));
+    std::unique_ptr<ShardSaver> saver;
+    if (!plan.snapshots.empty()) {
+      const ShardFile file = file_of(plan.snapshots, i, ranges, plan.optimizer, plan.layout);
+      save(*shard, file);  // a folder that cannot be written to is said now
+      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s);
+    }
+    tell(control, me + std::to_string(getpid()) + " " + service.addresses()[0] + "\n");
+    // SIGTERM: the last snapshot, and the end in good order.
+    sigset_t end;
+    sigemptyset(&end);
+    sigaddset(&end, SIGTERM);
+    int got = 0;
+    while (sigwait(&end, &got) != 0) {
+    }
+    service.close();
+    saver.reset();
+    _exit(0);
+  } catch (const std::exception& error) {
+    std::string why = error.what();
+    std::ranges::replace(why, '\n', ' ');
+    tell(control, me + "0 " + why.substr(0, 1000) + "\n");
+  }
+  _exit(1);
+}
+
+struct Child {
+  pid_t pid = -1;
+  os::Fd process;
+  int failures = 0;
+};
+
+}  // namespace
+
+ShardProcesses::ShardProcesses(const Parameters& parameters, const Optimizer& optimizer,
+                               const ServerOptions& options)
+    : layout_(parameters.layout()),
+      optimizer_(optimizer),
+      options_(options),
+      ranges_(partition(layout_, options.shards)),
+      listen_(listen_addresses(options)) {
+  // A shard that is started anew has the name that it had.
+  std::random_device device;
+  for (std::string& address : listen_) {
+    if (address == "unix:@") address += std::to_string(uint64_t{device()} << 32 | device());
+  }
+  ServerOptions two = options;
+  two.copies = 2;
+  for (auto& memory : make_shards(parameters, optimizer, two)) {
+    memories_.push_back(memory->memory());
+  }
+}
+
+std::vector<int> ShardProcesses::descriptors() const {
+  std::vector<int> descriptors;
+  for (const auto& memory : memories_) descriptors.push_back(memory->fd());
+  return descriptors;
+}
+
+std::string ShardProcesses::text(const std::vector<std::string>& addresses) const {
+  const ServerMode& mode = options_.mode;
+  Json told = {{"lease_s", mode.lease_s},
+               {"workers", mode.workers},
+               {"compensation", mode.compensation},
+               {"non_finite", static_cast<int>(mode.non_finite)},
+               {"staleness", nullptr}};
+  if (mode.staleness) told["staleness"] = *mode.staleness;
+  return Json{{"layout", layout_.to_json()},
+              {"optimizer", OptimizerText::of(optimizer_)},
+              {"mode", told},
+              {"addresses", addresses},
+              {"secret", options_.secret},
+              {"encrypt", options_.encrypt},
+              {"snapshots", options_.snapshots},
+              {"snapshot_s", options_.snapshot_s},
+              {"server", memories_[0]->record().server}}
+      .dump();
+}
+
+std::vector<uint64_t> ShardProcesses::read(const Slab& into) const {
+  layout_.require_equal(into.layout(), "pull", "this slab");
+  std::vector<uint64_t> versions;
+  for (size_t i = 0; i < memories_.size(); ++i) {
+    const auto to = into.values().subspan(ranges_[i].begin, ranges_[i].size());
+    ShardMemory::Now before;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      before = memories_[i]->now();
+      std::ranges::copy(memories_[i]->weights(before.copy), to.begin());
+      // The next update writes the other copy; only the one after that writes this one.
+      if (memories_[i]->now().version == before.version) break;
+    }
+    versions.push_back(before.version);
+  }
+  return versions;
+}
+
+void ShardProcesses::die_at(size_t shard, DeathAt place) const {
+  if (shard >= memories_.size()) {
+    throw Error(Code::kInvalidArgument, "ParameterServer", "there is no such shard");
+  }
+  memories_[shard]->die_at(place);
+}
+
+void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control) {
+  Plan plan(text);
+  if (descriptors.size() != plan.addresses.size()) {
+    throw Error(Code::kInvalidArgument, "shards", "as many descriptors as addresses");
+  }
+  os::block_all_signals();  // inherited by shards; SIGKILL is what ends them
+  std::vector<Child> children(descriptors.size());
+  os::Poller poller;
+  poller.add(control, kControlTag);
+  const pid_t me = getpid();
+  auto start = [&](size_t i) {
+    os::Fd supervisor = os::open_process(me);
+    const pid_t pid = fork();
+    if (pid < 0) throw Error::from_errno(errno, "shards", "fork");
+    if (pid == 0) run_shard(plan, i, descriptors[i], control, std::move(supervisor));
+    children[i].pid = pid;
+    children[i].process = os::open_process(pid);
+    poller.add(children[i].process.get(), i);
+  };
+  for (size_t i = 0; i < children.size(); ++i) start(i);
+  bool going = true;
+  while (going) {
+    std::array<uint64_t, 16> tags;
+    const size_t ready = poller.wait(-1, tags);
+    for (size_t k = 0; k < ready; ++k) {
+      if (tags[k] == kControlTag) {
+        going = false;  // nothing is ever said to us: this is the end
+        continue;
+      }
+      Child& child = children[tags[k]];
+      poller.remove(child.process.get());
+      int status = 0;
+      while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
+      }
+      child.process.reset();
+      child.failures = WIFEXITED(status) ? child.failures + 1 : 0;
+      if (child.failures == kMostFailures) going = false;
+      if (going) start(tags[k]);
+    }
+  }
+  for (Child& child : children) {
+    if (child.process) kill(child.pid, SIGTERM);
+  }
+  for (Child& child : children) {
+    if (!child.process) continue;
+    pollfd ended{child.process.get(), POLLIN, 0};
+    if (poll(&ended, 1, 10'000) == 0) kill(child.pid, SIGKILL);
+    while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,139 @@
+#include "penstock/train/slab.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/base/huge_pages.h"
+#include "penstock/base/os.h"
+
+namespace penstock::train {
+namespace {
+
+// The first page of a slab's memory; the floats begin at the second.
+struct Header {
+  static constexpr uint64_t kMagic = 0x62616C736B74536E;  // "nStkslab"
+
+  uint64_t magic;
+  uint64_t layout_hash;
+  uint64_t bytes;  // of floats
+  std::atomic<uint64_t> version;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+size_t mapped_bytes(const Layout& layout) {
+  const size_t page = os::page_size();
+  return page + (layout.bytes() + page - 1) / page * page;
+}
+
+Error no_memory(const Layout& layout, const char* why) {
+  return Error(Code::kOutOfMemory, "slab",
+               "no memory for " + std::to_string(layout.bytes()) + " bytes: " + why);
+}
+
+}  // namespace
+
+struct Slab::Memory {
+  Memory(Layout its_layout, os::Fd its_fd, void* mapped)
+      : layout(std::move(its_layout)),
+        fd(std::move(its_fd)),
+        base(static_cast<std::byte*>(mapped)) {}
+  ~Memory() { os::unmap(base, mapped_bytes(layout)); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  Header* header() const { return reinterpret_cast<Header*>(base); }
+  float* floats() const { return reinterpret_cast<float*>(base + os::page_size()); }
+
+  const Layout layout;
+  const os::Fd fd;
+  std::byte* const base;
+};
+
+Slab Slab::make(Layout layout, Kind kind) {
+  const size_t bytes = mapped_bytes(layout);
+  if (os::memory_headroom() < bytes) throw no_memory(layout, "the machine, or a limit, is full");
+  os::Fd fd;
+  if (kind == Kind::kShared) {
+    fd = os::memory_file("penstock-slab");
+    os::resize_file(fd.get(), bytes);
+    os::forbid_shrinking(fd.get());
+  }
+  void* base = os::reserve_mapping(fd.get(), bytes, kind == Kind::kShared);
+  if (base == nullptr) throw no_memory(layout, "no address space (see ulimit -v)");
+  auto memory = std::make_shared<Memory>(std::move(layout), std::move(fd), base);
+  os::prefer_huge_pages(base, bytes, memory->fd.get());
+  if (int error = os::populate_write(base, bytes, memory->fd.get(), 0); error != 0) {
+    throw no_memory(memory->layout, std::strerror(error));
+  }
+  new (base) Header{Header::kMagic, memory->layout.hash(), memory->layout.bytes(), 0};
+  return Slab(std::move(memory));
+}
+
+Slab Slab::open(int fd, Layout layout) {
+  auto refuse = [](const std::string& why) { return Error(Code::kInvalidArgument, "slab", why); };
+  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!own) throw Error::from_errno(errno, "slab", "cannot duplicate the descriptor");
+  const size_t bytes = mapped_bytes(layout);
+  struct stat file {};
+  if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "slab", "fstat");
+  if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(os::page_size())) {
+    throw refuse("this descriptor is no slab");
+  }
+  try {
+    os::forbid_shrinking(own.get());
+  } catch (const Error&) {
+    throw refuse("this descriptor is no slab: its file may become shorter");
+  }
+  // Sealed before it is measured: what is long enough now will stay so.
+  if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "slab", "fstat");
+  const auto length = static_cast<size_t>(std::max<off_t>(file.st_size, 0));
+  if (length < os::page_size()) throw refuse("this descriptor is no slab");
+
+  const size_t mapped = std::min(bytes, length / os::page_size() * os::page_size());
+  void* base = os::reserve_mapping(own.get(), mapped, true);
+  if (base == nullptr) throw Error::from_errno(errno, "slab", "cannot map it (see ulimit -v)");
+  const Header& header = *static_cast<const Header*>(base);
+  std::string wrong;
+  if (header.magic != Header::kMagic) {
+    wrong = "this descriptor is no slab";
+  } else if (header.layout_hash != layout.hash() || header.bytes != layout.bytes()) {
+    wrong = "this slab has another layout";
+  } else if (mapped < bytes) {
+    wrong = "this slab is shorter than it says";
+  }
+  if (!wrong.empty()) {
+    os::unmap(base, mapped);
+    throw refuse(wrong);
+  }
+  return Slab(std::make_shared<Memory>(std::move(layout), std::move(own), base));
+}
+
+const Layout& Slab::layout() const { return memory_->layout; }
+Slab::Kind Slab::kind() const { return memory_->fd ? Kind::kShared : Kind::kPrivate; }
+int Slab::fd() const { return memory_->fd.get(); }
+
+std::span<float> Slab::values() const { return {memory_->floats(), memory_->layout.floats()}; }
+
+Tensor Slab::at(std::string_view name) const {
+  const Block& block = layout().at(name);
+  return Tensor::view(DType::kFloat32, block.shape, memory_->floats() + block.offset, memory_);
+}
+
+void Slab::zero() const { std::ranges::fill(values(), 0.0f); }
+
+void Slab::copy_from(const Slab& other) const {
+  layout().require_equal(other.layout(), "copy", "the other slab");
+  if (memory_ == other.memory_) return;
+  std::memcpy(memory_->floats(), other.memory_->floats(), layout().bytes());
+}
+
+std::atomic<uint64_t>& Slab::version() const { return memory_->header()->version; }
+
+}  // namespace penstock::train

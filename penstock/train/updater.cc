@@ -1,0 +1,109 @@
+#include "penstock/train/updater.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/train/gradient_checks.h"
+
+namespace penstock::train {
+Updater::Updater(Parameters parameters, Optimizer optimizer, Options options)
+    : parameters_(std::move(parameters)), optimizer_(std::move(optimizer)), options_(options) {
+  for (size_t i = 0; i < optimizer_.state_slabs(); ++i) {
+    state_.push_back(Slab::make(parameters_.layout(), options_.state));
+    states_[i] = state_[i].values().data();
+    std::ranges::fill(state_[i].values(), optimizer_.initial_state());
+  }
+}
+
+template <typename Describe>
+bool Updater::accept(double squares, double scale, Describe describe) {
+  if (!std::isfinite(squares)) {
+    if (options_.non_finite == NonFinite::kRaise) {
+      throw Error(Code::kInvalidArgument, "apply",
+                  "the gradient of update " + std::to_string(step_) + " is not finite: " +
+                      describe() + ". Nothing was changed. See non_finite for other policies");
+    }
+    ++non_finite_;
+    if (options_.non_finite == NonFinite::kSkip) {
+      ++skipped_;
+      return false;
+    }
+  }
+  norm_ = std::sqrt(squares) * std::abs(scale);
+  return true;
+}
+
+void Updater::advance() {
+  ++step_;
+  parameters_.advance();
+}
+
+bool Updater::apply(const Slab& gradients, double scale) {
+  check_gradients(parameters_.slab(), gradients);
+  check_scale("apply", scale);
+  const auto weights = parameters_.slab().values();
+  const auto values = gradients.values();
+  std::lock_guard lock(mutex_);
+  const double squares = kernels::sum_of_squares(values);
+  if (!accept(squares, scale, [&] { return describe_not_finite(gradients); })) return false;
+  kernels::update(optimizer_.pass(step_, scale, std::sqrt(squares)), weights.data(), values.data(),
+                  states_[0], states_[1], weights.size());
+  advance();
+  return true;
+}
+
+bool Updater::apply_rows(std::string_view name, std::span<const int64_t> rows,
+                         std::span<const float> values, double scale) {
+  const Block& block = parameters_.layout().at(name);
+  check_scale("apply_rows", scale);
+  std::lock_guard lock(mutex_);
+  rows_.set("apply_rows", block, rows, values);
+  const double squares = kernels::sum_of_squares(rows_.values());
+  auto describe = [&] {
+    Shape shape{static_cast<int64_t>(rows_.rows().size()), static_cast<int64_t>(rows_.width())};
+    return "block '" + block.name + "' " + first_not_finite(rows_.values(), shape) +
+           " of its rows in ascending order";
+  };
+  if (!accept(squares, scale, describe)) return false;
+  const kernels::Pass pass = optimizer_.pass(step_, scale, std::sqrt(squares));
+  const size_t width = rows_.width();
+  float* weights = parameters_.slab().values().data();
+  for (size_t i = 0; i < rows_.rows().size(); ++i) {
+    const size_t at = block.offset + static_cast<size_t>(rows_.rows()[i]) * width;
+    kernels::update(pass, weights + at, rows_.values().data() + i * width,
+                    states_[0] == nullptr ? nullptr : states_[0] + at,
+                    states_[1] == nullptr ? nullptr : states_[1] + at, width);
+  }
+  advance();
+  return true;
+}
+
+uint64_t Updater::step() const {
+  std::lock_guard lock(mutex_);
+  return step_;
+}
+uint64_t Updater::skipped() const {
+  std::lock_guard lock(mutex_);
+  return skipped_;
+}
+uint64_t Updater::non_finite() const {
+  std::lock_guard lock(mutex_);
+  return non_finite_;
+}
+double Updater::norm() const {
+  std::lock_guard lock(mutex_);
+  return norm_;
+}
+double Updater::lr() const {
+  std::lock_guard lock(mutex_);
+  return optimizer_.lr().at(step_);
+}
+void Updater::set_step(uint64_t step) {
+  std::lock_guard lock(mutex_);
+  step_ = step;
+}
+
+}  // namespace penstock::train

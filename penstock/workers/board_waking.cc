@@ -1,0 +1,137 @@
+// The board: who sleeps for what, who wakes whom, and which workers are parked.
+#include <algorithm>
+
+#include "penstock/workers/board.h"
+#include "penstock/workers/board_header.h"
+
+namespace penstock {
+
+namespace {
+constexpr int64_t kPatienceNs = 1'000'000;  // that the consumer waits before it wakes all workers
+}  // namespace
+
+template <class There>
+void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
+  uint32_t seen = header_->consumer_event.load(std::memory_order_acquire);
+  header_->wants.store(wants, std::memory_order_seq_cst);
+  if (!closed() && !there()) {
+    auto woken =
+        os::futex_wait(header_->consumer_event, seen, timeout_ns, static_cast<bool>(file_));
+    // Nobody should need this, but a wake-up may have been meant for a worker that was killed.
+    if (woken == os::Woken::kTimeout) wake_some(workers_);
+  }
+  header_->wants.store(0, std::memory_order_relaxed);
+}
+
+void Board::consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<bool()>& also) {
+  wake_workers(true);
+  auto there = [&] {
+    if (also && also()) return true;
+    if (also && head() == posted()) return false;  // that the ring has room is no news
+    return seq == kAnySeq ? progress() : ready(seq);
+  };
+  if (exclusive_.load(std::memory_order_relaxed) && typical_ticket_ns() < kQuickNs) {
+    // The one that was woken may have met a ticket that takes longer: then the others are.
+    int64_t while_ns = timeout_ns < 0 ? kPatienceNs : std::min(timeout_ns, kPatienceNs);
+    sleep_until(seq + 1, while_ns, there);
+    if (closed() || there() || timeout_ns == while_ns) return;
+  }
+  sleep_until(seq + 1, timeout_ns, there);
+}
+
+void Board::consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns) {
+  sleep_until(kAnySeq + 1, timeout_ns, [&] { return withdraw(seq); });
+}
+
+bool Board::progress() {
+  uint64_t first = head(), end = posted();
+  for (uint64_t seq = first; seq < end; ++seq) {
+    // A later epoch's batches are not taken before this one's.
+    if (post_at(seq).epoch != post_at(first).epoch) break;
+    if (ready(seq)) return true;
+  }
+  // Nothing is in flight because the next place in the ring is still taken by withdrawn work.
+  if (first != end) return false;
+  for (uint32_t g = 0; g < granules_; ++g) {
+    UnitState state = state_of(unit_at(end, g).word.load(std::memory_order_seq_cst));
+    if (state != UnitState::kIdle && state != UnitState::kDone) return false;
+  }
+  return true;
+}
+
+void Board::nudge_consumer() {
+  header_->wants.store(0, std::memory_order_relaxed);
+  header_->consumer_event.fetch_add(1, std::memory_order_seq_cst);
+  os::futex_wake(header_->consumer_event, 1 << 20, static_cast<bool>(file_));
+}
+
+uint64_t Board::typical_ticket_ns() const {
+  uint64_t least = UINT64_MAX;
+  for (uint32_t w = 0; w < workers_; ++w) {
+    uint64_t ns = places_[w].ticket_ns.load(std::memory_order_relaxed);
+    if (ns != 0) least = std::min(least, ns);
+  }
+  return least;
+}
+
+void Board::wake_workers(bool consumer_waits) {
+  bool any = false;
+  for (auto& mask : common_->sleeping) any = any || mask.load(std::memory_order_seq_cst) != 0;
+  if (!any) return;
+  uint64_t posted = header_->posted.load(std::memory_order_relaxed);
+  // An owned post has one worker that may do it.
+  for (uint64_t seq = header_->head.load(std::memory_order_relaxed); seq < posted; ++seq) {
+    Post& post = post_at(seq);
+    if (post.owner == kAnyWorker) break;
+    uint64_t word = unit_at(seq, 0).word.load(std::memory_order_relaxed);
+    if (state_of(word) == UnitState::kOpen) wake_one(post.owner);
+  }
+  uint64_t hint = header_->hint.load(std::memory_order_relaxed);
+  if (posted * granules_ <= hint) return;  // what is opened again wakes somebody by itself
+  uint64_t open = posted * granules_ - hint;
+  uint64_t each = typical_ticket_ns();
+  if (!consumer_waits) {
+    // Waking costs some 40 us: worth it for that much work, or for a quarter of the ring.
+    uint64_t worth = 40'000 / std::max<uint64_t>(each, 1);
+    if (open < std::min<uint64_t>(worth, posts_ * granules_ / 4)) return;
+  }
+  wake_some(exclusive_.load(std::memory_order_relaxed) && each < kQuickNs ? 1 : open);
+}
+
+bool Board::asleep(uint32_t worker) const {
+  uint64_t mask = common_->sleeping[worker / 64].load(std::memory_order_seq_cst);
+  return (mask >> (worker % 64) & 1) != 0;
+}
+
+bool Board::wake_one(uint32_t worker) {
+  uint64_t bit = uint64_t{1} << (worker % 64);
+  if ((common_->sleeping[worker / 64].load(std::memory_order_seq_cst) & bit) == 0) return false;
+  if ((common_->sleeping[worker / 64].fetch_and(~bit) & bit) == 0) return false;
+  places_[worker].event.fetch_add(1, std::memory_order_seq_cst);
+  os::futex_wake(places_[worker].event, 1, static_cast<bool>(file_));
+  return true;
+}
+
+void Board::wake_some(uint64_t count) {
+  const uint32_t awake = active();
+  uint32_t first = wake_first_.load(std::memory_order_relaxed);
+  if (first >= awake) first = 0;
+  for (uint32_t i = 0; i < awake && count > 0; ++i) {
+    uint32_t worker = first + i < awake ? first + i : first + i - awake;
+    if (wake_one(worker)) --count;
+  }
+}
+
+uint32_t Board::active() const { return common_->active.load(std::memory_order_seq_cst); }
+
+void Board::set_active(uint32_t count) {
+  count = std::clamp(count, 1u, workers_);
+  // First the number, then the event: who saw the old number has the old event in hand, too.
+  const uint32_t before = common_->active.exchange(count, std::memory_order_seq_cst);
+  for (uint32_t w = before; w < count; ++w) {
+    places_[w].event.fetch_add(1, std::memory_order_seq_cst);
+    os::futex_wake(places_[w].event, 1, static_cast<bool>(file_));
+  }
+}
+
+}  // namespace penstock

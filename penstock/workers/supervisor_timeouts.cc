@@ -1,0 +1,110 @@
+// The supervisor's clock: what takes too long is taken from its worker, and what cannot be done is
+// given up.
+#include <atomic>
+#include <csignal>
+#include <mutex>
+#include <thread>
+
+#include "penstock/base/clock.h"
+#include "penstock/workers/process_end.h"
+#include "penstock/workers/supervisor.h"
+
+namespace penstock {
+
+void Supervisor::too_often(void* self, const Board::Claim& claim) {
+  static_cast<Supervisor*>(self)->give_up(claim, ResultKind::kLost);
+}
+
+// The unit is ours: its worker is dead, or it was taken over.
+void Supervisor::give_up(const Board::Claim& claim, ResultKind kind) {
+  uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
+  // A row that was poisoned before was not tried, this time: so it is something else (collate, say)
+  // that takes the worker, and would for ever.
+  if (policy_.raise || (just_poisoned_.erase({claim.lane, claim.word}) == 0 &&
+                        !board_.lane(claim.lane).poison(claim, row))) {
+    claim.unit->kind = kind;
+    claim.unit->length = 0;
+    claim.unit->bytes = row;
+    board_.lane(claim.lane).finish(claim);
+  } else {
+    board_.lane(claim.lane).reopen_unit(claim, 1);
+  }
+}
+
+void Supervisor::check_timeouts(Event& event) {
+  uint64_t now = now_ns();
+  if (now < next_timeout_check_) return;
+  next_timeout_check_ = now + static_cast<uint64_t>(policy_.timeout_ns) / 16;
+  for (uint32_t l = 0; l < board_.lanes() && event.kind == Kind::kNothing; ++l) {
+    check_timeouts_of(board_.lane(l), now, event);
+  }
+}
+
+void Supervisor::check_timeouts_of(Board& lane, uint64_t now, Event& event) {
+  // Withdrawn tickets too: the ring's place is free only when their workers are.
+  for (uint64_t seq = lane.oldest(), end = lane.posted(); seq < end; ++seq) {
+    for (uint32_t g = 0; g < lane.granules(); ++g) {
+      Unit& unit = lane.unit_at(seq, g);
+      uint64_t word = unit.word.load(std::memory_order_acquire);
+      uint64_t since = unit.claimed_ns.load(std::memory_order_relaxed);
+      if (Board::state_of(word) != UnitState::kClaimed || Board::seq_of(word) != seq) continue;
+      if (since == 0) {
+        // Workers read no clock: a ticket's time begins when it is first seen here.
+        uint64_t seen = now;
+        if (unit.claimed_ns.compare_exchange_strong(since, now) && unit.word.load() != word) {
+          unit.claimed_ns.compare_exchange_strong(seen, 0);
+        }
+        continue;
+      }
+      if (now < since || now - since < static_cast<uint64_t>(policy_.timeout_ns)) continue;
+      Board::Claim claim = lane.claim_in(seq, g, word);
+      if (!lane.take_over(claim)) continue;
+      board_.consumer().timeouts.add();
+      if (policy_.processes) {
+        end_process(claim);
+      } else {
+        abandon_thread(claim);
+        event.kind = Kind::kAbandoned;
+        event.worker = claim.worker;
+        return;
+      }
+    }
+  }
+}
+
+// What the killed one still writes until it is gone must not meet its successor, or the batch that
+// gets the memory next.
+void Supervisor::end_process(const Board::Claim& claim) {
+  if (!policy_.raise) {
+    // The unit stays its own until its death is seen (reopen).
+    const uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
+    if (board_.lane(claim.lane).poison(claim, row)) just_poisoned_.insert({claim.lane, claim.word});
+  }
+  bool gone = true;
+  {
+    std::lock_guard lock(mutex_);
+    os::Fd& pidfd = processes_[claim.worker].pidfd;
+    if (pidfd) {
+      os::send_signal(pidfd.get(), SIGKILL);
+      gone = !policy_.raise || ended_within(pidfd.get(), kKillNs);
+    }
+  }
+  if (!policy_.raise) return;
+  if (!gone) claim.post->tainted.store(1, std::memory_order_relaxed);
+  give_up(claim, ResultKind::kTimeout);
+}
+
+// It may be in user code for ever, and then nothing of it is ever written: see Slot::Write.
+void Supervisor::abandon_thread(const Board::Claim& claim) {
+  while (claim.unit->writers.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+  claim.post->tainted.store(1, std::memory_order_relaxed);
+  Board& lane = board_.lane(claim.lane);
+  if (claim.seq < lane.head()) {
+    claim.unit->kind = ResultKind::kNone;
+    lane.finish(claim);
+  } else {
+    give_up(claim, ResultKind::kTimeout);
+  }
+}
+
+}  // namespace penstock

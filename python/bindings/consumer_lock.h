@@ -1,0 +1,23 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <mutex>
+
+namespace penstock::python {
+
+// Taken without the GIL, or two Python threads would wait for each other.
+class ConsumerLock {
+ public:
+  explicit ConsumerLock(std::timed_mutex& mutex) : mutex_(mutex) {
+    if (mutex_.try_lock()) return;
+    nanobind::gil_scoped_release unlocked;
+    mutex_.lock();
+  }
+  ~ConsumerLock() { mutex_.unlock(); }
+
+ private:
+  std::timed_mutex& mutex_;
+};
+
+}  // namespace penstock::python

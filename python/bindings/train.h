@@ -1,0 +1,38 @@
+#pragma once
+
+namespace nanobind {
+class list;
+class module_;
+}  // namespace nanobind
+
+namespace penstock::train {
+class Layout;
+}
+
+namespace penstock::python {
+
+// From pairs (name, lengths).
+train::Layout layout_of(nanobind::list blocks);
+
+// Slabs of weights, as penstock.train wraps them.
+void bind_train_slab(nanobind::module_& m);
+
+// Schedules, optimizers and updaters.
+void bind_train_updater(nanobind::module_& m);
+
+// What the workers of a Hogwild share, one of them, and the sum of towers' gradients.
+void bind_train_hogwild(nanobind::module_& m);
+
+// Parameters and updaters in files.
+void bind_train_files(nanobind::module_& m);
+
+// The two ends of publish and attach.
+void bind_train_publish(nanobind::module_& m);
+
+// The two ends of a parameter server.
+void bind_train_server(nanobind::module_& m);
+
+// The two ends of a channel.
+void bind_train_channel(nanobind::module_& m);
+
+}  // namespace penstock::python

@@ -1,0 +1,186 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "elements.h"
+#include "numpy_api.h"
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/row_block.h"
+#include "penstock/train/channel.h"
+#include "penstock/train/producer.h"
+#include "train.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+using train::Channel;
+using train::Items;
+using train::Producer;
+using train::ProducerCounts;
+using train::WhenFull;
+
+void look_for_signals() {
+  nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+WhenFull policy(const std::string& name) {
+  if (name == "block") return WhenFull::kBlock;
+  if (name == "drop_oldest") return WhenFull::kDropOldest;
+  if (name == "drop_newest") return WhenFull::kDropNewest;
+  throw Error(Code::kInvalidArgument, "channel",
+              "when_full is '" + name + "': give 'block', 'drop_oldest' or 'drop_newest'");
+}
+
+std::unique_ptr<Channel> make_channel(const std::string& name, uint64_t capacity,
+                                      const std::string& when_full) {
+  return std::make_unique<Channel>(name, train::ChannelOptions{.capacity = capacity,
+                                                               .when_full = policy(when_full),
+                                                               .while_waiting = look_for_signals});
+}
+
+// A batch, or a list of items where they are not alike or were asked for one by one; or None.
+nb::object get(Channel& channel, uint64_t most, int64_t timeout_ns, bool stack) {
+  Items items;
+  {
+    nb::gil_scoped_release unlocked;
+    items = channel.get(most, timeout_ns);
+  }
+  if (items.empty()) return nb::none();
+  if (stack && items.stacked()) return batch_object(items.blocks()[0]);
+  nb::list all;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const auto [block, row] = items[i];
+    all.append(row_object(items.blocks()[block], row));
+  }
+  return all;
+}
+
+nb::list counts(const Channel& channel) {
+  nb::list all;
+  for (const ProducerCounts& each : channel.stats()) {
+    nb::dict one;
+    one["pid"] = static_cast<int64_t>(each.pid);
+    one["alive"] = each.alive;
+    one["put"] = each.put;
+    one["got"] = each.got;
+    one["dropped_oldest"] = each.dropped;
+    one["dropped_newest"] = each.refused;
+    one["queued"] = each.queued;
+    all.append(one);
+  }
+  return all;
+}
+
+// A Producer, and what the last value that it put looked like.
+class ValueProducer {
+ public:
+  ValueProducer(const std::string& name, int64_t timeout_ns, bool reconnect)
+      : producer_(
+            name,
+            {.timeout_ns = timeout_ns, .reconnect = reconnect, .while_waiting = look_for_signals}) {
+  }
+
+  Producer& producer() { return producer_; }
+
+  bool put(nb::handle value, int64_t timeout_ns) {
+    const uint64_t end = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
+    // Of this thread alone, though user code that runs here may let another one in.
+    std::unique_ptr<Room> room = std::move(room_);
+    if (room == nullptr) room = std::make_unique<Room>();
+    const bool put = put_in(*room, value, end);
+    room_ = std::move(room);
+    return put;
+  }
+
+ private:
+  struct Room {
+    SpecRef spec;
+    BlockLayout layout;  // of one element, if it is fixed
+    Scratch scratch;
+    Chunk chunk{scratch};
+  };
+
+  bool put_in(Room& room, nb::handle value, uint64_t end) {
+    const SpecRef spec = spec_of(value.ptr(), room.spec);
+    if (spec != room.spec) {
+      room.spec = spec;
+      room.layout = spec->fixed() ? BlockLayout(*spec, 1) : BlockLayout();
+    }
+    room.scratch.empty();
+    if (spec->fixed()) {  // straight into the ring
+      return attempt(*spec, room.layout.bytes(), end, [&](std::byte* to) {
+        room.chunk.reset(spec, 1);
+        const RowLayout& fixed = room.layout.fixed();
+        for (size_t leaf = 0; leaf < spec->leaves().size(); ++leaf) {
+          room.chunk.bind(leaf, fixed.column(to, leaf), fixed.fields()[leaf].row_bytes);
+        }
+        put_element(value.ptr(), room.chunk, 0, room.scratch);
+      });
+    }
+    room.chunk.reset(spec, 1);
+    put_element(value.ptr(), room.chunk, 0, room.scratch);
+    const BlockLayout layout = row_layout(room.chunk, 0);
+    const bool put = attempt(*spec, layout.bytes(), end,
+                             [&](std::byte* to) { write_row(room.chunk, 0, layout, to); });
+    room.chunk.reset(spec, 1);  // keeps nothing of the value's
+    return put;
+  }
+
+  // The GIL is kept while an item is written: its arrays are the caller's, and whoever lets go of
+  // it may wait long to have it back.
+  bool attempt(const ElementSpec& spec, uint64_t bytes, uint64_t end,
+               const Producer::Write& write) {
+    for (;;) {
+      switch (producer_.try_put(spec, bytes, write)) {
+        case Producer::Attempt::kPut:
+          return true;
+        case Producer::Attempt::kRefused:
+          return false;
+        case Producer::Attempt::kNotYet: {
+          nb::gil_scoped_release unlocked;
+          producer_.wait(spec, bytes, end);
+        }
+      }
+    }
+  }
+
+  Producer producer_;
+  std::unique_ptr<Room> room_;
+};
+
+}  // namespace
+
+void bind_train_channel(nb::module_& m) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Channel>(m, "ChannelEnd", "Internal: use penstock.train.channel.")
+      .def_static("make", &make_channel, nb::arg("name"), nb::arg("capacity"), nb::arg("when_full"),
+                  Unlocked())
+      .def("get", &get, nb::arg("most"), nb::arg("timeout_ns"), nb::arg("stack"))
+      .def("counts", &counts)
+      .def("close", &Channel::close, Unlocked())
+      .def_prop_ro("capacity", &Channel::capacity)
+      .def_prop_ro("producers", &Channel::producers);
+
+  nb::class_<ValueProducer>(m, "ValueProducer", "Internal: use penstock.train.attach_channel.")
+      .def_static(
+          "attach",
+          [](const std::string& name, int64_t timeout_ns, bool reconnect) {
+            return std::make_unique<ValueProducer>(name, timeout_ns, reconnect);
+          },
+          nb::arg("name"), nb::arg("timeout_ns"), nb::arg("reconnect"), Unlocked())
+      .def("put", &ValueProducer::put, nb::arg("value"), nb::arg("timeout_ns"))
+      .def(
+          "close", [](ValueProducer& self) { self.producer().close(); }, Unlocked())
+      .def_prop_ro("lost", [](ValueProducer& self) { return self.producer().lost(); })
+      .def_prop_ro("alive", [](ValueProducer& self) { return self.producer().alive(); });
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,113 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gradient_parts.h"
+#include "penstock/train/hogwild_worker.h"
+#include "penstock/train/tower_average.h"
+#include "train.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+using train::HogwildBoard;
+using train::HogwildWorker;
+using train::NonFinite;
+using train::Optimizer;
+using train::Parameters;
+using train::Slab;
+
+bool apply_parts(HogwildWorker& worker, nb::list parts, double scale) {
+  const PartsOfList given(parts);
+  nb::gil_scoped_release unlocked;
+  return worker.apply(given.parts(), scale);
+}
+
+nb::dict counts_of(const HogwildBoard& board, size_t worker) {
+  const HogwildBoard::Counts counts = board.counts(worker);
+  nb::dict made;
+  made["steps"] = counts.steps;
+  made["begun"] = counts.begun;
+  made["applied"] = counts.applied;
+  made["non_finite"] = counts.non_finite;
+  made["skipped"] = counts.skipped;
+  made["copied"] = counts.copied;
+  made["losses"] = counts.losses;
+  made["loss_sum"] = counts.loss_sum;
+  made["recent_loss"] = counts.recent_loss;
+  nb::dict staleness;
+  for (size_t i = 0; i < counts.staleness.size(); ++i) {
+    if (counts.staleness[i] > 0)
+      staleness[nb::int_(HogwildBoard::least_of(i))] = counts.staleness[i];
+  }
+  made["staleness"] = staleness;
+  return made;
+}
+
+void bind_board(nb::module_& m) {
+  nb::class_<HogwildBoard>(m, "HogwildBoard", "Internal: use penstock.train.Hogwild.")
+      .def_static("make", &HogwildBoard::make, nb::arg("workers"), nb::arg("shared"))
+      .def_static("open", &HogwildBoard::open, nb::arg("fd"))
+      .def_prop_ro("fd", &HogwildBoard::fd)
+      .def("begin", &HogwildBoard::begin, nb::arg("steps"), nb::arg("updates"))
+      .def("take", &HogwildBoard::take)
+      .def("untake", &HogwildBoard::untake)
+      .def("stop", &HogwildBoard::stop)
+      .def_prop_ro("stopped", &HogwildBoard::stopped)
+      .def_prop_ro("updates", &HogwildBoard::updates)
+      .def("counts", &counts_of, nb::arg("worker"));
+}
+
+}  // namespace
+
+void bind_train_hogwild(nb::module_& m) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  bind_board(m);
+  nb::class_<HogwildWorker>(m, "HogwildWorker", "Internal: use penstock.train.Hogwild.")
+      .def(
+          "__init__",
+          [](HogwildWorker* made, const Slab& parameters, const Optimizer& optimizer,
+             std::vector<Slab> state, const HogwildBoard& board, size_t number, bool shares_state,
+             int non_finite) {
+            new (made) HogwildWorker(
+                Parameters(parameters), optimizer, std::move(state), board, number,
+                {.shares_state = shares_state, .non_finite = static_cast<NonFinite>(non_finite)});
+          },
+          nb::arg("parameters"), nb::arg("optimizer"), nb::arg("state"), nb::arg("board"),
+          nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"))
+      .def_prop_rw("updates", &HogwildWorker::updates, &HogwildWorker::set_updates)
+      .def("read", [](HogwildWorker& worker) { worker.read(); })
+      .def(
+          "read_into", [](HogwildWorker& worker, const Slab& slab) { worker.read(slab); },
+          nb::arg("snapshot"), Unlocked())
+      .def(
+          "apply",
+          [](HogwildWorker& worker, const Slab& gradients) { return worker.apply(gradients); },
+          nb::arg("gradients"), Unlocked())
+      .def("apply_parts", &apply_parts, nb::arg("parts"), nb::arg("scale"))
+      .def(
+          "finish_step",
+          [](HogwildWorker& worker, std::optional<double> loss, uint64_t copied) {
+            if (loss) worker.note_loss(*loss);
+            const HogwildBoard& board = worker.board();
+            if (copied > 0) board.note_copied(worker.number(), copied);
+            board.note_step(worker.number());
+          },
+          nb::arg("loss").none(), nb::arg("copied"));
+  m.def(
+      "add_towers",
+      [](const std::vector<Slab>& gradients, const std::vector<float>& weights, size_t begin,
+         size_t end) { train::add_towers(gradients, weights, begin, end); },
+      nb::arg("gradients"), nb::arg("weights"), nb::arg("begin"), nb::arg("end"), Unlocked());
+}
+
+}  // namespace penstock::python

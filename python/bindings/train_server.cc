@@ -1,0 +1,156 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gradient_parts.h"
+#include "penstock/train/server/observer.h"
+#include "penstock/train/server/parameter_client.h"
+#include "penstock/train/server/parameter_server.h"
+#include "penstock/train/server/shard_supervisor.h"
+#include "train.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+using train::NonFinite;
+using train::Optimizer;
+using train::ParameterClient;
+using train::Parameters;
+using train::ParameterServer;
+using train::ServerMode;
+using train::ShardProcesses;
+using train::Slab;
+
+// Ctrl-C ends a wait.
+void look_around() {
+  nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+// Both ways to serve are told the same.
+template <class Server>
+void make_server(Server* made, const Slab& parameters, const Optimizer& optimizer, size_t shards,
+                 const ServerMode& mode, std::vector<std::string> listen, std::string secret,
+                 bool encrypt, std::string snapshots, double snapshot_seconds) {
+  new (made) Server(Parameters(parameters), optimizer,
+                    {.shards = shards,
+                     .mode = mode,
+                     .listen = std::move(listen),
+                     .secret = std::move(secret),
+                     .encrypt = encrypt,
+                     .snapshots = std::move(snapshots),
+                     .snapshot_s = snapshot_seconds});
+}
+
+template <class Gradients>
+nb::tuple pushed(ParameterClient& client, const Gradients& gradients) {
+  ParameterClient::Pushed pushed;
+  {
+    nb::gil_scoped_release unlocked;
+    pushed = client.push(gradients);
+  }
+  return nb::make_tuple(pushed.applied, pushed.lapsed, nb::cast(pushed.versions));
+}
+
+template <class Server>
+void bind_making(nb::class_<Server>& server) {
+  server.def("__init__", &make_server<Server>, nb::arg("parameters"), nb::arg("optimizer"),
+             nb::arg("shards"), nb::arg("mode"), nb::arg("listen"), nb::arg("secret"),
+             nb::arg("encrypt"), nb::arg("snapshots"), nb::arg("snapshot_seconds"),
+             nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace
+
+void bind_train_server(nb::module_& m) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<ServerMode>(m, "ServerMode", "Internal: what penstock.train.ParameterServer is told.")
+      .def(
+          "__init__",
+          [](ServerMode* made, std::optional<uint32_t> staleness, double lease, uint32_t workers,
+             double compensation, int non_finite) {
+            new (made) ServerMode{staleness, lease, workers, compensation,
+                                  static_cast<NonFinite>(non_finite)};
+          },
+          nb::arg("staleness").none(), nb::arg("lease"), nb::arg("workers"),
+          nb::arg("compensation"), nb::arg("non_finite"));
+
+  nb::class_<ParameterServer> server(m, "ParameterServer",
+                                     "Internal: use penstock.train.ParameterServer.");
+  bind_making(server);
+  server.def_prop_ro("addresses", &ParameterServer::addresses)
+      .def("read", &ParameterServer::read, nb::arg("into"), Unlocked())
+      .def("stats", &ParameterServer::stats, Unlocked())
+      .def("close", &ParameterServer::close, Unlocked());
+
+  nb::class_<ShardProcesses> processes(m, "ShardProcesses",
+                                       "Internal: use penstock.train.ParameterServer.");
+  bind_making(processes);
+  processes.def_prop_ro("listen", &ShardProcesses::listen)
+      .def("descriptors", &ShardProcesses::descriptors)
+      .def("text", &ShardProcesses::text, nb::arg("addresses"))
+      .def("read", &ShardProcesses::read, nb::arg("into"), Unlocked())
+      .def(
+          "die_at",
+          [](const ShardProcesses& self, size_t shard, int place) {
+            self.die_at(shard, static_cast<train::DeathAt>(place));
+          },
+          nb::arg("shard"), nb::arg("place"));
+  m.def("supervise_shards", &train::supervise_shards, nb::arg("text"), nb::arg("descriptors"),
+        nb::arg("control"), Unlocked());
+
+  nb::class_<ParameterClient>(m, "ParameterClient", "Internal: use penstock.train.connect.")
+      .def(
+          "__init__",
+          [](ParameterClient* made, const std::vector<std::string>& addresses, std::string name,
+             std::string secret, bool encrypt, double retry, int encoding, double top_k) {
+            new (made)
+                ParameterClient(addresses, {.name = std::move(name),
+                                            .secret = std::move(secret),
+                                            .encrypt = encrypt,
+                                            .retry_s = retry,
+                                            .encoding = static_cast<train::Encoding>(encoding),
+                                            .top_k = top_k,
+                                            .while_waiting = look_around});
+          },
+          nb::arg("addresses"), nb::arg("name"), nb::arg("secret"), nb::arg("encrypt"),
+          nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"), Unlocked())
+      .def(
+          "slab",
+          [](const ParameterClient& client, bool shared) {
+            return Slab::make(client.layout(), shared ? Slab::Kind::kShared : Slab::Kind::kPrivate);
+          },
+          nb::arg("shared"), Unlocked())
+      .def("pull", &ParameterClient::pull, nb::arg("into"), Unlocked())
+      .def(
+          "push",
+          [](ParameterClient& client, const Slab& gradients) { return pushed(client, gradients); },
+          nb::arg("gradients"),
+          nb::sig("def push(self, gradients: Slab) -> tuple[bool, bool, list[int]]"))
+      .def(
+          "push_parts",
+          [](ParameterClient& client, const nb::list& parts) {
+            const PartsOfList given(parts);
+            return pushed(client, given.parts());
+          },
+          nb::arg("parts"),
+          nb::sig("def push_parts(self, parts: list) -> tuple[bool, bool, list[int]]"))
+      .def("stats", &ParameterClient::stats, Unlocked())
+      .def("close", &ParameterClient::close, Unlocked())
+      .def_prop_ro("name", &ParameterClient::name)
+      .def_prop_ro("shards", &ParameterClient::shards)
+      .def_prop_ro("local", &ParameterClient::local);
+
+  m.def("shard_stats", &train::shard_stats, nb::arg("address"), nb::arg("secret"),
+        nb::arg("encrypt"), nb::arg("timeout"), Unlocked(),
+        "Internal: what a shard says of itself, as JSON.");
+}
+
+}  // namespace penstock::python

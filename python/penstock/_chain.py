@@ -1,0 +1,101 @@
+"""A chain as it was made, and what the engine built of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from . import _engine
+from ._passes import Passes
+from ._recipe import Operation
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+
+class Chain:
+    """What every `Dataset` is: a call of the engine's on the Datasets in front of it.
+
+    Immutable but for its passes; any thread. Pickles, by the calls that made it.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError("a Dataset begins with its source: penstock.Dataset.range(...), ...")
+
+    _recipe: tuple[str, tuple[Any, ...]]
+    _inputs: tuple[Dataset, ...]
+    _several: bool
+    _native: Any
+    _lock: threading.Lock
+    _plan: Any  # once it was built
+    _passes: Passes
+
+    @classmethod
+    def _make(
+        cls,
+        method: str,
+        arguments: tuple[Any, ...],
+        inputs: tuple[Dataset, ...] = (),
+        native: Any = None,
+        several: bool = False,  # it takes a list of inputs, even if there is one
+    ) -> Dataset:
+        self: Any = object.__new__(cls)
+        self._recipe = (method, arguments)
+        self._inputs = inputs
+        self._several = several
+        self._lock = threading.Lock()
+        self._plan = None
+        self._passes = Passes()
+        if native is not None:
+            self._native = native
+            return self  # type: ignore[no-any-return]
+        given = [a._native if isinstance(a, Operation) else a for a in arguments]
+        if not inputs:
+            self._native = getattr(_engine.Dataset, method)(*given)
+        elif len(inputs) == 1 and not several:
+            self._native = getattr(inputs[0]._native, method)(*given)
+        else:
+            self._native = getattr(_engine.Dataset, method)([i._native for i in inputs], *given)
+        return self  # type: ignore[no-any-return]
+
+    def _then(self, method: str, *arguments: Any) -> Dataset:
+        return self._make(method, arguments, datasets(method, (self,)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        method, arguments = self._recipe
+        return self._make, (method, arguments, self._inputs, None, self._several)
+
+    def __repr__(self) -> str:
+        return " > ".join(self._titles())
+
+    def _titles(self) -> list[str]:
+        own = str(self._native.title())
+        return [title for i in self._inputs for title in i._titles()] + [own]
+
+    def _alone(self) -> Dataset:
+        """The same chain without what iterating leaves here: what a Loader may keep."""
+        method, arguments = self._recipe
+        alone = self._make(method, arguments, self._inputs, self._native, self._several)
+        alone._plan = self._built()
+        return alone
+
+    def _built(self) -> Any:
+        with self._lock:
+            if self._plan is None:
+                self._plan = self._native.build()
+            return self._plan
+
+
+def datasets(method: str, inputs: tuple[Any, ...]) -> tuple[Dataset, ...]:
+    """Return the inputs of a stage, if they are Datasets.
+
+    Raises
+    ------
+    InvalidArgument
+        One of them is something else.
+    """
+    for given in inputs:
+        if not isinstance(given, Chain):
+            raise InvalidArgument(f"{given!r} is no Dataset", method)
+    return inputs

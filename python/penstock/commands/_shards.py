@@ -1,0 +1,58 @@
+"""The process that serves for ``penstock serve``: it lives until its standard input ends.
+
+It is told what to do by a line of JSON on its standard input, answers with one on its standard
+output as soon as it serves, and when its standard input ends (also because whoever started it is
+gone) it closes in good order.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def optimizers() -> dict[str, Any]:
+    """Every formula by its name in small letters."""
+    from penstock.train import optimizers as module
+
+    names = [name for name in module.__all__ if name != "Optimizer"]
+    return {name.lower(): getattr(module, name) for name in names}
+
+
+def serve(told: dict[str, Any]) -> None:
+    from penstock import train
+
+    parameters = train.Parameters.from_file(told["weights"])
+    optimizer = optimizers()[told["optimizer"]](**told["hyper"])
+    with train.ParameterServer(
+        parameters, optimizer, secret=told["secret"] or None, **told["server"]
+    ) as server:
+        floats = sum(shard["floats"] for shard in server.stats())
+        versions = [shard["version"] for shard in server.stats()]
+        ready = {
+            "addresses": server.addresses,
+            "floats": floats,
+            "versions": versions,
+            "shards": server.pids,
+        }
+        print(json.dumps(ready), flush=True)
+        sys.stdin.read()
+    if told["save"]:
+        parameters.save(told["save"])
+
+
+def main() -> int:
+    from penstock.errors import Error
+
+    told = json.loads(sys.stdin.readline())
+    try:
+        serve(told)
+    except (Error, OSError) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

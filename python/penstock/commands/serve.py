@@ -1,0 +1,254 @@
+"""``penstock serve WEIGHTS``: a parameter server that lives until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import Failed, _secrets
+from ._shards import optimizers
+
+_CLOSING_SECONDS = 60.0
+# A process that ends so soon after it began to serve, so often in a row, is not begun again.
+_SOON_SECONDS, _SOON_TIMES = 5.0, 5
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve weights to workers that push gradients",
+        description="A parameter server: workers connect (train.connect), pull weights and push "
+        "gradients. Prints an address per shard. Ends in good order at Ctrl-C or SIGTERM.",
+    )
+    parser.add_argument("weights", metavar="WEIGHTS", help="a safetensors file: how it begins")
+    add = parser.add_argument
+    add("--optimizer", default="sgd", metavar="NAME", help="sgd, momentum, adam, adamw, ...")
+    add("--lr", type=float, help="the learning rate")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="another hyper-parameter")
+    add("--shards", type=int, default=1, metavar="N", help="pieces that take pushes side by side")
+    add("--staleness", type=int, metavar="S", help="pushes that a worker may be ahead; 0: none")
+    add("--lease", type=float, metavar="SECONDS", help="how long others wait for a silent worker")
+    add("--workers", type=int, metavar="N", help="nothing is applied before so many are there")
+    add(
+        "--listen",
+        action="append",
+        metavar="ADDRESS",
+        help="host:port (0: a free one) or unix:@name; for all shards, or once for each; without "
+        "it only processes of this user on this host can connect",
+    )
+    _secrets.add_options(parser)
+    add("--snapshot", metavar="FOLDER", help="what is kept, and where it goes on from")
+    add("--snapshot-seconds", type=float, metavar="S", help="between two snapshots (60)")
+    add("--save", metavar="FILE", help="where the weights go in the end (safetensors)")
+    add("--json", action="store_true", help="print one JSON object when it serves")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    told = _told(options)
+    failed_soon = 0
+    with _stops() as stop:
+        while True:
+            process = _Process(told)
+            try:
+                ready = process.wait_until_ready(stop)
+                if ready is None:
+                    return process.close()
+                _say(options, ready, process.pid, again="addresses" in told)
+                told["addresses"] = told["server"]["listen"] = ready["addresses"]
+                began = time.monotonic()
+                if process.wait(stop):
+                    return process.close()
+            finally:
+                process.kill()
+            how = _ending(process.code)
+            failed_soon = failed_soon + 1 if time.monotonic() - began < _SOON_SECONDS else 0
+            if not options.snapshot:
+                raise Failed(
+                    f"the process that serves {how}, and what workers pushed is gone; with "
+                    "--snapshot FOLDER it goes on from there"
+                )
+            if failed_soon == _SOON_TIMES:
+                raise Failed(f"the process that serves {how}, {failed_soon} times in a row")
+            print(
+                f"penstock: the process that serves {how}; another goes on from {options.snapshot}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _told(options: argparse.Namespace) -> dict[str, Any]:
+    """What the process that serves is told; nothing is started yet."""
+    known = optimizers()
+    if options.optimizer not in known:
+        raise Failed(f"no optimizer {options.optimizer!r}; there are {', '.join(known)}", 2)
+    if not Path(options.weights).is_file():
+        raise Failed(f"{options.weights}: no such file", 2)
+    hyper: dict[str, Any] = {} if options.lr is None else {"lr": options.lr}
+    for pair in options.set:
+        name, equals, value = pair.partition("=")
+        try:
+            hyper[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise Failed(f"--set {pair}: give NAME=NUMBER, such as --set weight_decay=0.01", 2)
+    try:
+        known[options.optimizer](**hyper)
+    except TypeError:
+        names = ", ".join(known[options.optimizer].__dataclass_fields__)
+        raise Failed(
+            f"{options.optimizer} has no such hyper-parameter; it has {names}", 2
+        ) from None
+    except Exception as error:
+        raise Failed(f"{options.optimizer}: {error}", 2) from None
+    server = {
+        "shards": options.shards,
+        "processes": True,
+        "staleness": options.staleness,
+        "lease": options.lease,
+        "workers": options.workers,
+        "listen": options.listen[0] if options.listen and len(options.listen) == 1 else None,
+        "encrypt": options.encrypt,
+        "snapshots": options.snapshot,
+        "snapshot_seconds": options.snapshot_seconds,
+    }
+    if options.listen and len(options.listen) > 1:
+        server["listen"] = options.listen
+    return {
+        "weights": options.weights,
+        "optimizer": options.optimizer,
+        "hyper": hyper,
+        "secret": _secrets.read(options.secret_file),
+        "server": {name: value for name, value in server.items() if value is not None},
+        "save": options.save,
+    }
+
+
+def _say(options: argparse.Namespace, ready: dict[str, Any], pid: int, again: bool) -> None:
+    """Print where it serves. After another start the addresses are the same as before."""
+    if options.json:
+        print(json.dumps({**ready, "pid": pid}), flush=True)
+    elif not again:
+        print(
+            f"serving {ready['floats']:,} weights with {options.optimizer}; connect to", flush=True
+        )
+        print("\n".join(ready["addresses"]), flush=True)
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with code {code}"
+
+
+class _Process:
+    """The process that serves. It ends by itself when this one is gone."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        # In a session of its own: Ctrl-C is for this process, which asks it to close.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.commands._shards"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        # Not on the command line, which everybody on this host may read.
+        with contextlib.suppress(BrokenPipeError):
+            self._in.write(json.dumps(told).encode() + b"\n")
+            self._in.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        return self._process.returncode
+
+    def wait_until_ready(self, stop: int) -> dict[str, Any] | None:
+        """What it said; None if this process is to stop."""
+        said = b""
+        while not said.endswith(b"\n"):
+            readable, _, _ = select.select([stop, self._out.fileno()], [], [])
+            if stop in readable:
+                return None
+            part = os.read(self._out.fileno(), 1 << 16)
+            if not part:
+                self._process.wait()
+                raise Failed(f"the process that serves {_ending(self.code)} before it served")
+            said += part
+        ready: dict[str, Any] = json.loads(said)
+        if "error" in ready:
+            raise Failed(ready["error"])
+        return ready
+
+    def wait(self, stop: int) -> bool:
+        """Until this process is to stop (True) or that one has ended."""
+        ended = os.pidfd_open(self._process.pid)
+        try:
+            readable, _, _ = select.select([stop, ended], [], [])
+        finally:
+            os.close(ended)
+        if stop in readable:
+            return True
+        self._process.wait()
+        # Its shards have this pipe too: they have all ended, and their addresses are free.
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        while select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not os.read(self._out.fileno(), 1 << 16):
+                break
+        return False
+
+    def close(self) -> int:
+        """Let it close in good order; return the exit code."""
+        try:
+            # It closes the pipe to that process, which is the order to close.
+            said, _ = self._process.communicate(timeout=_CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"the process that serves did not close in {_CLOSING_SECONDS} s") from None
+        for line in said.splitlines():
+            ready = json.loads(line)
+            if "error" in ready:
+                raise Failed(ready["error"])
+        if self.code != 0:
+            raise Failed(f"the process that serves {_ending(self.code)} while it closed")
+        return 0
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for end in (self._in, self._out):
+            with contextlib.suppress(BrokenPipeError):
+                end.close()
+
+
+@contextlib.contextmanager
+def _stops() -> Iterator[int]:
+    """A descriptor that is readable once this process is to stop."""
+    reads, writes = os.pipe()
+    before = {
+        number: signal.signal(number, lambda *_: os.write(writes, b"."))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield reads
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reads)
+        os.close(writes)

@@ -1,0 +1,140 @@
+"""Several consumers of one Dataset: a batch for each device, each at its own pace."""
+
+from __future__ import annotations
+
+import json
+import numbers
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from . import _engine
+from ._arguments import integer
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+
+class Feed:
+    """One consumer of several: iterating over it is its share of a pass.
+
+    It belongs to one thread at a time. As a context manager it closes when it is left: so a thread
+    that fails keeps nobody waiting. One that nobody refers to any more is closed.
+    """
+
+    def __init__(self, hub: Any, number: int) -> None:
+        self._hub = hub
+        self.number = number
+        self._finalizer = weakref.finalize(self, hub.close_one, number)
+        self._finalizer.atexit = False
+
+    def __iter__(self) -> Feed:
+        """Begin the next pass; what is left of one that was left in the middle is dropped."""
+        self._hub.begin(self.number)
+        return self
+
+    def __next__(self) -> Any:
+        return self._hub.next(self.number)
+
+    def close(self) -> None:
+        """Take nothing more: its batches are dropped, and counted, and nobody waits for it."""
+        self._finalizer()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Feeds(Sequence[Feed]):
+    """The n consumers that `Dataset.feeds` gives: batch i of a pass goes to consumer i mod n.
+
+    One engine makes the batches of all. A consumer may be ahead of the others by as many batches
+    as may wait for them (``max_queue_size``, within half of ``max_bytes``); then it waits for the
+    slowest. The next pass begins when this one is over for all.
+
+    Notes
+    -----
+    What a batch fails with is raised by its owner, and the pass is over for all: the others get
+    `Closed`, which names it. Every consumer is one thread's at a time; everything here may be
+    called from any. It is a context manager that closes.
+
+    Examples
+    --------
+    >>> def train_on(device, feed):
+    ...     with feed:
+    ...         for batch in feed:
+    ...             step(device, batch)
+    >>> with train.feeds(2, workers=8) as feeds:
+    ...     threads = [Thread(target=train_on, args=pair) for pair in zip(devices, feeds)]
+    """
+
+    def __init__(self, dataset: Dataset, n: int, patience: float | None, **options: Any) -> None:
+        from .loader import Loader
+
+        n = integer("n", n, 1, 4096)
+        if not options.pop("ordered", True):
+            raise InvalidArgument("batches are dealt out in order: no ordered=False", "feeds")
+        if patience is not None and not (isinstance(patience, numbers.Real) and patience > 0):
+            raise InvalidArgument(f"patience is {patience!r}; give seconds above 0", "feeds")
+        most = options.pop("max_bytes", None)
+        most = max(_engine.memory_limit() // 4, 1 << 20) if most is None else most
+        half = max(integer("max_bytes", most, 1) // 2, 1)
+        loader = Loader(dataset, max_bytes=half, **options)
+        queue = int(loader._settings["queue"])
+        self._loader = loader
+        self._hub = _engine.FeedsHub(loader, n, queue, half, -1.0 if patience is None else patience)
+        self._feeds = [Feed(self._hub, number) for number in range(n)]
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    @overload
+    def __getitem__(self, number: int) -> Feed: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Feed]: ...
+    def __getitem__(self, number: int | slice) -> Feed | list[Feed]:
+        return self._feeds[number]
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(self._feeds)
+
+    def state(self) -> dict[str, Any]:
+        """Return the place of all, as a small JSON-able dict.
+
+        It is the lowest batch that nobody took, and which of those behind it were taken.
+        """
+        state: dict[str, Any] = json.loads(self._hub.state())
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken, by any number of consumers and workers.
+
+        Raises
+        ------
+        InvalidArgument
+            It is of another Dataset, or no state of feeds.
+        """
+        self._hub.restore(json.dumps(state))
+
+    def stats(self) -> dict[str, Any]:
+        """Return what `Loader.stats` does, and ``feeds``: of each, ``taken`` and ``dropped``."""
+        each = [{"taken": taken, "dropped": dropped} for taken, dropped in self._hub.counts()]
+        return {**self._loader.stats(), "feeds": each}
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a page of what each worker did; see `Loader.report`."""
+        self._loader.report(path)
+
+    def close(self) -> None:
+        """End the workers, and every consumer: one that waits raises `Closed`."""
+        self._hub.close()
+
+    def __enter__(self) -> Feeds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

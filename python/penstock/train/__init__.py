@@ -1,0 +1,68 @@
+"""Training without waiting: weights that the engine holds, and what changes and reads them.
+
+>>> from penstock import train
+>>> parameters = train.Parameters({"w": (784, 10), "b": (10,)})
+>>> gradients = parameters.gradients()
+>>> updater = train.Updater(parameters, train.Adam(lr=1e-3))
+>>> for batch in feed:
+...     compute(parameters["w"], parameters["b"], batch, into=gradients)
+...     updater.apply(gradients)
+
+Whatever computes gradients, it sees NumPy arrays over the engine's memory.
+"""
+
+from __future__ import annotations
+
+from .._engine import Schedule
+from ._steps import Rows, Views
+from .channel import Channel, Producer, attach_channel, channel
+from .client import ParameterClient, connect
+from .hogwild import Hogwild, HogwildReport
+from .loop import Loop, LoopReport
+from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
+from .parameters import Parameters, Slab
+from .prediction import Predictions, evaluate, predict
+from .publish import Model, attach, publish, unpublish
+from .sequences import Stateful, StatefulBatch
+from .server import ParameterServer
+from .towers import Towers, TowersReport
+from .updater import Updater
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Channel",
+    "Hogwild",
+    "HogwildReport",
+    "Loop",
+    "LoopReport",
+    "Model",
+    "Momentum",
+    "Nesterov",
+    "Optimizer",
+    "ParameterClient",
+    "ParameterServer",
+    "Parameters",
+    "Predictions",
+    "Producer",
+    "RMSProp",
+    "Rows",
+    "Schedule",
+    "Slab",
+    "Stateful",
+    "StatefulBatch",
+    "Towers",
+    "TowersReport",
+    "Updater",
+    "Views",
+    "attach",
+    "attach_channel",
+    "channel",
+    "connect",
+    "evaluate",
+    "predict",
+    "publish",
+    "unpublish",
+]

@@ -1,0 +1,75 @@
+"""Memory in which one process leaves a batch for another.
+
+Layout: u64 count, then count pairs of u64 (offset, bytes) of buffers, then the pickle stream, whose
+length is that of the message's less the table's; buffers are behind it at multiples of 64.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import struct
+from typing import Any
+
+from .._memfile import memory_file
+from .._pickler import Pickler
+
+
+class Slot:
+    """A memory file that grows with the batches it gets, and stays mapped: one writer, one reader.
+
+    What is read are views of the slot: they are the batch until the next one is written.
+    """
+
+    def __init__(self, fd: int = -1) -> None:
+        self.fd = memory_file("penstock-batch") if fd < 0 else fd
+        self._mapping: mmap.mmap | None = None
+
+    def write(self, batch: Any) -> tuple[int, int]:
+        """Write a batch; returns what `read` needs."""
+        buffers: list[memoryview] = []
+
+        def take(buffer: pickle.PickleBuffer) -> None:
+            buffers.append(buffer.raw())
+
+        stream = io.BytesIO()
+        with Pickler(stream, take) as pickler:
+            pickler.dump(batch)
+        pickled = stream.getbuffer()
+        table = 8 + 16 * len(buffers)
+        end = table + len(pickled)
+        places = []
+        for buffer in buffers:
+            at = -(-end // 64) * 64
+            places.append((at, buffer.nbytes))
+            end = at + buffer.nbytes
+        if os.fstat(self.fd).st_size < end:
+            os.ftruncate(self.fd, -(-end * 5 // 4 // mmap.PAGESIZE) * mmap.PAGESIZE)
+        memory = self._mapped(end)
+        struct.pack_into(f"={1 + 2 * len(places)}Q", memory, 0, len(places), *sum(places, ()))
+        memory[table : table + len(pickled)] = pickled
+        for buffer, (at, size) in zip(buffers, places, strict=True):
+            memory[at : at + size] = buffer
+        return table + len(pickled), end
+
+    def read(self, stream_end: int, end: int) -> Any:
+        """Return the batch that `write` said this of."""
+        memory = self._mapped(end)
+        (count,) = struct.unpack_from("=Q", memory, 0)
+        table = struct.unpack_from(f"={2 * count}Q", memory, 8)
+        buffers = [memory[at : at + size] for at, size in zip(table[::2], table[1::2], strict=True)]
+        return pickle.loads(memory[8 + 16 * count : stream_end], buffers=buffers)
+
+    def _mapped(self, size: int) -> memoryview:
+        if self._mapping is None or len(self._mapping) < size:
+            # The old mapping goes with the last view of it.
+            self._mapping = mmap.mmap(self.fd, os.fstat(self.fd).st_size)
+        return memoryview(self._mapping)
+
+    def close(self) -> None:
+        self._mapping = None
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,210 @@
+"""Runs of several steps: one after the other, or as one jitted scan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._nests import leaves_of, mapped
+from ..errors import InvalidArgument
+from ._rows import array_of
+from ._super_batches import SuperBatch
+
+
+class Said(NamedTuple):
+    """What came of a run: steps that were finished, and what they said."""
+
+    steps: int
+    each: Callable[[], list[Any]]  # metrics of each, on the host
+    last: Callable[[], Any]  # of the last one, if there was any
+    error: Exception | None  # that ended it
+    wait: Callable[[], object]  # until they are done; they may be under way
+
+
+class Run:
+    """Makes steps, and keeps what they hand on. What `Loop.run` calls, in this order."""
+
+    state: Any = None
+
+    def begin(self) -> None:
+        """A run of the loop begins."""
+
+    def begin_pass(self) -> None:
+        """So does a pass over the feed."""
+
+    def __call__(self, batches: SuperBatch) -> Said:
+        """Make a step of each batch."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Let callbacks see, and change, what the steps made so far."""
+
+    def asks_to_stop(self) -> bool:
+        """Whether a callback left a word, other than by what it returned."""
+        return False
+
+    def end(self, whole: bool) -> None:
+        """The loop's run is over, and `whole` if by no exception."""
+
+
+def runner_for(step: Callable[..., Any], state: Any, convert: object) -> Run:
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(step, getattr(keras, "Model", ())):
+        from ._loop_keras import runner_for_model
+
+        if state is not None or convert is not None:
+            text = "a Keras model keeps its state and converts its batches; leave these out"
+            raise InvalidArgument(f"state= or convert= was given: {text}", "Loop")
+        return runner_for_model(step)
+    if hasattr(step, "train_step"):
+        text = f"a {type(step).__module__} model is none of Keras 3: give a step that trains it"
+        raise InvalidArgument(text, "Loop")
+    if not callable(step):
+        raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Loop")
+    jax = sys.modules.get("jax")
+    if jax is not None and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state)):
+        return Scan(step, state)
+    return Steps(step, state)
+
+
+class Steps(Run):
+    """One step after the other, with nothing between them but a list of what they said."""
+
+    def __init__(self, step: Callable[..., Any], state: Any) -> None:
+        self._step = step
+        self._hands_on = state is not None
+        self.state = state
+
+    def __call__(self, batches: SuperBatch) -> Said:
+        said: list[Any] = []
+        raised = None
+        step, keep = self._step, said.append
+        try:
+            if self._hands_on:
+                for batch in batches.each():
+                    self.state, metrics = pair_of(step(self.state, batch))
+                    keep(metrics)
+            else:
+                for batch in batches.each():
+                    keep(step(batch))
+        except Exception as error:
+            raised = error
+        return said_of(said, raised)
+
+
+class Scan(Run):
+    """All steps in one `jax.lax.scan`, traced and compiled once for each number of them."""
+
+    def __init__(self, step: Callable[[Any, Any], Any], state: Any, donate: bool = False) -> None:
+        import jax
+
+        def steps(state: Any, batches: Any) -> Any:
+            return jax.lax.scan(lambda carry, batch: pair_of(step(carry, batch)), state, batches)
+
+        # Donated: the memory of the state goes to the next one, and what it was is gone.
+        self._steps = jax.jit(steps, donate_argnums=0 if donate else ())
+        self._wait: Callable[[Any], object] = jax.block_until_ready
+        self._flat: Callable[..., Any] = jax.tree.flatten
+        self.state = state
+
+    def __call__(self, batches: SuperBatch) -> Said:
+        try:
+            self.state, said = self._steps(self.state, batches.stacked())
+        except Exception as error:
+            return Said(0, list, lambda: None, error, lambda: None)
+        count = batches.steps
+        wait = partial(self._wait, said if self._flat(said)[0] else self.state)
+        return Said(count, partial(self._rows, said, count), partial(self._row, said), None, wait)
+
+    def _row(self, said: Any) -> Any:
+        columns, nest = self._flat(said)
+        return nest.unflatten([_plain(np.asarray(column[-1])) for column in columns])
+
+    def _rows(self, said: Any, count: int) -> list[Any]:
+        columns, nest = self._flat(said)
+        return _put_together(nest.unflatten, [np.asarray(column) for column in columns], count)
+
+
+def said_of(said: list[Any], error: Exception | None) -> Said:
+    """What steps said that were made one by one."""
+
+    def last() -> Any:
+        return on_host(said[-1:])[0] if said else None
+
+    return Said(len(said), partial(on_host, said), last, error, last)
+
+
+def rows_of_columns(said: Any, count: int) -> list[Any]:
+    """Metrics of `count` steps from a nest of arrays that have a row for each."""
+    columns = [np.asarray(column) for column in leaves_of(said)]
+    return _put_together(_filler(said), columns, count)
+
+
+def pair_of(given: Any) -> tuple[Any, Any]:
+    if not isinstance(given, tuple) or len(given) != 2:
+        text = f"a step gave a {type(given).__name__}; with state= it gives (state, metrics)"
+        raise InvalidArgument(text, "Loop")
+    return given
+
+
+def on_host(said: list[Any]) -> list[Any]:
+    """The same metrics as NumPy's arrays and Python's numbers: one transfer for each column."""
+    if not said or all(metrics is None for metrics in said):
+        return said
+    leaves = [leaves_of(metrics) for metrics in said]
+    first = said[0]
+    kinds = [(type(leaf), getattr(leaf, "shape", None)) for leaf in leaves[0]]
+    alike = all(
+        type(metrics) is type(first)
+        and [(type(leaf), getattr(leaf, "shape", None)) for leaf in row] == kinds
+        for metrics, row in zip(said, leaves, strict=True)
+    )
+    if not alike or (isinstance(first, dict) and any(tuple(m) != tuple(first) for m in said)):
+        return [mapped(lambda leaf: _plain(_array(leaf)), metrics) for metrics in said]
+    columns = [_column(list(column)) for column in zip(*leaves, strict=True)]
+    return _put_together(_filler(first), columns, len(said))
+
+
+def _column(leaves: list[Any]) -> Any:
+    if hasattr(leaves[0], "detach"):
+        torch = sys.modules["torch"]
+        return torch.stack([leaf.detach() for leaf in leaves]).cpu().numpy()
+    return leaves if not hasattr(leaves[0], "shape") else np.stack([_array(x) for x in leaves])
+
+
+def _array(leaf: Any) -> Any:
+    return array_of(leaf) if hasattr(leaf, "shape") else leaf
+
+
+def _plain(leaf: Any) -> Any:
+    return leaf.item() if isinstance(leaf, (np.ndarray, np.generic)) and leaf.ndim == 0 else leaf
+
+
+def _put_together(fill: Callable[[Any], Any], columns: list[Any], count: int) -> list[Any]:
+    """Rows of columns as nests; numbers are Python's."""
+    plain = [
+        column.tolist() if isinstance(column, np.ndarray) and column.ndim == 1 else column
+        for column in columns
+    ]
+    if not plain:
+        return [fill(()) for _ in range(count)]
+    return [fill(row) for row in zip(*plain, strict=True)]
+
+
+def _filler(nest: Any) -> Callable[[Any], Any]:
+    """What puts leaves into such a nest; the plain ones are quick."""
+    if not isinstance(nest, (dict, list, tuple)):
+        return lambda leaves: leaves[0]
+    if type(nest) is dict and not any(isinstance(x, (dict, list, tuple)) for x in nest.values()):
+        names = tuple(nest)
+        return lambda leaves: dict(zip(names, leaves, strict=True))
+
+    def filled(leaves: Any) -> Any:
+        given = iter(leaves)
+        return mapped(lambda _: next(given), nest)
+
+    return filled

@@ -1,0 +1,103 @@
+"""Batches as rows: cut to another size, filled up, and collected again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._nests import leaves_of, mapped
+from .._ragged import Ragged
+from ..dataset import Dataset
+from ..errors import InvalidArgument
+
+
+def array_of(value: Any) -> npt.NDArray[Any]:
+    """Return a NumPy array of whatever a model gives: tensors of torch, jax and TensorFlow too."""
+    if hasattr(value, "detach"):  # a tensor of torch, perhaps one that wants gradients
+        value = value.detach().cpu()
+    return np.asarray(value)
+
+
+def count_of(batch: Any, what: str) -> int:
+    """Return how many rows all leaves of `batch` have."""
+    counts = {
+        len(leaf) if isinstance(leaf, Ragged) or np.ndim(leaf) else -1 for leaf in leaves_of(batch)
+    }
+    if len(counts) != 1 or -1 in counts:
+        said = "no rows" if counts <= {-1} else f"leaves of {sorted(counts)} rows"
+        raise InvalidArgument(f"{what} has {said}; each leaf needs one for each sample", "train")
+    return int(counts.pop())
+
+
+def rows_of(batch: Any, begin: int, end: int) -> Any:
+    return mapped(lambda leaf: leaf[begin:end], batch)
+
+
+def joined(parts: list[Any], what: str) -> Any:
+    """Return batches of one nest, one after the other, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*map(leaves_of, parts), strict=True)
+    made = iter([_joined(list(column), what) for column in columns])
+    return mapped(lambda _: next(made), parts[0])
+
+
+def kept(batch: Any) -> Any:
+    """Return a copy that lives on when the feed or the model uses its memory again."""
+    return mapped(lambda leaf: leaf[np.arange(len(leaf))], batch)
+
+
+def filled_up(batch: Any, count: int, size: int) -> Any:
+    """Return a batch of `size` rows: those of `batch`, and its last one again and again."""
+    places = np.minimum(np.arange(size), count - 1)
+    return mapped(lambda leaf: leaf[places], batch)
+
+
+def batches_of(feed: Iterable[Any], batch_size: int | None) -> Iterator[Any]:
+    """Iterate over a pass of `feed`, in batches of `batch_size` rows and a last one of the rest."""
+    if batch_size is None:
+        yield from feed
+    elif isinstance(feed, Dataset):
+        yield from feed.rebatch(batch_size)
+    else:
+        yield from _cut(feed, batch_size)
+
+
+def _cut(feed: Iterable[Any], size: int) -> Iterator[Any]:
+    waiting: list[Any] = []
+    count = 0
+    for batch in feed:
+        rows = count_of(batch, "a batch")
+        begin = 0
+        while count + rows - begin >= size:
+            end = begin + size - count
+            yield joined([*waiting, rows_of(batch, begin, end)], "batches")
+            waiting, count, begin = [], 0, end
+        if begin < rows:
+            waiting.append(rows_of(batch, begin, rows))
+            count += rows - begin
+    if waiting:
+        yield joined(waiting, "batches")
+
+
+def _joined(column: list[Any], what: str) -> Any:
+    try:
+        if isinstance(column[0], Ragged):
+            return _joined_ragged(column)
+        return np.concatenate(column)
+    except (ValueError, TypeError, AttributeError) as error:
+        shapes = sorted({str(getattr(leaf, "shape", "?")[1:]) for leaf in column})
+        text = f"{what} have rows that are not alike, of shapes {', '.join(shapes)}"
+        raise InvalidArgument(text, "train") from error
+
+
+def _joined_ragged(column: list[Ragged]) -> Ragged:
+    first = column[0]
+    lengths = np.concatenate([np.diff(leaf.offsets) for leaf in column])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    dims = None if first.dims is None else np.concatenate([leaf.dims for leaf in column])
+    values = np.concatenate([leaf.values for leaf in column])
+    return Ragged(values, offsets, first.kind, dims, first.axes)

@@ -1,0 +1,300 @@
+"""Workers that change the same weights at the same time, with no lock."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .. import _engine
+from .._arguments import integer
+from ..errors import InvalidArgument
+from ._hogwild_threads import Runner, Threads
+from ._steps import Source
+from .optimizers import Optimizer
+from .parameters import Parameters
+from .updater import _POLICIES, Updater
+
+__all__ = ["Hogwild", "HogwildReport"]
+
+
+@dataclass(frozen=True)
+class HogwildReport:
+    """What a run came to, or has come to so far.
+
+    Attributes
+    ----------
+    steps : int
+        That were finished: batches that were used.
+    updates : int
+        That were applied: steps without those whose gradient was skipped.
+    seconds : float
+        Of the run, the start of worker processes left out.
+    staleness : dict of int to int
+        How many updates of others came between a worker's read and its write, and how often: exact
+        below 32, then counted at 32, 64, 128, ... for all up to the next. Its values add up to
+        `updates`.
+    loss, recent_loss : float
+        The mean of all that steps returned; of the last hundred or so of each worker. NaN if none.
+    skipped, non_finite : int
+        Gradients that were not finite and not applied; all that were not finite.
+    copied_bytes : int
+        Of gradients that a framework could not leave in place.
+    workers : list of dict
+        ``steps`` and ``updates`` of each.
+    restarts : int
+        Worker processes that were lost and replaced.
+    torn : int
+        Updates of lost workers of which a part may have been applied. Their batches count as used.
+    """
+
+    steps: int
+    updates: int
+    seconds: float
+    staleness: dict[int, int]
+    loss: float
+    recent_loss: float
+    skipped: int
+    non_finite: int
+    copied_bytes: int
+    workers: list[dict[str, int]] = field(default_factory=list)
+    restarts: int = 0
+    torn: int = 0
+
+    @property
+    def updates_per_second(self) -> float:
+        return self.updates / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def mean_staleness(self) -> float:
+        """Where buckets are wider than one, of their least values."""
+        return sum(s * n for s, n in self.staleness.items()) / max(sum(self.staleness.values()), 1)
+
+
+class Hogwild:
+    """Trains by workers that do not wait for each other (Niu et al. 2011).
+
+    Each takes the next batch, computes a gradient from the weights as they are, and applies it at
+    once. Updates are relaxed atomic loads and stores of floats, with no lock: of two that change
+    the same number at the same time, one may be lost, and that is all.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(batch, views) -> loss``. It reads `views.weights <Views>` and leaves its gradient in
+        ``views.gradients``, or returns ``(loss, gradients)``, a dict from blocks to arrays of any
+        framework or to `Rows`: then blocks and rows that are not in it are not touched. The loss
+        may be None. Called on several threads, or in other processes.
+    parameters : Parameters
+        ``shared=True`` for processes.
+    optimizer : Optimizer or Updater
+        An updater goes on with the state that it has.
+    feed : iterable
+        A `Dataset`, a `Loader`, or anything that gives batches. Each goes to whichever worker is
+        the first to be free, and to one only. An iterator has one pass.
+    workers : int
+    kind : {"threads", "processes"}
+        Threads for steps that release the GIL most of the time: torch, JAX, NumPy with large
+        arrays. Processes for those that do not: ``step`` and ``model`` are pickled once, batches
+        travel through shared memory, and their arrays are good until the step returns.
+    model : torch.nn.Module or callable, optional
+        A module of which each worker gets a replica on the same weights as ``views.model``; thread
+        0 gets it itself. Or ``model(views)``, called once by each worker, which makes its own.
+    on_lost : {"raise", "restart"}
+        What happens when a worker process dies: `WorkerLost`, or another takes its place.
+    state : {"shared", "own"}
+        Whether workers share the optimizer's moments or have each their own, worker 0 that of
+        `updater`.
+    snapshot : bool
+        Each step sees a copy of the weights that does not change while it computes.
+    non_finite : {"raise", "skip", "count"}
+        As for `Updater`.
+
+    Attributes
+    ----------
+    updater : Updater
+        Its step and state are those of all workers after a run: save it, or apply with it.
+
+    Examples
+    --------
+    >>> def step(batch, views):
+    ...     x, y = batch
+    ...     loss = torch.nn.functional.cross_entropy(views.model(x), y)
+    ...     loss.backward()
+    ...     return loss
+    >>> parameters, _ = penstock.torch.alias(module)
+    >>> hogwild = train.Hogwild(step, parameters, train.SGD(0.1), feed, workers=2, model=module)
+    >>> report = hogwild.run(epochs=10)
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any, Any], Any],
+        parameters: Parameters,
+        optimizer: Optimizer | Updater,
+        feed: Iterable[Any],
+        *,
+        workers: int = 2,
+        kind: Literal["threads", "processes"] = "threads",
+        model: Any = None,
+        state: Literal["shared", "own"] = "shared",
+        snapshot: bool = False,
+        non_finite: Literal["raise", "skip", "count"] = "raise",
+        on_lost: Literal["raise", "restart"] = "raise",
+    ) -> None:
+        if not callable(step):
+            raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Hogwild")
+        workers = integer("workers", workers, 1, 4096)
+        for name, value, known in (
+            ("kind", kind, ("threads", "processes")),
+            ("state", state, ("shared", "own")),
+            ("non_finite", non_finite, _POLICIES),
+            ("on_lost", on_lost, ("raise", "restart")),
+        ):
+            if value not in known:
+                raise InvalidArgument(
+                    f"{name} is {value!r}; there are {', '.join(known)}", "Hogwild"
+                )
+        shared = kind == "processes"
+        self.updater = updater_for(parameters, optimizer, "Hogwild", shared=shared)
+        self._parameters = parameters
+        self._feed = feed
+        self._board = _engine.HogwildBoard.make(workers, shared)
+        given = (step, self.updater, self._board, workers, model, state == "own", snapshot)
+        policy = _POLICIES.index(non_finite)
+        self._runner: Runner
+        if shared:
+            from ._hogwild_processes import Processes
+
+            self._runner = Processes(*given, policy, on_lost)
+        else:
+            self._runner = Threads(*given, policy)
+        self._workers = workers
+
+    def run(
+        self,
+        *,
+        epochs: int | None = 1,
+        steps: int | None = None,
+        seconds: float | None = None,
+        until: Callable[[HogwildReport], Any] | None = None,
+        interval: float = 0.1,
+    ) -> HogwildReport:
+        """Train until the first of these comes true; return what came of it.
+
+        Parameters
+        ----------
+        epochs : int or None
+            Passes over the feed. None: without end.
+        steps : int, optional
+            Batches, exactly, of all workers together. No batch more is taken from the feed.
+        seconds : float, optional
+            Then steps that have begun are finished. One or two batches for each worker process may
+            have been taken and not used, also when `until` ends the run.
+        until : callable, optional
+            ``until(report)``, asked every `interval` seconds on this thread; true ends the run.
+
+        Raises
+        ------
+        Exception
+            What a step or the feed raised, with a note that says which worker's and in which step;
+            the others have ended by then. Updates that were applied stay.
+        InvalidArgument
+            A gradient that is not finite, under ``non_finite="raise"``.
+        WorkerLost
+            A worker process died, under ``on_lost="raise"``, or three times in a row before it had
+            finished a step.
+        """
+        if epochs is not None:
+            epochs = integer("epochs", epochs, 1)
+        steps = 2**63 if steps is None else integer("steps", steps, 0)
+        source = Source(self._feed, epochs)
+        self._parameters._settle()
+        self._board.begin(steps, self.updater.step)
+        before = [self._board.counts(worker) for worker in range(self._workers)]
+        try:
+            self._runner.start(source)
+            began = time.perf_counter()
+
+            def report() -> HogwildReport:
+                return self._report(before, time.perf_counter() - began)
+
+            end = math.inf if seconds is None else began + seconds
+            while True:
+                left = end - time.perf_counter()
+                wait = min(left, interval) if until is not None else left
+                if self._runner.wait(None if wait == math.inf else max(wait, 0)):
+                    break
+                if time.perf_counter() >= end or (until is not None and until(report())):
+                    break
+        finally:
+            self._board.stop()
+            self._runner.join()
+            self.updater._engine.step = self._board.updates
+        self._runner.raise_error()
+        return report()
+
+    def _report(self, before: list[dict[str, Any]], seconds: float) -> HogwildReport:
+        total: dict[str, Any] = {}
+        staleness: dict[int, int] = {}
+        each: list[dict[str, int]] = []
+        recent = 0.0
+        for worker, then in enumerate(before):
+            now = self._board.counts(worker)
+            for name in now.keys() - {"staleness", "recent_loss"}:
+                total[name] = total.get(name, 0) + now[name] - then[name]
+            for least, count in now["staleness"].items():
+                more = count - then["staleness"].get(least, 0)
+                if more:
+                    staleness[least] = staleness.get(least, 0) + more
+            each.append(
+                {
+                    "steps": now["steps"] - then["steps"],
+                    "updates": now["applied"] - then["applied"],
+                }
+            )
+            recent += (now["losses"] - then["losses"]) * now["recent_loss"]
+        return HogwildReport(
+            steps=total["steps"],
+            updates=total["applied"],
+            seconds=seconds,
+            staleness=dict(sorted(staleness.items())),
+            loss=total["loss_sum"] / total["losses"] if total["losses"] else math.nan,
+            recent_loss=recent / total["losses"] if total["losses"] else math.nan,
+            skipped=total["skipped"],
+            non_finite=total["non_finite"],
+            copied_bytes=total["copied"],
+            workers=each,
+            restarts=self._runner.restarts,
+            torn=self._runner.torn,
+        )
+
+
+def updater_for(
+    parameters: Parameters,
+    optimizer: Optimizer | Updater,
+    operation: str,
+    *,
+    shared: bool = False,
+) -> Updater:
+    """Take an updater, or make one; processes need parameters and a state that they can share."""
+    if not isinstance(parameters, Parameters):
+        raise InvalidArgument(
+            f"parameters is a {type(parameters).__name__}; give train.Parameters", operation
+        )
+    if shared and not parameters.shared:
+        raise InvalidArgument(
+            "processes need parameters that they can share: train.Parameters(..., shared=True)",
+            operation,
+        )
+    if not isinstance(optimizer, Updater):
+        return Updater(parameters, optimizer, shared=shared)
+    if optimizer.parameters._slab is not parameters._slab:
+        raise InvalidArgument("this updater is that of other parameters", operation)
+    if shared and not all(slab.shared for slab in optimizer.slabs):
+        raise InvalidArgument(
+            "processes need a state that they can share: train.Updater(..., shared=True)", operation
+        )
+    return optimizer

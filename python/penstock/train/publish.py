@@ -1,0 +1,212 @@
+"""Weights that one process publishes under a name and others of this user read, in place."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .. import _engine
+from ..errors import InvalidArgument, NotFound
+from ._values import Array, shape_of
+from .parameters import Parameters, Slab
+
+__all__ = ["Model", "attach", "publish", "unpublish"]
+
+_publishers: dict[str, _engine.Publisher] = {}
+_lock = threading.Lock()
+
+
+def _forget() -> None:
+    # A child's: names and readers remain its parent's.
+    global _lock
+    _lock = threading.Lock()
+    _publishers.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def publish(name: str, parameters: Parameters) -> int:
+    """Let every process of this user that attaches to a name see these weights from now on.
+
+    One copy in memory; never waits for a reader, whatever readers do. The first call takes the
+    name, which is this process's until `unpublish` or its end, however it ends. A name needs no
+    file and leaves none.
+
+    Parameters
+    ----------
+    name : str
+        At most 64 bytes. Processes see each other's names within a network namespace (a container
+        has its own, unless told otherwise).
+    parameters : Parameters
+        Nobody should write to them meanwhile: what is written all the same may be in this version
+        or in the next.
+
+    Returns
+    -------
+    int
+        The version: ``parameters.version``, or one more than the last where that is not larger.
+
+    Raises
+    ------
+    InvalidArgument
+        Another process serves the name (it says which); the blocks are not those that were
+        published before.
+    OutOfMemory
+        Readers hold so many versions (63 at most) that there is no room for one more; it says
+        which processes do.
+
+    Notes
+    -----
+    Any thread. A forked child publishes under other names, or none: this one is its parent's.
+    """
+    if not isinstance(parameters, Parameters):
+        raise InvalidArgument(
+            f"parameters is a {type(parameters).__name__}; give train.Parameters", "publish"
+        )
+    with _lock:
+        publisher = _publishers.get(name)
+        if publisher is None:
+            publisher = _publishers[name] = _engine.Publisher(name, parameters._slab)
+    return publisher.publish(parameters._slab)
+
+
+def unpublish(name: str) -> None:
+    """Give a name up. Readers keep the last version, and go on with who publishes it next.
+
+    Raises
+    ------
+    NotFound
+        This process publishes no such name.
+    """
+    with _lock:
+        publisher = _publishers.pop(name, None)
+    if publisher is None:
+        raise NotFound(f"this process publishes nothing under {name!r}", "unpublish")
+
+
+class Model:
+    """Weights that another process publishes. `attach` makes one.
+
+    Reading waits for nobody, and nobody waits for a reader. When the learner dies, reads go on
+    with its last version (`alive` is False), and with the next learner's first as soon as there is
+    one. While a learner with other blocks has the name, they raise `InvalidArgument`.
+
+    Any thread, and a forked child, which attaches anew in its first call. A context manager that
+    closes it.
+    """
+
+    def __init__(self, name: str, model: _engine.ReadModel) -> None:
+        self._name = name
+        self._model = model
+
+    def read(self, max_lag: int = 0) -> AbstractContextManager[tuple[int, dict[str, Array]]]:
+        """Hold the newest version: ``with model.read() as (version, weights)``.
+
+        ``weights`` is a dict of read-only NumPy arrays over the shared memory, float32, in the
+        order in which the learner named them. It is emptied on leaving; an array that was taken out
+        of it stays valid, and holds its version, for as long as it is kept. Each version that is
+        held costs the learner the memory of one.
+
+        Parameters
+        ----------
+        max_lag : int
+            Hand out the version of the last read with a ``max_lag`` again while it is at most so
+            many versions behind: for who copies weights elsewhere, and need not for each.
+
+        Raises
+        ------
+        Closed, InvalidArgument
+            The model was closed; what has the name now is another schema, or no learner.
+        """
+        return self._model.read(max_lag)
+
+    def wait(self, version: int, timeout: float | None = None) -> bool:
+        """Sleep until there is this version or a later one; False after ``timeout`` seconds.
+
+        A new learner that counts from the start has lower versions, and is waited for until it gets
+        there. Raises as `read` does.
+        """
+        return self._model.wait(version, _nanoseconds(timeout))
+
+    @property
+    def name(self) -> str:
+        """What it is published as."""
+        return self._name
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._model.version
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a learner now."""
+        return self._model.alive
+
+    def close(self) -> None:
+        """End all waits; calls after this raise `Closed`. Arrays that are held stay valid."""
+        self._model.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.train.Model {self._name!r}>"
+
+
+def attach(
+    name: str, like: Slab | Mapping[str, Any] | None = None, timeout: float | None = 60.0
+) -> Model:
+    """Read what a process of this user publishes, or is going to publish, under a name.
+
+    Waits for the first version. Processes need nothing in common but the user.
+
+    Parameters
+    ----------
+    name : str
+        As it was given to `publish`.
+    like : Parameters, or a dict from names to shapes, optional
+        What the weights must look like; without it, whatever the learner has.
+    timeout : float, optional
+        Seconds to wait for the first version; None for ever, 0 for one look.
+
+    Raises
+    ------
+    Timeout
+        Nobody publishes the name; or its learner has not published yet, or does not answer.
+    InvalidArgument
+        Blocks other than ``like`` (it names the first that differs); who has the name is no
+        learner, or another user's process.
+    OutOfMemory
+        The learner has 1,024 readers already; or there is no address space.
+
+    Examples
+    --------
+    >>> model = train.attach("actor")
+    >>> with model.read() as (version, weights):
+    ...     action = act(weights["w"], weights["b"], observation)
+    """
+    expected: Any = None
+    if isinstance(like, Slab):
+        expected = like._slab
+    elif like is not None:
+        expected = [(block, _lengths(block, value)) for block, value in like.items()]
+    return Model(name, _engine.ReadModel.attach(name, expected, _nanoseconds(timeout)))
+
+
+def _lengths(name: str, value: Any) -> list[int]:
+    shape = shape_of(name, value)
+    return list(value.shape) if shape is None else shape
+
+
+def _nanoseconds(seconds: float | None) -> int:
+    if seconds is None:
+        return -1
+    return int(min(max(seconds, 0.0), 1e9) * 1e9)

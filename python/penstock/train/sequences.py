@@ -1,0 +1,136 @@
+"""Sequences laid out for recurrent models that keep their state from batch to batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .._nests import leaves_of, mapped
+from ..errors import InvalidArgument
+from ._rows import count_of
+
+__all__ = ["Stateful", "StatefulBatch"]
+
+
+class StatefulBatch(NamedTuple):
+    """`window` steps of `batch_size` sequences side by side.
+
+    Attributes
+    ----------
+    x
+        The nest of a sequence, of arrays of shape (batch_size, window, ...). What lies behind a
+        sequence's end, and lanes that have none, is zero.
+    reset : ndarray of bool, (batch_size,)
+        The lanes in which a sequence begins: their state begins anew.
+    steps : ndarray of int64, (batch_size,)
+        How many of the window's steps are the sequence's.
+    mask : ndarray of bool, (batch_size, window)
+        The same, step by step.
+    sequence : ndarray of int64, (batch_size,)
+        Which sequence of the feed each lane holds; -1: none.
+    """
+
+    x: Any
+    reset: npt.NDArray[np.bool_]
+    steps: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.bool_]
+    sequence: npt.NDArray[np.int64]
+
+
+class Stateful:
+    """Lay sequences out so that row i of a batch goes on where row i of the batch before ended.
+
+    Each lane takes the next sequence of the feed, gives `window` steps of it to each batch, and
+    takes another when it is at the end: sequences begin at a batch's first step. The last steps of
+    a sequence may fill part of a window only. A batch ends the pass when no lane has anything left.
+
+    Parameters
+    ----------
+    sequences : iterable
+        Of nests of arrays of shape (steps, ...), which may differ in the number of steps; at least
+        one step each.
+    batch_size : int
+        Lanes.
+    window : int
+        Steps of a batch.
+
+    Raises
+    ------
+    InvalidArgument
+        When iterating: a sequence without steps, of other fields, dtypes or shapes than the first,
+        or whose leaves differ in length; the text says which.
+
+    Notes
+    -----
+    Iterating twice iterates twice over `sequences`. At most `batch_size` sequences are held.
+
+    Examples
+    --------
+    >>> for batch in train.Stateful(melodies, batch_size=32, window=64):
+    ...     state[batch.reset] = 0
+    ...     loss, state = step(batch.x, state, batch.mask)
+    """
+
+    def __init__(self, sequences: Iterable[Any], *, batch_size: int, window: int) -> None:
+        for name, value in (("batch_size", batch_size), ("window", window)):
+            if not isinstance(value, int) or value < 1:
+                raise InvalidArgument(f"{name}={value!r}; a number of 1 or more", "Stateful")
+        self._sequences = sequences
+        self._lanes = batch_size
+        self._window = window
+
+    def __iter__(self) -> Iterator[StatefulBatch]:
+        waiting = enumerate(self._sequences)
+        held: list[tuple[int, Any, int] | None] = [None] * self._lanes  # number, nest, next step
+        like: Any = None
+        while True:
+            reset = np.zeros(self._lanes, np.bool_)
+            for lane in range(self._lanes):
+                if held[lane] is None and (taken := next(waiting, None)) is not None:
+                    number, sequence = taken
+                    sequence = mapped(np.array, sequence)  # the feed may use its memory again
+                    _check(number, sequence, like)
+                    like = sequence if like is None else like
+                    held[lane] = (number, sequence, 0)
+                    reset[lane] = True
+            if all(lane is None for lane in held):
+                return
+            yield self._batch(held, reset, like)
+
+    def _batch(
+        self, held: list[tuple[int, Any, int] | None], reset: npt.NDArray[np.bool_], like: Any
+    ) -> StatefulBatch:
+        def room(leaf: Any) -> Any:
+            return np.zeros((self._lanes, self._window, *leaf.shape[1:]), leaf.dtype)
+
+        x = mapped(room, like)
+        steps = np.zeros(self._lanes, np.int64)
+        numbers = np.full(self._lanes, -1, np.int64)
+        for lane, holds in enumerate(held):
+            if holds is None:
+                continue
+            number, sequence, at = holds
+            length = len(leaves_of(sequence)[0])
+            end = min(at + self._window, length)
+            for to, leaf in zip(leaves_of(x), leaves_of(sequence), strict=True):
+                to[lane, : end - at] = leaf[at:end]
+            steps[lane] = end - at
+            numbers[lane] = number
+            held[lane] = None if end == length else (number, sequence, end)
+        mask = np.arange(self._window) < steps[:, None]
+        return StatefulBatch(x, reset, steps, mask, numbers)
+
+
+def _check(number: int, sequence: Any, like: Any) -> None:
+    if count_of(sequence, f"sequence {number}") == 0:
+        raise InvalidArgument(f"sequence {number} has no steps", "Stateful")
+    if like is None:
+        return
+    ours, theirs = leaves_of(sequence), leaves_of(like)
+    told = [[(leaf.dtype, leaf.shape[1:]) for leaf in leaves] for leaves in (ours, theirs)]
+    if told[0] != told[1]:
+        text = f"sequence {number} has steps of {told[0]}, the first had {told[1]}"
+        raise InvalidArgument(text, "Stateful")

@@ -1,0 +1,209 @@
+"""A parameter server: workers (`client`) push gradients and pull weights, and wait for nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from .. import _engine
+from ..errors import InvalidArgument
+from ._shard_processes import ShardProcesses
+from .optimizers import Optimizer
+from .parameters import Parameters, Slab
+
+__all__ = ["ParameterServer"]
+
+_PATIENCE = 10.0
+_POLICIES = ("raise", "skip", "count")
+
+
+class ParameterServer:
+    """Weights and an optimizer that workers share, spread over shards.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        What the weights begin with. They live in the shards from then on: `pull` copies them back,
+        and so does `close`.
+    optimizer : Optimizer
+    shards : int
+        Contiguous pieces of equal size that take pushes side by side.
+    staleness : int, optional
+        How many pushes a worker may be ahead of the slowest; one that would be further waits. 0:
+        synchronous, the gradients of all workers are averaged (in the order of their names, so that
+        runs repeat bit for bit) and applied as one. None: nobody waits for anybody.
+    lease : float
+        Seconds that others wait for a worker that says nothing. If it comes back after that, its
+        first gradient is dropped, and it is told so (`ParameterClient.push` returns False).
+    workers : int
+        Nothing is applied before so many have connected.
+    delay_compensation : float
+        Lambda of DC-ASGD (Zheng et al. 2017): what a gradient would be at today's weights is
+        estimated from those that it was computed from. 0: off.
+    non_finite : {"raise", "skip", "count"}
+        What becomes of a gradient with a NaN or an infinity in it; as of `Updater`. "raise" raises
+        in the worker.
+    listen : str or list of str, optional
+        Where the shards listen: ``"tcp://0.0.0.0:7000"`` (the shards' ports follow one another; 0:
+        free ones), or an address for each. Without it, under names that only processes of this user
+        on this host find.
+    secret : str, optional
+        What workers have to know, at least 16 bytes: for addresses that other hosts can reach.
+    encrypt : bool
+        Whether what goes over TCP is encrypted and cannot be changed on its way; takes a secret. A
+        worker that does not say so too is refused. What goes through memory or a Unix socket stays
+        on this host, between processes of this user, and is left as it is.
+    processes : bool
+        Whether shards are processes of their own instead of threads of this one. One that is killed
+        is started again at once, with every push that it had acknowledged and
+        none twice; weights and state take twice the memory for that.
+    snapshots : str or path, optional
+        A folder in which every shard keeps a file of its own, with weights, the optimizer's state
+        and which pushes it knows. A server that finds such files goes on from them, and its workers
+        with it, if it listens at the same addresses.
+    snapshot_seconds : float
+        Between two snapshots; one more is made by `close`.
+
+    Raises
+    ------
+    InvalidArgument, OutOfMemory, System
+
+    Examples
+    --------
+    >>> server = train.ParameterServer(parameters, train.Adam(1e-3), shards=2)
+    >>> client = train.connect(server.addresses)  # in any process
+
+    Notes
+    -----
+    Any thread. A forked child does not serve. A context manager that closes it.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        optimizer: Optimizer,
+        *,
+        shards: int = 1,
+        staleness: int | None = None,
+        lease: float = 30.0,
+        workers: int = 0,
+        delay_compensation: float = 0.0,
+        non_finite: Literal["raise", "skip", "count"] = "raise",
+        listen: str | Sequence[str] | None = None,
+        secret: str | None = None,
+        encrypt: bool = False,
+        processes: bool = False,
+        snapshots: str | os.PathLike[str] | None = None,
+        snapshot_seconds: float = 60.0,
+    ) -> None:
+        if not isinstance(parameters, Parameters):
+            raise _wrong("parameters", parameters, "train.Parameters")
+        if not isinstance(optimizer, Optimizer):
+            raise _wrong("optimizer", optimizer, "one such as train.Adam(1e-3)")
+        if non_finite not in _POLICIES:
+            raise InvalidArgument(
+                f"non_finite is {non_finite!r}; there are {', '.join(_POLICIES)}", "ParameterServer"
+            )
+        for name, count in (("shards", shards), ("staleness", staleness), ("workers", workers)):
+            if count is not None and not 0 <= count < 2**32:
+                raise InvalidArgument(f"{name} is {count}", "ParameterServer")
+        parameters._settle()
+        self._parameters = parameters
+        mode = _engine.ServerMode(
+            staleness, lease, workers, delay_compensation, _POLICIES.index(non_finite)
+        )
+        where = [] if listen is None else [listen] if isinstance(listen, str) else list(listen)
+        folder = "" if snapshots is None else os.fspath(snapshots)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        made = (parameters._slab, optimizer._built, shards, mode, where, secret or "", encrypt)
+        self._closed = False
+        self._line = (secret or "", encrypt)
+        self._threads: _engine.ParameterServer | None = None
+        self._processes: ShardProcesses | None = None
+        if processes:
+            self._plan = _engine.ShardProcesses(*made, folder, snapshot_seconds)
+            self._processes = ShardProcesses(self._plan)
+        else:
+            self._threads = _engine.ParameterServer(*made, folder, snapshot_seconds)
+
+    @property
+    def addresses(self) -> list[str]:
+        """One for each shard: what `connect` takes."""
+        if self._processes is not None:
+            return list(self._processes.addresses)
+        assert self._threads is not None
+        return self._threads.addresses
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the shards, if they have some."""
+        return [] if self._processes is None else self._processes.pids
+
+    @property
+    def restarts(self) -> int:
+        """How often a shard's process was started again."""
+        return 0 if self._processes is None else self._processes.restarts
+
+    @property
+    def parameters(self) -> Parameters:
+        """As they were at the last `pull`."""
+        return self._parameters
+
+    def pull(self, into: Slab | None = None) -> list[int]:
+        """Copy the weights into a slab, or into `parameters`; return each shard's version."""
+        target = self._parameters if into is None else into
+        versions = (self._threads or self._plan).read(target._slab)
+        if isinstance(target, Parameters):
+            target.version = min(versions)
+        return versions
+
+    def stats(self) -> list[dict[str, Any]]:
+        """Say what each shard did, and who works on it.
+
+        Per shard: ``version``, counts since it began (``seconds``) of ``pushes``, ``pulls``,
+        ``repeated``, ``lapsed``, ``bytes_in``, ``bytes_out``; ``staleness`` (item i counts pushes
+        that came ``2**(i-1)`` to ``2**i - 1`` versions after the weights they were computed from);
+        ``workers``, each with its last ``sequence`` and seconds left of its lease.
+
+        Raises
+        ------
+        NotFound, Closed, Timeout
+            A shard that is a process is being started again.
+        """
+        if self._threads is not None:
+            said: list[dict[str, Any]] = json.loads(self._threads.stats())
+            return said
+        return [
+            json.loads(_engine.shard_stats(address, *self._line, _PATIENCE))
+            for address in self.addresses
+        ]
+
+    def close(self) -> None:
+        """End all connections, and copy the weights into `parameters`. Any number of times."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._processes is not None:
+            self._processes.close()
+        else:
+            assert self._threads is not None
+            self._threads.close()
+        self.pull()
+
+    def __del__(self) -> None:
+        processes = getattr(self, "_processes", None)
+        if processes is not None:
+            processes.close()
+
+    def __enter__(self) -> ParameterServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _wrong(name: str, value: Any, wanted: str) -> InvalidArgument:
+    return InvalidArgument(f"{name} is a {type(value).__name__}; give {wanted}", "ParameterServer")

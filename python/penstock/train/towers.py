@@ -1,0 +1,201 @@
+"""Several batches at a time, one update from the mean of their gradients."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from .._arguments import integer
+from .._notes import add_note
+from ..errors import InvalidArgument
+from ._devices import stage_for
+from ._rounds import NONE, Rounds
+from ._rows import count_of
+from ._steps import views_of
+from ._tower_run import Run, TowersReport
+from .hogwild import updater_for
+from .optimizers import Optimizer
+from .parameters import Parameters
+from .updater import Updater
+
+__all__ = ["Towers", "TowersReport"]
+
+
+class Towers:
+    """Trains by rounds: each tower computes a gradient from its own batch, their mean is applied.
+
+    In round r tower t has batch ``r * towers + t`` of the feed. Gradients are added up as a tree
+    over tower numbers, so that the result is the same, bit for bit, however long each takes; it is
+    that of one large batch but for the rounding of sums. All towers see the same weights in a
+    round, and new ones in the next. While they compute, the next batches are taken and staged.
+
+    The last round of a pass may have fewer batches than there are towers: those without one have
+    no part in it. No batch is left out, and no round has batches of two passes.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(batch, views) -> loss``, as for `Hogwild`: it leaves the gradient of the mean over
+        its batch in ``views.gradients``, or returns ``(loss, gradients)`` with all blocks, or with
+        `Rows` of some. Called on one thread per tower.
+    parameters : Parameters
+    optimizer : Optimizer or Updater
+    feed : iterable
+        A `Dataset`, a `Loader`, or anything that gives batches.
+    towers : int
+    devices : sequence, optional
+        One for each tower, torch's or JAX's: where its batches are put, and ``views.device``.
+    deal : {"batches", "parts", "feeds"}
+        Who gets which batch. batches: in turns, as above. parts: each element of the feed is a
+        tuple of one batch for each tower, as of ``dataset.split_batch(towers)``. feeds: `feed` is
+        a list of one for each tower, such as ``[dataset.shard(t, towers) for t in ...]``; what
+        ``dataset.feeds(towers)`` gives is known to be that.
+    model : torch.nn.Module or callable, optional
+        As for `Hogwild`.
+    weigh : "rows" or callable
+        How much a batch counts for in the mean: as many rows as it has, or ``weigh(batch)``.
+    stage : callable, optional
+        ``stage(batch, device)`` is called while the step before runs; what it returns is the batch.
+    non_finite : {"raise", "skip", "count"}
+        As for `Updater`.
+
+    Attributes
+    ----------
+    updater : Updater
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any, Any], Any],
+        parameters: Parameters,
+        optimizer: Optimizer | Updater,
+        feed: Iterable[Any],
+        *,
+        towers: int | None = None,
+        devices: Sequence[Any] | None = None,
+        deal: Literal["batches", "parts", "feeds"] = "batches",
+        model: Any = None,
+        weigh: Literal["rows"] | Callable[[Any], float] = "rows",
+        stage: Callable[[Any, Any], Any] | None = None,
+        non_finite: Literal["raise", "skip", "count"] = "raise",
+    ) -> None:
+        if not callable(step):
+            raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Towers")
+        if towers is None:
+            towers = 2 if devices is None else len(devices)
+        towers = integer("towers", towers, 1, 1024)
+        if devices is not None and len(devices) != towers:
+            raise InvalidArgument(f"{len(devices)} devices for {towers} towers", "Towers")
+        if weigh != "rows" and not callable(weigh):
+            raise InvalidArgument(f"weigh is {weigh!r}; give 'rows' or a function", "Towers")
+        if deal not in ("batches", "parts", "feeds"):
+            raise InvalidArgument(f"deal is {deal!r}; there are batches, parts, feeds", "Towers")
+        if isinstance(optimizer, Updater):
+            self.updater = updater_for(parameters, optimizer, "Towers")
+        else:
+            self.updater = Updater(parameters, optimizer, non_finite=non_finite)
+        self._step = step
+        self._feeds = Rounds(feed, towers, deal)
+        self._weigh = _rows_of if weigh == "rows" else weigh
+        self._views = []
+        self._stages = []
+        for number in range(towers):
+            views = views_of(number, parameters, parameters, model, replicate=number > 0)
+            views.device = None if devices is None else devices[number]
+            self._views.append(views)
+            if stage is None:
+                self._stages.append(stage_for(views.device))
+            else:
+                self._stages.append(partial(_staged, stage, views.device))
+
+    def run(
+        self,
+        *,
+        epochs: int | None = 1,
+        steps: int | None = None,
+        seconds: float | None = None,
+        until: Callable[[TowersReport], Any] | None = None,
+    ) -> TowersReport:
+        """Train until the first of these comes true; return what came of it.
+
+        Parameters
+        ----------
+        epochs : int or None
+            Passes over the feed. None: without end.
+        steps : int, optional
+            Rounds.
+        seconds : float, optional
+            The round that has begun is finished.
+        until : callable, optional
+            ``until(report)``, asked after each round on this thread; true ends the run.
+
+        Raises
+        ------
+        Exception
+            What a step or the feed raised, of several towers that of the first, with a note that
+            says which tower's and in which round. Nothing of that round was applied.
+        """
+        epochs = None if epochs is None else integer("epochs", epochs, 1)
+        most = math.inf if steps is None else integer("steps", steps, 0)
+        with Run(self._step, self._views, self.updater) as run:
+            began = time.perf_counter()
+            end = math.inf if seconds is None else began + seconds
+            rounds = self._rounds(epochs) if most > 0 else iter(())
+            batches, raised = _following(rounds)
+            while batches is not None:
+                weights = self._weights(batches)
+                run.begin([batch for batch, _ in batches])
+                batches, raised = (None, None) if run.rounds + 1 >= most else _following(rounds)
+                run.finish(weights)
+                if time.perf_counter() >= end:
+                    break
+                if until is not None and until(run.report(time.perf_counter() - began)):
+                    break
+            if raised is not None:
+                raise raised
+            return run.report(time.perf_counter() - began)
+
+    def _rounds(self, epochs: int | None) -> Iterator[list[tuple[Any, float]]]:
+        """Batches of each round, staged, with their weights; None where a tower has none."""
+        for batches in self._feeds.rounds(epochs):
+            made = []
+            for tower, batch in enumerate(batches):
+                if batch is NONE:
+                    made.append((NONE, 0.0))
+                    continue
+                weight = float(self._weigh(batch))
+                if not (math.isfinite(weight) and weight >= 0):
+                    raise InvalidArgument(f"the weight of a batch is {weight}", "Towers")
+                made.append((self._stages[tower](batch), weight))
+            yield made
+
+    def _weights(self, batches: list[tuple[Any, float]]) -> list[float]:
+        weights = [weight for _, weight in batches]
+        if max(weights) == 0:
+            raise InvalidArgument("all batches of a round have weight 0", "Towers")
+        return weights
+
+
+def _staged(stage: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
+    return stage(batch, device)
+
+
+def _following(rounds: Iterator[Any]) -> tuple[Any, Exception | None]:
+    """The next round, and what the feed raised: the round before it is still to be finished."""
+    try:
+        return next(rounds, None), None
+    except Exception as error:
+        add_note(error, "in the feed of Towers")
+        return None, error
+
+
+def _rows_of(batch: Any) -> float:
+    try:
+        return float(count_of(batch, "a batch"))
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"{error}, or say what it counts for: weigh=lambda batch: 1", "Towers"
+        ) from None

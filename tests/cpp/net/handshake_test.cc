@@ -1,0 +1,228 @@
+#include "penstock/net/handshake.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "tests/cpp/net/line.h"
+
+namespace penstock::net {
+namespace {
+
+using testing::kSecret;
+
+using Side = Handshake::Side;
+using Bytes = std::vector<std::byte>;
+
+// What one end has come to.
+enum class End { kUnderWay, kComplete, kRefused, kInvalidArgument, kDataLoss };
+
+struct Party {
+  Party(Side side, const std::string& secret, bool encrypt = false)
+      : handshake(side, secret, encrypt, side == Side::kServer ? "client" : "server") {}
+
+  // Takes bytes as they come, all of those that it wants at once or one by one.
+  void take(std::span<const std::byte> bytes, bool one_by_one = false) {
+    while (!bytes.empty() && end() == End::kUnderWay) {
+      const auto into = handshake.incoming();
+      if (into.empty()) return;
+      const size_t count = one_by_one ? 1 : std::min(bytes.size(), into.size());
+      std::ranges::copy(bytes.first(count), into.begin());
+      try {
+        handshake.received(count);
+      } catch (const Error& error) {
+        failed = error.code() == Code::kDataLoss ? End::kDataLoss : End::kInvalidArgument;
+        EXPECT_TRUE(error.code() == Code::kDataLoss || error.code() == Code::kInvalidArgument);
+        text = error.what();
+      }
+      bytes = bytes.subspan(count);
+    }
+  }
+
+  Bytes say() {
+    const auto out = handshake.outgoing();
+    Bytes said(out.begin(), out.end());
+    handshake.sent(said.size());
+    return said;
+  }
+
+  End end() const {
+    if (failed != End::kUnderWay) return failed;
+    if (handshake.complete()) return End::kComplete;
+    return handshake.refused() ? End::kRefused : End::kUnderWay;
+  }
+
+  Handshake handshake;
+  End failed = End::kUnderWay;
+  std::string text;
+};
+
+// Both until neither has anything to say. `change` sees each message, the first one's number is 0.
+using Tampering = std::function<void(int, Bytes&)>;
+void talk(Party& server, Party& client, const Tampering& change = {}, bool one_by_one = false) {
+  int number = 0;
+  for (Party* from = &server;; from = from == &server ? &client : &server) {
+    if (from->failed != End::kUnderWay) return;
+    Bytes said = from->say();
+    if (said.empty()) return;
+    if (change) change(number, said);
+    ++number;
+    (from == &server ? client : server).take(said, one_by_one);
+  }
+}
+
+TEST(Handshake, the_same_secret_at_both_ends_completes) {
+  for (const bool encrypt : {false, true}) {
+    for (const bool one_by_one : {false, true}) {
+      Party server(Side::kServer, kSecret, encrypt), client(Side::kClient, kSecret, encrypt);
+      talk(server, client, {}, one_by_one);
+      EXPECT_EQ(server.end(), End::kComplete);
+      EXPECT_EQ(client.end(), End::kComplete);
+      auto a = server.handshake.take_cipher(), b = client.handshake.take_cipher();
+      ASSERT_EQ(a != nullptr, encrypt);
+      if (!encrypt) continue;
+      const Bytes plain(100, std::byte{7});
+      Bytes sealed(plain.size() + Cipher::kOverhead), opened(plain.size());
+      for (auto [from, to] : {std::pair(a.get(), b.get()), std::pair(b.get(), a.get())}) {
+        from->seal(plain, sealed);
+        EXPECT_TRUE(to->open(sealed, opened));
+        EXPECT_EQ(opened, plain);
+        EXPECT_FALSE(to->open(sealed, opened)) << "a second time";
+      }
+    }
+  }
+}
+
+TEST(Handshake, without_a_secret_both_ends_need_none) {
+  Party server(Side::kServer, ""), client(Side::kClient, "");
+  talk(server, client);
+  EXPECT_EQ(server.end(), End::kComplete);
+  EXPECT_EQ(client.end(), End::kComplete);
+}
+
+TEST(Handshake, another_secret_is_refused_and_the_servers_proof_is_not_shown) {
+  Party server(Side::kServer, kSecret), client(Side::kClient, "another secret of tests");
+  Bytes verdict;
+  talk(server, client, [&](int number, Bytes& said) {
+    if (number == 2) verdict = said;
+  });
+  EXPECT_EQ(server.end(), End::kRefused);
+  EXPECT_EQ(client.end(), End::kInvalidArgument);
+  EXPECT_NE(client.text.find("secret is another"), std::string::npos) << client.text;
+  ASSERT_EQ(verdict.size(), 64u);
+  EXPECT_TRUE(std::all_of(verdict.begin() + 8, verdict.end(),
+                          [](std::byte each) { return each == std::byte{0}; }));
+}
+
+// An enemy that listens at the server's address says yes to everybody.
+TEST(Handshake, a_server_without_the_secret_is_not_trusted) {
+  Party server(Side::kServer, "what the enemy guesses"), client(Side::kClient, kSecret);
+  talk(server, client, [](int number, Bytes& said) {
+    if (number == 2) said[0] = std::byte{1};
+  });
+  EXPECT_EQ(client.end(), End::kInvalidArgument);
+  EXPECT_NE(client.text.find("does not have the secret"), std::string::npos) << client.text;
+}
+
+TEST(Handshake, ends_that_want_different_things_say_which) {
+  struct Case {
+    std::string server, client;
+    bool server_encrypts, client_encrypts;
+    const char* says;
+  };
+  for (const Case& each : {Case{kSecret, "", false, false, "takes a secret"},
+                           Case{"", kSecret, false, false, "has no secret"},
+                           Case{kSecret, kSecret, true, false, " encrypts, and"},
+                           Case{kSecret, kSecret, false, true, "does not encrypt"}}) {
+    Party server(Side::kServer, each.server, each.server_encrypts);
+    Party client(Side::kClient, each.client, each.client_encrypts);
+    talk(server, client);
+    EXPECT_EQ(client.end(), End::kInvalidArgument);
+    EXPECT_NE(client.text.find(each.says), std::string::npos) << client.text;
+    EXPECT_EQ(server.end(), End::kUnderWay);
+  }
+}
+
+TEST(Handshake, no_changed_byte_lets_anybody_in) {
+  for (const bool encrypt : {false, true}) {
+    size_t changed = 0;
+    for (int message = 0; message < 3; ++message) {
+      for (size_t at = 0, size = 1; at < size; ++at, ++changed) {
+        Party server(Side::kServer, kSecret, encrypt), client(Side::kClient, kSecret, encrypt);
+        talk(server, client, [&](int number, Bytes& said) {
+          if (number != message) return;
+          size = said.size();
+          said[at] ^= static_cast<std::byte>(1 << at % 8);
+        });
+        const bool client_in = client.end() == End::kComplete;
+        EXPECT_FALSE(client_in) << "message " << message << ", byte " << at;
+        // Only the client can notice what happened to the last message.
+        EXPECT_TRUE(message == 2 || server.end() != End::kComplete)
+            << "message " << message << ", byte " << at;
+      }
+    }
+    EXPECT_EQ(changed, 80u + 136 + 64);
+  }
+}
+
+TEST(Handshake, what_is_cut_anywhere_is_waited_for_and_nothing_else) {
+  for (int message = 0; message < 3; ++message) {
+    for (size_t keep = 0, size = 1; keep < size; ++keep) {
+      Party server(Side::kServer, kSecret), client(Side::kClient, kSecret);
+      talk(server, client, [&](int number, Bytes& said) {
+        if (number != message) return;
+        size = said.size();
+        said.resize(keep);
+      });
+      Party& hears = message == 1 ? server : client;
+      EXPECT_EQ(hears.end(), End::kUnderWay);
+      EXPECT_EQ(hears.handshake.incoming().size(), size - keep);
+    }
+  }
+}
+
+TEST(Handshake, another_protocol_is_noticed_at_its_first_byte) {
+  Party server(Side::kServer, kSecret);
+  server.say();
+  server.take(std::as_bytes(std::span("G", 1)));
+  EXPECT_EQ(server.end(), End::kDataLoss);
+}
+
+TEST(Handshake, what_was_said_another_time_opens_nothing) {
+  Bytes proof;
+  {
+    Party server(Side::kServer, kSecret), client(Side::kClient, kSecret);
+    talk(server, client, [&](int number, Bytes& said) {
+      if (number == 1) proof = said;
+    });
+    ASSERT_EQ(server.end(), End::kComplete);
+  }
+  Party server(Side::kServer, kSecret);
+  server.say();
+  server.take(proof);
+  server.say();
+  EXPECT_EQ(server.end(), End::kRefused);
+}
+
+// A client's proof, shown to a client as if it were a server's.
+TEST(Handshake, a_proof_is_good_for_one_role_only) {
+  Party server(Side::kServer, kSecret), client(Side::kClient, kSecret);
+  Bytes proof;
+  talk(server, client, [&](int number, Bytes& said) {
+    if (number == 1) proof.assign(said.end() - 32, said.end());
+    if (number == 2) std::ranges::copy(proof, said.end() - 32);
+  });
+  EXPECT_EQ(client.end(), End::kInvalidArgument);
+}
+
+TEST(Handshake, secrets_that_are_guessed_are_refused) {
+  EXPECT_THROW(Handshake::check("fifteen bytes..", false), Error);
+  EXPECT_THROW(Handshake::check("", true), Error);
+  EXPECT_NO_THROW(Handshake::check("sixteen bytes...", true));
+}
+
+}  // namespace
+}  // namespace penstock::net

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "penstock/pipeline/feed.h"
+#include "penstock/pipeline/tickets.h"
+
+// A feed whose tickets are claimed by hand, so that nothing depends on time.
+namespace penstock::testing {
+
+inline constexpr uint64_t kRowBytes = 100'000;
+
+struct Settings {
+  uint64_t length = 10;
+  uint64_t batch = 1;
+  uint32_t queue = 3, workers = 1;
+  uint64_t max_bytes = UINT64_MAX;
+  bool ordered = true, pause = false;
+  uint32_t granule_rows = 1;
+  size_t arena_bytes = SIZE_MAX;
+};
+
+// Rows whose bytes are the step; whole items are packets that say where they belong.
+class Writes : public Fulfiller {
+ public:
+  explicit Writes(bool rows) : rows_(rows) {}
+  void run(const Ticket& ticket, Slot& slot) override {
+    if (!rows_) {
+      Position at{ticket.epoch, ticket.base, ticket.step};
+      slot.finish_inline(ResultKind::kPacket, kRowBytes, std::as_bytes(std::span(&at, 1)));
+      return;
+    }
+    std::byte* base = slot.rows(std::as_bytes(std::span("r", 1)), ticket.rows * kRowBytes);
+    std::memset(base + ticket.begin * kRowBytes, static_cast<int>(ticket.step),
+                (ticket.end - ticket.begin) * kRowBytes);
+    slot.finish_inline(ResultKind::kRows, (ticket.end - ticket.begin) * kRowBytes, {});
+  }
+
+ private:
+  bool rows_;
+};
+
+class World {
+ public:
+  explicit World(const Settings& s, std::unique_ptr<Tickets> tickets = nullptr, bool rows = false)
+      : order_({.length = s.length, .batch_size = s.batch}),
+        tickets_(tickets ? std::move(tickets) : std::make_unique<IndexedTickets>(order_)),
+        board_(Board::create({2 * (s.queue + s.workers) + 2,
+                              static_cast<uint32_t>(s.batch / s.granule_rows), s.workers + 1},
+                             false)),
+        arena_(Region::create(Region::Kind::kPrivate), {.max_bytes = s.arena_bytes}),
+        memory_(arena_),
+        writes_(rows),
+        feed_(*board_, arena_, *tickets_, options_of(s), [this](Unit&) { ++discarded_; }) {}
+
+  static Feed::Options options_of(const Settings& s) {
+    Feed::Options options;
+    options.queue = s.queue;
+    options.workers = s.workers;
+    options.max_bytes = s.max_bytes;
+    options.ordered = s.ordered;
+    options.pause_at_epochs = s.pause;
+    options.granule_rows = s.granule_rows;
+    return options;
+  }
+
+  Feed& feed() { return feed_; }
+  Board& board() { return *board_; }
+  Allocator& arena() { return arena_; }
+  int discarded() const { return discarded_; }
+
+  uint64_t in_flight() { return board_->posted() - board_->head(); }
+  void work(uint64_t seq) { serve_post(*board_, 0, seq, writes_, &memory_); }
+  void work_all() {
+    for (uint64_t seq = board_->head(); seq < board_->posted(); ++seq) work(seq);
+  }
+  std::optional<Board::Claim> claim(uint32_t worker = 1) {
+    uint64_t cursor = UINT64_MAX;
+    Board::Claim claim;
+    return board_->claim(worker, cursor, claim) ? std::optional(claim) : std::nullopt;
+  }
+  Slot slot_of(const Board::Claim& claim) { return Slot(*board_, claim, &memory_, writes_); }
+  void finish(const Board::Claim& claim) {
+    Slot slot = slot_of(claim);
+    writes_.run(ticket_of(claim), slot);
+  }
+  // The next batch's place; nothing at the epoch's end. Works in line when it must.
+  std::optional<Position> take(uint64_t epoch) {
+    for (;;) {
+      switch (feed_.poll(epoch)) {
+        case Feed::Poll::kFailed:
+          throw std::logic_error("these tickets do not fail");
+        case Feed::Poll::kEpochEnd:
+          return std::nullopt;
+        case Feed::Poll::kWait:
+          EXPECT_TRUE(feed_.next_open());
+          if (!feed_.next_open()) return std::nullopt;
+          work(*feed_.next_open());
+          break;
+        case Feed::Poll::kBatch: {
+          Post& post = feed_.current();
+          Position at{post.epoch, post.base, post.step};
+          Unit& unit = board_->unit_at(feed_.current_seq(), 0);
+          if (unit.kind == ResultKind::kPacket) {
+            Position said;
+            std::memcpy(&said, unit.packet, sizeof(said));
+            EXPECT_EQ(said, at);
+          }
+          uint64_t bytes = unit.bytes * post.granules;
+          unit.kind = ResultKind::kNone;  // taken: not to be discarded
+          if (post.slot_bytes != 0) lease_ = feed_.take_rows();
+          feed_.deliver(bytes, post.rows);
+          return at;
+        }
+      }
+    }
+  }
+  Lease& lease() { return lease_; }
+
+ private:
+  Order order_;
+  std::unique_ptr<Tickets> tickets_;
+  std::unique_ptr<Board> board_;
+  Allocator arena_;
+  LocalRows memory_;
+  Writes writes_;
+  int discarded_ = 0;
+  Feed feed_;
+  Lease lease_;
+};
+
+}  // namespace penstock::testing

@@ -1,0 +1,198 @@
+#include "penstock/pipeline/stage_clock.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "ops.h"
+#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/loader.h"
+
+namespace penstock {
+namespace {
+
+// A clock that goes as the test says, and counts how often it is looked at.
+uint64_t g_now = 0, g_reads = 0;
+uint64_t made_up_now() {
+  ++g_reads;
+  return g_now;
+}
+
+struct StageClockTest : ::testing::Test {
+  StageClockTest() {
+    g_now = 1'000'000;
+    g_reads = 0;
+    clock.count_into(counters);
+  }
+  uint64_t ns(uint32_t stage) const { return counters[stage].ns.get(); }
+
+  StageCounters counters{};
+  StageClock clock{made_up_now};
+  StageClock::Kind kind;
+};
+
+TEST_F(StageClockTest, a_stage_has_its_own_time_without_that_of_its_inputs) {
+  {
+    StageClock::Piece piece(clock, kind, 2);
+    g_now += 100;
+    {
+      StageClock::Within map(clock, 1);
+      g_now += 30'000;
+      {
+        StageClock::Within source(clock, 0);
+        g_now += 5'000;
+      }
+      g_now += 40'000;
+    }
+    g_now += 900;
+  }
+  EXPECT_EQ(ns(0), 5'000u);
+  EXPECT_EQ(ns(1), 70'000u);
+  EXPECT_EQ(ns(2), 1'000u);
+}
+
+TEST_F(StageClockTest, what_was_thrown_through_stages_is_still_theirs) {
+  try {
+    StageClock::Piece piece(clock, kind, 1);
+    StageClock::Within source(clock, 0);
+    g_now += 7'000;
+    throw 1;
+  } catch (int) {
+  }
+  {
+    StageClock::Piece piece(clock, kind, 1);
+    g_now += 4'000;
+  }
+  EXPECT_EQ(ns(0), 7'000u);
+  EXPECT_EQ(ns(1), 4'000u);
+}
+
+TEST_F(StageClockTest, of_quick_pieces_one_in_some_is_timed_and_stands_for_the_others) {
+  constexpr uint32_t kPieces = 17 * StageClock::kOneIn;
+  for (uint32_t i = 0; i < kPieces; ++i) {
+    StageClock::Piece piece(clock, kind, 1);
+    StageClock::Within source(clock, 0);
+    clock.count(0, 64);
+    g_now += 100;
+  }
+  EXPECT_EQ(counters[0].rows.get(), 64u * kPieces);
+  EXPECT_NEAR(static_cast<double>(ns(0)), 100.0 * kPieces, 100.0 * StageClock::kOneIn);
+  EXPECT_LE(g_reads, 4u * (kPieces / StageClock::kOneIn + 1));
+}
+
+TEST_F(StageClockTest,
+       pieces_that_take_long_are_all_timed_and_those_that_come_after_quick_ones_soon) {
+  for (uint32_t i = 0; i < 100; ++i) {
+    StageClock::Piece piece(clock, kind, 0);
+    g_now += 100;
+  }
+  const uint64_t before = ns(0);
+  for (uint32_t i = 0; i < 1'000; ++i) {
+    StageClock::Piece piece(clock, kind, 0);
+    g_now += 1'000'000;
+  }
+  EXPECT_NEAR(static_cast<double>(ns(0) - before), 1e9, 1e6 * StageClock::kOneIn);
+}
+
+TEST_F(StageClockTest, kinds_of_pieces_do_not_disturb_one_another) {
+  StageClock::Kind slow;
+  for (uint32_t i = 0; i < 340; ++i) {
+    {
+      StageClock::Piece piece(clock, kind, 0);
+      g_now += 100;
+    }
+    StageClock::Piece piece(clock, slow, 1);
+    g_now += 50'000;
+  }
+  EXPECT_EQ(ns(1), 340u * 50'000);
+  EXPECT_NEAR(static_cast<double>(ns(0)), 34'000, 100.0 * StageClock::kOneIn);
+}
+
+TEST_F(StageClockTest, stages_beyond_the_last_place_are_summed_up_there) {
+  std::vector<std::string> titles;
+  for (uint32_t i = 0; i < kStages + 5; ++i) {
+    titles.push_back("stage " + std::to_string(i));
+    clock.count(i, 1);
+  }
+  auto stages = stages_of(figures_of(counters), titles);
+  ASSERT_EQ(stages.size(), kStages);
+  EXPECT_EQ(stages.front().name, "stage 0");
+  EXPECT_EQ(stages.back().name, "stage 31 and all after it");
+  EXPECT_EQ(stages.back().rows, 6u);
+}
+
+// ---- a Dataset's chain
+
+const StageSnapshot* find(const std::vector<StageSnapshot>& stages, const std::string& name) {
+  auto found = std::find_if(stages.begin(), stages.end(),
+                            [&](const StageSnapshot& stage) { return stage.name == name; });
+  return found == stages.end() ? nullptr : &*found;
+}
+
+// Takes at least so long, by the clock that is measured with.
+Example busily(const Example& in, uint64_t ns) {
+  for (const uint64_t end = now_ns() + ns; now_ns() < end;) {
+  }
+  return in;
+}
+
+class StagesOf : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(StagesOf, a_chain_are_counted_row_by_row_and_the_slow_one_is_named) {
+  constexpr uint64_t kRows = 300, kSlowNs = 200'000;
+  auto slow = [](const Example& in, SampleContext&) { return busily(in, kSlowNs); };
+  auto plain = [](const Example& in, SampleContext&) { return in; };
+  Loader feed = Dataset::range(0, kRows)
+                    .shuffle({.seed = 3})
+                    .map(plain, "plain")
+                    .map(slow, "slow")
+                    .batch(32)
+                    .build({.workers = GetParam()});
+  for (auto& batch : feed.epoch()) (void)batch;
+  const auto stages = feed.stats().stages;
+  for (const char* name : {"range(0, 300)", "shuffle(seed=3)", "map(plain)", "map(slow)"}) {
+    const StageSnapshot* stage = find(stages, name);
+    ASSERT_NE(stage, nullptr) << name;
+    EXPECT_GE(stage->rows, kRows) << name;  // workers may be ahead, in the next epoch
+    EXPECT_LE(stage->rows, 3 * kRows) << name;
+  }
+  uint64_t all = 0;
+  for (const StageSnapshot& stage : stages) all += stage.ns;
+  const StageSnapshot* slowest = find(stages, "map(slow)");
+  EXPECT_GE(slowest->ns, kRows * kSlowNs);
+  EXPECT_GT(static_cast<double>(slowest->ns), 0.5 * static_cast<double>(all));
+  const Snapshot snapshot = feed.snapshot();
+  EXPECT_EQ(snapshot.stages.size(), stages.size());
+  EXPECT_TRUE(snapshot.stream_stages.empty());
+}
+
+TEST_P(StagesOf, a_stream_are_its_threads_and_those_behind_it_the_workers) {
+  constexpr int64_t kRows = 2'000;
+  auto even = [](const Example& in, SampleContext&) {
+    return *reinterpret_cast<const int64_t*>(in.begin()->second.data()) % 2 == 0;
+  };
+  auto plain = [](const Example& in, SampleContext&) { return in; };
+  Loader feed = Dataset::range(0, kRows)
+                    .filter(even)
+                    .map(plain, "behind")
+                    .batch(10)
+                    .build({.workers = GetParam()});
+  for (auto& batch : feed.epoch()) (void)batch;
+  const LoaderStats stats = feed.stats();
+  const StageSnapshot* source = find(stats.stream_stages, "range(0, 2000)");
+  ASSERT_NE(source, nullptr);
+  EXPECT_GE(source->rows, 2'000u);
+  EXPECT_EQ(find(stats.stages, "range(0, 2000)"), nullptr);
+  const StageSnapshot* behind = find(stats.stages, "map(behind)");
+  ASSERT_NE(behind, nullptr);
+  EXPECT_GE(behind->rows, 1'000u);
+  EXPECT_EQ(find(stats.stream_stages, "map(behind)"), nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Workers, StagesOf, ::testing::Values(0, 2));
+
+}  // namespace
+}  // namespace penstock

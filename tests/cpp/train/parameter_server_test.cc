@@ -1,0 +1,268 @@
+#include "penstock/train/server/parameter_server.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "penstock/net/connection.h"
+#include "penstock/net/deadline.h"
+#include "tests/cpp/train/serving.h"
+
+// Clients and servers in one process, over both transports.
+namespace penstock::train {
+namespace {
+
+using testing::error_of;
+using testing::kLocal;
+using testing::kTcp;
+
+Layout some_blocks() { return Layout{{"w", {300, 500}}, {"b", {5}}, {"v", {70'000}}}; }
+
+struct World {
+  explicit World(const std::string& listen = kLocal, ServerMode mode = {},
+                 Optimizer optimizer = Optimizer::sgd(1.0), uint32_t copies = 1)
+      : parameters(some_blocks()),
+        server(parameters, optimizer,
+               {.shards = 3, .mode = mode, .listen = {listen}, .copies = copies}) {}
+
+  ClientOptions quick(Encoding encoding = Encoding::kFloat32) {
+    return {.retry_s = 30, .encoding = encoding};
+  }
+  float weight(const char* block = "w", size_t at = 0) {
+    const Slab now = Slab::make(parameters.layout());
+    server.read(now);
+    return now.values_of(now.layout().at(block))[at];
+  }
+
+  Parameters parameters;
+  ParameterServer server;
+};
+
+class Transports : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Transports, pushes_of_several_workers_add_up) {
+  World world(GetParam());
+  constexpr int kPushes = 20;
+  std::vector<std::thread> workers;
+  for (int i = 0; i < 3; ++i) {
+    workers.emplace_back([&, i] {
+      ParameterClient client(world.server.addresses(), world.quick());
+      EXPECT_EQ(client.local(), std::string(GetParam()) == kLocal);
+      const Slab weights = Slab::make(client.layout());
+      const Slab gradient =
+          Slab::make(client.layout(), i == 0 ? Slab::Kind::kPrivate : Slab::Kind::kShared);
+      std::ranges::fill(gradient.values(), -1.0f);
+      for (int round = 0; round < kPushes; ++round) {
+        const auto before = client.pull(weights);
+        const auto pushed = client.push(gradient);
+        ASSERT_TRUE(pushed.applied);
+        for (size_t shard = 0; shard < 3; ++shard) EXPECT_GT(pushed.versions[shard], before[shard]);
+      }
+    });
+  }
+  for (auto& worker : workers) worker.join();
+  const Slab now = Slab::make(world.parameters.layout());
+  for (const uint64_t version : world.server.read(now)) EXPECT_EQ(version, 3u * kPushes);
+  EXPECT_TRUE(std::ranges::all_of(now.values(), [](float value) { return value == 3 * kPushes; }));
+  const auto stats = nlohmann::json::parse(world.server.stats());
+  ASSERT_EQ(stats.size(), 3u);
+  EXPECT_EQ(stats[0]["pushes"], 3 * kPushes);
+  EXPECT_EQ(stats[0]["pulls"], 3 * kPushes);
+  uint64_t counted = 0;
+  for (const auto& bin : stats[0]["staleness"]) counted += bin.get<uint64_t>();
+  EXPECT_EQ(counted, 3u * kPushes);
+}
+
+TEST_P(Transports, half_precision_and_the_largest_arrive_as_they_were_rounded) {
+  for (const Encoding encoding : {Encoding::kFloat16, Encoding::kBfloat16, Encoding::kTopK}) {
+    World world(GetParam());
+    ClientOptions options = world.quick(encoding);
+    options.top_k = 0.1;
+    ParameterClient client(world.server.addresses(), options);
+    const Slab gradient = Slab::make(client.layout());
+    const auto values = gradient.values();
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = encoding == Encoding::kTopK ? (i % 10 == 0 ? -2.0f : -0.001f) : -1.5f;
+    }
+    client.push(gradient);
+    const Slab now = Slab::make(client.layout());
+    client.pull(now);
+    const auto got = now.values();
+    for (size_t i = 1000; i < 3000; ++i) {
+      const float expected = encoding != Encoding::kTopK ? 1.5f : i % 10 == 0 ? 2.0f : 0.0f;
+      ASSERT_EQ(got[i], expected) << i;
+    }
+    if (encoding != Encoding::kTopK) continue;
+    // What was left out comes later: nothing of the sum is lost.
+    gradient.zero();
+    for (int round = 0; round < 15; ++round) client.push(gradient);
+    client.pull(now);
+    EXPECT_EQ(got[1], 0.001f);
+    EXPECT_EQ(got[got.size() - 2], 0.001f);
+  }
+}
+
+TEST_P(Transports, delay_compensation_knows_what_was_pulled) {
+  World world(GetParam(), {.compensation = 0.5});
+  ParameterClient slow(world.server.addresses(), world.quick());
+  ParameterClient fast(world.server.addresses(), world.quick());
+  const Slab weights = Slab::make(slow.layout()), gradient = Slab::make(slow.layout());
+  error_of(Code::kInvalidArgument, [&] { slow.push(gradient); });
+  slow.pull(weights);  // 0
+  fast.pull(weights);
+  std::ranges::fill(gradient.values(), -4.0f);
+  fast.push(gradient);  // w = 4
+  std::ranges::fill(gradient.values(), 2.0f);
+  slow.push(gradient);  // g + 0.5 g^2 (4 - 0) = 10
+  EXPECT_EQ(world.weight(), -6);
+  EXPECT_EQ(world.weight("v", 69'999), -6);
+}
+
+TEST_P(Transports, clipping_by_norm_is_over_all_shards) {
+  World world(GetParam(), {}, Optimizer::sgd(1.0, {.clip_norm = 1}));
+  ParameterClient client(world.server.addresses(), world.quick());
+  Parameters parameters(some_blocks());
+  Updater updater(parameters, Optimizer::sgd(1.0, {.clip_norm = 1}));
+  const Slab gradient = Slab::make(client.layout());
+  for (const Block& block : gradient.layout().blocks()) {
+    std::ranges::fill(gradient.values_of(block), static_cast<float>(block.size));
+  }
+  client.push(gradient);
+  updater.apply(gradient);
+  const Slab now = Slab::make(client.layout());
+  client.pull(now);
+  EXPECT_TRUE(std::ranges::equal(now.values(), parameters.slab().values()));
+}
+INSTANTIATE_TEST_SUITE_P(Over, Transports, ::testing::Values(kLocal, kTcp));
+
+TEST(ParameterServer, what_is_not_finite_is_named_and_not_sent) {
+  World world;
+  ParameterClient client(world.server.addresses(), world.quick());
+  const Slab gradient = Slab::make(client.layout());
+  gradient.values_of(client.layout().at("w"))[501] = NAN;
+  const std::string said = error_of(Code::kInvalidArgument, [&] { client.push(gradient); });
+  EXPECT_NE(said.find("block 'w' is nan at (1, 1)"), std::string::npos) << said;
+  gradient.zero();
+  EXPECT_TRUE(client.push(gradient).applied);
+}
+
+TEST(ParameterServer, addresses_must_be_all_of_one_server) {
+  World world, other;
+  auto some = world.server.addresses();
+  const auto foreign = other.server.addresses();
+  error_of(Code::kInvalidArgument, [&] { ParameterClient({some[0], some[2]}, world.quick()); });
+  error_of(Code::kInvalidArgument, [&] { ParameterClient({some[0], some[1]}, world.quick()); });
+  error_of(Code::kInvalidArgument, [&] {
+    ParameterClient({some[0], some[1], some[1], some[2]}, world.quick());
+  });
+  error_of(Code::kInvalidArgument, [&] {
+    ParameterClient({some[0], some[1], foreign[2]}, world.quick());
+  });
+  std::ranges::reverse(some);
+  ParameterClient client(some, world.quick());
+  EXPECT_EQ(client.shards(), 3u);
+  const Slab wrong = Slab::make(Layout{{"w", {3}}});
+  error_of(Code::kInvalidArgument, [&] { client.pull(wrong); });
+  error_of(Code::kInvalidArgument, [&] { client.push(wrong); });
+}
+
+TEST(ParameterServer, who_is_gone_for_long_is_given_up) {
+  World world;
+  ClientOptions brief = world.quick();
+  brief.retry_s = 0.2;
+  ParameterClient client(world.server.addresses(), brief);
+  world.server.close();
+  const Slab gradient = Slab::make(client.layout());
+  error_of(Code::kTimeout, [&] { client.push(gradient); });
+  error_of(Code::kTimeout, [&] { ParameterClient(world.server.addresses(), brief); });
+}
+
+TEST(ParameterServer, messages_that_cannot_be_are_refused_and_harm_nobody) {
+  World world(kTcp);
+  ParameterClient client(world.server.addresses(), world.quick());
+  auto bytes_of = [](auto... parts) {
+    std::vector<std::byte> head;
+    (wire::append(head, parts), ...);
+    return head;
+  };
+  const wire::AskHead hello{.ask = wire::Ask::kHello}, push{.ask = wire::Ask::kPush};
+  const std::vector<std::vector<std::byte>> heads = {
+      {},
+      bytes_of(uint32_t{1}),
+      bytes_of(uint64_t{0}),
+      bytes_of(wire::AskHead{.ask = static_cast<wire::Ask>(99)}),
+      bytes_of(hello),
+      bytes_of(hello, wire::HelloHead{.worker = 5, .name_bytes = 100'000}),
+      bytes_of(hello, wire::HelloHead{.worker = 0}),
+      bytes_of(push, wire::PushHead{.sequence = 1}),
+      bytes_of(wire::AskHead{.ask = wire::Ask::kPull}),
+      bytes_of(wire::AskHead{.ask = wire::Ask::kStats}, uint32_t{1}),
+      bytes_of(wire::AskHead{.ask = wire::Ask::kSlab}, wire::SlabHead{1}),
+  };
+  const std::string& address = world.server.addresses()[0];
+  for (const auto& head : heads) {
+    const auto line = net::connect(address);
+    line->send(head);
+    const auto answer = line->receive(60);
+    ASSERT_TRUE(answer);
+    ByteReader reader = wire::reader(answer->head, "test");
+    EXPECT_NE(reader.get<wire::AnswerHead>().status, wire::AnswerHead::kOk);
+  }
+  // After hello: gradients of wrong sizes and encodings, and a body larger than any push has.
+  const size_t floats = partition(client.layout(), 3)[0].size();
+  for (const auto& [encoding, bytes] :
+       std::vector<std::pair<uint32_t, size_t>>{{0, 4 * floats - 4},
+                                                {0, 4 * floats + 4},
+                                                {1, 4 * floats},
+                                                {9, 4 * floats},
+                                                {3, 12},
+                                                {0, 12 * floats + 100}}) {
+    const auto line = net::connect(address);
+    line->send(bytes_of(hello, wire::HelloHead{.worker = 5}));
+    ASSERT_TRUE(line->receive(60));
+    const std::vector<std::byte> body(bytes);
+    const std::span<const std::byte> part = body;
+    const uint32_t refused = [&] {
+      try {
+        line->send(bytes_of(push, wire::PushHead{.sequence = 1, .encoding = encoding}),
+                   std::span(&part, 1));
+        const auto answer = line->receive(60);
+        if (!answer) return 1u;
+        return wire::reader(answer->head, "test").get<wire::AnswerHead>().status;
+      } catch (const Error&) {
+        return 1u;  // cut off
+      }
+    }();
+    EXPECT_NE(refused, wire::AnswerHead::kOk) << encoding << " " << bytes;
+  }
+  // Pairs whose indices are out of range, or do not ascend.
+  for (const std::vector<uint32_t>& indices :
+       std::vector<std::vector<uint32_t>>{{0, 0}, {7, 3}, {static_cast<uint32_t>(floats)}}) {
+    std::vector<std::byte> body;
+    for (uint32_t index : indices) {
+      wire::append(body, index);
+      wire::append(body, 1.0f);
+    }
+    error_of(Code::kDataLoss, [&] { Gradient(Encoding::kTopK, body, floats); });
+  }
+  EXPECT_EQ(world.weight(), 0);
+  const Slab gradient = Slab::make(client.layout());
+  std::ranges::fill(gradient.values(), -1.0f);
+  EXPECT_TRUE(client.push(gradient).applied);
+  EXPECT_EQ(world.weight(), 1);
+}
+
+TEST(ParameterServer, ports_of_shards_follow_one_another) {
+  ServerOptions options{.shards = 3};
+  options.listen = {"tcp://127.0.0.1:7000"};
+  EXPECT_EQ(listen_addresses(options)[2], "tcp://127.0.0.1:7002");
+  options.listen = {"tcp://127.0.0.1:0"};
+  EXPECT_EQ(listen_addresses(options)[2], "tcp://127.0.0.1:0");
+  options.listen = {"unix:@x"};
+  EXPECT_EQ(listen_addresses(options)[1], "unix:@x-1");
+  options.listen = {"unix:@x", "unix:@y"};
+  error_of(Code::kInvalidArgument, [&] { listen_addresses(options); });
+}
+
+}  // namespace
+}  // namespace penstock::train

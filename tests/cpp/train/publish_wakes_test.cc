@@ -1,0 +1,80 @@
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "penstock/base/os_sleepers.h"
+#include "penstock/train/named_socket.h"
+#include "penstock/train/weights_layout.h"
+#include "tests/cpp/train/publishing.h"
+
+// Who wakes whom when a version comes.
+namespace penstock::train {
+namespace {
+
+using testing::a_name;
+using testing::eventually;
+using testing::publish;
+using testing::two_blocks;
+
+// A thread of this process, once it has said which one it is.
+bool sleeps(const std::atomic<pid_t>& thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread.load()) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text[name_end + 2] == 'S';
+}
+
+pid_t this_thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+TEST(PublishWakes, a_reader_that_is_woken_and_ends_before_it_wakes_others_keeps_nobody_asleep) {
+  const std::string name = a_name();
+  Parameters parameters(two_blocks());
+  Publisher publisher(name, parameters.layout());
+  publish(publisher, parameters, 1);
+  Model model(name);  // first: attaching wakes all of its learner's sleepers
+
+  // Attached by hand: what a reader does, but for handing the wake on.
+  std::optional<Peer> peer = connect_to_name("weights", name);
+  ASSERT_TRUE(peer);
+  GreetingReader greeting;
+  ASSERT_TRUE(eventually(
+      [&] { return greeting.read(peer->fd.get()) == GreetingReader::State::kComplete; }));
+  const auto memory = WeightsMemory::open(greeting.take_descriptor());
+  auto* base = reinterpret_cast<std::byte*>(memory->values(0).data()) - memory->offset_of(0);
+  auto& header = *reinterpret_cast<WeightsHeader*>(base);
+  auto& row = reinterpret_cast<ReaderRow*>(base + kRowsAt)[greeting.greeting().row];
+  std::atomic<pid_t> first{0}, second{0};
+  std::atomic<bool> woken{false};
+  std::thread by_hand([&] {
+    row.waiting.fetch_add(1);
+    const uint32_t seen = header.changes.load();
+    first = this_thread();
+    woken = os::futex_wait_in(header.changes, seen, 50'000'000'000, uint32_t{1} << seen % 32) ==
+            os::Woken::kWoken;
+  });
+  ASSERT_TRUE(eventually([&] { return first != 0 && sleeps(first); }));
+
+  std::atomic<bool> there{false};
+  std::thread waits([&] {
+    second = this_thread();
+    there = model.wait(2);
+  });
+  ASSERT_TRUE(eventually([&] { return second != 0 && sleeps(second); }));
+  ASSERT_FALSE(woken);
+  publish(publisher, parameters, 2);
+  by_hand.join();
+  EXPECT_TRUE(woken) << "it slept first";
+  EXPECT_TRUE(eventually([&] { return there.load(); })) << "the learner's server wakes it";
+  publish(publisher, parameters, 3);  // which wakes it in any case
+  waits.join();
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,271 @@
+#include "penstock/train/server/shard.h"
+
+#include <signal.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "tests/cpp/memory/child.h"
+#include "tests/cpp/train/serving.h"
+
+namespace penstock::train {
+namespace {
+
+using penstock::testing::start_child;
+using penstock::testing::status_of;
+using testing::error_of;
+using testing::Full;
+using testing::OneShard;
+
+constexpr double kNever = 1e6;
+
+TEST(Shard, a_push_that_is_repeated_counts_once) {
+  for (uint32_t copies : {1u, 2u}) {
+    OneShard one({}, copies);
+    EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 0u);
+    for (uint64_t sequence = 1; sequence <= 5; ++sequence) {
+      const Full full(7, sequence, -1);
+      for (int again = 0; again < 3; ++again) {
+        const auto answer = one.shard->push(full.push);
+        EXPECT_EQ(answer.outcome, Outcome::kApplied);
+        EXPECT_EQ(answer.version, sequence);
+      }
+    }
+    EXPECT_TRUE(one.all_weights_are(5));
+    EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 5u);
+    // An older one, come late, is known as well.
+    one.shard->push(Full(7, 3, -1).push);
+    EXPECT_TRUE(one.all_weights_are(5));
+    EXPECT_EQ(one.memory->record().version, 5u);
+  }
+}
+
+TEST(Shard, both_forms_of_memory_and_the_updater_give_the_same_bits) {
+  const Optimizer adam = Optimizer::adam(0.01, {}, {.clip_norm = 3});
+  OneShard single({}, 1, adam), twice({}, 2, adam);
+  Parameters parameters(Layout{{"w", {OneShard::kFloats}}});
+  Updater updater(parameters, adam);
+  Slab gradient = parameters.gradients();
+  single.shard->join({1, "", ""});
+  twice.shard->join({1, "", ""});
+  for (uint64_t sequence = 1; sequence <= 4; ++sequence) {
+    const auto values = gradient.values();
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::sin(static_cast<float>(i * sequence));
+    }
+    Full full(1, sequence, 0);
+    full.push.gradient = Gradient(Encoding::kFloat32, std::as_bytes(values), OneShard::kFloats);
+    full.push.squares = kernels::sum_of_squares(values);
+    single.shard->push(full.push);
+    twice.shard->push(full.push);
+    updater.apply(gradient);
+  }
+  for (const OneShard* one : {&single, &twice}) {
+    EXPECT_TRUE(std::ranges::equal(one->memory->weights(one->memory->now().copy),
+                                   parameters.slab().values()));
+  }
+}
+
+// Killed at each point of a push, by itself, in a process of its own.
+class ShardDeath : public ::testing::TestWithParam<DeathAt> {};
+
+TEST_P(ShardDeath, no_push_is_lost_or_applied_twice) {
+  OneShard one({}, 2, Optimizer::momentum(1.0, 0.5, {}));
+  one.shard->join({7, "a", ""});
+  uint64_t sequence = 0;
+  float velocity = 0, expected = 0;
+  for (int round = 0; round < 3; ++round) {
+    one.shard->push(Full(7, ++sequence, -1).push);  // this one was acknowledged
+    velocity = 0.5f * velocity - 1;
+    expected -= velocity;
+    const Full next(7, ++sequence, -1);
+    one.memory->die_at(GetParam());
+    one.shard.reset();
+    const pid_t child = start_child([&] {
+      one.start_again();
+      one.shard->join({7, "a", ""});
+      one.shard->push(next.push);
+      return true;
+    });
+    const int status = status_of(child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    ASSERT_EQ(WTERMSIG(status), SIGKILL);
+    one.start_again();
+    const LedgerRow known = one.shard->join({7, "a", ""});
+    EXPECT_EQ(known.sequence, GetParam() == DeathAt::kAfterCommit ? sequence : sequence - 1);
+    EXPECT_EQ(one.shard->push(next.push).outcome, Outcome::kApplied);
+    velocity = 0.5f * velocity - 1;
+    expected -= velocity;
+    EXPECT_EQ(one.memory->now().version, sequence);
+    ASSERT_TRUE(one.all_weights_are(expected)) << one.weight() << " is not " << expected;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Points, ShardDeath,
+                         ::testing::Values(DeathAt::kBeforeApply, DeathAt::kInApply,
+                                           DeathAt::kBeforeCommit, DeathAt::kAfterCommit));
+
+TEST(Shard, synchronous_rounds_are_averages_that_repeat_bit_for_bit) {
+  auto run = [](bool other_way) {
+    OneShard one({.staleness = 0, .lease_s = kNever, .workers = 3}, 1);
+    std::vector<std::thread> workers;
+    for (uint64_t i = 0; i < 3; ++i) {
+      const uint64_t id = other_way ? 30 - i : 10 + i;
+      workers.emplace_back([&one, id, i] {
+        one.shard->join({id, "worker " + std::to_string(i), ""});
+        for (uint64_t sequence = 1; sequence <= 20; ++sequence) {
+          const Full full(id, sequence, 0.1f * static_cast<float>(i + sequence));
+          EXPECT_EQ(one.shard->push(full.push).version, sequence);
+        }
+      });
+    }
+    for (auto& worker : workers) worker.join();
+    EXPECT_EQ(one.memory->now().version, 20u);
+    return one.weight();
+  };
+  const float first = run(false);
+  EXPECT_EQ(run(true), first);
+  double expected = 0;  // one large batch
+  for (int sequence = 1; sequence <= 20; ++sequence) expected -= 0.1 * (sequence + 1);
+  EXPECT_NEAR(first, expected, 1e-4);
+}
+
+TEST(Shard, nobody_is_further_ahead_of_the_slowest_than_the_bound) {
+  constexpr uint32_t kBound = 2;
+  OneShard one({.staleness = kBound, .lease_s = kNever});
+  one.shard->join({1, "slow", ""});
+  one.shard->join({2, "fast", ""});
+  std::atomic<uint64_t> fast{0};
+  std::thread worker([&] {
+    for (uint64_t sequence = 1; sequence <= 12; ++sequence) {
+      one.shard->push(Full(2, sequence, -1).push);
+      fast.store(sequence);
+    }
+  });
+  for (uint64_t sequence = 1; sequence <= 10; ++sequence) {
+    // It comes as far as it may: kBound + 1 pushes beyond the slowest.
+    while (fast.load() < sequence + kBound) std::this_thread::yield();
+    EXPECT_EQ(fast.load(), sequence + kBound);
+    one.shard->push(Full(1, sequence, -1).push);
+  }
+  worker.join();
+  EXPECT_TRUE(one.all_weights_are(22));
+}
+
+TEST(Shard, others_wait_for_a_silent_worker_no_longer_than_its_lease) {
+  for (uint32_t bound : {0u, 1u}) {
+    OneShard one({.staleness = bound, .lease_s = 0.3});
+    one.shard->join({1, "silent", ""});
+    one.shard->join({2, "busy", ""});
+    for (uint64_t sequence = 1; sequence <= 5; ++sequence) {
+      one.shard->push(Full(2, sequence, -1).push);  // returns: that is the test
+    }
+    EXPECT_EQ(one.memory->now().version, 5u);
+    // It is told, and takes part again.
+    EXPECT_EQ(one.shard->push(Full(1, 1, -1).push).outcome, Outcome::kLapsed);
+    EXPECT_EQ(one.shard->push(Full(1, 1, -1).push).outcome, Outcome::kLapsed) << "asked again";
+    EXPECT_TRUE(one.all_weights_are(5));
+    std::thread other([&] { one.shard->push(Full(2, 6, -1).push); });
+    EXPECT_EQ(one.shard->push(Full(1, 2, -1).push).outcome, Outcome::kApplied);
+    other.join();
+    EXPECT_EQ(one.weight(), bound == 0 ? 6 : 7);
+  }
+}
+
+TEST(Shard, who_leaves_is_not_waited_for) {
+  OneShard one({.staleness = 0, .lease_s = kNever});
+  one.shard->join({1, "a", ""});
+  one.shard->join({2, "b", ""});
+  std::thread waiting([&] { one.shard->push(Full(1, 1, -1).push); });
+  one.shard->leave(2);
+  waiting.join();
+  EXPECT_TRUE(one.all_weights_are(1));
+  EXPECT_NE(error_of(Code::kNotFound, [&] { one.shard->push(Full(2, 1, -1).push); }), "");
+}
+
+TEST(Shard, the_same_push_over_a_second_connection_waits_with_the_first) {
+  OneShard one({.staleness = 0, .lease_s = kNever});
+  one.shard->join({1, "a", ""});
+  one.shard->join({2, "b", ""});
+  std::vector<std::thread> both;
+  for (int i = 0; i < 2; ++i) {
+    both.emplace_back(
+        [&] { EXPECT_EQ(one.shard->push(Full(1, 1, -1).push).outcome, Outcome::kApplied); });
+  }
+  one.shard->push(Full(2, 1, -1).push);
+  for (auto& each : both) each.join();
+  EXPECT_TRUE(one.all_weights_are(1));
+  EXPECT_EQ(one.memory->now().version, 1u);
+}
+
+TEST(Shard, closing_ends_waits) {
+  OneShard one({.lease_s = kNever, .workers = 2});
+  one.shard->join({1, "a", ""});
+  std::thread waiting(
+      [&] { error_of(Code::kClosed, [&] { one.shard->push(Full(1, 1, -1).push); }); });
+  one.shard->close();
+  waiting.join();
+  EXPECT_TRUE(one.all_weights_are(0));
+}
+
+TEST(Shard, what_is_not_finite_is_as_the_policy_says) {
+  Full bad(1, 1, 1);
+  bad.push.squares = std::numeric_limits<double>::quiet_NaN();
+  OneShard raise({.non_finite = NonFinite::kRaise});
+  raise.shard->join({1, "", ""});
+  error_of(Code::kInvalidArgument, [&] { raise.shard->push(bad.push); });
+  EXPECT_EQ(raise.memory->record().rows[0].sequence, 0u);
+  OneShard skip({.non_finite = NonFinite::kSkip});
+  skip.shard->join({1, "", ""});
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(skip.shard->push(bad.push).outcome, Outcome::kSkipped);
+  }
+  EXPECT_EQ(skip.memory->record().skipped, 1u);
+  EXPECT_TRUE(skip.all_weights_are(0));
+  OneShard count({.non_finite = NonFinite::kCount});
+  count.shard->join({1, "", ""});
+  EXPECT_EQ(count.shard->push(bad.push).outcome, Outcome::kApplied);
+  EXPECT_EQ(count.memory->record().non_finite, 1u);
+}
+
+TEST(Shard, delay_compensation_is_the_papers_formula) {
+  OneShard one({.compensation = 0.5});
+  one.shard->join({1, "", ""});
+  const std::vector<float> base(OneShard::kFloats, 3);
+  Full full(1, 1, 2);
+  error_of(Code::kInvalidArgument, [&] { one.shard->push(full.push); });
+  full.push.base_weights = base;
+  one.shard->push(full.push);
+  // w = 0: g + lambda g^2 (w - base) = 2 + 0.5 * 4 * -3
+  EXPECT_TRUE(one.all_weights_are(4));
+}
+
+TEST(Shard, workers_past_the_limit_take_the_rows_of_those_who_are_silent) {
+  OneShard one({.lease_s = kNever});
+  for (uint64_t id = 1; id <= kMostWorkers; ++id) one.shard->join({id, "", ""});
+  error_of(Code::kOutOfMemory, [&] { one.shard->join({5000, "", ""}); });
+  one.shard->leave(17);
+  one.shard->join({5000, "", ""});
+  OneShard brief({.lease_s = 1e-9});
+  for (uint64_t id = 1; id <= kMostWorkers + 10; ++id) brief.shard->join({id, "", ""});
+}
+
+TEST(Shard, a_moment_brought_back_goes_on_bit_for_bit_and_knows_its_workers) {
+  const Optimizer adam = Optimizer::adam(0.1, {}, {});
+  OneShard one({}, 1, adam), other({}, 2, adam);
+  one.shard->join({4, "", ""});
+  for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    one.shard->push(Full(4, sequence, 0.5f).push);
+  }
+  const auto moment = one.shard->moment();
+  other.shard->restore(*moment);
+  EXPECT_EQ(other.shard->join({4, "", ""}).sequence, 3u);
+  other.shard->push(Full(4, 3, 0.5f).push);
+  EXPECT_EQ(other.weight(), one.weight());
+  for (OneShard* each : {&one, &other}) each->shard->push(Full(4, 4, -1).push);
+  EXPECT_EQ(other.weight(), one.weight());
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,100 @@
+// Any bytes as a CSV file: from an index, from the front and inflated the same records come, which
+// cover the file but for empty lines, and each is parsed or refused.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpp/io/tfrecords.h"
+#include "fuzz/require.h"
+#include "penstock/io/csv_parser.h"
+#include "penstock/io/csv_scan.h"
+#include "penstock/io/record_stream.h"
+
+using namespace penstock;
+
+namespace {
+
+std::vector<std::string> read_stream(TFRecords& world, const std::string& path,
+                                     Compression compression, size_t most) {
+  auto files =
+      std::make_shared<StreamFiles>(world.pool, std::vector{path}, std::vector{compression});
+  RecordStream records(std::move(files), "csv", csv_framing(','));
+  records.begin();
+  std::vector<std::string> made;
+  while (const size_t count = records.read(most)) {
+    REQUIRE(count <= most && records.failures().empty());
+    for (size_t i = 0; i < count; ++i) {
+      const std::span<const std::byte> bytes = records.row(i).bytes;
+      made.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+  }
+  return made;
+}
+
+std::vector<CsvColumn> columns_named(const std::vector<std::string>& names) {
+  return {{names[0], CsvColumn::Kind::kText},
+          {names[1]},
+          {names[2], CsvColumn::Kind::kNumber, DType::kFloat32, "1"}};
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  TFRecords world;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  (*world.files)["file"] = text;
+  (*world.files)["small"] = compressed(text, Compression::kGzip);
+
+  const RecordIndex index = index_csv(*world.files->open("file"), ',', 0);
+  std::vector<std::string> records;
+  for (uint64_t i = 0; i < index.size(); ++i) {
+    const RecordIndex::Place place = index.at(i);
+    std::string record = text.substr(place.offset, place.bytes);
+    // Without the empty lines behind it.
+    CsvScan scan(',');
+    record.resize(scan.end_in(std::as_bytes(std::span(record))).value_or(record.size()));
+    REQUIRE(!record.empty() && empty_lines(std::as_bytes(std::span(record))) == 0);
+    const std::string behind =
+        text.substr(place.offset + record.size(), place.bytes - record.size());
+    REQUIRE(empty_lines(std::as_bytes(std::span(behind))) == behind.size());
+    records.push_back(std::move(record));
+  }
+  for (size_t most : {1, 64}) {
+    REQUIRE(read_stream(world, "file", Compression::kNone, most) == records);
+    REQUIRE(read_stream(world, "small", Compression::kGzip, most) == records);
+  }
+
+  auto format = std::make_shared<CsvFormat>();
+  format->names = {"a", "b", "c"};
+  format->columns = columns_named(format->names);
+  std::vector<std::vector<std::byte>> memory;
+  CsvParser parser(format, [&](size_t bytes) { return memory.emplace_back(bytes).data(); });
+  const CsvHeader header{0, {0, 1, 2}};
+  for (const std::string& record : records) {
+    int64_t number = 0;
+    float x = 0;
+    CsvParser::Value values[] = {
+        {}, {reinterpret_cast<std::byte*>(&number)}, {reinterpret_cast<std::byte*>(&x)}};
+    // A copy of its own, so that nothing beyond its end goes unnoticed.
+    const std::vector<std::byte> bytes(
+        reinterpret_cast<const std::byte*>(record.data()),
+        reinterpret_cast<const std::byte*>(record.data()) + record.size());
+    if (parser.parse(bytes, header, values)) {
+      REQUIRE(values[0].text.size() <= record.size());
+    } else {
+      REQUIRE(!parser.failure().empty());
+    }
+  }
+
+  // A header that names what is wanted, or does not.
+  CsvFormat named;
+  named.columns = columns_named(format->names);
+  try {
+    const CsvHeader found = read_csv_header(world.files->open("file"), Compression::kNone, named);
+    REQUIRE(found.bytes <= size);
+  } catch (const Error& error) {
+    REQUIRE(error.code() == Code::kInvalidArgument || error.code() == Code::kDataLoss);
+  }
+  return 0;
+}

@@ -1,0 +1,289 @@
+"""Dataset: what fails, how it is told, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import dataset_functions as functions
+import penstock
+from contract import (
+    INLINE,
+    PROCESSES,
+    SPAWN,
+    THREADS,
+    Mode,
+    each,
+    options,
+    passed,
+    plain,
+)
+from faults import wait_until
+from penstock import Dataset
+
+
+@each((INLINE, THREADS, PROCESSES), (SPAWN,))
+def test_an_exception_comes_at_its_place_with_stage_and_traceback(mode):
+    dataset = Dataset.range(20).map(functions.refuses_seven).batch(3)
+    with dataset.build(**options(mode)) as feed:
+        seen = []
+        with pytest.raises(ValueError, match="not 7") as caught:
+            for batch in feed:
+                seen.append(plain(batch))
+        assert seen == [[0, 1, 2], [3, 4, 5]]
+        cause = caught.value.__cause__
+        assert isinstance(cause, penstock.WorkerTraceback)
+        assert "map(refuses_seven)" in cause.worker
+        assert (cause.epoch, cause.index) == (0, 7)
+        assert "in refuses_seven" in cause.traceback
+        assert feed.state()["batches"] == 2
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+@pytest.mark.parametrize(
+    ("dataset", "stage", "before"),
+    [
+        (
+            Dataset.range(20).scan(functions.carries_but_seven, 0),
+            "scan(carries_but_seven)",
+            [0, 0, 1, 3, 6, 10, 15],
+        ),
+        (
+            Dataset.range(20).flat_map(functions.refuses_seven_datasets),
+            "flat_map(refuses_seven_datasets)",
+            [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7],
+        ),
+        (
+            Dataset.range(6, 20).interleave(functions.refuses_seven_datasets, cycle=2),
+            "interleave(refuses_seven_datasets, cycle=2, block=1)",
+            [6],
+        ),
+        (
+            Dataset.range(20).unique(key=functions.refuses_seven),
+            "unique(refuses_seven)",
+            [0, 1, 2, 3, 4, 5, 6],
+        ),
+    ],
+    ids=repr,
+)
+def test_functions_of_streams_fail_at_their_place(mode, dataset, stage, before):
+    with dataset.build(**options(mode)) as feed:
+        seen = []
+        with pytest.raises(ValueError, match="not 7") as caught:
+            for batch in feed:
+                seen.append(plain(batch))
+        assert seen == before
+        cause = caught.value.__cause__
+        assert isinstance(cause, penstock.WorkerTraceback)
+        assert (stage in cause.worker, cause.epoch) == (True, 0)
+        assert "in refuses_seven" in cause.traceback
+    with dataset.build(on_error="skip", **options(mode)) as feed:
+        assert len(passed(feed)) > len(before)
+        [loss, *_] = feed.stats()["losses"]
+        assert loss[0] == 0
+        assert loss[2] == f"{stage}: ValueError: not 7"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (Dataset.range(3).flat_map(functions.as_it_is), "must return a penstock.Dataset"),
+        (Dataset.range(3).interleave(functions.pid, cycle=2), "must return a penstock.Dataset"),
+        (Dataset.range(3).scan(max, 0), r"must return \(carry, element\)"),
+        (Dataset.range(3).flat_map(functions.endless_shuffle), "cannot follow filter"),
+    ],
+)
+def test_what_functions_of_streams_must_return_is_said(dataset, words):
+    with pytest.raises(penstock.InvalidArgument, match=words):
+        list(dataset.build(workers=0))
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_skip_leaves_elements_out_and_lists_them(mode):
+    dataset = Dataset.range(208).map(functions.refuses_seven).batch(10)
+    with dataset.build(on_error="skip", **options(mode)) as feed:
+        seen = [number for batch in feed for number in batch.tolist()]
+        assert seen == [n for n in range(208) if n % 100 != 7]
+        assert feed.stats()["skipped"] == 3
+        losses = sorted(feed.stats()["losses"])
+        assert losses[0] == (0, 7, "map(refuses_seven): ValueError: not 7")
+        assert [index for _, index, _ in losses] == [7, 107, 207]
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_retries_try_again(mode):
+    dataset = Dataset.range(6).map(functions.FailsOnce()).batch(3)
+    with dataset.build(retries=1, **options(mode)) as feed:
+        assert passed(feed) == [[0, 1, 2], [3, 4, 5]]
+        assert feed.stats()["retried"] >= 6  # and those of the next epoch, made ahead
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_a_stop_iteration_ends_nothing(mode):
+    dataset = Dataset.range(6).map(functions.stop).batch(3)
+    raises = pytest.raises(RuntimeError, match="StopIteration")
+    with dataset.build(**options(mode)) as feed, raises:
+        list(feed)
+
+
+@each((INLINE, THREADS), ())
+def test_ctrl_c_is_no_error_to_pass_over(mode):
+    dataset = Dataset.range(6).map(functions.interrupted).batch(3)
+    raises = pytest.raises(KeyboardInterrupt)
+    with dataset.build(on_error="skip", retries=2, **options(mode)) as feed, raises:
+        list(feed)
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_a_generator_that_raises_does_so_at_its_place(mode):
+    dataset = Dataset.generator(functions.yields_and_fails)
+    with dataset.build(**options(mode)) as feed:
+        seen = []
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no more") as caught:
+                for element in feed.steps(10):
+                    seen.append(int(element))
+            assert "in yields_and_fails" in caught.value.__cause__.traceback
+        assert seen == list(range(7))
+    raises = pytest.raises(ValueError, match="no more")
+    with dataset.map(functions.as_it_is).batch(4).build(**options(mode)) as feed, raises:
+        for batch in feed:
+            assert batch.tolist() == [0, 1, 2, 3]
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_another_element_may_take_the_place_of_one_that_fails(mode):
+    dataset = Dataset.range(50).map(functions.refuses_seven).on_error("replace").batch(25)
+    with dataset.build(**options(mode)) as feed:
+        rows = [number for batch in feed for number in batch.tolist()]
+        assert len(rows) == 50
+        assert [n for i, n in enumerate(rows) if n != i] == [rows[7]]
+        assert feed.stats()["replaced"] >= 1
+        assert feed.stats()["skipped"] == 0
+        assert feed.stats()["losses"][0][1] == 7
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_what_was_lost_on_the_way_cuts_off_no_rows(mode):
+    skipped = Dataset.range(20).map(functions.refuses_seven).on_error("skip").batch(5)
+    with skipped.map(functions.as_it_is).build(**options(mode)) as feed:
+        assert passed(feed)[1] == [5, 6, 8, 9]
+        assert len(passed(feed)) == 4
+        assert feed.stats()["skipped"] >= 2
+    replaced = Dataset.range(20).map(functions.refuses_seven).on_error("replace")
+    with replaced.map(functions.as_it_is).batch(5).build(**options(mode)) as feed:
+        assert [len(batch) for batch in feed] == [5, 5, 5, 5]
+    with replaced.filter(functions.always).batch(5).build(**options(mode)) as feed:
+        assert [len(batch) for batch in feed] == [5, 5, 5, 5]
+        assert feed.stats()["replaced"] >= 1
+
+
+@each((Mode(1, "fork"), PROCESSES), (SPAWN,))
+def test_a_killed_worker_loses_nothing(mode, tmp_path):
+    dataset = Dataset.range(60).map(functions.KillsOnce(17, str(tmp_path / "dead"))).batch(4)
+    with dataset.build(**options(mode)) as feed:
+        assert [n for batch in feed for n in batch.tolist()] == list(range(60))
+        wait_until(lambda: feed.stats()["restarts"] == 1)
+
+
+@each((PROCESSES,), ())
+def test_what_kills_its_worker_thrice_is_named(mode):
+    dataset = Dataset.range(60).map(functions.Kills(17)).batch(4)
+    raises = pytest.raises(
+        penstock.WorkerLost, match=r"index 17.* run element 17 of range\(0, 60\) > "
+    )
+    with dataset.build(**options(mode)) as feed, raises:
+        list(feed)
+
+
+@each((THREADS, PROCESSES), ())
+def test_a_timeout_is_an_error_that_names_the_element(mode):
+    dataset = Dataset.range(20).map(functions.Sleeps(9, 1.0)).batch(4)
+    raises = pytest.raises(penstock.Timeout, match=r"index 9")
+    with dataset.build(timeout=0.3, **options(mode)) as feed, raises:
+        list(feed)
+
+
+def test_workers_that_cannot_start_close_the_feed(monkeypatch):
+    def refuses(thread):
+        raise RuntimeError("can't start new thread")
+
+    for dataset in (Dataset.range(9).map(functions.as_it_is), Dataset.range(9).filter(bool)):
+        with dataset.build(workers=2, use_multiprocessing=False) as feed:
+            with monkeypatch.context() as broken:
+                broken.setattr("threading.Thread.start", refuses)
+                with pytest.raises(RuntimeError, match="new thread"):
+                    next(iter(feed))
+            with pytest.raises(penstock.Closed):
+                next(iter(feed))
+
+
+@each((THREADS, PROCESSES), ())
+def test_closing_in_the_middle_keeps_batches_valid(mode):
+    dataset = Dataset.range(10_000).map(functions.described).batch(10)
+    feed = dataset.build(**options(mode))
+    batch = next(iter(feed))
+    feed.close()
+    assert batch["number"].tolist() == list(range(0, 20, 2))
+    with pytest.raises(penstock.Closed):
+        next(iter(feed))
+
+
+def test_what_is_wrong_with_a_record_names_its_file_and_number(tmp_path):
+    for file in range(3):
+        with penstock.TFRecordWriter(tmp_path / f"{file}.tfrecord") as writer:
+            for number in range(5):
+                value = "text" if (file, number) == (1, 3) else number
+                writer.write(penstock.example({"n": value}))
+    parsed = (
+        Dataset.tfrecord(str(tmp_path / "*.tfrecord"))
+        .shuffle(seed=2)
+        .map(penstock.parse_example({"n": penstock.int64()}))
+    )
+    where = r"feature 'n'.*, of .*/1\.tfrecord, record 3"
+    for chain in (parsed, parsed.cache(), parsed.concatenate(parsed).batch(4)):
+        with chain.build(workers=0) as feed, pytest.raises(penstock.DataLoss, match=where):
+            for _ in feed:
+                pass
+        with chain.build(workers=2, on_error="skip") as feed:
+            for _ in feed:
+                pass
+            losses = feed.stats()["losses"]
+        assert losses
+        assert all(re.search(where, reason) for *_, reason in losses)
+
+
+def test_what_was_lost_is_counted_once_though_its_ticket_is_made_again():
+    elements = [{"a": b"xx", "b": b"yy", "n": n} for n in range(20)]
+    elements[2]["a"] = elements[8]["a"] = elements[5]["b"] = b"three"
+    chain = (
+        Dataset.items(elements)
+        .map(penstock.decode_raw("a", "uint8", (2,)))
+        .on_error("skip")
+        .map(penstock.decode_raw("b", "uint8", (2,)))
+    )
+    for workers in (0, 2):
+        with chain.build(workers=workers) as feed:
+            for again in range(3):
+                seen = []
+                with pytest.raises(penstock.InvalidArgument, match="'b' has 5 bytes"):
+                    for element in feed:
+                        seen.append(int(element["n"]))
+                assert seen == ([0, 1, 3, 4] if again == 0 else [])
+                assert [index for _, index, _ in feed.stats()["losses"]] == [2]
+                feed.restore(feed.state())
+            state = feed.state()
+            feed.restore({**state, "batches": state["batches"] + 1})
+            assert [int(element["n"]) for element in feed] == [6, 7, *range(9, 20)]
+            assert [index for _, index, _ in feed.stats()["losses"]] == [2, 8]
+            assert feed.stats()["skipped"] == 2
+
+
+def test_interleave_of_streams_says_what_to_do():
+    inputs = [Dataset.generator(functions.yields), Dataset.generator(functions.yields)]
+    with pytest.raises(penstock.InvalidArgument, match=r"open them by a function, range\(n\)"):
+        len(Dataset.interleave(inputs, cycle=2))
+    one = [element["n"] for element in inputs[0]]
+    turns = Dataset.range(2).interleave(lambda i: inputs[int(i)], cycle=2)
+    assert [element["n"] for element in turns] == [n for n in one for _ in range(2)]

@@ -1,0 +1,221 @@
+"""Dataset: passes, places and states; iterators that are reset, and several at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import dataset_functions as functions
+import penstock
+from contract import (
+    INLINE,
+    THREADS,
+    each,
+    options,
+    passed,
+    plain,
+)
+from penstock import Dataset
+
+
+def test_passes_of_one_object_are_its_epochs():
+    dataset = Dataset.range(20).shuffle(seed=1).batch(20)
+    with dataset.build(workers=0) as feed:
+        expected = [passed(feed), passed(feed), passed(feed)]
+    assert [passed(dataset), passed(dataset)] == expected[:2]
+    for _ in dataset:
+        break
+    assert len({str(order) for order in expected}) == 3
+
+
+def test_two_iterators_at_once_do_not_disturb_each_other():
+    dataset = Dataset.range(10).shuffle(seed=1).batch(2)
+    with dataset.build(workers=0) as feed:
+        first, second = passed(feed), passed(feed)
+    one, other = iter(dataset), iter(dataset)
+    pairs = list(zip(one, other, strict=True))
+    assert [plain(a) for a, _ in pairs] == first
+    assert [plain(b) for _, b in pairs] == second
+    other.close()
+
+
+def test_an_iterator_goes_back_to_its_place():
+    iterator = iter(Dataset.range(10).batch(3).repeat(2))
+    next(iterator)
+    state = iterator.state()
+    rest = passed(iterator)
+    assert len(rest) == 7
+    with pytest.raises(StopIteration):
+        next(iterator)
+    iterator.restore(state)
+    assert passed(iterator) == rest
+    assert iterator.stats()["delivered"] >= 15
+
+
+def test_an_iterator_may_be_given_another_dataset():
+    iterator = iter(Dataset.range(4).batch(2))
+    next(iterator)
+    iterator.reset()
+    assert passed(iterator) == [[0, 1], [2, 3]]
+    iterator.reset(Dataset.range(10, 13).batch(2))
+    assert passed(iterator) == [[10, 11], [12]]
+    iterator.close()
+    with pytest.raises(penstock.Closed):
+        iterator.reset()
+
+
+def test_steps_go_across_the_ends_of_passes():
+    with Dataset.range(5).batch(2).repeat(2).build(workers=0) as feed:
+        assert [plain(batch) for batch in feed.steps(8)] == [[0, 1], [2, 3], [4]] * 2 + [
+            [0, 1],
+            [2, 3],
+        ]
+        assert passed(feed) == [[4], [0, 1], [2, 3], [4]]
+    with Dataset.range(0).batch(2).repeat().build(workers=0) as feed:
+        assert list(feed) == []
+        with pytest.raises(penstock.InvalidArgument, match="empty"):
+            list(feed.steps(1))
+
+
+@each((INLINE, THREADS), ())
+def test_rounds_that_give_nothing_come_to_an_end(mode):
+    nothing = Dataset.range(10).filter(functions.never)
+    with nothing.repeat().build(**options(mode)) as feed:
+        assert list(feed) == []
+        with pytest.raises(penstock.InvalidArgument, match="empty"):
+            list(feed.steps(2))
+    with nothing.build(**options(mode)) as feed:
+        assert list(feed) == []
+        with pytest.raises(penstock.InvalidArgument, match="empty"):
+            list(feed.steps(2))
+
+
+def test_restored_iterators_go_on_with_the_passes_behind():
+    dataset = Dataset.range(12).shuffle(seed=1).batch(4)
+    with dataset.build(workers=0) as feed:
+        expected = [passed(feed) for _ in range(4)]
+    for _ in dataset:
+        pass
+    iterator = iter(dataset)
+    next(iterator)
+    state = iterator.state()
+    again = Dataset.range(12).shuffle(seed=1).batch(4)
+    iterator = iter(again)
+    iterator.restore(state)
+    assert passed(iterator) == expected[1][1:]
+    assert [passed(again), passed(again)] == expected[2:]
+
+
+def test_an_iterator_that_was_overtaken_disturbs_nobody():
+    dataset = Dataset.range(6).batch(2)
+    old = iter(dataset)
+    assert len(list(old)) == 3
+    new = iter(dataset)
+    next(new)
+    old.reset()
+    assert len(list(old)) == 3
+    assert len(list(new)) == 2
+    old.close()
+    assert len(list(dataset)) == 3
+
+
+def test_a_state_of_another_chain_is_refused():
+    with (
+        Dataset.range(9).batch(2).build(workers=0) as feed,
+        Dataset.range(9).shuffle(seed=1).batch(2).build(workers=0) as other,
+    ):
+        with pytest.raises(penstock.InvalidArgument, match=r"batch\(2\) .* shuffle\(seed=1\)"):
+            other.restore(feed.state())
+        with (
+            Dataset.range(9).batch(2).build(workers=0, seed=4) as seeded,
+            pytest.raises(penstock.InvalidArgument, match=r"seed=0.* seed=4"),
+        ):
+            seeded.restore(feed.state())
+        for broken in ({}, {"version": 1}, {**feed.state(), "epoch": -1}, {1, 2}):
+            with pytest.raises(penstock.InvalidArgument):
+                feed.restore(broken)
+
+
+@pytest.mark.parametrize(
+    "sharded",
+    [
+        lambda world: Dataset.range(30).shard(1, world).filter(functions.is_odd),
+        lambda world: Dataset.range(30).filter(functions.is_odd).shard(1, world),
+    ],
+)
+def test_a_streams_place_is_that_of_one_of_so_many_ranks(sharded):
+    with sharded(2).build(workers=0) as feed, sharded(3).build(workers=0) as other:
+        iterator = iter(feed)
+        next(iterator)
+        state = feed.state()
+        rest = passed(iterator)
+        feed.restore(state)
+        assert passed(feed) == rest
+        with pytest.raises(penstock.InvalidArgument, match="2 ranks"):
+            other.restore(state)
+
+
+def test_an_epoch_cut_out_of_endless_rounds_is_another_one_each_time():
+    dataset = Dataset.range(50).shuffle(seed=1).repeat().take(20)
+    with dataset.build(workers=0) as feed:
+        first, second = passed(feed), passed(feed)
+    assert first != second
+    with dataset.filter(functions.always).build(workers=0) as feed:
+        assert [passed(feed), passed(feed)] == [first, second]
+
+
+def test_a_refused_restore_changes_nothing():
+    with Dataset.range(6).build(workers=0) as feed:
+        iterator = iter(feed)
+        assert next(iterator) == 0
+        with pytest.raises(penstock.InvalidArgument):
+            feed.restore({})
+        assert passed(iterator) == [1, 2, 3, 4, 5]
+
+
+def test_a_billion_elements_are_nothing():
+    dataset = Dataset.range(10**9).shuffle(seed=1)
+    with dataset.build(workers=0) as feed:
+        first = int(next(iter(feed)))
+        state = {**feed.state(), "batches": 10**9 - 3}
+        feed.restore(state)
+        last = [int(number) for number in feed]
+    assert len(last) == 3
+    assert len({first, *last}) == 4
+    with dataset.skip(10**9 - 3).build(workers=0) as feed:
+        assert [int(number) for number in feed] == last
+
+
+def test_a_feedable_keeps_everybodys_place():
+    train = Dataset.range(10).shuffle(seed=1).batch(4)
+    validation = Dataset.range(100, 105).map(functions.drawn).batch(2)
+    with train.build(workers=0) as feed, validation.build(workers=0) as other:
+        passes, validations = [passed(feed), passed(feed)], [passed(other), passed(other)]
+    with penstock.Feedable(train=train, validation=validation) as feeds:
+        assert plain(feeds.next("train")) == passes[0][0]
+        assert passed(feeds.rest("validation")) == validations[0]
+        assert plain(feeds.next("train")) == passes[0][1]
+        feeds.reset("validation")
+        assert plain(feeds.next("validation")) == validations[1][0]
+        state = json.loads(json.dumps(feeds.state()))
+        rest = [plain(feeds.next("train")), plain(feeds.next("validation"))]
+        assert rest == [passes[0][2], validations[1][1]]
+        with pytest.raises(StopIteration):
+            feeds.next("train")
+        feeds.restore(state)
+        assert [plain(feeds.next("train")), plain(feeds.next("validation"))] == rest
+        feeds.reset("train", validation)
+        assert passed(feeds.rest("train")) == validations[0]
+        with pytest.raises(penstock.NotFound, match="validation"):
+            feeds.next("test")
+        with pytest.raises(penstock.InvalidArgument, match="train"):
+            feeds.restore({"train": state["train"]})
+        place = feeds.state()
+        for wrong in ({}, {**state["train"], "seed": 1}, {**state["train"], "plan": ["x"]}, object):
+            with pytest.raises(penstock.InvalidArgument):
+                feeds.restore({**state, "train": wrong})
+            assert feeds.state() == place
+    for wrong in ({}, {"train": [1, 2]}):
+        with pytest.raises(penstock.InvalidArgument):
+            penstock.Feedable(**wrong)

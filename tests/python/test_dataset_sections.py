@@ -1,0 +1,219 @@
+"""Functions in front of a Dataset's streams: run by all workers, and as one thread would."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+import dataset_functions as functions
+import penstock
+from contract import FAST, INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options, passed, plain
+from faults import wait_until, worker_pids
+from penstock import Dataset
+
+FOUR = (Mode(4), Mode(4, "fork"))
+
+
+def odd_draws() -> Dataset:
+    return Dataset.range(60).shuffle(seed=3).map(functions.described)
+
+
+CHAINS = {
+    "filter": lambda: Dataset.range(60).map(functions.drawn).filter(functions.is_odd).batch(7),
+    "nest": lambda: odd_draws().shuffle(seed=1, buffer=9).ragged_batch(4),
+    "elements": lambda: odd_draws().take_while(functions.always),
+    "unbatch": lambda: Dataset.range(40).batch(4).map(functions.as_it_is).unbatch().batch(3),
+    "tail": lambda: (
+        Dataset.range(80)
+        .filter(functions.is_odd)
+        .map(functions.drawn)
+        .shuffle(seed=2, buffer=5)
+        .map(functions.as_it_is)
+        .batch(6)
+    ),
+    "zip": lambda: Dataset.zip(
+        Dataset.range(50).map(functions.drawn).filter(functions.is_odd),
+        Dataset.range(50).filter(functions.is_odd).map(functions.drawn).unique(),
+    ).batch(4),
+    "flat_map": lambda: (
+        Dataset.range(12).map(functions.as_it_is).flat_map(functions.so_many).batch(5)
+    ),
+    "interleave": lambda: (
+        Dataset.range(12)
+        .map(functions.as_it_is)
+        .interleave(functions.drawn_and_odd, cycle=3)
+        .unbatch()
+    ),
+    "generator": lambda: (
+        Dataset.generator(functions.yields)
+        .map(functions.doubled)
+        .filter(functions.always)
+        .ragged_batch(3)
+    ),
+    "scan": lambda: Dataset.range(30).map(functions.as_it_is).scan(functions.sums, 0).batch(4),
+    "getitem": lambda: Dataset.source(functions.Squares(30)).filter(functions.always).batch(4),
+    "take": lambda: Dataset.range(90).map(functions.drawn).filter(functions.is_odd).take(9),
+}
+
+
+@each((Mode(1), THREADS, Mode(4), Mode(1, "fork"), Mode(4, "fork")), (SPAWN,))
+@pytest.mark.parametrize("name", CHAINS)
+def test_elements_are_those_of_one_thread(name, mode):
+    with CHAINS[name]().build(workers=0) as alone, CHAINS[name]().build(**options(mode)) as feed:
+        for _ in range(2):
+            assert passed(feed) == passed(alone)
+
+
+@each((THREADS, Mode(2, "fork")), ())
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_state_restores_at_every_element(name, mode):
+    dataset = CHAINS[name]()
+    with dataset.build(workers=0) as alone:
+        expected = passed(alone)
+    with dataset.build(workers=0) as alone, dataset.build(**options(mode)) as feed:
+        states = [json.dumps(feed.state())]
+        for batch, wanted in zip(feed, expected, strict=True):
+            assert plain(batch) == wanted
+            states.append(json.dumps(feed.state()))
+        for i, state in enumerate(states[:-1]):
+            # With workers in a few places only: without them it is the same state, sooner.
+            for other in (alone, feed) if i % 7 == 0 else (alone,):
+                other.restore(json.loads(state))
+                assert plain(next(iter(other))) == expected[i], i
+
+
+@each(FOUR, (SPAWN,))
+def test_all_workers_work_in_front_of_a_filter(tmp_path, mode):
+    there = functions.Meets(str(tmp_path), mode.workers)
+    dataset = Dataset.range(100).map(there).filter(functions.has_odd_number).batch(5)
+    with dataset.build(**options(mode)) as feed:
+        batches = list(feed)
+        met = os.listdir(tmp_path)
+        assert len(met) == mode.workers
+        pids = {pid for batch in batches for pid in batch["pid"].tolist()}
+        if mode.method:
+            assert pids <= set(worker_pids(feed))
+            assert os.getpid() not in pids
+        else:
+            assert pids == {os.getpid()}
+
+
+@each((INLINE, THREADS, PROCESSES), (SPAWN,))
+@pytest.mark.parametrize("tail", [False, True])
+def test_an_exception_comes_at_its_place_with_stage_and_traceback(mode, tail):
+    source = Dataset.range(40).filter(functions.always) if tail else Dataset.range(40)
+    dataset = source.map(functions.refuses_seven).filter(functions.is_odd).batch(2)
+    with dataset.build(**options(mode)) as feed:
+        seen = []
+        with pytest.raises(ValueError, match="not 7") as caught:
+            for batch in feed:
+                seen.append(plain(batch))
+        assert seen == [[1, 3]]
+        cause = caught.value.__cause__
+        assert isinstance(cause, penstock.WorkerTraceback)
+        assert "map(refuses_seven)" in cause.worker
+        assert (cause.epoch, cause.index) == (0, 7)
+        assert "in refuses_seven" in cause.traceback
+        assert feed.state()["batches"] == 1
+
+
+@each((THREADS, PROCESSES), (SPAWN,))
+@pytest.mark.parametrize("function", ["refuses_seven", "refuses_in_its_own_way"])
+@pytest.mark.parametrize("policy", ["loader", "skip", "replace"])
+def test_losses_are_those_of_one_thread(mode, function, policy):
+    dataset = Dataset.range(150).map(getattr(functions, function))
+    loader = {}
+    if policy == "loader":
+        loader = {"on_error": "skip"}
+    else:
+        dataset = dataset.on_error(policy)
+    dataset = dataset.filter(functions.is_odd).batch(4)
+    told = []
+    for kind in (INLINE, mode):
+        with dataset.build(**loader, **options(kind)) as feed:
+            batches = passed(feed)
+            stats = feed.stats()
+            told.append((batches, stats["losses"], stats["skipped"], stats["replaced"]))
+    assert told[0] == told[1]
+    assert told[0][1]
+
+
+@each((THREADS, PROCESSES), (SPAWN,))
+def test_retries_are_made_where_the_function_runs(mode):
+    dataset = Dataset.range(8).map(functions.FailsOnce()).filter(functions.is_odd).batch(4)
+    with dataset.build(retries=1, **options(mode)) as feed:
+        assert passed(feed) == [[1, 3, 5, 7]]
+        assert feed.stats()["retried"] >= 8
+
+
+@each((Mode(1, "fork"), Mode(4, "fork")), (SPAWN,))
+def test_a_killed_worker_loses_no_element(tmp_path, mode):
+    kills = functions.KillsOnce(17, str(tmp_path / "done"))
+    dataset = Dataset.range(60).map(kills).filter(functions.is_odd).map(functions.as_it_is)
+    with dataset.batch(4).build(**options(mode)) as feed:
+        batches = passed(feed)
+        assert [n for batch in batches for n in batch] == list(range(1, 60, 2))
+        wait_until(lambda: feed.stats()["restarts"] == 1)
+
+
+@each((Mode(2, "fork"),), ())
+def test_workers_killed_from_outside_lose_nothing(mode):
+    dataset = Dataset.range(3000).map(functions.as_it_is).filter(functions.is_odd).batch(8)
+    with dataset.build(**options(mode)) as feed:
+        taken = []
+        for n, batch in enumerate(feed):
+            taken += plain(batch)
+            if n in (3, 50):
+                restarts = feed.stats()["restarts"]
+                os.kill(worker_pids(feed)[0], signal.SIGKILL)
+                wait_until(lambda before=restarts: feed.stats()["restarts"] > before)
+        assert taken == list(range(1, 3000, 2))
+
+
+def test_an_element_that_kills_its_workers_is_an_error_at_its_place():
+    dataset = Dataset.range(60).map(functions.Kills(9)).filter(functions.is_odd).batch(2)
+    with dataset.build(workers=2, start_method="fork") as feed:
+        seen = []
+        with pytest.raises(penstock.WorkerLost, match="element 9"):
+            for batch in feed:
+                seen.append(plain(batch))
+        assert seen == [[1, 3], [5, 7]]
+    with dataset.build(workers=2, start_method="fork", on_error="skip") as feed:
+        assert sum(len(batch) for batch in feed) == 29
+        assert [loss[1] for loss in feed.stats()["losses"]] == [9]
+
+
+@each((THREADS, PROCESSES), (SPAWN,))
+def test_what_takes_too_long_times_out(mode):
+    dataset = Dataset.range(60).map(functions.Sleeps(9, 3)).filter(functions.is_odd).batch(2)
+    with dataset.build(timeout=0.5, **options(mode)) as feed:
+        iterator = iter(feed)
+        assert [plain(next(iterator)) for _ in range(2)] == [[1, 3], [5, 7]]
+        with pytest.raises(penstock.Timeout, match="element 9"):
+            next(iterator)
+
+
+@each(FAST, ())
+def test_closing_in_the_middle(mode):
+    dataset = Dataset.range(100_000).map(functions.described).filter(functions.always)
+    feed = dataset.ragged_batch(4).build(**options(mode))
+    held = next(iter(feed))
+    feed.close()
+    assert held["number"].tolist() == [0, 2, 4, 6]
+    with pytest.raises(penstock.Closed):
+        next(iter(feed))
+
+
+@each((THREADS, PROCESSES), (SPAWN,))
+def test_a_pass_that_was_left_is_followed_by_the_next(mode):
+    dataset = Dataset.range(80).shuffle(seed=1).map(functions.drawn).filter(functions.is_odd)
+    with dataset.batch(4).build(workers=0) as alone:
+        passed(alone)
+        second = passed(alone)
+    with dataset.batch(4).build(**options(mode)) as feed:
+        for _ in feed:
+            break
+        assert passed(feed) == second

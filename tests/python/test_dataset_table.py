@@ -1,0 +1,278 @@
+"""The tables of docs/dataset.md: each row is what it says, and restores at every element."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from contract import INLINE, THREADS, check_checkpoints, options, passed
+from penstock import Dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = [b"one", b"three", b"seventeen", b""]
+NUMBERS = list(range(12))
+
+
+def rows() -> list[tuple[str, str]]:
+    """The first two columns of the two tables: what Python calls it, and C++."""
+    text = (ROOT / "docs" / "dataset.md").read_text(encoding="utf-8")
+    found = []
+    for table in re.findall(r"^\| Python \| C\+\+ \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M):
+        found += [line.split(" | ")[:2] for line in table.splitlines()]
+    assert len(found) > 40, "the tables are not where they were"
+    return [(python.removeprefix("| "), cpp) for python, cpp in found]
+
+
+def codes(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+# ---- a small chain for each, and what it gives ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    with penstock.TFRecordWriter(folder / "words.tfrecord") as writer:
+        for word in WORDS:
+            writer.write(word)
+    (folder / "words.txt").write_bytes(b"".join(word + b"\n" for word in WORDS))
+    (folder / "table.csv").write_text("n,name\n1,one\n2,\n3,three\n")
+    passed(TWELVE.map(half).cache(folder / "halves"))
+    (folder / "fixed.bin").write_bytes(bytes(range(8)))
+    (folder / "images.idx").write_bytes(bytes([0, 0, 8, 2, 0, 0, 0, 3, 0, 0, 0, 2, *range(6)]))
+    (folder / "labels.idx").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    (folder / "cifar10.bin").write_bytes(b"".join(bytes([n, *[n] * 3072]) for n in range(4)))
+    (folder / "cifar100.bin").write_bytes(b"".join(bytes([n, 9, *[n] * 3072]) for n in range(4)))
+    return folder
+
+
+def counted():
+    yield from range(5)
+
+
+def half(n: Any) -> Any:
+    return n // 2
+
+
+def is_odd(n: Any) -> bool:
+    return bool(n % 2)
+
+
+def is_low(n: Any) -> bool:
+    return bool(n < 7)
+
+
+def below(n: Any) -> Dataset:
+    return Dataset.range(int(n))
+
+
+def summed(carry: Any, n: Any) -> Any:
+    return carry + n, carry + n
+
+
+def as_long(n: Any) -> Any:
+    return np.full(int(n) % 3 + 1, n)
+
+
+def example(n: Any) -> bytes:
+    return penstock.example({"n": int(n)})
+
+
+def sequence(n: Any) -> bytes:
+    # context: n; feature list "l": one step of [n]; by the wire format of tf.SequenceExample
+    feature = bytes([0x1A, 3, 0x0A, 1, int(n)])
+    entry = b"\x0a\x01n\x12" + bytes([len(feature)]) + feature
+    context = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
+    steps = b"\x0a" + bytes([len(feature)]) + feature
+    named = b"\x0a\x01l\x12" + bytes([len(steps)]) + steps
+    lists = b"\x12" + bytes([len(named) + 2]) + b"\x0a" + bytes([len(named)]) + named
+    return context + lists
+
+
+def raw(n: Any) -> dict[str, bytes]:
+    return {"raw": bytes([int(n), 0])}
+
+
+TWELVE = Dataset.range(12)
+FIVE = Dataset.range(5)
+TENS = Dataset.range(0, 50, 10)
+
+
+def permuted(pass_: list[Any]) -> bool:
+    return sorted(pass_) == NUMBERS and pass_ != NUMBERS
+
+
+# By the Python cell's text: the chain (of files: a function of their folder), and what a pass gives
+# (or what holds for it).
+CHAINS: dict[str, tuple[Any, Any]] = {
+    "Dataset.range(begin, end, step)": (Dataset.range(3, 15, 4), [3, 7, 11]),
+    "Dataset.arrays(nest)": (
+        Dataset.arrays({"x": np.arange(3), "y": np.arange(6).reshape(3, 2)}),
+        [{"x": 0, "y": [0, 1]}, {"x": 1, "y": [2, 3]}, {"x": 2, "y": [4, 5]}],
+    ),
+    "Dataset.source(object)": (Dataset.source([10, 20, 30]), [10, 20, 30]),
+    "Dataset.items(list)": (Dataset.items([1.5, 2.5]), [1.5, 2.5]),
+    "Dataset.tfrecord(files)": (lambda at: Dataset.tfrecord(at / "words.tfrecord"), WORDS),
+    "Dataset.lines(files)": (
+        lambda at: Dataset.lines(at / "words.txt"),
+        [word.decode() for word in WORDS],
+    ),
+    "Dataset.csv(files, columns)": (
+        lambda at: Dataset.csv(
+            at / "table.csv",
+            {"n": "int64", "name": (bytes, b"?")},
+        ),
+        [{"n": 1, "name": b"one"}, {"n": 2, "name": b"?"}, {"n": 3, "name": b"three"}],
+    ),
+    "Dataset.fixed_records(files, n)": (
+        lambda at: Dataset.fixed_records(at / "fixed.bin", 4),
+        [[0, 1, 2, 3], [4, 5, 6, 7]],
+    ),
+    "Dataset.idx(images, labels)": (
+        lambda at: Dataset.idx(at / "images.idx", at / "labels.idx"),
+        [
+            {"image": [0, 1], "label": 7},
+            {"image": [2, 3], "label": 8},
+            {"image": [4, 5], "label": 9},
+        ],
+    ),
+    "Dataset.cifar10(files)": (
+        lambda at: Dataset.cifar10(at / "cifar10.bin"),
+        [{"image": np.full((3, 32, 32), n).tolist(), "label": n} for n in range(4)],
+    ),
+    "cifar100(files)": (
+        lambda at: Dataset.cifar100(at / "cifar100.bin"),
+        [
+            {"image": np.full((3, 32, 32), n).tolist(), "label": 9, "coarse_label": n}
+            for n in range(4)
+        ],
+    ),
+    "Dataset.snapshot(path)": (
+        lambda at: Dataset.snapshot(at / "halves"),
+        [n // 2 for n in NUMBERS],
+    ),
+    "Dataset.generator(function)": (Dataset.generator(counted), list(range(5))),
+    "Dataset.zip(a, b)": (Dataset.zip(FIVE, TENS), [[n, 10 * n] for n in range(5)]),
+    "zip(x=a, y=b)": (Dataset.zip(x=FIVE, y=TENS), [{"x": n, "y": 10 * n} for n in range(5)]),
+    "Dataset.sample_from(inputs, weights=)": (
+        Dataset.sample_from([FIVE, TENS], weights=[1, 0]),
+        list(range(5)),
+    ),
+    "Dataset.choose_from(choices, inputs)": (
+        Dataset.choose_from(Dataset.items([1, 0, 1]), [FIVE, TENS]),
+        [0, 0, 10],
+    ),
+    "Dataset.interleave(inputs, cycle=c, block=b)": (
+        Dataset.interleave([FIVE, TENS], cycle=2, block=2),
+        [0, 1, 0, 10, 2, 3, 20, 30, 4, 40],
+    ),
+    "map(function)": (TWELVE.map(half), [n // 2 for n in NUMBERS]),
+    "map(penstock.parse_example(features))": (
+        FIVE.map(example).map(penstock.parse_example({"n": penstock.int64()})),
+        [{"n": n} for n in range(5)],
+    ),
+    "map(penstock.parse_sequence_example(context, sequences))": (
+        FIVE.map(sequence).map(
+            penstock.parse_sequence_example({"n": penstock.int64()}, {"l": penstock.int64()})
+        ),
+        lambda all_: [element["n"] for element in all_] == list(range(5)),
+    ),
+    "map(penstock.normalize(mean, std))": (
+        Dataset.arrays({"x": np.arange(6, dtype=np.uint8).reshape(3, 2)}).map(
+            penstock.normalize(1, 2)
+        ),
+        [{"x": [-0.5, 0.0]}, {"x": [0.5, 1.0]}, {"x": [1.5, 2.0]}],
+    ),
+    "map(penstock.cast(dtype))": (FIVE.map(penstock.cast("float32")), [0.0, 1.0, 2.0, 3.0, 4.0]),
+    "map(penstock.decode_raw(field, dtype, shape))": (
+        FIVE.map(raw).map(penstock.decode_raw("raw", "<u2", ())),
+        [{"raw": n} for n in range(5)],
+    ),
+    "batch(n, drop_remainder=False)": (FIVE.batch(2), [[0, 1], [2, 3], [4]]),
+    "padded_batch(n, shapes=, values=)": (
+        FIVE.map(as_long).padded_batch(2),
+        [[[0, 0], [1, 1]], [[2, 2, 2], [3, 0, 0]], [[4, 4]]],
+    ),
+    "ragged_batch(n)": (
+        FIVE.map(as_long).ragged_batch(2),
+        [[[0], [1, 1]], [[2, 2, 2], [3]], [[4, 4]]],
+    ),
+    "window(size, shift=, stride=)": (
+        FIVE.window(2, shift=1, stride=2),
+        [[0, 2], [1, 3], [2, 4], [3], [4]],
+    ),
+    "unbatch()": (FIVE.batch(2).unbatch(), list(range(5))),
+    "rebatch(n)": (FIVE.batch(2).rebatch(3), [[0, 1, 2], [3, 4]]),
+    "shuffle(seed=s, reshuffle=True)": (TWELVE.shuffle(seed=3), permuted),
+    "shuffle(block=n, window=w)": (TWELVE.shuffle(seed=3, block=3, window=2), permuted),
+    "shuffle(buffer=n)": (TWELVE.shuffle(seed=3, buffer=4), permuted),
+    "filter(predicate)": (TWELVE.filter(is_odd), [1, 3, 5, 7, 9, 11]),
+    "take_while(predicate)": (TWELVE.take_while(is_low), list(range(7))),
+    "unique(key=function)": (TWELVE.unique(key=half), [0, 2, 4, 6, 8, 10]),
+    "bucket_by_length(boundaries, sizes)": (
+        FIVE.map(as_long).bucket_by_length([2], [2, 2]),
+        lambda all_: sorted(batch[0][0] for batch in all_) == [0, 1, 4],
+    ),
+    "scan(function, initial)": (FIVE.scan(summed, 0), [0, 1, 3, 6, 10]),
+    "flat_map(function)": (FIVE.flat_map(below), [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]),
+    "interleave(function, cycle=c, block=b)": (
+        Dataset.items([2, 3]).interleave(below, cycle=2, block=1),
+        [0, 0, 1, 1, 2],
+    ),
+    "cache(path)": (lambda at: TWELVE.map(half).cache(at / "kept"), [n // 2 for n in NUMBERS]),
+    "cache(max_bytes=)": (lambda _: TWELVE.map(half).cache(), [n // 2 for n in NUMBERS]),
+    "split_batch(n)": (
+        Dataset.range(6).batch(3).split_batch(2),
+        [[[0, 1], [2]], [[3, 4], [5]]],
+    ),
+    "take(n)": (TWELVE.take(3), [0, 1, 2]),
+    "skip(n)": (TWELVE.skip(9), [9, 10, 11]),
+    'shard(rank, world, remainder="keep")': (TWELVE.shard(1, 5), [1, 6, 11]),
+    "repeat(n)": (Dataset.range(2).repeat(2), [0, 1, 0, 1]),
+    "repeat()": (FIVE.repeat().take(7), [0, 1, 2, 3, 4, 0, 1]),
+    "concatenate(other)": (Dataset.range(2).concatenate(TENS), [0, 1, 0, 10, 20, 30, 40]),
+    "enumerate(start=0)": (TENS.enumerate(start=3), [[3 + n, 10 * n] for n in range(5)]),
+    "on_error(policy)": (FIVE.map(half).on_error("skip"), [0, 0, 1, 1, 2]),
+    "assert_cardinality(n)": (FIVE.assert_cardinality(5), list(range(5))),
+    "prefetch(n)": (FIVE.prefetch(2), list(range(5))),
+}
+
+
+def test_every_row_has_a_chain_here():
+    assert {code for python, _ in rows() for code in codes(python)} == set(CHAINS)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: re.sub(r"[`| ]", "", row[0]))
+def test_a_row_names_what_there_is(row):
+    python, cpp = row
+    headers = "\n".join(path.read_text() for path in sorted((ROOT / "penstock").rglob("*.h")))
+    for code in codes(python):
+        *_, operation = ["", *re.findall(r"penstock\.(\w+)", code)]
+        name = operation or code.removeprefix("Dataset.").split("(")[0]
+        assert hasattr(penstock if operation else Dataset, name), code
+        if cpp.startswith("the same"):
+            assert re.search(rf"\b{name}\(", headers), name
+    for code in codes(cpp):
+        for name in re.findall(r"\w+", re.sub(r"\(.*|\{.*", "", code)):
+            assert re.search(rf"\b{name}\b", headers), f"{code}: no {name} in C++"
+
+
+@pytest.mark.parametrize("row", CHAINS, ids=str)
+def test_a_row_is_what_it_says_and_restores_at_every_element(row, files):
+    chain, wanted = CHAINS[row]
+    dataset = chain(files) if callable(chain) else chain
+    with dataset.build(**options(THREADS)) as feed:
+        pass_ = passed(feed)
+    assert wanted(pass_) if callable(wanted) else pass_ == wanted
+
+    def make(**settings: Any) -> penstock.Loader:
+        return dataset.build(**{"use_multiprocessing": False, **settings})
+
+    if row != "repeat(n)":  # its rounds are the feed's epochs: test_dataset.py
+        check_checkpoints(make, INLINE, (INLINE, THREADS))

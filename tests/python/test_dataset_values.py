@@ -1,0 +1,234 @@
+"""Dataset: what elements and batches hold, and what each stage makes of them."""
+
+from __future__ import annotations
+
+import collections
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataset_functions as functions
+import penstock
+from contract import (
+    INLINE,
+    PROCESSES,
+    THREADS,
+    assert_same,
+    each,
+    options,
+    passed,
+)
+from penstock import Dataset
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def test_leaves_of_every_kind_come_out_as_they_went_in():
+    batch = next(iter(Dataset.range(3, 9).map(functions.described).batch(4)))
+    assert batch["number"].dtype == np.int64
+    assert batch["number"].tolist() == [6, 8, 10, 12]
+    assert batch["text"].to_list() == ["3", "4", "5", "6"]
+    assert batch["bytes"].to_list() == [b"xxx", b"xxxx", b"", b"x"]
+    assert batch["image"].shape == (4, 3, 4)
+    assert (batch["image"] == np.arange(3, 7, dtype=np.float32)[:, None, None]).all()
+    numbers, [halves] = batch["nested"]
+    assert numbers.tolist() == [3, 4, 5, 6]
+    assert halves.tolist() == [4.5, 5.5, 6.5, 7.5]
+
+
+def test_arrays_of_any_nest_are_not_copied():
+    x = np.arange(40.0).reshape(10, 4)
+    y = Point(np.arange(10), np.arange(20)[::2])
+    rows = list(Dataset.arrays({"x": x, "y": y}))
+    assert len(rows) == 10
+    for i, row in enumerate(rows):
+        assert_same(row["x"], x[i].copy())
+        assert row["y"] == (i, 2 * i)
+        assert type(row["y"]) is Point
+    batch = next(iter(Dataset.arrays(x[:, 1:3]).shuffle(seed=1).batch(10)))
+    assert sorted(batch.tolist()) == x[:, 1:3].tolist()
+
+
+def test_arrays_may_be_memory_mapped(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(1000, dtype=np.int16).reshape(100, 10))
+    mapped = np.load(path, mmap_mode="r")
+    dataset = Dataset.arrays(mapped).map(functions.as_it_is).batch(30)
+    with dataset.build(workers=1) as feed:
+        assert np.concatenate(list(feed)).tolist() == mapped.tolist()
+
+
+def test_a_tuple_becomes_the_functions_arguments():
+    pairs = Dataset.zip(Dataset.range(4), Dataset.range(10, 14)).map(functions.added)
+    assert passed(pairs.batch(4)) == [[10, 12, 14, 16]]
+
+
+def test_samples_of_different_lengths_are_an_error_that_names_two():
+    dataset = Dataset.range(1, 9).map(functions.as_long_as).batch(4)
+    alike = pytest.raises(penstock.InvalidArgument, match=r"element 0 .* element 1")
+    with dataset.build(workers=1) as feed, alike:
+        list(feed)
+    rows = list(Dataset.range(3).map(functions.as_long_as).build(workers=0))
+    assert [row.tolist() for row in rows] == [[], [0], [0, 1]]
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_random_numbers_are_the_elements_own(mode):
+    with Dataset.range(40).map(functions.drawn).batch(40).build(**options(mode)) as feed:
+        first, second = passed(feed), passed(feed)
+    assert first != second
+    with Dataset.range(40).map(functions.drawn).batch(5).build(workers=0) as feed:
+        assert [number for batch in feed for number in batch.tolist()] == first[0]
+    twice = Dataset.range(40).map(functions.drawn).map(functions.drawn).batch(40)
+    with twice.build(**options(mode)) as feed:
+        assert passed(feed) != first
+
+
+def test_global_generators_are_the_elements_own_in_processes():
+    dataset = Dataset.range(30).map(functions.global_draw).batch(30)
+    seen = []
+    for workers in (1, 3):
+        with dataset.build(workers=workers) as feed:
+            seen.append(passed(feed))
+    assert seen[0] == seen[1]
+    assert len(set(seen[0][0])) == 30
+
+
+def test_functions_below_other_stages_run_in_processes_too():
+    there = Dataset.interleave([Dataset.range(4).map(functions.pid)], cycle=1).on_error("raise")
+    assert str(os.getpid()) not in list(there)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        (
+            Dataset.range(5).map(functions.as_long_as).padded_batch(3, values={"": -1}),
+            [[[-1, -1], [0, -1], [0, 1]], [[0, 1, 2, -1], [0, 1, 2, 3]]],
+        ),
+        (
+            Dataset.range(3).map(functions.as_long_as).padded_batch(3, shapes={"": [3]}),
+            [[[0, 0, 0], [0, 0, 0], [0, 1, 0]]],
+        ),
+        (
+            Dataset.range(3).map(functions.as_long_as).ragged_batch(2, drop_remainder=True),
+            [[[], [0]]],
+        ),
+        (Dataset.range(7).window(3, shift=2), [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6]]),
+        (Dataset.range(7).window(3, stride=2, drop_remainder=True), [[0, 2, 4]]),
+        (
+            Dataset.interleave([Dataset.range(3), Dataset.range(10, 12)], cycle=2).batch(9),
+            [[0, 10, 1, 11, 2]],
+        ),
+        (Dataset.range(7).assert_cardinality(7).skip(5), [5, 6]),
+        (Dataset.range(9).take_while(functions.is_small), [0, 1, 2, 3]),
+        (Dataset.range(9).batch(4).unbatch().skip(7), [7, 8]),
+        (Dataset.range(9).batch(4).rebatch(6), [[0, 1, 2, 3, 4, 5], [6, 7, 8]]),
+        (Dataset.range(20).filter(functions.is_odd).skip(2).take(3), [5, 7, 9]),
+        (Dataset.range(2).repeat(3).unique(), [0, 1]),
+        (Dataset.range(9).unique(key=functions.remainder), [0, 1, 2, 3, 4]),
+        (Dataset.range(9).unique(key=penstock.cast("bool")), [0, 1]),
+        (Dataset.range(5).scan(lambda carry, n: (carry + n, carry), 0), [0, 0, 1, 3, 6]),
+        (Dataset.range(4).flat_map(lambda n: Dataset.range(n)), [0, 0, 1, 0, 1, 2]),
+        (
+            # tf.data's own example of interleave.
+            Dataset.range(1, 6).interleave(
+                lambda n: Dataset.items([n]).repeat(6), cycle=2, block=4
+            ),
+            [*[1] * 4, *[2] * 4, *[1] * 2, *[2] * 2, *[3] * 4, *[4] * 4, *[3] * 2, *[4] * 2]
+            + [5] * 6,
+        ),
+        (
+            Dataset.zip(Dataset.range(2), Dataset.range(5, 7)).flat_map(
+                lambda a, b: Dataset.items([(a, b), (b, a)])
+            ),
+            [[0, 5], [5, 0], [1, 6], [6, 1]],
+        ),
+        (Dataset.items(["a", "", "bc"]).skip(1), ["", "bc"]),
+        (Dataset.items([]), []),
+        (
+            Dataset.choose_from(
+                Dataset.range(2).repeat(2), [Dataset.range(3), Dataset.range(10, 13)]
+            ),
+            [0, 10, 1, 11],
+        ),
+        (
+            Dataset.range(5)
+            .map(functions.as_long_as)
+            .bucket_by_length(boundaries=[3], batch_sizes=[2, 2]),
+            [[[0], [0]], [[0, 1, 2, 0], [0, 1, 2, 3]], [[0, 1]]],
+        ),
+        (Dataset.range(5).filter(functions.is_odd).repeat(2).batch(3), [[1, 3, 1], [3]]),
+    ],
+    ids=repr,
+)
+def test_what_each_stage_makes(dataset, expected):
+    for workers in (0, 2):
+        with dataset.build(workers=workers) as feed:
+            assert passed(feed) == expected
+
+
+def test_items_are_copied_and_keep_their_kinds():
+    array = np.arange(6.0).reshape(2, 3)
+    dataset = Dataset.items([{"a": array, "b": b"x", "n": 1}, {"a": array + 1, "b": b"", "n": 2}])
+    array[:] = -1
+    first, second = list(dataset)
+    assert_same(first, {"a": np.arange(6.0).reshape(2, 3), "b": b"x", "n": np.int64(1)})
+    assert second["b"] == b""
+    batch = next(iter(dataset.batch(2)))
+    assert batch["a"].shape == (2, 2, 3)
+    assert batch["b"].to_list() == [b"x", b""]
+    with pytest.raises(penstock.InvalidArgument, match="alike"):
+        Dataset.items([1, 2.5])
+
+
+def test_what_is_carried_is_the_functions_own():
+    """What it does to its arrays stays there, and the next pass begins anew."""
+    initial = np.zeros(2)
+
+    def adds(carry: Any, number: Any) -> Any:
+        carry += number
+        return carry, carry
+
+    dataset = Dataset.range(4).scan(adds, initial)
+    for _ in range(2):
+        assert passed(dataset) == [[0, 0], [1, 1], [3, 3], [6, 6]]
+    assert initial.tolist() == [0, 0]
+
+
+def test_partial_shuffles_lose_nothing_and_are_shuffles():
+    for dataset in (
+        Dataset.range(500).shuffle(seed=1, block=10, window=3),
+        Dataset.range(500).shuffle(seed=1, buffer=20),
+        Dataset.range(1000).filter(functions.is_odd).shuffle(seed=1, buffer=20),
+    ):
+        with dataset.build(workers=1) as feed:
+            first, second = passed(feed), passed(feed)
+        assert sorted(first) == sorted(second)
+        assert first != second != sorted(second)
+        assert len(set(first)) == 500
+
+
+def test_samples_are_drawn_as_often_as_their_weights_say():
+    three = [Dataset.range(0, 1000), Dataset.range(1000, 2000), Dataset.range(2000, 3000)]
+    dataset = Dataset.sample_from(three, weights=[0.7, 0.3, 0], seed=4)
+    with dataset.build(workers=1) as feed:
+        numbers = passed(feed)
+    assert sorted(numbers) == list(range(2000))
+    first = [number < 1000 for number in numbers[:1000]]
+    assert 620 < sum(first) < 780
+    assert [n for n in numbers if n < 1000] == list(range(1000))
+
+
+def test_text_files_give_their_lines_and_records(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\ntwo\nlast")
+    (tmp_path / "b.txt").write_bytes("grün\n".encode())
+    lines = Dataset.lines(str(tmp_path / "*.txt"))
+    assert list(lines) == ["one", "", "two", "last", "grün"]
+    (tmp_path / "c.bin").write_bytes(b"HEAD" + bytes(range(12)) + b"!")
+    records = Dataset.fixed_records(tmp_path / "c.bin", 4, header_bytes=4, footer_bytes=1)
+    assert passed(records.batch(3)) == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]]
+    with pytest.raises(penstock.NotFound):
+        len(Dataset.lines(tmp_path / "none*"))

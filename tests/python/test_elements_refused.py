@@ -1,0 +1,106 @@
+"""Values that are no elements, and elements that are not alike."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+
+import penstock
+from nests import (
+    Pair,
+    batch_of,
+)
+from penstock import _engine
+
+
+@pytest.mark.parametrize(
+    ("element", "message"),
+    [
+        (None, "the value is None: leave it out"),
+        ({"meta": {"id": None}}, "'meta/id' is None"),
+        ({"x": [1, {2}]}, "'x/1' is of type set; an element is arrays, numbers"),
+        ({1: 2}, "the value has a key of type int"),
+        ({"x": {b"k": 2}}, "'x' has a key of type bytes"),
+        (np.array(["text"]), "array of dtype <U4: give a str or bytes"),
+        ({"x": np.array([None])}, "'x' is an array of dtype object"),
+        (np.array("2020", "M8[D]"), r"use \.astype\('int64'\)"),
+        (np.datetime64("2020"), "NumPy scalar of dtype datetime64"),
+        (np.zeros(2, [("a", "i4")]), "give its fields as a dict"),
+        (np.longdouble(1), "longdouble|float128"),
+        (2**63, "larger than an int64"),
+        ("\ud800", "no UTF-8"),
+        ({"\ud800": 1}, "no UTF-8"),
+        ([1] * 5000, r"'4096' is one of more than 4096 leaves: .*np\.asarray"),
+        (np.ma.masked_array([1], [True]), r"masked array: use \.filled"),
+        ({"x": penstock.Ragged(np.arange(2), [0, 2])}, r"'x' is of type .*to_padded"),
+        (np.ndarray, "is of type type"),
+        (types.SimpleNamespace(x=1), "SimpleNamespace"),
+        ({"a/b": 1, "a": {"b": 2}}, "two leaves would be called 'a/b'"),
+        ({"a": b"", "a/offsets": 2}, "two leaves would be called 'a/offsets'"),
+        (memoryview(b"x"), "of type memoryview"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_no_element_is_an_error_that_says_where_and_what_to_do(element, message):
+    with pytest.raises(penstock.InvalidArgument, match=message):
+        _engine.pack_elements([element])
+
+
+def test_a_nest_in_itself_is_an_error():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(penstock.InvalidArgument, match="nested too deeply"):
+        _engine.pack_elements([endless])
+
+
+def test_an_exception_in_user_code_is_told():
+    class Broken:
+        def __array__(self, dtype=None, copy=None):
+            raise OSError("no such file")
+
+    class Interrupted:
+        def __array__(self, dtype=None, copy=None):
+            raise KeyboardInterrupt
+
+    with pytest.raises(penstock.InvalidArgument, match=r"'x' .*Broken.*no such file"):
+        _engine.pack_elements([{"x": Broken()}])
+    with pytest.raises(KeyboardInterrupt):
+        _engine.pack_elements([{"x": Interrupted()}])
+    with pytest.raises(ZeroDivisionError):
+        _engine.pack_elements(1 // n for n in (1, 0))
+
+
+def test_no_elements_have_no_spec():
+    with pytest.raises(penstock.InvalidArgument, match="no elements"):
+        _engine.pack_elements([])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "message"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, r"this one is \{a: int64 \(\)\}, those before are \{a: .*b: "),
+        ({"a": 1}, {"a": 1.5}, r"float64 \(\)\}, those before are \{a: int64 \(\)"),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, r"\{b: .* a: .*\{a: .* b: "),
+        ((1, 2), [1, 2], r"\[int64 \(\), int64 \(\)\], .*\(int64"),
+        ((1, 2), Pair(1, 2), r"\(first=int64"),
+        ((b"x",), ("x",), r"\(text,\), .*\(bytes,\)"),
+        (np.zeros((2, 3)), np.zeros(2), r"float64 \(2,\), .*float64 \(2, 3\)"),
+        (penstock.ragged([1]), np.zeros(1, int), r"int64 \(1,\), .*ragged int64 \(\?,\)"),
+    ],
+)
+def test_elements_that_are_not_alike_are_an_error_that_names_both(one, other, message):
+    with pytest.raises(penstock.InvalidArgument, match=message):
+        _engine.pack_elements([one, one, other])
+
+
+def test_lengths_that_differ_make_a_ragged_batch():
+    elements = [np.full((n, 2), n, np.int16) for n in (2, 1, 3)] * 30
+    batch = batch_of(elements)
+    assert all(map(np.array_equal, batch, elements))
+    large = [np.full((n, n, 3), n, np.uint8) for n in (40, 41)]
+    assert all(map(np.array_equal, batch_of(large), large))
+    # A chunk that was settled by rows that are ragged along less.
+    mixed = [penstock.ragged(np.ones((2, n))) for n in (2, 3, 2)]
+    assert all(map(np.array_equal, batch_of(mixed), mixed))

@@ -1,0 +1,90 @@
+"""The training examples, run as a user would."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import train
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "train"
+
+
+def run(name, *arguments):
+    command = [sys.executable, EXAMPLES / name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def test_a_numpy_network_learns_digits(tmp_path):
+    pytest.importorskip("sklearn")
+    file = tmp_path / "weights.safetensors"
+    said = run("digits_numpy.py", file)
+    right = [float(part) for part in re.findall(r"([\d.]+)% of the unknown right", said)]
+    assert len(right) == 15
+    assert right[-1] > 95
+    # The file has the weights that were printed about, and all that goes on needs.
+    parameters = train.Parameters.from_file(file)
+    assert parameters.version == 15 * 44
+    assert f"version {parameters.version}" in said
+
+
+def test_predictions_carry_the_ids_of_their_samples(tmp_path):
+    digits = pytest.importorskip("sklearn.datasets").load_digits().target
+    file = tmp_path / "weights.safetensors"
+    run("digits_numpy.py", file)
+    said = run("predict_ids.py", file)
+    wrong = re.findall(r"id (\d+): a (\d), taken for a (\d)", said)
+    assert wrong
+    for number, digit, taken in wrong:
+        assert digits[int(number) - 5000] == int(digit) != int(taken)
+    accuracy = float(re.search(r"'accuracy': ([\d.]+)", said)[1])
+    assert 0.95 < accuracy < 1
+    assert f"'rows': {len(digits)}" in said
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_hogwild_learns_digits(workers):
+    pytest.importorskip("sklearn")
+    said = run("hogwild.py", str(workers))
+    assert f"660 updates by {workers} workers" in said
+    assert float(re.search(r"([\d.]+)% of the unknown right", said)[1]) > 95
+
+
+def test_towers_learn_digits_and_the_same_bits_twice():
+    pytest.importorskip("sklearn")
+    said = run("towers.py", "4")
+    assert "660 updates from 2625 batches by 4 towers" in said
+    assert float(re.search(r"([\d.]+)% of the unknown right", said)[1]) > 95
+    assert "a second run has the same bits" in said
+    assert float(re.search(r"differ by (\S+) at most", said)[1]) < 1e-3
+
+
+@pytest.mark.parametrize("mode", [[], ["--shards", "3", "--staleness", "0"]])
+def test_workers_of_a_parameter_server_learn_digits(mode):
+    pytest.importorskip("sklearn")
+    said = run("server.py", *mode)
+    each = 400 if mode else 800  # synchronous: both workers' gradients make one update
+    assert f"versions {[each] * (3 if mode else 2)}" in said
+    assert said.count("loss 0.") == 2
+    assert float(re.search(r"([\d.]+)% of the unknown right", said)[1]) > 90
+
+
+def test_a_loop_of_any_length_learns_the_same():
+    pytest.importorskip("sklearn")
+    pytest.importorskip("jax")
+    said = run("loop.py", "1", "20")
+    assert said.count("in 440 steps") == 2
+    assert "same bits: True" in said
+    assert all(float(part) > 88 for part in re.findall(r"([\d.]+)% of the unknown right", said))
+
+
+def test_examples_fit_on_a_page():
+    for file in EXAMPLES.glob("*.py"):
+        assert len(file.read_text().splitlines()) < 80, file

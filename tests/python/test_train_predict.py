@@ -1,0 +1,242 @@
+"""evaluate and predict: every row once, in order, whatever the batches were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import penstock
+from contract import THREADS, options
+from penstock import Dataset, train
+
+ROWS = 23
+IMAGES = np.random.default_rng(1).normal(size=(ROWS, 4)).astype(np.float32)
+WEIGHTS = np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32)
+NAMES = [f"sample {number} {'x' * (number % 5)}" for number in range(ROWS)]
+ELEMENTS = [{"image": IMAGES[n], "id": n, "name": NAMES[n]} for n in range(ROWS)]
+
+
+def model(x):
+    return {"twice": 2 * x, "class": (x[:, None, :] * WEIGHTS.T).sum(axis=2).argmax(axis=1)}
+
+
+CLASSES = model(IMAGES)["class"]
+
+
+def batches(size):
+    return Dataset.items(ELEMENTS).ragged_batch(size)
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 3, 7, ROWS, 50])
+@pytest.mark.parametrize("given", [1, 5, 100])
+def test_every_row_is_predicted_once_in_order_with_its_extras(given, batch_size, pad):
+    sizes = []
+
+    def counting(x):
+        sizes.append(len(x))
+        return model(x)
+
+    with batches(given).build(**options(THREADS)) as feed:
+        outputs, extras = train.predict(
+            counting, feed, inputs="image", batch_size=batch_size, pad=pad
+        )
+    assert np.array_equal(outputs["twice"], 2 * IMAGES)
+    assert np.array_equal(outputs["class"], CLASSES)
+    assert extras["id"].tolist() == list(range(ROWS))
+    assert extras["name"].to_list() == NAMES
+    full, rest = divmod(ROWS, batch_size)
+    last = [batch_size if pad else rest] if rest else []
+    assert sizes == [batch_size] * full + last
+
+
+def test_a_dataset_is_batched_anew_by_itself():
+    columns = Dataset.arrays({"image": IMAGES, "id": np.arange(ROWS)})
+    outputs, extras = train.predict(model, columns.batch(5), inputs="image", batch_size=8)
+    assert np.array_equal(outputs["class"], CLASSES)
+    assert extras["id"].tolist() == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "extras"),
+    [
+        (lambda x: x, None, None),
+        (lambda x: {"only": x}, None, None),
+        (lambda x: (x, x[:, 0]), None, (IMAGES[:, 0],)),
+        (lambda x: (x[:, 0], x), 1, (IMAGES[:, 0],)),
+        (lambda x: {"a": x, "b": x[:, 1]}, "a", {"b": IMAGES[:, 1]}),
+    ],
+)
+def test_the_models_part_of_a_batch_is_named(make, inputs, extras):
+    feed = [make(IMAGES[:10]), make(IMAGES[10:])]
+    outputs, rest = train.predict(lambda x: x + 1, feed, inputs=inputs)
+    assert np.array_equal(outputs, IMAGES + 1)
+    if extras is None:
+        assert rest is None
+    elif isinstance(extras, dict):
+        assert np.array_equal(rest["b"], extras["b"])
+    else:
+        assert np.array_equal(rest[0], extras[0])
+
+
+def test_several_fields_and_functions_are_inputs():
+    feed = [{"a": IMAGES, "b": IMAGES, "id": np.arange(ROWS)}]
+    outputs, extras = train.predict(lambda x: x["a"] + x["b"], feed, inputs=["a", "b"])
+    assert np.array_equal(outputs, IMAGES + IMAGES)
+    assert list(extras) == ["id"]
+    outputs, extras = train.predict(np.negative, feed, inputs=lambda batch: batch["b"])
+    assert np.array_equal(outputs, -IMAGES)
+    assert list(extras) == ["a", "b", "id"]
+
+
+def test_a_model_may_use_its_outputs_memory_again():
+    room = np.zeros(4, np.float32)
+
+    def reuses(x):
+        np.copyto(room[: len(x)], x[:, 0])
+        return room[: len(x)]
+
+    outputs, _ = train.predict(reuses, [IMAGES], batch_size=4)
+    assert np.array_equal(outputs, IMAGES[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("feed", "settings", "message"),
+    [
+        ([], {}, "gave no batch"),
+        ([{"x": IMAGES}], {"inputs": "y"}, r"the batch has \['x'\]"),
+        ([IMAGES], {"pad": True}, "needs batch_size"),
+        ([IMAGES], {"batch_size": 0}, "batch_size=0"),
+        ([(IMAGES, 3.0)], {"batch_size": 2}, "leaves of .* rows"),
+        ([IMAGES, IMAGES[:, :2]], {"batch_size": 30}, "not alike"),
+    ],
+)
+def test_what_cannot_be_is_said(feed, settings, message):
+    with pytest.raises(penstock.InvalidArgument, match=message):
+        train.predict(lambda x: x, feed, **settings)
+
+
+def test_a_model_that_gives_other_rows_is_refused():
+    with pytest.raises(penstock.InvalidArgument, match="gave 1 rows for 23"):
+        train.predict(lambda x: x[:1], [IMAGES])
+
+
+def test_tensors_of_torch_come_back_as_arrays():
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(4, 2)
+    outputs, _ = train.predict(lambda x: layer(torch.from_numpy(x)), [IMAGES.copy()], batch_size=10)
+    assert np.allclose(outputs, layer(torch.from_numpy(IMAGES)).detach().numpy(), atol=1e-6)
+
+
+# ---- evaluate ------------------------------------------------------------------------------------
+
+
+def right(batch):
+    return {"accuracy": model(batch["image"])["class"] == 1, "size": np.abs(batch["image"]).sum(1)}
+
+
+def test_metrics_do_not_depend_on_how_rows_are_batched():
+    results = [
+        train.evaluate(right, [{"image": IMAGES}], batch_size=size, pad=pad)
+        for size in (1, 4, 23, 60)
+        for pad in (False, True)
+    ]
+    assert all(result == results[0] for result in results)
+    assert results[0]["rows"] == ROWS
+    assert results[0]["accuracy"] == np.mean(CLASSES == 1)
+
+
+def test_means_of_batches_count_by_their_rows():
+    feed = [np.ones(30), np.zeros(10)]
+    assert train.evaluate(lambda x: {"mean": x.mean()}, feed) == {"mean": 0.75, "rows": 40}
+
+
+def test_a_mean_over_a_batch_that_is_filled_up_is_refused():
+    with pytest.raises(penstock.InvalidArgument, match="a value for each row"):
+        train.evaluate(lambda x: {"mean": x.mean()}, [np.ones(30)], batch_size=8, pad=True)
+
+
+def test_other_metrics_than_before_and_empty_feeds_are_refused():
+    with pytest.raises(penstock.InvalidArgument, match="each batch gives the same"):
+        train.evaluate(lambda x: {f"m{len(x)}": x}, [np.ones(3), np.ones(2)])
+    with pytest.raises(penstock.InvalidArgument, match="gave no batch"):
+        train.evaluate(lambda x: {}, [])
+
+
+# ---- recurrent models ----------------------------------------------------------------------------
+
+
+def sequences(count, seed=3):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(rng.integers(1, 12), 2)) for _ in range(count)]
+
+
+class Sums:
+    """A recurrent model: its state is the sum of all steps since the sequence began."""
+
+    def __init__(self, lanes):
+        self.state = np.full((lanes, 2), np.nan)  # shows where a reset is missing
+
+    def __call__(self, x, reset):
+        self.state[reset] = 0
+        out = self.state[:, None, :] + np.cumsum(x, axis=1)
+        self.state = out[:, -1]
+        return out
+
+
+@pytest.mark.parametrize("window", [1, 3, 20])
+@pytest.mark.parametrize("lanes", [1, 4, 9])
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_a_lane_goes_on_where_it_ended_and_begins_anew_with_a_sequence(count, lanes, window):
+    feed = [{"x": x, "id": number} for number, x in enumerate(sequences(count))]
+    outputs, extras = train.predict(
+        Sums(lanes), feed, inputs="x", stateful=True, batch_size=lanes, window=window
+    )
+    assert [extra["id"] for extra in extras] == list(range(count))
+    assert len(outputs) == count
+    for made, x in zip(outputs, sequences(count), strict=True):
+        assert np.allclose(made, np.cumsum(x, axis=0))
+
+
+def test_batches_say_what_lies_in_each_lane():
+    first, second, third = np.arange(1, 6), np.arange(10, 12), np.arange(20, 23)
+    seen = list(train.Stateful([first, second, third], batch_size=2, window=2))
+    assert [batch.x.tolist() for batch in seen] == [
+        [[1, 2], [10, 11]],
+        [[3, 4], [20, 21]],
+        [[5, 0], [22, 0]],
+    ]
+    assert [batch.reset.tolist() for batch in seen] == [[True, True], [False, True], [False, False]]
+    assert [batch.sequence.tolist() for batch in seen] == [[0, 1], [0, 2], [0, 2]]
+    assert seen[2].mask.tolist() == [[True, False], [True, False]]
+    assert seen[2].steps.tolist() == [1, 1]
+
+
+def test_a_dataset_gives_sequences_too():
+    feed = Dataset.items([{"x": x} for x in sequences(9)])
+    outputs, extras = train.predict(Sums(3), feed, stateful=True, batch_size=3, window=4)
+    assert extras is None
+    for made, x in zip(outputs, sequences(9), strict=True):
+        assert np.allclose(made, np.cumsum(x, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([np.zeros((2, 3)), np.zeros((0, 3))], "sequence 1 has no steps"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], "sequence 1 has steps of"),
+        ([{"a": np.zeros(3), "b": np.zeros(2)}], "leaves of .* rows"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_named(given, message):
+    with pytest.raises(penstock.InvalidArgument, match=message):
+        list(train.Stateful(given, batch_size=4, window=2))
+
+
+def test_a_window_is_needed_and_outputs_have_its_shape():
+    with pytest.raises(penstock.InvalidArgument, match="needs window="):
+        train.predict(Sums(1), [np.zeros((3, 2))], stateful=True)
+    with pytest.raises(penstock.InvalidArgument, match="for 2 lanes of 4 steps"):
+        train.predict(
+            lambda x, reset: x[:, -1], [np.zeros((3, 2))], stateful=True, batch_size=2, window=4
+        )

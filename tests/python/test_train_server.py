@@ -1,0 +1,276 @@
+"""The parameter server, as its users see it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import train
+
+SECRET = "a secret of tests"
+BLOCKS = {"w": (40, 30), "b": (7,), "v": (5000,)}
+
+WORKER = """
+import sys
+import numpy as np
+from penstock import train
+with train.connect(sys.argv[2:], name=sys.argv[1]) as client:
+    for _ in range(20):
+        client.pull()
+        assert client.push({name: np.full(a.shape, -1) for name, a in client.parameters.items()})
+    print(client.parameters.version)
+"""
+
+
+def served(**options):
+    return train.ParameterServer(train.Parameters(BLOCKS), train.SGD(1.0), shards=2, **options)
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_processes_push_and_pull(listen):
+    with served(listen=listen) as server:
+        assert len(server.addresses) == 2
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WORKER, name, *server.addresses], stdout=subprocess.PIPE
+            )
+            for name in "ab"
+        ]
+        for worker in workers:
+            said, _ = worker.communicate(timeout=100)
+            assert worker.returncode == 0
+            assert int(said) <= 40
+        assert server.pull() == [40, 40]
+        stats = server.stats()
+        assert [shard["pushes"] for shard in stats] == [40, 40]
+        assert stats[0]["workers"] == []  # both said that they go
+    for array in server.parameters.values():
+        assert (array == 40).all()
+    assert server.parameters.version == 40
+
+
+def test_encryption_is_for_both_ends():
+    tcp = {"listen": "tcp://127.0.0.1:0", "secret": SECRET}
+    for processes in (False, True):
+        for encrypt in (True, False):
+            with served(**tcp, encrypt=encrypt, processes=processes) as server:
+                with pytest.raises(penstock.InvalidArgument, match="set encrypt at both"):
+                    train.connect(server.addresses, secret=SECRET, encrypt=not encrypt)
+                with train.connect(server.addresses, secret=SECRET, encrypt=encrypt) as client:
+                    assert client.push({k: np.full(s, -1) for k, s in BLOCKS.items()})
+                    assert client.stats()[0]["pushes"] == 1
+                assert server.stats()[1]["pushes"] == 1
+    for processes in (False, True):
+        with pytest.raises(penstock.InvalidArgument, match="encryption takes a secret"):
+            served(listen="tcp://127.0.0.1:0", encrypt=True, processes=processes)
+    with pytest.raises(penstock.InvalidArgument, match="encryption takes a secret"):
+        train.connect("tcp://127.0.0.1:1", encrypt=True)
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+@pytest.mark.parametrize("processes", [False, True])
+def test_rows_are_pushed_beside_whole_blocks(listen, processes):
+    optimizer = train.Adam(0.1)
+    parameters = train.Parameters(BLOCKS)
+    with train.ParameterServer(
+        parameters, optimizer, shards=2, listen=listen, processes=processes
+    ) as server:
+        client = train.connect(server.addresses)
+        rows, values = [38, 2, 38], np.arange(90, dtype=np.float32).reshape(3, 30)
+        for _ in range(3):
+            assert client.push({"w": train.Rows(rows, values), "b": np.ones(7)})
+        assert client.push({"w": train.Rows([], np.zeros((0, 30)))})
+        assert client.pull() == [4, 4]
+        got = client.parameters
+        moved = np.float32(-0.1) * 3  # by Adam, whatever the size of a gradient that stays the same
+        np.testing.assert_allclose(got["b"], moved, rtol=1e-5)
+        np.testing.assert_allclose(got["w"][[2, 38]], moved, rtol=1e-5)
+        assert (np.delete(got["w"], [2, 38], axis=0) == 0).all()
+        assert (got["v"] == 0).all()
+        for wrong in (
+            {"w": train.Rows([40], np.zeros((1, 30)))},
+            {"w": train.Rows([1], np.zeros((1, 29)))},
+            {"w": train.Rows([1.5], np.zeros((1, 30)))},
+            {"none": train.Rows([1], np.zeros((1, 30)))},
+            {"w": train.Rows([1], np.full((1, 30), np.inf))},
+        ):
+            with pytest.raises((penstock.InvalidArgument, penstock.NotFound)):
+                client.push(wrong)
+        assert client.pull() == [4, 4]
+        client.close()
+
+
+def test_rows_are_not_compressed_or_compensated():
+    rows = {"w": train.Rows([1], np.ones((1, 30)))}
+    with (
+        served() as server,
+        train.connect(server.addresses, compress="float16") as client,
+        pytest.raises(penstock.InvalidArgument, match="compress"),
+    ):
+        client.push(rows)
+    with served(delay_compensation=0.5) as server, train.connect(server.addresses) as client:
+        client.pull()
+        with pytest.raises(penstock.InvalidArgument, match="delay_compensation"):
+            client.push(rows)
+        assert client.pull() == [0, 0]
+
+
+def test_a_step_pulls_computes_and_pushes():
+    with served() as server, train.connect(server.addresses, name="me") as client:
+        feed = [1.0, 2.0, 3.0]
+
+        def grad_fn(weights, batch):
+            return float(weights["b"][0]), {k: np.full_like(v, -batch) for k, v in weights.items()}
+
+        assert [client.step(feed, grad_fn) for _ in feed] == [0.0, 1.0, 3.0]
+        with pytest.raises(StopIteration):
+            client.step(feed, grad_fn)
+        assert client.step(feed, grad_fn) == 6.0
+        assert client.pull() == [4, 4]
+        (worker,) = server.stats()[0]["workers"]
+        assert worker["name"] == "me"
+        assert worker["sequence"] == 4
+        assert client.stats()[0]["version"] == 4
+
+
+def test_synchronous_training_is_one_large_batch():
+    with served(staleness=0, workers=2) as server:
+
+        def work(name, value):
+            with train.connect(server.addresses, name=name) as client:
+                for _ in range(10):
+                    client.gradients.update(
+                        {k: np.full(a.shape, value) for k, a in client.gradients.items()}
+                    )
+                    assert client.push(client.gradients)
+
+        threads = [threading.Thread(target=work, args=pair) for pair in (("a", -1), ("b", -3))]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert server.pull() == [10, 10]
+        assert (server.parameters["v"] == 20).all()
+
+
+def test_a_worker_whose_lease_ended_is_told():
+    with (
+        served(staleness=1, lease=0.2) as server,
+        train.connect(server.addresses) as slow,
+        train.connect(server.addresses) as fast,
+    ):
+        zeros = {name: np.zeros(shape) for name, shape in BLOCKS.items()}
+        for _ in range(4):
+            assert fast.push(zeros)
+        assert slow.push(zeros) is False
+        assert slow.lapses == 1
+
+
+@pytest.mark.parametrize("compress", ["float16", "bfloat16", "top_k"])
+def test_compressed_gradients(compress):
+    with served() as server:
+        with train.connect(server.addresses, compress=compress, top_k=1.0) as client:
+            client.push({name: np.full(shape, -0.5) for name, shape in BLOCKS.items()})
+        server.pull()
+        assert (server.parameters["w"] == 0.5).all()
+
+
+def test_a_gradient_that_is_not_finite():
+    with served() as server, train.connect(server.addresses) as client:
+        client.gradients["w"][1, 2] = np.nan
+        with pytest.raises(penstock.InvalidArgument, match=r"'w' is nan at \(1, 2\)"):
+            client.push(client.gradients)
+    with served(non_finite="skip") as server, train.connect(server.addresses) as client:
+        client.gradients["w"][1, 2] = np.nan
+        assert client.push(client.gradients) is False
+        assert client.skipped == 1
+        assert server.stats()[0]["skipped"] == 1
+
+
+def test_what_cannot_be_is_said():
+    parameters, sgd = train.Parameters(BLOCKS), train.SGD(1.0)
+    for options in (
+        {"shards": 0},
+        {"shards": 10_000},
+        {"staleness": -1},
+        {"lease": 0},
+        {"non_finite": "ignore"},
+        {"staleness": 0, "delay_compensation": 0.1},
+        {"listen": "tcp://0.0.0.0:0"},  # without a secret
+        {"listen": ["unix:@", "unix:@"], "shards": 3},
+    ):
+        with pytest.raises(penstock.InvalidArgument):
+            train.ParameterServer(parameters, sgd, **options)
+    with pytest.raises(penstock.InvalidArgument):
+        train.ParameterServer(BLOCKS, sgd)
+    with pytest.raises(penstock.InvalidArgument):
+        train.connect("unix:@nobody", compress="zip")
+    with pytest.raises(penstock.Timeout):
+        train.connect("unix:@nobody-is-here", retry=0.1)
+    with served() as server:
+        with pytest.raises(penstock.InvalidArgument, match="missing"):
+            train.connect(server.addresses[:1])
+        client = train.connect(server.addresses)
+        with pytest.raises(penstock.InvalidArgument):
+            client.push({"w": np.zeros((40, 30))})
+        client.close()
+        with pytest.raises(penstock.Closed):
+            client.pull()
+
+
+def test_a_server_goes_on_from_its_snapshots(tmp_path):
+    options = {"snapshots": tmp_path / "shards", "listen": f"unix:@test-{os.getpid()}"}
+
+    def serve():
+        return train.ParameterServer(
+            train.Parameters(BLOCKS), train.Adam(0.1), shards=2, snapshot_seconds=0.01, **options
+        )
+
+    first = serve()
+    client = train.connect(first.addresses, retry=30)
+    ones = {name: np.ones(shape) for name, shape in BLOCKS.items()}
+    for _ in range(3):
+        client.push(ones)
+    first.close()
+    second = serve()
+    assert client.push(ones)  # the same worker goes on
+    assert client.pull() == [4, 4]
+    reference = train.Updater(train.Parameters(BLOCKS), train.Adam(0.1))
+    for _ in range(4):
+        reference.apply(ones)
+    assert (client.parameters["v"] == reference.parameters["v"]).all()
+    client.close()
+    second.close()
+    (tmp_path / "shards" / "shard-1-of-2.safetensors").write_bytes(b"garbage")
+    with pytest.raises(penstock.DataLoss, match="shard-1-of-2"):
+        serve()
+
+
+def test_a_network_learns_over_the_server():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(512, 8)).astype(np.float32)
+    truth = rng.normal(size=8).astype(np.float32)
+    y = x @ truth
+    parameters = train.Parameters({"w": (8,)})
+    with train.ParameterServer(parameters, train.Adam(0.05)) as server:
+
+        def work(which):
+            batches = [np.arange(i, 512, 16) for i in range(which, 16, 2)]
+            with train.connect(server.addresses) as client:
+                for _ in range(40):
+                    for batch in batches:
+
+                        def grad_fn(weights, batch):
+                            wrong = x[batch] @ weights["w"] - y[batch]
+                            return {"w": x[batch].T @ wrong / len(batch)}
+
+                        client.step([batch], grad_fn)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    assert np.abs(parameters["w"] - truth).max() < 0.05

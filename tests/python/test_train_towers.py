@@ -1,0 +1,310 @@
+"""train.Towers: one update from several batches at a time."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import train
+from test_train_hogwild import BATCH, ROWS, batches, fresh, gradient_of, samples, step
+
+
+def run(towers, feed=None, step=step, epochs=1, optimizer=None, **options):
+    parameters = fresh()
+    made = train.Towers(
+        step, parameters, optimizer or train.SGD(0.05), batches() if feed is None else feed,
+        towers=towers, **options,
+    )  # fmt: skip
+    return parameters, made.run(epochs=epochs)
+
+
+def large_batches(rows, epochs=1):
+    """What one worker makes of batches that are as large as those of all towers."""
+    x, y = samples()
+    parameters = fresh()
+    updater = train.Updater(parameters, train.SGD(0.05))
+    for _ in range(epochs):
+        for begin in range(0, ROWS, rows):
+            _, w, b = gradient_of(parameters, x[begin : begin + rows], y[begin : begin + rows])
+            updater.apply({"w": w, "b": b})
+    return parameters
+
+
+@pytest.mark.parametrize("towers", [1, 2, 3, 4, 7])
+def test_a_round_is_one_large_batch(towers):
+    parameters, report = run(towers, epochs=2)
+    expected = large_batches(BATCH * towers, epochs=2)
+    np.testing.assert_allclose(parameters["w"], expected["w"], rtol=1e-4, atol=1e-5)
+    rounds = 2 * -(-len(batches()) // towers)
+    assert (report.rounds, report.updates, report.batches) == (rounds, rounds, 64)
+    assert parameters.version == rounds
+
+
+def test_batches_of_several_sizes_count_by_their_rows():
+    x, y = samples()
+    sizes = [1, 30, 16, 5]
+    feed = [(x[:size], y[:size]) for size in sizes]
+    parameters, _ = run(4, feed)
+    everything = [np.concatenate(part) for part in zip(*feed, strict=True)]
+    w = gradient_of(fresh(), *everything)[1]
+    np.testing.assert_allclose(parameters["w"], -0.05 * w, rtol=1e-5)
+    equal, _ = run(4, feed, weigh=lambda batch: 1)
+    means = [gradient_of(fresh(), *batch)[1] for batch in feed]
+    np.testing.assert_allclose(equal["w"], -0.05 * np.mean(means, axis=0), rtol=1e-5)
+
+
+def test_a_part_that_weighs_nothing_needs_no_loss():
+    def loss_of(batch, views):
+        return 2.0 if batch else math.nan
+
+    towers = train.Towers(
+        loss_of, fresh(), train.SGD(0.1), [1, 0], towers=2, weigh=lambda batch: batch
+    )
+    report = towers.run()
+    assert (report.loss, report.last_loss) == (2.0, 2.0)
+
+
+def test_delays_change_no_bit():
+    def late(seed, batch, views):
+        rng = np.random.default_rng((seed, views.number, views.step))
+        time.sleep(rng.uniform(0, 0.002))
+        return step(batch, views)
+
+    seen = set()
+    for seed in range(5):
+        parameters, _ = run(3, step=functools.partial(late, seed), optimizer=train.Adam(0.1))
+        seen.add(parameters["w"].tobytes())
+    assert len(seen) == 1
+
+
+def test_ranges_added_up_by_several_threads_have_the_same_bits():
+    """A slab that is large enough to be cut, against a tree written down by hand."""
+    floats, towers = 600_001, 5
+    values = np.random.default_rng(0).normal(size=(towers, floats)).astype(np.float32)
+    parameters = train.Parameters({"w": (floats,)})
+
+    def copy(batch, views):
+        views.gradients["w"][:] = values[views.number]
+
+    train.Towers(copy, parameters, train.SGD(1.0), [np.zeros(1)] * towers, towers=towers).run()
+    tree = ((values[0] + values[1]) + (values[2] + values[3])) + values[4]
+    assert np.array_equal(parameters["w"], -(tree * np.float32(1 / towers)))
+
+
+def test_no_step_sees_weights_of_two_rounds():
+    inside, lock = [0], threading.Lock()
+
+    def look(batch, views):
+        with lock:
+            inside[0] += 1
+        before = views.weights["w"].copy()
+        deadline = time.monotonic() + 30
+        while inside[0] % 2 and time.monotonic() < deadline:
+            time.sleep(0)  # until both towers are in this round
+        assert np.array_equal(views.weights["w"], before)
+        return step(batch, views)
+
+    run(2, step=look)
+    assert inside[0] == len(batches())
+
+
+@pytest.mark.parametrize("way", ["feeds", "shards", "list"])
+def test_ways_to_feed_give_the_same(way):
+    x, y = samples()
+    dataset = penstock.Dataset.arrays((x, y)).batch(BATCH)
+    expected, _ = run(2, epochs=2)
+    if way == "feeds":
+        with dataset.feeds(2) as feeds:
+            parameters, report = run(2, feeds, epochs=2)
+    elif way == "shards":
+        parameters, report = run(
+            2, [dataset.shard(rank, 2) for rank in range(2)], epochs=2, deal="feeds"
+        )
+    else:
+        parameters, report = run(2, [batches()[0::2], batches()[1::2]], epochs=2, deal="feeds")
+    assert np.array_equal(parameters["w"], expected["w"])
+    assert report.batches == 64
+
+
+def test_parts_of_one_batch():
+    x, y = samples()
+    dataset = penstock.Dataset.arrays((x, y)).batch(2 * BATCH).split_batch(2)
+    parameters, _ = run(2, dataset, deal="parts")
+    expected, _ = run(2)
+    assert np.array_equal(parameters["w"], expected["w"])
+    with pytest.raises(penstock.errors.InvalidArgument, match="tuples of 3 batches"):
+        run(3, dataset, deal="parts")
+
+
+def test_feeds_that_end_before_others():
+    feeds = [batches()[:1], batches()[1:4]]
+    parameters, report = run(2, feeds, deal="feeds")
+    assert (report.rounds, report.batches) == (3, 4)
+    expected = fresh()
+    updater = train.Updater(expected, train.SGD(0.05))
+    for group in ([0, 1], [2], [3]):
+        x, y = (np.concatenate(part) for part in zip(*(batches()[i] for i in group), strict=True))
+        _, w, b = gradient_of(expected, x, y)
+        updater.apply({"w": w, "b": b})
+    np.testing.assert_allclose(parameters["w"], expected["w"], rtol=1e-5)
+
+
+def test_the_next_round_is_taken_while_one_runs():
+    taken, may_end = [], threading.Event()
+
+    def feed():
+        for number, batch in enumerate(batches()[:4]):
+            taken.append(number)
+            if number == 2:
+                may_end.set()  # a step of the first round waits for this
+            yield batch
+
+    def waits(batch, views):
+        assert may_end.wait(30)
+        return step(batch, views)
+
+    _, report = run(2, feed(), step=waits)
+    assert report.rounds == 2
+
+
+@pytest.mark.parametrize("tower", [0, 2])
+def test_a_tower_that_throws_ends_all_and_nothing_of_its_round_is_applied(tower):
+    def fails(batch, views):
+        if views.number == tower and views.step == 2:
+            raise ValueError("of mine")
+        return step(batch, views)
+
+    parameters = fresh()
+    towers = train.Towers(fails, parameters, train.SGD(0.05), batches(), towers=3)
+    with pytest.raises(ValueError, match="of mine") as raised:
+        towers.run()
+    notes = " ".join(getattr(raised.value, "__notes__", [])) + str(raised.value)
+    assert f"in tower {tower}, round 2" in notes
+    assert parameters.version == 2
+    expected = fresh()
+    train.Towers(step, expected, train.SGD(0.05), batches()[:6], towers=3).run()
+    assert np.array_equal(parameters["w"], expected["w"])
+    # What the failed round left in the gradients has no part in the next.
+    again = train.Towers(step, parameters, train.SGD(0.05), batches()[6:9], towers=3)
+    train.Towers(step, expected, train.SGD(0.05), batches()[6:9], towers=3).run()
+    again.run()
+    assert np.array_equal(parameters["w"], expected["w"])
+
+
+def test_what_the_feed_raises_comes_after_the_rounds_before_it():
+    def broken():
+        yield from batches()[:4]
+        raise OSError("no more")
+
+    parameters = fresh()
+    with pytest.raises(OSError, match="no more"):
+        train.Towers(step, parameters, train.SGD(0.05), broken(), towers=2).run()
+    assert parameters.version == 2
+
+
+def test_it_stops_after_rounds_seconds_or_a_callback():
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(0)
+            yield batches()[0]
+
+    towers = train.Towers(step, fresh(), train.SGD(0.01), endless(), towers=2)
+    assert towers.run(steps=5, epochs=None).rounds == 5
+    assert len(taken) == 10  # exactly those
+    assert towers.run(steps=0).rounds == 0
+    assert towers.run(seconds=0.01, epochs=None).seconds >= 0.01
+    assert towers.run(until=lambda report: report.rounds == 7, epochs=None).rounds == 7
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_gradients_that_are_not_finite(policy):
+    def poisoned(batch, views):
+        loss = step(batch, views)
+        if (views.number, views.step) == (1, 3):
+            views.gradients["w"][2] = np.inf
+        return loss
+
+    parameters = fresh()
+    towers = train.Towers(
+        poisoned, parameters, train.SGD(0.01), batches(), towers=2, non_finite=policy
+    )
+    if policy == "raise":
+        with pytest.raises(penstock.errors.InvalidArgument, match=r"block 'w' is inf at \(2,\)"):
+            towers.run()
+        assert parameters.version == 3
+    else:
+        report = towers.run()
+        assert (report.rounds, report.updates) == (16, 15)
+    assert np.isfinite(parameters["w"]).all()
+
+
+def test_rows_of_all_towers_are_added_up():
+    table = train.Parameters({"table": (10, 2)})
+
+    def touch(rows, views):
+        return None, {"table": train.Rows(rows, np.ones((len(rows), 2), np.float32))}
+
+    feed = [np.array([1, 2]), np.array([2, 2])]
+    train.Towers(touch, table, train.SGD(1.0), feed, towers=2).run()
+    expected = np.zeros((10, 2), np.float32)
+    expected[1], expected[2] = -0.5, -1.5
+    assert np.array_equal(table["table"], expected)
+
+
+def test_towers_may_return_gradients_of_any_framework():
+    def returns(batch, views):
+        loss, w, b = gradient_of(views.weights, *batch)
+        return loss, {"w": w.astype(np.float64), "b": b}
+
+    parameters, report = run(2, step=returns)
+    expected, _ = run(2)
+    np.testing.assert_allclose(parameters["w"], expected["w"], rtol=1e-6)
+    assert report.copied_bytes > 0
+
+
+def test_batches_are_staged_for_their_device():
+    staged = []
+
+    def stage(batch, device):
+        staged.append(device)
+        return device
+
+    def check(batch, views):
+        assert batch == views.device == "ab"[views.number]
+
+    feed = [np.zeros(4)] * 4
+    train.Towers(check, fresh(), train.SGD(0.1), feed, devices="ab", stage=stage).run()
+    assert staged == ["a", "b", "a", "b"]
+    with pytest.raises(penstock.errors.InvalidArgument, match="neither a device of torch"):
+        train.Towers(check, fresh(), train.SGD(0.1), feed, devices=[object(), object()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"towers": 0}, "towers is 0"),
+        ({"towers": 2, "devices": ["cpu"]}, "1 devices for 2 towers"),
+        ({"weigh": "cols"}, "weigh is 'cols'"),
+        ({"step": None}, "step is a NoneType"),
+        ({"feed": [[], []], "towers": 3, "deal": "feeds"}, "3 feeds.*this is one of 2"),
+        ({"deal": "feeds"}, "this is a list_iterator"),
+        ({"deal": "cards"}, "deal is 'cards'"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, says):
+    given = {"step": step, "parameters": fresh(), "optimizer": train.SGD(0.1), "feed": iter([])}
+    with pytest.raises(penstock.errors.InvalidArgument, match=says):
+        train.Towers(**{**given, **arguments})
+
+
+def test_batches_without_rows_need_to_be_weighed():
+    with pytest.raises(penstock.errors.InvalidArgument, match="weigh=lambda"):
+        run(2, [{"x": np.zeros(3), "scale": 2.0}] * 2, step=lambda batch, views: None)
