@@ -1,9 +1,6 @@
 #include <gtest/gtest.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -11,27 +8,19 @@
 #include "penstock/base/os_sleepers.h"
 #include "penstock/train/named_socket.h"
 #include "penstock/train/weights_layout.h"
+#include "tests/cpp/threads.h"
 #include "tests/cpp/train/publishing.h"
 
 // Who wakes whom when a version comes.
 namespace penstock::train {
 namespace {
 
+using penstock::testing::sleeps;
+using penstock::testing::this_thread;
 using testing::a_name;
 using testing::eventually;
 using testing::publish;
 using testing::two_blocks;
-
-// A thread of this process, once it has said which one it is.
-bool sleeps(const std::atomic<pid_t>& thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread.load()) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && text[name_end + 2] == 'S';
-}
-
-pid_t this_thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
 TEST(PublishWakes, a_reader_that_is_woken_and_ends_before_it_wakes_others_keeps_nobody_asleep) {
   const std::string name = a_name();

@@ -1,10 +1,12 @@
 // The board: nobody sleeps through work, and nobody is woken for too little of it.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "penstock/base/clock.h"
 #include "penstock/workers/board.h"
+#include "tests/cpp/threads.h"
 #include "tests/cpp/workers/boards.h"
 
 namespace penstock {
@@ -19,13 +21,16 @@ class Sleeper {
   Sleeper(Board& board, uint32_t worker)
       : board_(board), worker_(worker), thread_([this] { run(); }) {}
   ~Sleeper() { thread_.join(); }
+  // Not only with its bit set: it looks for work once more after that, and would do it without
+  // having been woken.
   void until_asleep() {
-    while (!board_.asleep(worker_)) std::this_thread::yield();
+    while (!board_.asleep(worker_) || !testing::sleeps(id_)) std::this_thread::yield();
   }
   uint32_t events() { return board_.place(worker_).event.load(); }
 
  private:
   void run() {
+    id_ = testing::this_thread();
     uint64_t cursor = 0;
     Board::Claim claim;
     while (!board_.closed()) {
@@ -39,6 +44,7 @@ class Sleeper {
   }
   Board& board_;
   uint32_t worker_;
+  std::atomic<pid_t> id_{0};
   std::thread thread_;
 };
 
