@@ -65,16 +65,16 @@ demo: $(STAMPS)/engine $(STAMPS)/demo-group
 $(CPP): cpp-%: $(STAMPS)/system-test $(STAMPS)/build
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
-	ctest --preset $*
+	tools/second_chance.sh ctest $*
 
 test: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-release
-	tools/pytest.sh $(PY) -m "not slow"
+	tools/second_chance.sh pytest $(PY) -m "not slow"
 
 test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-asan
 	$(MAKE) --no-print-directory cpp-tsan
-	tools/pytest.sh $(PY) -m slow
+	tools/second_chance.sh pytest $(PY) -m slow
 
 # Peers that are not here are left out of the tables.
 $(STAMPS)/peers: tools/frameworks.sh $(STAMPS)/demo-group $(STAMPS)/bench-group

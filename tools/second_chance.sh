@@ -1,12 +1,29 @@
 #!/usr/bin/env bash
-# usage: pytest.sh PYTHON [pytest's arguments]. With CI=true, tests that failed run once more, by themselves, and only
-# what fails again counts: many kill processes and wait for deadlines, and another tenant of the machine may stop all of
-# them for seconds. What needed it stays in the log, under FLAKY, and is to be mended.
+# usage: second_chance.sh pytest PYTHON [arguments] | second_chance.sh ctest PRESET
+# With CI=true, tests that failed run once more, by themselves, and only what fails again counts: many kill processes
+# and wait for deadlines, and another tenant of the machine may stop all of them for seconds. What needed it stays in
+# the log, under FLAKY, and is to be mended.
 set -uo pipefail
-python=$1
-shift
-"$python" -m pytest "$@"
-status=$?
-if [ "$status" -ne 1 ] || [ "${CI:-}" != true ]; then exit "$status"; fi
+runner=$1 what=$2
+shift 2
+case $runner in
+  pytest)
+    "$what" -m pytest "$@"
+    status=$?
+    failed=1
+    again=("$what" -m pytest "$@" --last-failed --last-failed-no-failures none)
+    ;;
+  ctest)
+    ctest --preset "$what" "$@"
+    status=$?
+    failed=8
+    again=(ctest --preset "$what" "$@" --rerun-failed)
+    ;;
+  *)
+    echo "second_chance.sh: pytest or ctest, not '$runner'" >&2
+    exit 2
+    ;;
+esac
+if [ "$status" -ne "$failed" ] || [ "${CI:-}" != true ]; then exit "$status"; fi
 echo "FLAKY: running the failed tests again"
-exec "$python" -m pytest "$@" --last-failed --last-failed-no-failures none
+exec "${again[@]}"
