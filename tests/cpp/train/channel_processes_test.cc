@@ -8,6 +8,7 @@
 
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/channels.h"
+#include "tests/cpp/train/refusals.h"
 
 // A channel between processes, of which some are killed, stopped, or fork. Children are forked
 // while this process has one thread.

@@ -8,6 +8,7 @@
 
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/channels.h"
+#include "tests/cpp/train/refusals.h"
 
 // Both ends of a channel in one process.
 namespace penstock::train {

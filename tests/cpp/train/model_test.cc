@@ -14,6 +14,7 @@
 #include "penstock/train/weights_layout.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
+#include "tests/cpp/train/refusals.h"
 
 namespace penstock::train {
 namespace {

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "penstock/base/error.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/slab.h"
 
@@ -34,17 +33,6 @@ inline void fill(const Slab& slab, uint32_t seed) {
 
 inline bool same_bits(const Slab& a, const Slab& b) {
   return std::memcmp(a.values().data(), b.values().data(), a.layout().bytes()) == 0;
-}
-
-inline std::string refusal(auto call, Code code = Code::kInvalidArgument) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
 }
 
 }  // namespace penstock::train::testing

@@ -4,6 +4,7 @@
 #include "penstock/train/server/observer.h"
 #include "penstock/train/server/shard_supervisor.h"
 #include "tests/cpp/net/proxy.h"
+#include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
 // Lines between workers and shards that are encrypted, or ought to be.
@@ -11,8 +12,8 @@ namespace penstock::train {
 namespace {
 
 using net::testing::Proxy;
-using testing::error_of;
 using testing::kTcp;
+using testing::message_of;
 
 constexpr char kSecret[] = "a secret of tests";
 // Bytes that nothing else is likely to say.
@@ -84,7 +85,7 @@ TEST(ParameterEncryption, one_end_alone_is_refused_and_says_what_to_do) {
     ParameterServer server(parameters, Optimizer::sgd(1.0), serving(server_encrypts));
     // A client that encrypts sends a server that does not no byte, and so nothing in the clear.
     Proxy proxy(server.addresses()[0], {}, Proxy::Keeps::kFromClients);
-    const std::string why = error_of(Code::kInvalidArgument, [&] {
+    const std::string why = message_of(Code::kInvalidArgument, [&] {
       ParameterClient({proxy.address(), server.addresses()[1]}, working(!server_encrypts));
     });
     EXPECT_NE(why.find(server_encrypts ? "encrypts, and this end does not" : "does not encrypt"),
@@ -92,8 +93,8 @@ TEST(ParameterEncryption, one_end_alone_is_refused_and_says_what_to_do) {
         << why;
     EXPECT_NE(why.find("set encrypt at both"), std::string::npos) << why;
     EXPECT_TRUE(proxy.passed().empty());
-    error_of(Code::kInvalidArgument,
-             [&] { shard_stats(server.addresses()[0], kSecret, !server_encrypts, 60); });
+    message_of(Code::kInvalidArgument,
+               [&] { shard_stats(server.addresses()[0], kSecret, !server_encrypts, 60); });
     ParameterClient client(server.addresses(), working(server_encrypts));
     EXPECT_TRUE(client.push(Slab::make(client.layout())).applied);
   }
@@ -106,14 +107,14 @@ TEST(ParameterEncryption, takes_a_secret) {
     ParameterServer server(parameters, Optimizer::sgd(1.0), options);
     options.secret = "";
     for (const std::string& why :
-         {error_of(Code::kInvalidArgument,
-                   [&] { ParameterServer(parameters, Optimizer::sgd(1.0), options); }),
-          error_of(Code::kInvalidArgument,
-                   [&] { ShardProcesses(parameters, Optimizer::sgd(1.0), options); }),
-          error_of(Code::kInvalidArgument,
-                   [&] { ParameterClient(server.addresses(), {.encrypt = true}); }),
-          error_of(Code::kInvalidArgument,
-                   [&] { shard_stats(server.addresses()[0], "", true, 60); })}) {
+         {message_of(Code::kInvalidArgument,
+                     [&] { ParameterServer(parameters, Optimizer::sgd(1.0), options); }),
+          message_of(Code::kInvalidArgument,
+                     [&] { ShardProcesses(parameters, Optimizer::sgd(1.0), options); }),
+          message_of(Code::kInvalidArgument,
+                     [&] { ParameterClient(server.addresses(), {.encrypt = true}); }),
+          message_of(Code::kInvalidArgument,
+                     [&] { shard_stats(server.addresses()[0], "", true, 60); })}) {
       EXPECT_NE(why.find("encryption takes a secret"), std::string::npos) << why;
     }
   }

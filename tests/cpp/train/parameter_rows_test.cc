@@ -6,15 +6,16 @@
 #include <thread>
 
 #include "penstock/train/hogwild_worker.h"
+#include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
 // Pushes of some rows of some blocks.
 namespace penstock::train {
 namespace {
 
-using testing::error_of;
 using testing::kLocal;
 using testing::kTcp;
+using testing::message_of;
 
 constexpr int64_t kTableRows = 1000;
 constexpr size_t kTableWidth = 37;  // shards are cut within rows
@@ -160,7 +161,7 @@ TEST_P(ParameterRows, what_cannot_be_is_refused_before_anything_is_sent) {
   ParameterClient client(server.addresses(), {.retry_s = 60});
   const std::vector<float> values(2 * kTableWidth, 1.0f);
   auto refused = [&](Code code, std::vector<GradientPart> parts) {
-    return error_of(code, [&] { client.push(parts); });
+    return message_of(code, [&] { client.push(parts); });
   };
   const std::vector<int64_t> good{1, 2}, below{1, -1}, above{kTableRows, 1};
   const std::string said = refused(Code::kInvalidArgument, {{"table", values, true, above}});
@@ -179,17 +180,17 @@ TEST_P(ParameterRows, what_cannot_be_is_refused_before_anything_is_sent) {
   const GradientPart part{"table", values, true, good};
   for (const Encoding encoding : {Encoding::kFloat16, Encoding::kTopK}) {
     ParameterClient compressing(server.addresses(), {.retry_s = 60, .encoding = encoding});
-    error_of(Code::kInvalidArgument, [&] { compressing.push({&part, 1}); });
+    message_of(Code::kInvalidArgument, [&] { compressing.push({&part, 1}); });
   }
-  error_of(Code::kInvalidArgument,
-           [&] { ParameterClient(server.addresses(), {.encoding = Encoding::kRuns}); });
+  message_of(Code::kInvalidArgument,
+             [&] { ParameterClient(server.addresses(), {.encoding = Encoding::kRuns}); });
   for (const float weight : weights_of(server)) ASSERT_EQ(weight, 0);
   EXPECT_TRUE(client.push({&part, 1}).applied);
   EXPECT_EQ(client.push({&part, 1}).versions, (std::vector<uint64_t>{2, 2, 2}));
 
   ParameterServer compensating(begin, Optimizer::sgd(1.0), serving({.compensation = 0.5}));
   ParameterClient late(compensating.addresses(), {.retry_s = 60});
-  error_of(Code::kInvalidArgument, [&] { late.push({&part, 1}); });
+  message_of(Code::kInvalidArgument, [&] { late.push({&part, 1}); });
   for (const float weight : weights_of(compensating)) ASSERT_EQ(weight, 0);
 }
 
@@ -272,7 +273,7 @@ TEST(ShardRows, what_a_killed_shard_had_half_written_is_not_seen) {
 TEST(ShardRows, runs_that_cannot_be_are_refused) {
   const size_t floats = 1000;
   auto refused = [&](const std::vector<std::byte>& bytes) {
-    error_of(Code::kDataLoss, [&] { Gradient(Encoding::kRuns, bytes, floats); });
+    message_of(Code::kDataLoss, [&] { Gradient(Encoding::kRuns, bytes, floats); });
   };
   EXPECT_EQ(Gradient(Encoding::kRuns, runs_of({{0, 2}, {998, 2}}, 4, 1), floats).carried(), 4u);
   EXPECT_EQ(Gradient(Encoding::kRuns, runs_of({}, 0, 1), floats).carried(), 0u);
@@ -290,8 +291,8 @@ TEST(ShardRows, runs_that_cannot_be_are_refused) {
   refused(many);
   // Their floats apart: there are as many, and nothing else came along.
   const std::vector<float> values(3);
-  error_of(Code::kDataLoss, [&] { Gradient(runs_of({{0, 4}}, 0, 1), values, floats); });
-  error_of(Code::kDataLoss, [&] { Gradient(runs_of({{0, 2}}, 1, 1), values, floats); });
+  message_of(Code::kDataLoss, [&] { Gradient(runs_of({{0, 4}}, 0, 1), values, floats); });
+  message_of(Code::kDataLoss, [&] { Gradient(runs_of({{0, 2}}, 1, 1), values, floats); });
 }
 
 }  // namespace

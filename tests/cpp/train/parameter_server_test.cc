@@ -6,15 +6,16 @@
 
 #include "penstock/net/connection.h"
 #include "penstock/net/deadline.h"
+#include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
 // Clients and servers in one process, over both transports.
 namespace penstock::train {
 namespace {
 
-using testing::error_of;
 using testing::kLocal;
 using testing::kTcp;
+using testing::message_of;
 
 Layout some_blocks() { return Layout{{"w", {300, 500}}, {"b", {5}}, {"v", {70'000}}}; }
 
@@ -107,7 +108,7 @@ TEST_P(Transports, delay_compensation_knows_what_was_pulled) {
   ParameterClient slow(world.server.addresses(), world.quick());
   ParameterClient fast(world.server.addresses(), world.quick());
   const Slab weights = Slab::make(slow.layout()), gradient = Slab::make(slow.layout());
-  error_of(Code::kInvalidArgument, [&] { slow.push(gradient); });
+  message_of(Code::kInvalidArgument, [&] { slow.push(gradient); });
   slow.pull(weights);  // 0
   fast.pull(weights);
   std::ranges::fill(gradient.values(), -4.0f);
@@ -140,7 +141,7 @@ TEST(ParameterServer, what_is_not_finite_is_named_and_not_sent) {
   ParameterClient client(world.server.addresses(), world.quick());
   const Slab gradient = Slab::make(client.layout());
   gradient.values_of(client.layout().at("w"))[501] = NAN;
-  const std::string said = error_of(Code::kInvalidArgument, [&] { client.push(gradient); });
+  const std::string said = message_of(Code::kInvalidArgument, [&] { client.push(gradient); });
   EXPECT_NE(said.find("block 'w' is nan at (1, 1)"), std::string::npos) << said;
   gradient.zero();
   EXPECT_TRUE(client.push(gradient).applied);
@@ -150,20 +151,20 @@ TEST(ParameterServer, addresses_must_be_all_of_one_server) {
   World world, other;
   auto some = world.server.addresses();
   const auto foreign = other.server.addresses();
-  error_of(Code::kInvalidArgument, [&] { ParameterClient({some[0], some[2]}, world.quick()); });
-  error_of(Code::kInvalidArgument, [&] { ParameterClient({some[0], some[1]}, world.quick()); });
-  error_of(Code::kInvalidArgument, [&] {
+  message_of(Code::kInvalidArgument, [&] { ParameterClient({some[0], some[2]}, world.quick()); });
+  message_of(Code::kInvalidArgument, [&] { ParameterClient({some[0], some[1]}, world.quick()); });
+  message_of(Code::kInvalidArgument, [&] {
     ParameterClient({some[0], some[1], some[1], some[2]}, world.quick());
   });
-  error_of(Code::kInvalidArgument, [&] {
+  message_of(Code::kInvalidArgument, [&] {
     ParameterClient({some[0], some[1], foreign[2]}, world.quick());
   });
   std::ranges::reverse(some);
   ParameterClient client(some, world.quick());
   EXPECT_EQ(client.shards(), 3u);
   const Slab wrong = Slab::make(Layout{{"w", {3}}});
-  error_of(Code::kInvalidArgument, [&] { client.pull(wrong); });
-  error_of(Code::kInvalidArgument, [&] { client.push(wrong); });
+  message_of(Code::kInvalidArgument, [&] { client.pull(wrong); });
+  message_of(Code::kInvalidArgument, [&] { client.push(wrong); });
 }
 
 TEST(ParameterServer, who_is_gone_for_long_is_given_up) {
@@ -173,8 +174,8 @@ TEST(ParameterServer, who_is_gone_for_long_is_given_up) {
   ParameterClient client(world.server.addresses(), brief);
   world.server.close();
   const Slab gradient = Slab::make(client.layout());
-  error_of(Code::kTimeout, [&] { client.push(gradient); });
-  error_of(Code::kTimeout, [&] { ParameterClient(world.server.addresses(), brief); });
+  message_of(Code::kTimeout, [&] { client.push(gradient); });
+  message_of(Code::kTimeout, [&] { ParameterClient(world.server.addresses(), brief); });
 }
 
 TEST(ParameterServer, messages_that_cannot_be_are_refused_and_harm_nobody) {
@@ -243,7 +244,7 @@ TEST(ParameterServer, messages_that_cannot_be_are_refused_and_harm_nobody) {
       wire::append(body, index);
       wire::append(body, 1.0f);
     }
-    error_of(Code::kDataLoss, [&] { Gradient(Encoding::kTopK, body, floats); });
+    message_of(Code::kDataLoss, [&] { Gradient(Encoding::kTopK, body, floats); });
   }
   EXPECT_EQ(world.weight(), 0);
   const Slab gradient = Slab::make(client.layout());
@@ -261,7 +262,7 @@ TEST(ParameterServer, ports_of_shards_follow_one_another) {
   options.listen = {"unix:@x"};
   EXPECT_EQ(listen_addresses(options)[1], "unix:@x-1");
   options.listen = {"unix:@x", "unix:@y"};
-  error_of(Code::kInvalidArgument, [&] { listen_addresses(options); });
+  message_of(Code::kInvalidArgument, [&] { listen_addresses(options); });
 }
 
 }  // namespace

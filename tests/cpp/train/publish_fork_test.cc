@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
 

@@ -8,6 +8,7 @@
 
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
+#include "tests/cpp/train/refusals.h"
 
 // Publish and attach between processes, of which some are killed, stopped, or fork. Children are
 // forked while this process has one thread.

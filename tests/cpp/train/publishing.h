@@ -9,7 +9,6 @@
 #include <string>
 #include <thread>
 
-#include "penstock/base/error.h"
 #include "penstock/train/model.h"
 #include "penstock/train/publisher.h"
 
@@ -44,18 +43,6 @@ bool eventually(Done done) {
     std::this_thread::yield();
   }
   return true;
-}
-
-template <typename Call>
-std::string message_of(Code code, Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
 }
 
 inline bool has(const std::string& text, const std::string& part) {

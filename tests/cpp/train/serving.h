@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "penstock/base/error.h"
 #include "penstock/train/server/parameter_client.h"
 #include "penstock/train/server/parameter_server.h"
 
@@ -64,17 +63,5 @@ class Full {
  private:
   std::vector<float> values_;
 };
-
-template <typename Call>
-std::string error_of(Code code, Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 }  // namespace penstock::train::testing

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/cpp/memory/child.h"
+#include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
 namespace penstock::train {
@@ -15,8 +16,8 @@ namespace {
 
 using penstock::testing::start_child;
 using penstock::testing::status_of;
-using testing::error_of;
 using testing::Full;
+using testing::message_of;
 using testing::OneShard;
 
 constexpr double kNever = 1e6;
@@ -181,7 +182,7 @@ TEST(Shard, who_leaves_is_not_waited_for) {
   one.shard->leave(2);
   waiting.join();
   EXPECT_TRUE(one.all_weights_are(1));
-  EXPECT_NE(error_of(Code::kNotFound, [&] { one.shard->push(Full(2, 1, -1).push); }), "");
+  EXPECT_NE(message_of(Code::kNotFound, [&] { one.shard->push(Full(2, 1, -1).push); }), "");
 }
 
 TEST(Shard, the_same_push_over_a_second_connection_waits_with_the_first) {
@@ -203,7 +204,7 @@ TEST(Shard, closing_ends_waits) {
   OneShard one({.lease_s = kNever, .workers = 2});
   one.shard->join({1, "a", ""});
   std::thread waiting(
-      [&] { error_of(Code::kClosed, [&] { one.shard->push(Full(1, 1, -1).push); }); });
+      [&] { message_of(Code::kClosed, [&] { one.shard->push(Full(1, 1, -1).push); }); });
   one.shard->close();
   waiting.join();
   EXPECT_TRUE(one.all_weights_are(0));
@@ -214,7 +215,7 @@ TEST(Shard, what_is_not_finite_is_as_the_policy_says) {
   bad.push.squares = std::numeric_limits<double>::quiet_NaN();
   OneShard raise({.non_finite = NonFinite::kRaise});
   raise.shard->join({1, "", ""});
-  error_of(Code::kInvalidArgument, [&] { raise.shard->push(bad.push); });
+  message_of(Code::kInvalidArgument, [&] { raise.shard->push(bad.push); });
   EXPECT_EQ(raise.memory->record().rows[0].sequence, 0u);
   OneShard skip({.non_finite = NonFinite::kSkip});
   skip.shard->join({1, "", ""});
@@ -234,7 +235,7 @@ TEST(Shard, delay_compensation_is_the_papers_formula) {
   one.shard->join({1, "", ""});
   const std::vector<float> base(OneShard::kFloats, 3);
   Full full(1, 1, 2);
-  error_of(Code::kInvalidArgument, [&] { one.shard->push(full.push); });
+  message_of(Code::kInvalidArgument, [&] { one.shard->push(full.push); });
   full.push.base_weights = base;
   one.shard->push(full.push);
   // w = 0: g + lambda g^2 (w - base) = 2 + 0.5 * 4 * -3
@@ -244,7 +245,7 @@ TEST(Shard, delay_compensation_is_the_papers_formula) {
 TEST(Shard, workers_past_the_limit_take_the_rows_of_those_who_are_silent) {
   OneShard one({.lease_s = kNever});
   for (uint64_t id = 1; id <= kMostWorkers; ++id) one.shard->join({id, "", ""});
-  error_of(Code::kOutOfMemory, [&] { one.shard->join({5000, "", ""}); });
+  message_of(Code::kOutOfMemory, [&] { one.shard->join({5000, "", ""}); });
   one.shard->leave(17);
   one.shard->join({5000, "", ""});
   OneShard brief({.lease_s = 1e-9});

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/pipeline/feeds.h"
 #include "penstock/train/towers.h"
 #include "tests/cpp/train/least_squares.h"

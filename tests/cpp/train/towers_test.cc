@@ -1,3 +1,4 @@
+#include "penstock/base/error.h"
 #include "penstock/train/towers.h"
 
 #include <gtest/gtest.h>

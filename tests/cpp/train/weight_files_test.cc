@@ -8,13 +8,14 @@
 #include "penstock/base/error.h"
 #include "tests/cpp/io/memory_files.h"
 #include "tests/cpp/train/optimizers.h"
+#include "tests/cpp/train/refusals.h"
 
 namespace penstock::train {
 namespace {
 
 using testing::a_layout;
 using testing::fill;
-using testing::refusal;
+using testing::message_of;
 using testing::same_bits;
 
 void steps(Updater& updater, uint32_t first, uint32_t last) {
@@ -80,7 +81,8 @@ TEST(WeightFiles, what_does_not_fit_is_refused_and_changes_nothing) {
     Parameters before(layout);
     before.slab().copy_from(parameters.slab());
     Updater updater(parameters, optimizer);
-    const std::string text = refusal([&] { load(updater, file, files); });
+    const std::string text =
+        message_of(Code::kInvalidArgument, [&] { load(updater, file, files); });
     EXPECT_TRUE(same_bits(parameters.slab(), before.slab()));
     EXPECT_EQ(updater.step(), 0u);
     return text;
@@ -100,7 +102,7 @@ TEST(WeightFiles, what_does_not_fit_is_refused_and_changes_nothing) {
       loaded_into(Layout{{"w", {7, 3}}, {"scalar", {}}, {"b", {3}}, {"c", {1}}}, centred, "file")
           .find("no 'c'"),
       std::string::npos);
-  refusal([&] { load_parameters("nowhere", Slab::Kind::kPrivate, files); }, Code::kNotFound);
+  message_of(Code::kNotFound, [&] { load_parameters("nowhere", Slab::Kind::kPrivate, files); });
 }
 
 TEST(WeightFiles, a_file_of_others_may_have_another_order_and_half_precision) {
@@ -124,7 +126,7 @@ TEST(WeightFiles, metadata_that_is_no_number_is_damage) {
   save(parameters, "file", DType::kFloat32, files);
   std::string& file = files["file"];
   file.replace(file.find(R"("version":"0")"), 13, R"("version":"x")");
-  EXPECT_NE(refusal([&] { load(parameters, "file", files); }, Code::kDataLoss).find("'version'"),
+  EXPECT_NE(message_of(Code::kDataLoss, [&] { load(parameters, "file", files); }).find("'version'"),
             std::string::npos);
 }
 

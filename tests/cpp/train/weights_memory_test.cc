@@ -16,6 +16,7 @@
 #include "penstock/train/slot_writer.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
+#include "tests/cpp/train/refusals.h"
 
 // The protocol of section 5 of docs/training.md in one mapping, so that the thread sanitizer sees
 // all of it.
