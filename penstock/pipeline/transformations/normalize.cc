@@ -25,9 +25,11 @@ struct Tile {
 
 using Normalize = void (*)(const std::byte* in, std::byte* out, uint64_t values, const Tile& tile);
 
+#define PENSTOCK_NORMALIZE_PART __attribute__((always_inline)) inline
+
 template <class From>
-inline void normalize_some(const std::byte* in, std::byte* out, uint64_t values, const float* mean,
-                           const float* std) {
+PENSTOCK_NORMALIZE_PART void normalize_some(const std::byte* in, std::byte* out, uint64_t values,
+                                            const float* mean, const float* std) {
   for (uint64_t i = 0; i < values; ++i) {
     const auto value = static_cast<float>(From::load(in + i * From::kBytes));
     Stored<float>::store(out + i * sizeof(float), (value - mean[i]) / std[i]);
@@ -35,7 +37,8 @@ inline void normalize_some(const std::byte* in, std::byte* out, uint64_t values,
 }
 
 template <class From>
-void normalize_channels(const std::byte* in, std::byte* out, uint64_t values, const Tile& tile) {
+PENSTOCK_NORMALIZE_PART void normalize_channels(const std::byte* in, std::byte* out,
+                                                uint64_t values, const Tile& tile) {
   const uint64_t step = tile.mean.size();
   for (uint64_t i = 0; i < values; i += step) {
     normalize_some<From>(in + i * From::kBytes, out + i * sizeof(float), std::min(step, values - i),
@@ -44,7 +47,8 @@ void normalize_channels(const std::byte* in, std::byte* out, uint64_t values, co
 }
 
 template <class From>
-void normalize_all(const std::byte* in, std::byte* out, uint64_t values, const Tile& tile) {
+PENSTOCK_NORMALIZE_PART void normalize_all(const std::byte* in, std::byte* out, uint64_t values,
+                                           const Tile& tile) {
   const float mean = tile.mean[0], std = tile.std[0];
   for (uint64_t i = 0; i < values; ++i) {
     const auto value = static_cast<float>(From::load(in + i * From::kBytes));
@@ -52,12 +56,48 @@ void normalize_all(const std::byte* in, std::byte* out, uint64_t values, const T
   }
 }
 
-Normalize kernel(DType dtype, bool channels) {
-  return with_stored(dtype, [&](auto source) -> Normalize {
-    using From = decltype(source);
-    return channels ? normalize_channels<From> : normalize_all<From>;
-  });
+// All that is compiled for one instruction set. A difference and a quotient have the same bits in
+// all of them.
+#define PENSTOCK_NORMALIZE_SET(name, attribute)                                                  \
+  template <class From>                                                                          \
+  attribute void channels_##name(const std::byte* in, std::byte* out, uint64_t n,                \
+                                 const Tile& tile) {                                             \
+    normalize_channels<From>(in, out, n, tile);                                                  \
+  }                                                                                              \
+  template <class From>                                                                          \
+  attribute void all_##name(const std::byte* in, std::byte* out, uint64_t n, const Tile& tile) { \
+    normalize_all<From>(in, out, n, tile);                                                       \
+  }                                                                                              \
+  Normalize kernel_##name(DType dtype, bool channels) {                                          \
+    return with_stored(dtype, [&](auto source) -> Normalize {                                    \
+      using From = decltype(source);                                                             \
+      return channels ? channels_##name<From> : all_##name<From>;                                \
+    });                                                                                          \
+  }
+
+PENSTOCK_NORMALIZE_SET(plain, )
+#if defined(__x86_64__)
+PENSTOCK_NORMALIZE_SET(avx2, __attribute__((target("avx2"))))
+#if defined(__clang__)
+#define PENSTOCK_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl"), min_vector_width(512)))
+#else
+#define PENSTOCK_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,prefer-vector-width=512")))
+#endif
+PENSTOCK_NORMALIZE_SET(avx512, PENSTOCK_AVX512)
+
+using Kernel = Normalize (*)(DType, bool);
+constexpr Kernel kKernels[] = {kernel_plain, kernel_avx2, kernel_avx512};
+size_t usable() {
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return 3;
+  return __builtin_cpu_supports("avx2") ? 2 : 1;
 }
+#else
+using Kernel = Normalize (*)(DType, bool);
+constexpr Kernel kKernels[] = {kernel_plain};
+size_t usable() { return 1; }
+#endif
+
+Normalize kernel(DType dtype, bool channels) { return kKernels[usable() - 1](dtype, channels); }
 
 class NormalizeRun : public FieldOp::Run {
  public:

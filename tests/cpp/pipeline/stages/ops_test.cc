@@ -174,17 +174,17 @@ TEST(Cast, what_cannot_be_is_said) {
 }
 
 TEST(Normalize, is_mean_and_deviation_in_float32) {
-  Tensor image = Tensor::make(DType::kUint8, {10, 7, 5});
+  Tensor image = Tensor::make(DType::kUint8, {10, 29, 27});
   for (int64_t i = 0; i < image.size(); ++i) image.as_span<uint8_t>()[i] = static_cast<uint8_t>(i);
   auto source = node<ArraysNode>(
       Example{{"image", image}, {"label", tensor<int32_t>({10}, std::vector<int32_t>(10, 3))}});
   Reading reading(mapped<NormalizeOp>(source, std::vector<float>{33.3f}, std::vector<float>{7.7f}));
-  EXPECT_EQ(reading.stage().spec()->to_string(), "{image: float32 (7, 5), label: int32 ()}");
+  EXPECT_EQ(reading.stage().spec()->to_string(), "{image: float32 (29, 27), label: int32 ()}");
   auto made = reading.epoch();
   for (int64_t i = 0; i < 10; ++i) {
     auto out = made[i]->at("image").as_span<const float>();
-    for (int64_t j = 0; j < 35; ++j) {
-      ASSERT_EQ(out[j], (static_cast<float>(image.as_span<uint8_t>()[i * 35 + j]) - 33.3f) / 7.7f);
+    for (int64_t j = 0; j < 783; ++j) {
+      ASSERT_EQ(out[j], (static_cast<float>(image.as_span<uint8_t>()[i * 783 + j]) - 33.3f) / 7.7f);
     }
     EXPECT_EQ(made[i]->at("label").as_span<const int32_t>()[0], 3);
   }
