@@ -12,6 +12,7 @@ constexpr double kFlows = 0.005;   // ... and here it is not
 constexpr double kIdle = 0.25;     // of their time: the workers are not what is slow
 constexpr double kSpare = 1.25;    // workers' worth of idle time that one of them can be spared for
 constexpr double kRises = 1.03;    // what more workers must bring
+constexpr double kIdler = 0.02;    // of their time: workers lack what is ahead
 constexpr double kChanges = 0.25;  // of the rate: another state of affairs
 
 }  // namespace
@@ -45,12 +46,15 @@ void Tuner::judge(const Seen& seen) {
   const double wait = static_cast<double>(seen.waited_ns) / period;
   const double rate = static_cast<double>(seen.delivered) / period;
   if (refused_ > 0 && std::abs(rate - refused_) > kChanges * refused_) refused_ = 0;
-  for (uint32_t* left : {&until_more_, &until_fewer_, &settling_}) *left -= *left > 0;
+  for (uint32_t* left : {&until_more_, &until_fewer_, &until_shorter_, &settling_}) {
+    *left -= *left > 0;
+  }
   if (trial_ != 0) return conclude(rate, wait > kWaits);
+  if (away_ != 0) return conclude_queue(rate, idle);
   const uint32_t ahead = settings_.queue;
-  if (limits_.queue) tune_queue(seen, wait, idle);
-  // More batches ahead may be all that it takes.
-  if (limits_.workers && settings_.queue <= ahead) tune_workers(rate, wait, idle);
+  if (limits_.queue) tune_queue(seen, wait, idle, rate);
+  // More batches ahead may be all that it takes, and one thing at a time is tried.
+  if (limits_.workers && settings_.queue <= ahead && away_ == 0) tune_workers(rate, wait, idle);
 }
 
 void Tuner::tune_workers(double rate, double wait, double idle) {
@@ -86,16 +90,33 @@ void Tuner::conclude(double rate, bool waits) {
   until_fewer_ = trial < 0 && useless ? 2 : kRest;
 }
 
-void Tuner::tune_queue(const Seen& seen, double wait, double idle) {
+void Tuner::tune_queue(const Seen& seen, double wait, double idle, double rate) {
   const bool waits = wait > kWaits;
   uint32_t& queue = settings_.queue;
-  if (waits && idle > kIdle) queue *= 2;
+  if (waits && idle > kIdle) {
+    queue *= 2;
+    until_shorter_ = kRest;
+  }
   calm_ = !waits && seen.least_ready > queue / 4 ? calm_ + 1 : 0;
   if (calm_ >= kCalm) {
     calm_ = 0;
     queue -= std::max(queue / 4, 1u);
   }
   queue = std::clamp(queue, kLeastQueue, most_queue(seen.batch_bytes));
+  const uint32_t least = std::max(kLeastQueue, settings_.workers);
+  if (waits && until_shorter_ == 0 && queue > least) {
+    away_ = std::min(std::max(queue / 4, 1u), queue - least);
+    queue -= away_;
+    before_ = rate;
+    idle_before_ = idle;
+  }
+}
+
+void Tuner::conclude_queue(double rate, double idle) {
+  const uint32_t away = std::exchange(away_, 0);
+  if (rate * kRises >= before_ && idle <= idle_before_ + kIdler) return;
+  settings_.queue += away;
+  until_shorter_ = kRest;
 }
 
 uint32_t Tuner::most_queue(uint64_t batch_bytes) const {

@@ -17,6 +17,9 @@ namespace penstock {
 //   ... and so it is for kRest periods             a quarter fewer, on trial: if the rate fell by
 //                                                  3 %, they come back
 //   the consumer waited, the workers were idle     twice as many batches ahead
+//   it waited, and they were busy: what is ahead   a quarter fewer batches ahead, on trial: if the
+//   is not made sooner, only in colder memory      rate fell by 3 %, or workers became idle, they
+//                                                  come back, and stay for kRest periods
 //   it did not wait, and more than 1.25 workers'   a worker less
 //   worth of time was idle
 //   for kCalm periods it did not wait and always   a quarter fewer batches ahead
@@ -47,7 +50,7 @@ class Tuner {
   };
   static constexpr uint64_t kPeriodNs = 100'000'000;
   static constexpr uint64_t kBatches = 8;  // that a period has at least: fewer say too little
-  static constexpr uint32_t kCalm = 20, kRest = 50;
+  static constexpr uint32_t kCalm = 20, kRest = 50, kStart = 5;
 
   Tuner(const Limits& limits, const Settings& start);
   // What is shown is added up until it is a period; only then do the settings change.
@@ -57,7 +60,8 @@ class Tuner {
  private:
   void judge(const Seen& seen);
   void tune_workers(double rate, double wait, double idle);
-  void tune_queue(const Seen& seen, double wait, double idle);
+  void tune_queue(const Seen& seen, double wait, double idle, double rate);
+  void conclude_queue(double rate, double idle);
   void try_out(int32_t more, double rate);
   void conclude(double rate, bool waits);
   uint32_t most_queue(uint64_t batch_bytes) const;
@@ -65,14 +69,17 @@ class Tuner {
   Limits limits_;
   Settings settings_;
   Seen sum_;
-  bool any_ = false;              // something is in sum_
-  int32_t trial_ = 0;             // workers that are there, or away, on trial
-  double before_ = 0;             // batches a nanosecond, before that
-  double refused_ = 0;            // at which more workers brought nothing; 0: they may be tried
-  uint32_t until_more_ = 0;       // periods until they may, whatever the rate is
-  uint32_t until_fewer_ = kRest;  // ... until fewer may be tried while the consumer waits
-  uint32_t settling_ = 0;         // ... in which no idle worker is taken away
-  uint32_t calm_ = 0;             // ... in which the queue was never short
+  bool any_ = false;                 // something is in sum_
+  int32_t trial_ = 0;                // workers that are there, or away, on trial
+  uint32_t away_ = 0;                // batches ahead that are away, on trial
+  double before_ = 0;                // batches a nanosecond, before either
+  double idle_before_ = 0;           // and workers' idle share
+  double refused_ = 0;               // at which more workers brought nothing; 0: they may be tried
+  uint32_t until_more_ = 0;          // periods until they may, whatever the rate is
+  uint32_t until_fewer_ = kRest;     // ... until fewer may be tried while the consumer waits
+  uint32_t until_shorter_ = kStart;  // ... until a shorter queue may
+  uint32_t settling_ = 0;            // ... in which no idle worker is taken away
+  uint32_t calm_ = 0;                // ... in which the queue was never short
 };
 
 }  // namespace penstock

@@ -102,6 +102,19 @@ TEST(Tuner, a_queue_that_runs_empty_though_workers_are_idle_grows) {
   EXPECT_LE(end.queue, Tuner::kMostQueue);
 }
 
+TEST(Tuner, a_queue_in_front_of_busy_workers_shrinks_to_what_keeps_them_busy) {
+  Tuner tuner(kBoth, {8, 64});
+  const MadeUpPace run{.work_ns = 10'000'000, .step_ns = 100'000};
+  EXPECT_EQ(run.after(tuner, 100).queue, tuner.settings().workers);
+  Tuner uneven(kBoth, {8, 64});
+  const MadeUpPace bursts{.work_ns = 1'000'000, .step_ns = 100'000, .uneven = true};
+  bursts.after(uneven, 100);
+  uint32_t short_for = 0;
+  for (int i = 0; i < 500; ++i) short_for += bursts.after(uneven, 1).queue < 32;
+  EXPECT_LE(short_for, 500 / Tuner::kRest + 1);  // it is tried, and given up in the next period
+  EXPECT_LE(uneven.settings().queue, 48u);
+}
+
 TEST(Tuner, the_queue_stays_within_its_bytes) {
   Tuner::Limits limits = kBoth;
   limits.max_bytes = 12'000;
