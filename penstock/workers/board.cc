@@ -232,7 +232,7 @@ void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
   // Look again, at every unit: what was posted before the bit was seen is found here.
   bool there = closed() || open_for(worker);
   for (auto& lane : inner_) there = there || lane->open_for(worker);
-  if (there) {
+  if (there && (closed() || !spare(worker))) {
     common_->sleeping[worker / 64].fetch_and(~bit);
     cursor = UINT64_MAX;  // wherever it is, find it
     return;

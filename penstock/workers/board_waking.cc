@@ -1,6 +1,7 @@
 // The board: who sleeps for what, who wakes whom, and which workers are parked.
 #include <algorithm>
 
+#include "penstock/base/clock.h"
 #include "penstock/workers/board.h"
 #include "penstock/workers/board_header.h"
 
@@ -8,6 +9,8 @@ namespace penstock {
 
 namespace {
 constexpr int64_t kPatienceNs = 1'000'000;  // that the consumer waits before it wakes all workers
+constexpr uint64_t kAllHandsNs = 100'000'000;  // that all stay awake after that
+constexpr uint64_t kTogetherNs = 50'000;       // that it may wait for more than the next batch
 }  // namespace
 
 template <class There>
@@ -23,6 +26,16 @@ void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
   header_->wants.store(0, std::memory_order_relaxed);
 }
 
+// A consumer that takes a batch in no time and waits again has to be woken for each, and where
+// cores are short that stops a worker, too. If workers make several within kTogetherNs, it sleeps
+// until that many are there. How many after the next one; 0 for a consumer that uses its batches.
+uint64_t Board::worth_waiting_for(uint64_t seq) const {
+  const uint64_t each = typical_ticket_ns();
+  if (each == 0 || now_ns() - waited_until_ns_ > kTogetherNs) return 0;
+  const uint64_t made = kTogetherNs * active() / (each * granules_);
+  return std::min(made, (posted() - seq) / 4);
+}
+
 void Board::consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<bool()>& also) {
   wake_workers(true);
   auto there = [&] {
@@ -30,13 +43,31 @@ void Board::consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<
     if (also && head() == posted()) return false;  // that the ring has room is no news
     return seq == kAnySeq ? progress() : ready(seq);
   };
-  if (exclusive_.load(std::memory_order_relaxed) && typical_ticket_ns() < kQuickNs) {
+  if (const uint64_t more = also || seq == kAnySeq ? 0 : worth_waiting_for(seq); more > 0) {
+    // What comes before may be late all the same, or nobody may be left to make the last of them.
+    auto all_there = [&] { return ready(seq + more); };
+    int64_t while_ns = int64_t{2} * kTogetherNs;
+    if (timeout_ns >= 0) while_ns = std::min(while_ns, timeout_ns);
+    sleep_until(seq + more + 1, while_ns, all_there);
+    waited_until_ns_ = now_ns();
+    if (closed() || there()) return;
+  }
+  if (one_does(typical_ticket_ns())) {
     // The one that was woken may have met a ticket that takes longer: then the others are.
     int64_t while_ns = timeout_ns < 0 ? kPatienceNs : std::min(timeout_ns, kPatienceNs);
+    const uint64_t begun = now_ns();
+    if (begun > then_one_again_ns_) all_hands_.store(false, std::memory_order_seq_cst);
     sleep_until(seq + 1, while_ns, there);
+    waited_until_ns_ = now_ns();
     if (closed() || there() || timeout_ns == while_ns) return;
+    if (waited_until_ns_ - begun >= kPatienceNs) {
+      then_one_again_ns_ = waited_until_ns_ + kAllHandsNs;
+      all_hands_.store(true, std::memory_order_seq_cst);
+      wake_some(workers_);
+    }
   }
   sleep_until(seq + 1, timeout_ns, there);
+  waited_until_ns_ = now_ns();
 }
 
 void Board::consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns) {
@@ -95,7 +126,29 @@ void Board::wake_workers(bool consumer_waits) {
     uint64_t worth = 40'000 / std::max<uint64_t>(each, 1);
     if (open < std::min<uint64_t>(worth, posts_ * granules_ / 4)) return;
   }
-  wake_some(exclusive_.load(std::memory_order_relaxed) && each < kQuickNs ? 1 : open);
+  if (!one_does(each)) return wake_some(open);
+  const uint32_t awake = active();
+  for (uint32_t w = 0; w < awake; ++w) {
+    if (!asleep(w)) return;  // it does this, too
+  }
+  wake_some(1);
+}
+
+bool Board::one_does(uint64_t each_ns) const {
+  return exclusive_.load(std::memory_order_relaxed) && each_ns < kQuickNs;
+}
+
+// Two that take turns with a lock at every ticket are slower than one. The one is the first that is
+// awake: it sleeps only when it has set its bit and sees no work, and then whoever posts wakes one.
+bool Board::spare(uint32_t worker) const {
+  if (!exclusive_.load(std::memory_order_relaxed) || !inner_.empty()) return false;
+  if (all_hands_.load(std::memory_order_seq_cst) || !one_does(typical_ticket_ns())) return false;
+  if (post_ring_[head() & (posts_ - 1)].owner.load(std::memory_order_relaxed) != kAnyWorker)
+    return false;
+  for (uint32_t w = 0, end = std::min(worker, active()); w < end; ++w) {
+    if (!asleep(w)) return true;
+  }
+  return false;
 }
 
 bool Board::asleep(uint32_t worker) const {

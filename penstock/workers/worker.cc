@@ -279,7 +279,12 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
     return false;
   };
   while (!board.closed()) {
-    if (claim_any()) {
+    if (fulfiller.wanted()) {
+      watch.settle();
+      fulfiller.give_way();
+      watch.waited();
+    }
+    if (!board.spare(worker) && claim_any()) {
       if (!run_claim(board.lane(claim.lane), claim, fulfiller, memory, watch)) return;
       continue;
     }

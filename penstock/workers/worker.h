@@ -141,6 +141,9 @@ class Fulfiller {
   // Called around every sleep of the worker: where Python's lock is let go and taken again.
   virtual void before_wait() {}
   virtual void after_wait() {}
+  // Asked between tickets: whether somebody waits for what it holds. If so, it is called to let go.
+  virtual bool wanted() const { return false; }
+  virtual void give_way() {}
   // Called between tickets, when it has slept: what was sent meanwhile may be taken in now.
   virtual void catch_up() {}
 };

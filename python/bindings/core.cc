@@ -183,7 +183,7 @@ void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb
 #ifndef Py_GIL_DISABLED
   board_->set_exclusive(true);
 #endif
-  PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, {});
+  PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, {.turn = &turn_});
   serve(*board_, worker, python, rows_.get());
 }
 

@@ -12,6 +12,7 @@
 
 #include "codec.h"
 #include "listed_tickets.h"
+#include "lock_turn.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/columns.h"
 #include "penstock/pipeline/feed.h"
@@ -153,6 +154,7 @@ class Core {
   std::vector<nanobind::object> columns_;  // keeps the arrays
   ArenaOf arena_of_;
   std::timed_mutex consumer_;
+  LockTurn turn_;
   nanobind::object fatal_;
   std::vector<LostItem> losses_;
   // The layout of the last batch.

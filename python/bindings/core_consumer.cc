@@ -94,7 +94,9 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
           {
             nb::gil_scoped_release unlocked;
             feed_->wait(kSignalCheckNs);
+            turn_.want();
           }
+          turn_.have();
           if (PyErr_CheckSignals() != 0) throw nb::python_error();
         }
         break;

@@ -60,6 +60,13 @@ void PythonWorker::after_wait() {
   stay.returned();
 }
 
+bool PythonWorker::wanted() const { return outlet_.turn != nullptr && outlet_.turn->wanted(); }
+void PythonWorker::give_way() {
+  before_wait();
+  outlet_.turn->wait();
+  after_wait();
+}
+
 // Makes the dataset what it is from this version on. False: that raised.
 bool PythonWorker::update(uint64_t version) {
   if (update_) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lock_turn.h"
 #include "numpy_api.h"
 #include "packets.h"
 #include "penstock/observe/snapshot.h"
@@ -42,6 +43,7 @@ class PythonWorker : public Fulfiller {
     Allocator* arena = nullptr;  // null: objects
     uint32_t number = 0;
     int link = -1;
+    LockTurn* turn = nullptr;  // of threads
   };
   // source: the map, or for streams a callable (stream) -> iterator. collate: None, or what makes a
   // batch of a list of samples. update: a callable (version) -> new length, or None.
@@ -52,6 +54,8 @@ class PythonWorker : public Fulfiller {
   void run(const Ticket& ticket, Slot& slot) override;
   void before_wait() override;
   void after_wait() override;
+  bool wanted() const override;
+  void give_way() override;
   void catch_up() override;
 
   // What its time is counted as, by their places.

@@ -75,6 +75,28 @@ TEST(Board, a_quarter_of_the_ring_wakes_somebody) {
   board->close();
 }
 
+// Such a consumer would sleep until several are there, but nobody makes more than one.
+TEST(Board, a_consumer_that_waits_again_at_once_gets_a_batch_that_none_follows) {
+  auto board = Board::create({64, 1, 1}, false);
+  board->place(0).ticket_ns.store(1000);
+  for (int i = 0; i < 64; ++i) post(*board);
+  std::atomic<uint64_t> taken{0};
+  std::thread worker([&] {
+    uint64_t cursor = 0;
+    for (uint64_t seq = 0; seq < 40; ++seq) {
+      Board::Claim claim;
+      while (taken < seq) std::this_thread::yield();
+      ASSERT_TRUE(board->claim(0, cursor, claim));
+      finish(*board, claim);
+    }
+  });
+  for (uint64_t seq = 0; seq < 40; ++seq) {
+    while (!board->ready(seq)) board->consumer_wait(seq, -1);
+    taken = seq + 1;
+  }
+  worker.join();
+}
+
 TEST(Board, a_large_ticket_wakes_somebody_at_once) {
   auto board = Board::create({64, 1, 1}, false);
   board->place(0).ticket_ns.store(1'000'000);
@@ -111,6 +133,46 @@ TEST(Board, one_of_those_who_share_a_lock_is_woken_for_tiny_tickets) {
     EXPECT_EQ(a.events() + b.events(), ticket_ns == 1'000 ? 1u : 2u);
     board->close();
   }
+}
+
+TEST(Board, tiny_tickets_under_one_lock_are_left_to_the_first_that_is_awake) {
+  auto board = Board::create({64, 1, 3}, false);
+  board->place(0).ticket_ns.store(1'000);
+  post(*board);
+  uint64_t cursor = 0;
+  Board::Claim claim;
+  ASSERT_TRUE(board->claim(1, cursor, claim));
+  EXPECT_FALSE(board->spare(2)) << "no lock";
+  board->set_exclusive(true);
+  EXPECT_FALSE(board->spare(0));
+  EXPECT_TRUE(board->spare(1));
+  EXPECT_TRUE(board->spare(2));
+  {
+    Sleeper first(*board, 0);
+    first.until_asleep();
+    EXPECT_FALSE(board->spare(1));
+    EXPECT_TRUE(board->spare(2));
+    board->place(0).ticket_ns.store(1'000'000);
+    EXPECT_FALSE(board->spare(2)) << "long tickets";
+    board->place(0).ticket_ns.store(1'000);
+    board->close();
+  }
+  auto owned = Board::create({64, 1, 3}, false);
+  owned->place(0).ticket_ns.store(1'000);
+  owned->set_exclusive(true);
+  post(*owned, 1, 2);
+  EXPECT_FALSE(owned->spare(2)) << "its own";
+}
+
+TEST(Board, a_consumer_that_waits_in_vain_gets_all_workers_for_a_while) {
+  auto board = Board::create({64, 1, 2}, false);
+  board->place(0).ticket_ns.store(1'000);
+  board->set_exclusive(true);
+  post(*board);
+  EXPECT_TRUE(board->spare(1));
+  board->consumer_wait(0, 50'000'000);
+  EXPECT_FALSE(board->spare(1));
+  while (!board->spare(1)) board->consumer_wait(0, 1);
 }
 
 TEST(Board, the_others_are_woken_once_a_tiny_ticket_turns_out_to_be_long) {
