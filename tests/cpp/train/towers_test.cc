@@ -1,4 +1,3 @@
-#include "penstock/base/error.h"
 #include "penstock/train/towers.h"
 
 #include <gtest/gtest.h>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "tests/cpp/train/least_squares.h"
 #include "tests/cpp/train/optimizers.h"
 
