@@ -101,9 +101,11 @@ void Feed::tune() {
   uint64_t busy = 0;
   for (uint32_t w = 0; w < board_.workers(); ++w) busy += board_.place(w).counters.busy_ns.get();
   if (tuned_ns_ != 0) {
+    // Where one does it all, the others are not idle for want of tickets.
+    const uint64_t times = board_.one_does() ? options_.workers : 1;
     const Tuner::Settings& to =
         tuner_->next({asked_ns_ - tuned_ns_, held_up_ns_, delivered - tuned_delivered_,
-                      busy - tuned_busy_ns_, least_ready_, batch_bytes_});
+                      (busy - tuned_busy_ns_) * times, least_ready_, batch_bytes_});
     queue_.store(to.queue, std::memory_order_relaxed);
     if (to.workers != options_.workers) board_.set_active(options_.workers = to.workers);
   }

@@ -107,14 +107,19 @@ void Tuner::tune_queue(const Seen& seen, double wait, double idle, double rate) 
   if (waits && until_shorter_ == 0 && queue > least) {
     away_ = std::min(std::max(queue / 4, 1u), queue - least);
     queue -= away_;
-    before_ = rate;
-    idle_before_ = idle;
+    if (best_with_ != settings_.workers || std::abs(rate - best_) > kChanges * best_) {
+      best_ = 0;
+      least_idle_ = 1;
+      best_with_ = settings_.workers;
+    }
+    best_ = std::max(best_, rate);
+    least_idle_ = std::min(least_idle_, idle);
   }
 }
 
 void Tuner::conclude_queue(double rate, double idle) {
   const uint32_t away = std::exchange(away_, 0);
-  if (rate * kRises >= before_ && idle <= idle_before_ + kIdler) return;
+  if (rate * kRises >= best_ && idle <= least_idle_ + kIdler) return;
   settings_.queue += away;
   until_shorter_ = kRest;
 }

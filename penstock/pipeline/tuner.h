@@ -18,8 +18,9 @@ namespace penstock {
 //                                                  3 %, they come back
 //   the consumer waited, the workers were idle     twice as many batches ahead
 //   it waited, and they were busy: what is ahead   a quarter fewer batches ahead, on trial: if the
-//   is not made sooner, only in colder memory      rate fell by 3 %, or workers became idle, they
-//                                                  come back, and stay for kRest periods
+//   is not made sooner, only in colder memory      rate is 3 % below the best that was seen with as
+//                                                  many workers, or workers became idle, they come
+//                                                  back, and stay for kRest periods
 //   it did not wait, and more than 1.25 workers'   a worker less
 //   worth of time was idle
 //   for kCalm periods it did not wait and always   a quarter fewer batches ahead
@@ -69,11 +70,14 @@ class Tuner {
   Limits limits_;
   Settings settings_;
   Seen sum_;
-  bool any_ = false;                 // something is in sum_
-  int32_t trial_ = 0;                // workers that are there, or away, on trial
-  uint32_t away_ = 0;                // batches ahead that are away, on trial
-  double before_ = 0;                // batches a nanosecond, before either
-  double idle_before_ = 0;           // and workers' idle share
+  bool any_ = false;   // something is in sum_
+  int32_t trial_ = 0;  // workers that are there, or away, on trial
+  uint32_t away_ = 0;  // batches ahead that are away, on trial
+  double before_ = 0;  // batches a nanosecond, before workers were tried
+  // The best that was seen while shorter queues were tried, with so many workers: what each of them
+  // costs adds up.
+  double best_ = 0, least_idle_ = 1;
+  uint32_t best_with_ = 0;
   double refused_ = 0;               // at which more workers brought nothing; 0: they may be tried
   uint32_t until_more_ = 0;          // periods until they may, whatever the rate is
   uint32_t until_fewer_ = kRest;     // ... until fewer may be tried while the consumer waits

@@ -13,6 +13,7 @@
 #include "penstock/memory/ledger.h"
 #include "penstock/observe/counters.h"
 #include "penstock/observe/trace.h"
+#include "penstock/workers/lock_trial.h"
 #include "penstock/workers/ticket.h"
 
 namespace penstock {
@@ -130,6 +131,7 @@ struct alignas(64) WorkerPlace {
   std::atomic<uint32_t> event;               // what it sleeps on
   std::atomic<uint32_t> tickets;             // claimed since it started (0: died before its first)
   std::atomic<uint64_t> ticket_ns;           // running mean of a ticket's time
+  std::atomic<uint32_t> serving;             // somebody is in serve() for it, and was not abandoned
   std::atomic<uint64_t> reopens[kMaxLanes];  // of each lane's, as many as it has looked for
   std::atomic<int64_t> pid;
   LedgerEntry memory;  // of its arena
@@ -244,9 +246,10 @@ class Board {
   // Sleeps until there may be work in any lane, or the board closes. `cursor` of all of them. Of
   // the first lane only.
   void wait_for_work(uint32_t worker, uint64_t& cursor);
-  // Whether there is nothing for it though work is open: tiny tickets under one lock, which the one
-  // that is awake does sooner alone. Of the first lane.
+  // Whether there is nothing for it though work is open: tiny tickets under one lock, which one
+  // worker does sooner alone (LockTrial). Of the first lane.
   bool spare(uint32_t worker) const;
+  bool one_does() const;  // all the work, at present; the others are spare
   // It sleeps, or is about to and will look once more before it does.
   bool asleep(uint32_t worker) const;
 
@@ -324,10 +327,11 @@ class Board {
                  Claim& out);
   bool progress();
   bool open_for(uint32_t worker);
+  bool awake(uint32_t worker) const;
   template <class There>
-  void sleep_until(uint64_t wants, int64_t timeout_ns, There there);
+  bool sleep_until(uint64_t wants, int64_t timeout_ns, There there);
   uint64_t worth_waiting_for(uint64_t seq) const;
-  bool one_does(uint64_t each_ns) const;
+  void look_at_lock();
   bool wake_one(uint32_t worker);
   void wake_some(uint64_t count);
   uint64_t typical_ticket_ns() const;
@@ -347,8 +351,8 @@ class Board {
   std::atomic<uint64_t>* poison_ring_ = nullptr;  // where a unit has more than its own word
   std::atomic<bool> exclusive_{false};
   std::atomic<uint32_t> wake_first_{0};  // this process's, which wakes workers
-  std::atomic<bool> all_hands_{false};   // until then_one_again_ns_ no worker is spare
-  uint64_t then_one_again_ns_ = 0;       // the consumer's, as is the next
+  std::atomic<bool> all_hands_{true};    // what lock_trial_ said last; false: most are spare
+  LockTrial lock_trial_;                 // the consumer's, as is the next
   uint64_t waited_until_ns_ = 0;         // when it was last woken
 };
 

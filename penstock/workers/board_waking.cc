@@ -9,21 +9,20 @@ namespace penstock {
 
 namespace {
 constexpr int64_t kPatienceNs = 1'000'000;  // that the consumer waits before it wakes all workers
-constexpr uint64_t kAllHandsNs = 100'000'000;  // that all stay awake after that
-constexpr uint64_t kTogetherNs = 50'000;       // that it may wait for more than the next batch
+constexpr uint64_t kTogetherNs = 50'000;    // that it may wait for more than the next batch
 }  // namespace
 
+// True: the time was over.
 template <class There>
-void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
+bool Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
   uint32_t seen = header_->consumer_event.load(std::memory_order_acquire);
   header_->wants.store(wants, std::memory_order_seq_cst);
+  auto woken = os::Woken::kWoken;
   if (!closed() && !there()) {
-    auto woken =
-        os::futex_wait(header_->consumer_event, seen, timeout_ns, static_cast<bool>(file_));
-    // Nobody should need this, but a wake-up may have been meant for a worker that was killed.
-    if (woken == os::Woken::kTimeout) wake_some(workers_);
+    woken = os::futex_wait(header_->consumer_event, seen, timeout_ns, static_cast<bool>(file_));
   }
   header_->wants.store(0, std::memory_order_relaxed);
+  return woken == os::Woken::kTimeout;
 }
 
 // A consumer that takes a batch in no time and waits again has to be woken for each, and where
@@ -31,12 +30,13 @@ void Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
 // until that many are there. How many after the next one; 0 for a consumer that uses its batches.
 uint64_t Board::worth_waiting_for(uint64_t seq) const {
   const uint64_t each = typical_ticket_ns();
-  if (each == 0 || now_ns() - waited_until_ns_ > kTogetherNs) return 0;
-  const uint64_t made = kTogetherNs * active() / (each * granules_);
+  if (each == 0 || posted() <= seq || now_ns() - waited_until_ns_ > kTogetherNs) return 0;
+  const uint64_t made = kTogetherNs * (one_does() ? 1 : active()) / (each * granules_);
   return std::min(made, (posted() - seq) / 4);
 }
 
 void Board::consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<bool()>& also) {
+  look_at_lock();
   wake_workers(true);
   auto there = [&] {
     if (also && also()) return true;
@@ -52,26 +52,26 @@ void Board::consumer_wait(uint64_t seq, int64_t timeout_ns, const std::function<
     waited_until_ns_ = now_ns();
     if (closed() || there()) return;
   }
-  if (one_does(typical_ticket_ns())) {
-    // The one that was woken may have met a ticket that takes longer: then the others are.
+  if (one_does()) {
+    // The one may have met a ticket that takes longer: then the others are needed.
     int64_t while_ns = timeout_ns < 0 ? kPatienceNs : std::min(timeout_ns, kPatienceNs);
     const uint64_t begun = now_ns();
-    if (begun > then_one_again_ns_) all_hands_.store(false, std::memory_order_seq_cst);
     sleep_until(seq + 1, while_ns, there);
     waited_until_ns_ = now_ns();
     if (closed() || there() || timeout_ns == while_ns) return;
     if (waited_until_ns_ - begun >= kPatienceNs) {
-      then_one_again_ns_ = waited_until_ns_ + kAllHandsNs;
+      lock_trial_.in_vain(waited_until_ns_);
       all_hands_.store(true, std::memory_order_seq_cst);
       wake_some(workers_);
     }
   }
-  sleep_until(seq + 1, timeout_ns, there);
+  // Nobody should need it, but a wake-up may have been meant for a worker that was killed.
+  if (sleep_until(seq + 1, timeout_ns, there)) wake_some(workers_);
   waited_until_ns_ = now_ns();
 }
 
 void Board::consumer_wait_at_rest(uint64_t seq, int64_t timeout_ns) {
-  sleep_until(kAnySeq + 1, timeout_ns, [&] { return withdraw(seq); });
+  if (sleep_until(kAnySeq + 1, timeout_ns, [&] { return withdraw(seq); })) wake_some(workers_);
 }
 
 bool Board::progress() {
@@ -126,29 +126,51 @@ void Board::wake_workers(bool consumer_waits) {
     uint64_t worth = 40'000 / std::max<uint64_t>(each, 1);
     if (open < std::min<uint64_t>(worth, posts_ * granules_ / 4)) return;
   }
-  if (!one_does(each)) return wake_some(open);
-  const uint32_t awake = active();
-  for (uint32_t w = 0; w < awake; ++w) {
-    if (!asleep(w)) return;  // it does this, too
+  if (one_does()) {
+    for (uint32_t w = 0, end = active(); w < end; ++w) {
+      if (awake(w)) return;  // it does this, too
+    }
+    open = 1;
   }
-  wake_some(1);
+  wake_some(exclusive_.load(std::memory_order_relaxed) && each < kQuickNs ? 1 : open);
 }
 
-bool Board::one_does(uint64_t each_ns) const {
-  return exclusive_.load(std::memory_order_relaxed) && each_ns < kQuickNs;
+bool Board::one_does() const {
+  return exclusive_.load(std::memory_order_relaxed) && !all_hands_.load(std::memory_order_seq_cst);
 }
 
-// Two that take turns with a lock at every ticket are slower than one. The one is the first that is
-// awake: it sleeps only when it has set its bit and sees no work, and then whoever posts wakes one.
+// The one is the first that is awake: it sleeps only when it has set its bit and sees no work, and
+// then whoever posts wakes one.
 bool Board::spare(uint32_t worker) const {
-  if (!exclusive_.load(std::memory_order_relaxed) || !inner_.empty()) return false;
-  if (all_hands_.load(std::memory_order_seq_cst) || !one_does(typical_ticket_ns())) return false;
-  if (post_ring_[head() & (posts_ - 1)].owner.load(std::memory_order_relaxed) != kAnyWorker)
+  if (!one_does() || !inner_.empty()) return false;
+  if (post_ring_[head() & (posts_ - 1)].owner.load(std::memory_order_relaxed) != kAnyWorker) {
     return false;
+  }
   for (uint32_t w = 0, end = std::min(worker, active()); w < end; ++w) {
-    if (!asleep(w)) return true;
+    if (awake(w)) return true;
   }
   return false;
+}
+
+bool Board::awake(uint32_t worker) const {
+  return places_[worker].serving.load(std::memory_order_relaxed) != 0 && !asleep(worker);
+}
+
+void Board::look_at_lock() {
+  if (!exclusive_.load(std::memory_order_relaxed) || !inner_.empty()) return;
+  uint64_t each = typical_ticket_ns();
+  if (one_does()) {
+    // Of the one, for the others' figures are old.
+    for (uint32_t w = 0, end = active(); w < end; ++w) {
+      if (!awake(w)) continue;
+      each = places_[w].ticket_ns.load(std::memory_order_relaxed);
+      break;
+    }
+  }
+  const bool all = lock_trial_.all(now_ns(), head(), each < kQuickNs);
+  if (all == all_hands_.load(std::memory_order_relaxed)) return;
+  all_hands_.store(all, std::memory_order_seq_cst);
+  if (all) wake_some(workers_);
 }
 
 bool Board::asleep(uint32_t worker) const {

@@ -98,6 +98,7 @@ void Supervisor::end_process(const Board::Claim& claim) {
 void Supervisor::abandon_thread(const Board::Claim& claim) {
   while (claim.unit->writers.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
   claim.post->tainted.store(1, std::memory_order_relaxed);
+  board_.place(claim.worker).serving.store(0);
   Board& lane = board_.lane(claim.lane);
   if (claim.seq < lane.head()) {
     claim.unit->kind = ResultKind::kNone;

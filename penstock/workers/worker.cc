@@ -186,6 +186,17 @@ Ticket ticket_of(const Board::Claim& claim) {
 
 namespace {
 
+class Serving {
+ public:
+  explicit Serving(WorkerPlace& place) : place_(place) { place_.serving.store(1); }
+  ~Serving() { place_.serving.store(0); }
+  Serving(const Serving&) = delete;
+  Serving& operator=(const Serving&) = delete;
+
+ private:
+  WorkerPlace& place_;
+};
+
 // Where a worker's time goes.
 class Stopwatch {
  public:
@@ -268,6 +279,7 @@ bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
 
 void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory) {
   WorkerPlace& place = board.place(worker);
+  const Serving serving(place);
   Stopwatch watch(place);
   std::array<uint64_t, kMaxLanes> cursors{};
   Board::Claim claim;

@@ -180,10 +180,12 @@ void Core::set_fatal(nb::object exception) {
 // ---- workers
 
 void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
+  PythonWorker::Outlet outlet;
 #ifndef Py_GIL_DISABLED
   board_->set_exclusive(true);
+  outlet.turn = &turn_;
 #endif
-  PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, {.turn = &turn_});
+  PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, outlet);
   serve(*board_, worker, python, rows_.get());
 }
 

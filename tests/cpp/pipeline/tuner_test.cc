@@ -115,6 +115,16 @@ TEST(Tuner, a_queue_in_front_of_busy_workers_shrinks_to_what_keeps_them_busy) {
   EXPECT_LE(uneven.settings().queue, 48u);
 }
 
+TEST(Tuner, many_shorter_queues_that_cost_a_little_each_are_given_up) {
+  Tuner tuner({false, true, 8}, {8, 64});
+  for (int i = 0; i < 400; ++i) {
+    const double loss = 0.05 * std::log(64.0 / tuner.settings().queue);
+    const auto delivered = static_cast<uint64_t>(10'000 * (1 - loss));
+    tuner.next({Tuner::kPeriodNs, Tuner::kPeriodNs / 2, delivered, 8 * Tuner::kPeriodNs, 0, 1'000});
+  }
+  EXPECT_GE(tuner.settings().queue, 24u);
+}
+
 TEST(Tuner, the_queue_stays_within_its_bytes) {
   Tuner::Limits limits = kBoth;
   limits.max_bytes = 12'000;

@@ -142,8 +142,12 @@ TEST(Board, tiny_tickets_under_one_lock_are_left_to_the_first_that_is_awake) {
   uint64_t cursor = 0;
   Board::Claim claim;
   ASSERT_TRUE(board->claim(1, cursor, claim));
+  for (uint32_t worker : {0, 1, 2}) board->place(worker).serving.store(1);
+  board->consumer_wait(0, 1);
   EXPECT_FALSE(board->spare(2)) << "no lock";
   board->set_exclusive(true);
+  EXPECT_FALSE(board->spare(2)) << "not tried yet";
+  board->consumer_wait(0, 1);
   EXPECT_FALSE(board->spare(0));
   EXPECT_TRUE(board->spare(1));
   EXPECT_TRUE(board->spare(2));
@@ -152,15 +156,16 @@ TEST(Board, tiny_tickets_under_one_lock_are_left_to_the_first_that_is_awake) {
     first.until_asleep();
     EXPECT_FALSE(board->spare(1));
     EXPECT_TRUE(board->spare(2));
-    board->place(0).ticket_ns.store(1'000'000);
-    EXPECT_FALSE(board->spare(2)) << "long tickets";
-    board->place(0).ticket_ns.store(1'000);
+    board->place(1).serving.store(0);
+    EXPECT_FALSE(board->spare(2)) << "nobody is there";
     board->close();
   }
   auto owned = Board::create({64, 1, 3}, false);
   owned->place(0).ticket_ns.store(1'000);
   owned->set_exclusive(true);
+  owned->place(0).serving.store(1);
   post(*owned, 1, 2);
+  owned->consumer_wait(0, 1);
   EXPECT_FALSE(owned->spare(2)) << "its own";
 }
 
@@ -168,8 +173,8 @@ TEST(Board, a_consumer_that_waits_in_vain_gets_all_workers_for_a_while) {
   auto board = Board::create({64, 1, 2}, false);
   board->place(0).ticket_ns.store(1'000);
   board->set_exclusive(true);
+  board->place(0).serving.store(1);
   post(*board);
-  EXPECT_TRUE(board->spare(1));
   board->consumer_wait(0, 50'000'000);
   EXPECT_FALSE(board->spare(1));
   while (!board->spare(1)) board->consumer_wait(0, 1);

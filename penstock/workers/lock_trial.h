@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+
+namespace penstock {
+
+// Whether tickets of workers that share a lock (Python's) should be made by one worker or by all.
+// Two that need the lock for most of a tiny ticket pass it to and fro, and are slower than one; two
+// whose functions let go of it are faster. Only trying tells: each way for a while, then the better
+// one until it is tried again. A pure function of what it is shown, by the consumer whenever it
+// waits: how many batches it had so far, and whether tickets are quick.
+//
+//   idle     all      tickets were never quick             quick ──> one
+//   one      one      it is measured                       tried ──> all
+//   all      all      it is measured                       tried ──> settled (the better one)
+//   settled  either                                        after a while ──> one, sooner if the
+//   one's
+//                                                          tickets are not quick; all that are no
+//                                                          better by now ──> settled (one)
+//   in vain  all      the consumer waited for the one      after a while ──> one
+//                     in vain
+class LockTrial {
+ public:
+  static constexpr uint64_t kTryNs = 20'000'000;
+  static constexpr uint64_t kSettledNs = 2'000'000'000;
+  static constexpr uint64_t kAgainNs = 200'000'000;
+  static constexpr uint64_t kInVainNs = 100'000'000;
+  // What all together must bring, for they take other cores' time.
+  static constexpr double kBetter = 1.25;
+
+  // Whether all should work from now on.
+  bool all(uint64_t now_ns, uint64_t done, bool quick) {
+    const uint64_t time = now_ns - begun_ns_;
+    const double rate = static_cast<double>(done - done_) / static_cast<double>(time);
+    switch (state_) {
+      case State::kIdle:
+        if (quick) begin(State::kOne, now_ns, done);
+        break;
+      case State::kOne:
+        if (time > kGap * kTryNs) {
+          begin(State::kOne, now_ns, done);  // there was something else in between
+        } else if (time >= kTryNs) {
+          one_rate_ = rate;
+          begin(State::kAll, now_ns, done);
+        }
+        break;
+      case State::kAll:
+        if (time > kGap * kTryNs) {
+          begin(State::kOne, now_ns, done);
+        } else if (time >= kTryNs) {
+          settle(rate > kBetter * one_rate_, now_ns, done);
+        }
+        break;
+      case State::kSettled:
+        if (all_ ? time >= kSettledNs && quick : time >= (quick ? kSettledNs : kAgainNs)) {
+          begin(State::kOne, now_ns, done);
+        } else if (all_) {
+          watch(now_ns, done);
+        }
+        break;
+      case State::kInVain:
+        if (time >= kInVainNs) begin(State::kOne, now_ns, done);
+        break;
+    }
+    return all_;
+  }
+
+  // One worker took so long that others may be needed.
+  void in_vain(uint64_t now_ns) {
+    state_ = State::kInVain;
+    all_ = true;
+    begun_ns_ = now_ns;
+  }
+
+ private:
+  enum class State { kIdle, kOne, kAll, kSettled, kInVain };
+  static constexpr uint64_t kGap = 4;
+
+  void begin(State state, uint64_t now_ns, uint64_t done) {
+    state_ = state;
+    all_ = state == State::kAll;
+    begun_ns_ = now_ns;
+    done_ = done;
+  }
+  void settle(bool all, uint64_t now_ns, uint64_t done) {
+    state_ = State::kSettled;
+    all_ = all;
+    begun_ns_ = watched_ns_ = now_ns;
+    done_ = done;
+  }
+  // It may take a while until all get into each other's way.
+  void watch(uint64_t now_ns, uint64_t done) {
+    const uint64_t time = now_ns - watched_ns_;
+    if (time < kTryNs) return;
+    const double rate = static_cast<double>(done - done_) / static_cast<double>(time);
+    if (time <= kGap * kTryNs && rate <= kBetter * one_rate_) return settle(false, now_ns, done);
+    watched_ns_ = now_ns;
+    done_ = done;
+  }
+
+  State state_ = State::kIdle;
+  bool all_ = true;
+  uint64_t begun_ns_ = 0, watched_ns_ = 0, done_ = 0;
+  double one_rate_ = 0;
+};
+
+}  // namespace penstock
