@@ -10,14 +10,14 @@ namespace penstock {
 // one until it is tried again. A pure function of what it is shown, by the consumer whenever it
 // waits: how many batches it had so far, and whether tickets are quick.
 //
-//   idle     all      tickets were never quick             quick ──> one
-//   one      one      it is measured                       tried ──> all
-//   all      all      it is measured                       tried ──> settled (the better one)
-//   settled  either                                        after a while ──> one, sooner if the
-//   one's
-//                                                          tickets are not quick; all that are no
-//                                                          better by now ──> settled (one)
-//   in vain  all      the consumer waited for the one      after a while ──> one
+//   idle     all      tickets were never quick            quick ──> one
+//   one      one      it is measured                      tried ──> all
+//   all      all      it is measured                      tried ──> settled (the better one)
+//   settled  one                                          after a while ──> one, sooner if its
+//                                                         tickets are not quick
+//            all                                          no better by now ──> settled (one);
+//                                                         after a while, if quick ──> one
+//   in vain  all      the consumer waited for the one     after a while ──> one
 //                     in vain
 class LockTrial {
  public:
