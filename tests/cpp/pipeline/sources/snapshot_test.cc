@@ -77,7 +77,9 @@ TEST_F(Snapshot, a_cache_in_a_file_is_made_once_and_gives_the_same_at_any_place)
           .map(std::make_shared<test::TextOp>());
     };
     go_through(chain().cache(path()), workers);
-    EXPECT_EQ(calls, 300);
+    // The next pass begins while the last elements of this one are being made.
+    EXPECT_GE(calls, 300);
+    EXPECT_LE(calls, workers == 0 ? 300 : 600);
     EXPECT_EQ(files(), 1u) << "and nothing hidden";
     const auto expected = elements(chain());
     calls = 0;
