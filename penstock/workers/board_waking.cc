@@ -157,7 +157,7 @@ bool Board::awake(uint32_t worker) const {
 }
 
 void Board::look_at_lock() {
-  if (!exclusive_.load(std::memory_order_relaxed) || !inner_.empty()) return;
+  if (!exclusive_.load(std::memory_order_relaxed) || lane_ != 0 || !inner_.empty()) return;
   uint64_t each = typical_ticket_ns();
   if (one_does()) {
     // Of the one, for the others' figures are old.

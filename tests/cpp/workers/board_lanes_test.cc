@@ -105,6 +105,22 @@ TEST(BoardLanes, a_worker_that_sleeps_is_woken_by_any) {
   serving.join();
 }
 
+// Which tickets one worker makes sooner than all would have to be known of all lanes together.
+TEST(BoardLanes, tickets_of_several_lanes_are_for_all_workers) {
+  auto board = board_of_lanes(2);
+  board->set_exclusive(true);
+  for (uint32_t worker : {0, 1}) {
+    board->place(worker).ticket_ns.store(1'000);
+    board->place(worker).serving.store(1);
+  }
+  for (uint32_t l = 0; l < 3; ++l) {
+    const uint64_t seq = post(board->lane(l));
+    board->lane(l).consumer_wait(seq, 1);
+    EXPECT_FALSE(board->lane(l).one_does()) << l;
+  }
+  EXPECT_FALSE(board->spare(1));
+}
+
 TEST(BoardLanes, closing_wakes_every_consumer) {
   auto board = board_of_lanes(1);
   std::vector<std::thread> consumers;
