@@ -3,9 +3,10 @@
 // hogwild_sparse move prints how many nanoseconds it takes until one core sees what another wrote:
 // what it costs to move a cache line.
 // hogwild_sparse FOLDER WAY THREADS FEATURES PER_ROW RATE PASSES, where FOLDER has at (int32),
-// values and labels (float32). WAY: "ours"; "plain", a loop of one's own over shuffled rows; "own",
-// the same as ours with weights of each thread's own, averaged in the end. Prints updates a second
-// and the mean loss.
+// values and labels (float32). WAY: "ours"; "replicas", the same with a vector for each thread,
+// merged now and then, and so many times the rate; "plain", a loop of one's own over shuffled rows;
+// "own", the same as ours with weights of each thread's own, averaged in the end. Prints updates a
+// second and the mean loss.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -71,16 +72,15 @@ void print(double updates, double seconds, double loss) {
   std::printf("%.6g %.6f\n", updates / seconds, loss);
 }
 
-void ours(const Rows& rows, size_t threads, size_t passes) {
+void ours(const Rows& rows, size_t threads, size_t passes, size_t replicas) {
   train::Updater updater(
       train::Parameters(train::Layout{{"w", {static_cast<int64_t>(rows.features)}}}),
       train::Optimizer::sgd(rows.rate));
-  float* w = updater.parameters().slab().values().data();
   const auto blocks = shuffled(rows.labels.size() / kBlock);
   std::atomic<size_t> next{0};
-  train::Hogwild hogwild(updater, threads);
+  train::Hogwild hogwild(updater, threads, {.replicas = replicas});
   const auto report = hogwild.run([&](train::HogwildWorker& worker) -> train::Hogwild::Step {
-    return [&] {
+    return [&, w = worker.parameters().slab().values().data()] {
       const size_t taken = next.fetch_add(1, std::memory_order_relaxed);
       if (taken >= passes * blocks.size()) return false;
       worker.read();
@@ -90,7 +90,8 @@ void ours(const Rows& rows, size_t threads, size_t passes) {
       return true;
     };
   });
-  print(static_cast<double>(report.updates), report.seconds, rows.loss(w));
+  print(static_cast<double>(report.updates), report.seconds,
+        rows.loss(updater.parameters().slab().values().data()));
 }
 
 // What threads do that are left alone: `run(thread)` in each.
@@ -176,10 +177,14 @@ int main(int argc, char** argv) {
   const std::string folder = argv[1], way = argv[2];
   const size_t threads = std::strtoull(argv[3], nullptr, 10);
   const size_t passes = std::strtoull(argv[7], nullptr, 10);
-  const Rows rows{load<int32_t>(folder + "/at"),       load<float>(folder + "/values"),
-                  load<float>(folder + "/labels"),     std::strtoull(argv[4], nullptr, 10),
-                  std::strtoull(argv[5], nullptr, 10), std::strtof(argv[6], nullptr)};
-  if (way == "ours") ours(rows, threads, passes);
+  Rows rows{load<int32_t>(folder + "/at"),       load<float>(folder + "/values"),
+            load<float>(folder + "/labels"),     std::strtoull(argv[4], nullptr, 10),
+            std::strtoull(argv[5], nullptr, 10), std::strtof(argv[6], nullptr)};
+  if (way == "ours") ours(rows, threads, passes, 1);
+  if (way == "replicas") {
+    rows.rate *= static_cast<float>(threads);
+    ours(rows, threads, passes, threads);
+  }
   if (way == "plain") plain(rows, threads, passes);
   if (way == "own") own(rows, threads, passes);
   return 0;

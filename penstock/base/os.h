@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <utility>
+#include <vector>
 
 // Everything that penstock asks of an operating system beyond POSIX. A port is one folder beside
 // base/linux/ that defines what is declared here; no other file includes a system's own headers.
@@ -145,5 +146,12 @@ uint64_t memory_limit();            // bytes that this process may ever hope for
 uint64_t memory_headroom();         // bytes that may be used now before something is killed
 uint64_t process_resident_bytes();  // of this process, shared pages included
 unsigned usable_cores();            // at least 1: affinity and CPU quota (rounded up)
+
+// The cores that the calling thread may run on, cut into `groups` of about as many, those that
+// share their largest cache side by side. With fewer cores than groups each group has all of them.
+std::vector<std::vector<unsigned>> near_cores(size_t groups);
+// From now on the calling thread, and those that it starts, run on these cores only. A wish: where
+// the system refuses, or with none, nothing changes.
+void stay_on(const std::vector<unsigned>& cores);
 
 }  // namespace penstock::os

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
 
 namespace penstock::train {
 namespace {
@@ -19,6 +20,15 @@ std::vector<HogwildBoard::Counts> all_counts(const HogwildBoard& board) {
   std::vector<HogwildBoard::Counts> counts;
   for (size_t i = 0; i < board.workers(); ++i) counts.push_back(board.counts(i));
   return counts;
+}
+
+std::vector<Slab> copies(std::vector<Slab> slabs) {
+  for (Slab& slab : slabs) {
+    const Slab own = Slab::make(slab.layout());
+    own.copy_from(slab);
+    slab = own;
+  }
+  return slabs;
 }
 
 // Clocks that are far away overflow.
@@ -99,6 +109,8 @@ class Hogwild::Run {
     const HogwildBoard& board = hogwild_.board_;
     uint64_t step = 0;
     std::exception_ptr error;
+    const size_t groups = hogwild_.options_.replicas;
+    if (groups > 1) os::stay_on(os::near_cores(groups)[hogwild_.group_of(worker.number())]);
     try {
       worker.read();
       const Step next = make_(worker);
@@ -139,26 +151,37 @@ Hogwild::Hogwild(Updater& updater, size_t workers, Options options)
       board_(
           HogwildBoard::make(workers, updater.parameters().slab().kind() == Slab::Kind::kShared)) {
   if (workers == 0) throw Error(Code::kInvalidArgument, "Hogwild", "give 1 worker or more");
+  const size_t groups = options_.replicas;
+  if (groups == 0 || groups > workers) {
+    throw Error(Code::kInvalidArgument, "Hogwild",
+                std::to_string(groups) + " replicas for " + std::to_string(workers) +
+                    " workers; each group has 1 worker or more");
+  }
+  if (groups > 1) replicas_ = Replica::make(updater.parameters(), groups, updater.step());
+  std::vector<Slab> state = updater.state();
   for (size_t number = 0; number < workers; ++number) {
-    std::vector<Slab> state = updater.state();
-    if (options_.own_state && number > 0) {
-      for (Slab& slab : state) {
-        const Slab own = Slab::make(slab.layout());
-        own.copy_from(slab);
-        slab = own;
-      }
-    }
-    workers_.emplace_back(updater.parameters(), updater.optimizer(), std::move(state), board_,
-                          number,
+    const size_t group = group_of(number);
+    const bool first = number == 0 || group != group_of(number - 1);
+    if (number > 0 && (first || options_.own_state)) state = copies(updater.state());
+    const auto replica = groups > 1 ? replicas_[group] : nullptr;
+    workers_.emplace_back(replica ? replica->parameters() : updater.parameters(),
+                          updater.optimizer(), state, board_, number,
                           HogwildWorker::Options{.shares_state = !options_.own_state,
-                                                 .non_finite = options_.non_finite});
+                                                 .non_finite = options_.non_finite,
+                                                 .replica = replica,
+                                                 .merge_every = options_.merge_every});
     workers_.back().set_updates(updater.step());
   }
+}
+
+size_t Hogwild::group_of(size_t worker) const {
+  return worker * options_.replicas / board_.workers();
 }
 
 HogwildReport Hogwild::run(const MakeStep& make, const Until& until) {
   failed_.reset();
   board_.begin(until.steps, updater_.step());
+  for (const auto& replica : replicas_) replica->begin();
   const auto before = all_counts(board_);
   const auto began = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
@@ -177,6 +200,7 @@ HogwildReport Hogwild::run(const MakeStep& make, const Until& until) {
     error = std::current_exception();
   }
   run.join();
+  for (const auto& replica : replicas_) replica->merge();
   updater_.set_step(board_.updates());
   if (error != nullptr) std::rethrow_exception(std::move(error));
   run.rethrow();

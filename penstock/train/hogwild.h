@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -55,6 +56,12 @@ class Hogwild {
     // as long as this does.
     bool own_state = false;
     NonFinite non_finite = NonFinite::kRaise;
+    // So many groups of workers, each with weights and state of its own (replica.h), worker i in
+    // group i * replicas / workers, on cores that are near to each other. They are merged into the
+    // updater's weights now and then, and when a run ends; its state is the first group's.
+    // Staleness counts the group's own updates. 1: all change the updater's weights.
+    size_t replicas = 1;
+    uint64_t merge_every = 0;  // updates of a worker; 0: as often as takes a tenth of its time
   };
   // One step of a worker; false: there is nothing left for it to do.
   using Step = std::function<bool()>;
@@ -69,7 +76,8 @@ class Hogwild {
     int64_t ask_every_ns = 100'000'000;
   };
 
-  // `updater` must outlive this. Error kInvalidArgument (no workers), kOutOfMemory.
+  // `updater` must outlive this. Error kInvalidArgument (no workers, or fewer than replicas; no
+  // replicas), kOutOfMemory.
   Hogwild(Updater& updater, size_t workers, Options options);
   Hogwild(Updater& updater, size_t workers) : Hogwild(updater, workers, Options()) {}
 
@@ -87,10 +95,12 @@ class Hogwild {
 
  private:
   class Run;
+  size_t group_of(size_t worker) const;
 
   Updater& updater_;
   const Options options_;
   HogwildBoard board_;
+  std::vector<std::shared_ptr<Replica>> replicas_;  // none, or two and more
   std::vector<HogwildWorker> workers_;
   std::optional<Failed> failed_;
 };

@@ -17,8 +17,9 @@ HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::ve
       state_(std::move(state)),
       board_(std::move(board)),
       number_(number),
-      options_(options),
-      read_version_(parameters_.version()) {
+      options_(std::move(options)),
+      read_version_(parameters_.version()),
+      pace_(options_.merge_every) {
   if (state_.size() != optimizer_.state_slabs() || number_ >= board_.workers()) {
     throw Error(Code::kInvalidArgument, "Hogwild",
                 "a worker needs the optimizer's slabs of state and a place on the board");
@@ -51,8 +52,9 @@ bool HogwildWorker::accept(double squares, Describe describe) {
 kernels::Pass HogwildWorker::begin_update(double scale, double squares) {
   board_.note_begun(number_, 1);
   const uint64_t step = board_.advance(1);
-  const uint64_t seen = own_updates_++;
-  return optimizer_.pass(step, scale, std::sqrt(squares), options_.shares_state ? step : seen);
+  uint64_t seen = own_updates_++;  // by the state
+  if (options_.shares_state) seen = options_.replica ? options_.replica->count(1) : step;
+  return optimizer_.pass(step, scale, std::sqrt(squares), seen);
 }
 
 void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const float> gradients) {
@@ -65,6 +67,7 @@ void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const
 void HogwildWorker::end_update(uint64_t n) {
   const uint64_t before = parameters_.slab().version().fetch_add(n, std::memory_order_acq_rel);
   board_.note_applied(number_, n, before - std::min(before, read_version_));
+  if (options_.replica) pace_.after(n, *options_.replica);
 }
 
 bool HogwildWorker::apply(const Slab& gradients, double scale) {
@@ -105,6 +108,7 @@ void HogwildWorker::count(uint64_t n) {
   board_.note_begun(number_, n);
   board_.advance(n);
   own_updates_ += n;
+  if (options_.replica) options_.replica->count(n);
   end_update(n);
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "penstock/train/gradient_parts.h"
 #include "penstock/train/hogwild_board.h"
+#include "penstock/train/replica.h"
 #include "penstock/train/updater.h"
 
 namespace penstock::train {
@@ -20,6 +22,10 @@ class HogwildWorker {
   struct Options {
     bool shares_state = true;  // false: nobody else has these slabs of state
     NonFinite non_finite = NonFinite::kRaise;
+    // The copy of its group, if the weights have several: then `parameters` are that one's, and
+    // `state` is shared within the group at most.
+    std::shared_ptr<Replica> replica = nullptr;
+    uint64_t merge_every = 0;  // as MergePace
   };
 
   // `state` as Updater::state(). `number` is this worker's on the board.
@@ -27,6 +33,7 @@ class HogwildWorker {
                 HogwildBoard board, size_t number, Options options);
 
   size_t number() const { return number_; }
+  // What it reads and changes: its group's, if there are several.
   const Parameters& parameters() const { return parameters_; }
   const HogwildBoard& board() const { return board_; }
   uint64_t updates() const { return own_updates_; }  // that this state has seen, if it is its own
@@ -65,6 +72,7 @@ class HogwildWorker {
   float* states_[2] = {};
   uint64_t read_version_ = 0;
   uint64_t own_updates_ = 0;
+  MergePace pace_;
   GradientParts parts_;
 };
 

@@ -75,4 +75,25 @@ void update(const kernels::Pass& pass, float* weights, const float* gradients, f
   }
 }
 
+void merge(std::span<float> common, float* own, float* base, float share) {
+  alignas(64) float theirs[kPiece], mine[kPiece], now[kPiece];
+  for (size_t at = 0; at < common.size(); at += kPiece) {
+    const size_t count = std::min(kPiece, common.size() - at);
+    read(&common[at], theirs, count);
+    read(own + at, mine, count);
+    float* const before = base + at;
+    for (size_t i = 0; i < count; ++i) {
+      const float sum = theirs[i] + share * (mine[i] - before[i]);
+      theirs[i] = before[i] = theirs[i] == before[i] ? mine[i] : sum;
+    }
+    write(theirs, &common[at], count);
+    read(own + at, now, count);
+    for (size_t i = 0; i < count; ++i) {
+      const float moved = now[i] + (theirs[i] - mine[i]);
+      now[i] = now[i] == mine[i] ? theirs[i] : moved;
+    }
+    write(now, own + at, count);
+  }
+}
+
 }  // namespace penstock::train::relaxed

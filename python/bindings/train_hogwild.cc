@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -10,7 +11,9 @@
 #include <vector>
 
 #include "gradient_parts.h"
+#include "penstock/base/os.h"
 #include "penstock/train/hogwild_worker.h"
+#include "penstock/train/replica.h"
 #include "penstock/train/tower_average.h"
 #include "train.h"
 
@@ -24,6 +27,7 @@ using train::HogwildWorker;
 using train::NonFinite;
 using train::Optimizer;
 using train::Parameters;
+using train::Replica;
 using train::Slab;
 
 bool apply_parts(HogwildWorker& worker, nb::list parts, double scale) {
@@ -67,23 +71,46 @@ void bind_board(nb::module_& m) {
       .def("counts", &counts_of, nb::arg("worker"));
 }
 
+void bind_replica(nb::module_& m) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Replica>(m, "Replica", "Internal: use penstock.train.Hogwild.")
+      .def_static(
+          "make",
+          [](const Slab& common, size_t groups, uint64_t updates) {
+            return Replica::make(Parameters(common), groups, updates);
+          },
+          nb::arg("common"), nb::arg("groups"), nb::arg("updates"))
+      .def_prop_ro("slab", [](const Replica& replica) { return replica.parameters().slab(); })
+      .def("begin", &Replica::begin, Unlocked())
+      .def("merge", &Replica::merge, Unlocked());
+  m.def(
+      "stay_in_group",
+      [](size_t group, size_t groups) { os::stay_on(os::near_cores(groups).at(group)); },
+      nb::arg("group"), nb::arg("groups"), Unlocked());
+}
+
 }  // namespace
 
 void bind_train_hogwild(nb::module_& m) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   bind_board(m);
+  bind_replica(m);
   nb::class_<HogwildWorker>(m, "HogwildWorker", "Internal: use penstock.train.Hogwild.")
       .def(
           "__init__",
           [](HogwildWorker* made, const Slab& parameters, const Optimizer& optimizer,
              std::vector<Slab> state, const HogwildBoard& board, size_t number, bool shares_state,
-             int non_finite) {
-            new (made) HogwildWorker(
-                Parameters(parameters), optimizer, std::move(state), board, number,
-                {.shares_state = shares_state, .non_finite = static_cast<NonFinite>(non_finite)});
+             int non_finite, std::shared_ptr<Replica> replica, uint64_t merge_every) {
+            new (made)
+                HogwildWorker(Parameters(parameters), optimizer, std::move(state), board, number,
+                              {.shares_state = shares_state,
+                               .non_finite = static_cast<NonFinite>(non_finite),
+                               .replica = std::move(replica),
+                               .merge_every = merge_every});
           },
           nb::arg("parameters"), nb::arg("optimizer"), nb::arg("state"), nb::arg("board"),
-          nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"))
+          nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"),
+          nb::arg("replica").none() = nb::none(), nb::arg("merge_every") = 0)
       .def_prop_rw("updates", &HogwildWorker::updates, &HogwildWorker::set_updates)
       .def("read", [](HogwildWorker& worker) { worker.read(); })
       .def(

@@ -331,3 +331,74 @@ def test_a_function_makes_a_model_for_each_worker():
 
     train.Hogwild(check, fresh(), train.SGD(0.1), range(8), workers=3, model=model).run()
     assert made == [0, 1, 2]
+
+
+@pytest.mark.parametrize("merge_every", [None, 3])
+def test_groups_with_weights_of_their_own_come_to_one_solution(merge_every):
+    parameters = fresh()
+    hogwild = train.Hogwild(
+        step, parameters, train.SGD(0.02), batches(), workers=4, replicas=2, merge_every=merge_every
+    )
+    first = hogwild.run(epochs=20)
+    report = hogwild.run(epochs=20)
+    assert first.updates == report.updates == 640
+    assert parameters.version == hogwild.updater.step == 1280
+    np.testing.assert_allclose(parameters["w"], np.arange(INPUTS), atol=0.05)
+
+
+def test_groups_do_not_see_each_other_before_they_merge():
+    """Each of two workers makes one update of one element in each run: both are there after it."""
+    seen = []
+
+    def one_up(batch, views):
+        seen.append(views.weights["w"].sum())
+        return None, {"w": train.Rows([views.number], np.float32([-1]))}
+
+    parameters = fresh()
+    hogwild = train.Hogwild(
+        one_up, parameters, train.SGD(1.0), [0] * 40, workers=2, replicas=2, merge_every=1000
+    )
+    for run in (1, 2):
+        seen.clear()
+        hogwild.run()
+        assert parameters["w"].sum() == 40 * run
+        assert max(seen) < 40 * run  # nobody had seen all of the others'
+
+
+def test_a_model_of_a_group_is_a_view_of_its_weights():
+    torch = pytest.importorskip("torch")
+    from penstock.torch import alias
+
+    module = torch.nn.Linear(INPUTS, 1)
+    parameters, _ = alias(module)
+    before = module.weight.detach().clone()
+
+    def learn(batch, views):
+        x, y = (torch.from_numpy(part) for part in batch)
+        loss = ((views.model(x)[:, 0] - y) ** 2).mean()
+        loss.backward()
+        return loss
+
+    hogwild = train.Hogwild(
+        learn, parameters, train.SGD(0.02), batches(), workers=2, replicas=2, model=module
+    )
+    hogwild.run(epochs=30)
+    assert not torch.equal(before, module.weight)  # the module sees what was merged
+    np.testing.assert_allclose(module.weight.detach()[0], np.arange(INPUTS), atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"workers": 2, "replicas": 3}, {"replicas": 0}, {"replicas": 2, "merge_every": 0}],
+    ids=str,
+)
+def test_replicas_that_cannot_be_are_refused(options):
+    with pytest.raises(penstock.InvalidArgument, match=r"replicas|merge_every"):
+        train.Hogwild(step, fresh(), train.SGD(0.1), batches(), **options)
+
+
+def test_replicas_are_for_threads():
+    with pytest.raises(penstock.InvalidArgument, match="threads"):
+        train.Hogwild(
+            step, fresh(shared=True), train.SGD(0.1), batches(), kind="processes", replicas=2
+        )

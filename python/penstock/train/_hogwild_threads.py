@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _engine
 from .._notes import add_note
-from ._steps import END, OneThreadEach, Source, Views, outcome_of, views_of
+from ._steps import END, OneThreadEach, Source, Views, as_parameters, outcome_of, views_of
 from .optimizers import Optimizer
 from .parameters import Parameters, Slab
 from .updater import Updater
@@ -46,6 +46,13 @@ class WorkerLoop:
         self.engine.finish_step(outcome.loss, copied)
 
 
+def copies_of(state: list[_engine.Slab]) -> list[_engine.Slab]:
+    copies = [slab.like(False) for slab in state]
+    for copy, slab in zip(copies, state, strict=True):
+        copy.copy_from(slab)
+    return copies
+
+
 def engine_worker(
     parameters: Parameters,
     optimizer: Optimizer,
@@ -55,15 +62,22 @@ def engine_worker(
     number: int,
     own_state: bool,
     non_finite: int,
+    replica: _engine.Replica | None = None,
+    merge_every: int = 0,
 ) -> _engine.HogwildWorker:
     """Make the engine's part of a worker; states of their own begin as copies of that given."""
     if own_state and number > 0:
-        copies = [slab.like(False) for slab in state]
-        for copy, slab in zip(copies, state, strict=True):
-            copy.copy_from(slab)
-        state = copies
+        state = copies_of(state)
     made = _engine.HogwildWorker(
-        parameters._slab, optimizer._built, state, board, number, not own_state, non_finite
+        parameters._slab,
+        optimizer._built,
+        state,
+        board,
+        number,
+        not own_state,
+        non_finite,
+        replica,
+        merge_every,
     )
     made.updates = updates
     return made
@@ -141,7 +155,7 @@ class Runner:
 
 
 class Threads(Runner):
-    """Workers that are these threads. Views and replicas live on from run to run."""
+    """Workers that are these threads. Views, models and replicas live on from run to run."""
 
     def __init__(
         self,
@@ -153,30 +167,47 @@ class Threads(Runner):
         own_state: bool,
         snapshot: bool,
         non_finite: int,
+        replicas: int,
+        merge_every: int,
     ) -> None:
         super().__init__(board, workers)
         self._one_thread_each = OneThreadEach()
         self._loops: list[WorkerLoop] = []
+        self._replicas: list[_engine.Replica] = []
+        parameters, state, replica = updater.parameters, list(updater._engine.state), None
+        if replicas > 1:
+            self._replicas = _engine.Replica.make(parameters._slab, replicas, updater.step)
         for number in range(workers):
-            weights = seen_weights(updater.parameters, snapshot)
-            views = views_of(
-                number, updater.parameters, weights, model, replicate=number > 0 or snapshot
-            )
+            group = self._group(number)
+            if replicas > 1 and (number == 0 or group != self._group(number - 1)):
+                replica = self._replicas[group]
+                parameters = as_parameters(Slab(replica.slab))
+                state = state if group == 0 else copies_of(list(updater._engine.state))
+            weights = seen_weights(parameters, snapshot)
+            replicate = number > 0 or snapshot or replicas > 1
+            views = views_of(number, parameters, weights, model, replicate=replicate)
             engine = engine_worker(
-                updater.parameters,
+                parameters,
                 updater.optimizer,
-                list(updater._engine.state),
+                state,
                 updater.step,
                 board,
                 number,
                 own_state,
                 non_finite,
+                replica,
+                merge_every,
             )
             self._loops.append(WorkerLoop(step, views, engine, snapshot))
+
+    def _group(self, number: int) -> int:
+        return number * len(self._replicas) // self._workers
 
     def start(self, source: Source) -> None:
         for loop in self._loops:
             loop.views.gradients.zero()  # of a step that failed
+        for replica in self._replicas:
+            replica.begin()
         self._one_thread_each.__enter__()
         super().start(source)
 
@@ -184,6 +215,8 @@ class Threads(Runner):
         loop = self._loops[number]
         try:
             self._one_thread_each.here()
+            if self._replicas:
+                _engine.stay_in_group(self._group(number), len(self._replicas))
             while self._board.take():
                 batch = source.take()
                 if batch is END:
@@ -197,4 +230,6 @@ class Threads(Runner):
 
     def join(self) -> None:
         super().join()
+        for replica in self._replicas:
+            replica.merge()
         self._one_thread_each.__exit__()

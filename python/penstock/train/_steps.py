@@ -109,7 +109,7 @@ def views_of(
 
     own = copy.deepcopy(model) if replicate else model
     # With a snapshot, the module sees that and not the weights that others change.
-    target = parameters if weights is parameters else _as_parameters(weights)
+    target = parameters if weights is parameters else as_parameters(weights)
     aliased = alias(own, target)
     views = Views(number, weights, aliased.gradients)
     views.model = own
@@ -118,7 +118,7 @@ def views_of(
     return views
 
 
-def _as_parameters(slab: Slab) -> Parameters:
+def as_parameters(slab: Slab) -> Parameters:
     made = Parameters.__new__(Parameters)
     Slab.__init__(made, slab._slab)
     return made

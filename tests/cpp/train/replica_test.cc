@@ -1,0 +1,149 @@
+#include "penstock/train/replica.h"
+
+#include <gtest/gtest.h>
+
+#include <span>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/train/hogwild.h"
+#include "tests/cpp/train/optimizers.h"
+
+namespace penstock::train {
+namespace {
+
+using testing::fill;
+using testing::same_bits;
+
+constexpr size_t kFloats = 1300;  // more than two of the pieces of a merge
+
+Parameters a_vector() { return Parameters(Layout{{"w", {static_cast<int64_t>(kFloats)}}}); }
+
+std::span<float> values(const Parameters& parameters) { return parameters.slab().values(); }
+
+TEST(Replica, a_group_alone_gives_its_bits) {
+  const Parameters common = a_vector();
+  fill(common.slab(), 1);
+  const auto replicas = Replica::make(common, 2, 0);
+  for (const auto& replica : replicas) replica->begin();
+  EXPECT_TRUE(same_bits(replicas[0]->parameters().slab(), common.slab()));
+  for (uint32_t round = 2; round < 5; ++round) {
+    fill(replicas[0]->parameters().slab(), round);
+    replicas[0]->merge();
+    EXPECT_TRUE(same_bits(replicas[0]->parameters().slab(), common.slab()));
+    replicas[1]->merge();  // it changed nothing
+    EXPECT_TRUE(same_bits(replicas[1]->parameters().slab(), common.slab()));
+  }
+}
+
+TEST(Replica, what_one_group_changed_counts_in_full_and_what_all_did_by_their_number) {
+  const Parameters common = a_vector();
+  for (float& x : values(common)) x = 100;
+  const auto replicas = Replica::make(common, 4, 0);
+  for (const auto& replica : replicas) replica->begin();
+  for (size_t group = 0; group < 4; ++group) {
+    const Parameters& own = replicas[group]->parameters();
+    for (size_t i = group; i < kFloats; ++i) values(own)[i] += 8;
+    for (int n = 0; n < 5; ++n) own.advance();
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& replica : replicas) replica->merge();
+    EXPECT_EQ(common.version(), 20u);
+  }
+  for (const auto& replica : replicas) {
+    EXPECT_TRUE(same_bits(replica->parameters().slab(), common.slab()));
+  }
+  EXPECT_EQ(values(common)[0], 108);
+  EXPECT_EQ(values(common)[1], 110);
+  EXPECT_EQ(values(common)[2], 112);
+  EXPECT_EQ(values(common)[kFloats - 1], 114);
+}
+
+TEST(Replica, a_run_begins_with_what_is_common_then) {
+  const Parameters common = a_vector();
+  const auto replicas = Replica::make(common, 2, 0);
+  for (float& x : values(replicas[0]->parameters())) x = 7;  // of a run that was not merged
+  replicas[0]->parameters().advance();
+  for (float& x : values(common)) x = 3;
+  replicas[0]->begin();
+  replicas[0]->merge();
+  EXPECT_EQ(values(common)[5], 3);
+  EXPECT_EQ(common.version(), 0u);
+}
+
+TEST(MergePace, merges_after_so_many_updates_or_by_the_clock) {
+  const Parameters common = a_vector();
+  const auto replica = Replica::make(common, 1, 0).front();
+  replica->begin();
+  MergePace pace(10);
+  const auto after = [&](MergePace& which, uint64_t n) {
+    for (uint64_t i = 0; i < n; ++i) replica->parameters().advance();
+    which.after(n, *replica);
+  };
+  after(pace, 9);
+  EXPECT_EQ(common.version(), 0u);
+  after(pace, 1);
+  EXPECT_EQ(common.version(), 10u);
+  after(pace, 5);
+  EXPECT_EQ(common.version(), 10u);
+  after(pace, 7);
+  EXPECT_EQ(common.version(), 22u);
+  MergePace by_clock(0);
+  after(by_clock, 1);
+  EXPECT_EQ(common.version(), 23u);
+}
+
+TEST(Replica, workers_of_all_groups_lose_nothing_that_is_theirs_alone) {
+  constexpr size_t kWorkers = 4, kSteps = 300;
+  for (const uint64_t every : {uint64_t{0}, uint64_t{7}}) {
+    Updater updater(Parameters(Layout{{"w", {kWorkers, 5}}}), Optimizer::sgd(1.0));
+    Hogwild hogwild(updater, kWorkers, {.replicas = 4, .merge_every = every});
+    for (int run = 1; run <= 2; ++run) {
+      const auto report = hogwild.run([](HogwildWorker& worker) -> Hogwild::Step {
+        return [&worker, left = kSteps]() mutable {
+          if (left-- == 0) return false;
+          const int64_t row = static_cast<int64_t>(worker.number());
+          const float ones[] = {-1, -1, -1, -1, -1};
+          const GradientPart part{"w", ones, true, std::span(&row, 1)};
+          worker.read();
+          return worker.apply(std::span(&part, 1));
+        };
+      });
+      EXPECT_EQ(report.updates, kWorkers * kSteps);
+      for (float x : updater.parameters().at("w").as_span<float>()) {
+        EXPECT_EQ(x, run * static_cast<int>(kSteps));
+      }
+      EXPECT_EQ(updater.parameters().version(), run * kWorkers * kSteps);
+      EXPECT_EQ(updater.step(), run * kWorkers * kSteps);
+      EXPECT_EQ(report.staleness.front(), (std::pair<uint64_t, uint64_t>{0, kWorkers * kSteps}));
+    }
+  }
+}
+
+TEST(Replica, groups_come_to_one_minimum) {
+  for (const bool own_state : {false, true}) {
+    Updater updater(Parameters(Layout{{"w", {1000}}}), Optimizer::adam(0.05, {}, {}));
+    Hogwild hogwild(updater, 4, {.own_state = own_state, .replicas = 2});
+    const auto report = hogwild.run(
+        [](HogwildWorker& worker) -> Hogwild::Step {
+          return [&worker, weights = worker.parameters().gradients(),
+                  gradients = worker.parameters().gradients()] {
+            worker.read(weights);
+            for (size_t i = 0; i < 1000; ++i) gradients.values()[i] = weights.values()[i] - 2;
+            return worker.apply(gradients);
+          };
+        },
+        {.steps = 3000});
+    EXPECT_EQ(report.updates, 3000u);
+    for (float x : updater.parameters().at("w").as_span<float>()) EXPECT_NEAR(x, 2, 0.2);
+  }
+}
+
+TEST(Replica, as_many_groups_as_workers_at_most) {
+  Updater updater(a_vector(), Optimizer::sgd(1.0));
+  EXPECT_THROW(Hogwild(updater, 2, {.replicas = 3}), Error);
+  EXPECT_THROW(Hogwild(updater, 2, {.replicas = 0}), Error);
+}
+
+}  // namespace
+}  // namespace penstock::train
