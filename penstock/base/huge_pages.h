@@ -18,4 +18,8 @@ void* map_for_huge_pages(size_t bytes, int protection, int flags, int fd);
 // whole ones in the range become such; those of no file come whole with the first of their bytes.
 void prefer_huge_pages(void* address, size_t bytes, int fd);
 
+// Puts the pages of each whole huge page in the range together, and makes those that are missing
+// present: now, and not for what is discarded and comes again later, as the wish above would.
+void gather_pages(void* address, size_t bytes);
+
 }  // namespace penstock::os

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/huge_pages.h"
 #include "penstock/memory/region_layout.h"
 
 namespace penstock {
@@ -153,7 +154,9 @@ bool Region::extend(size_t up_to) noexcept {
 
 bool Region::back(size_t offset, size_t bytes) noexcept {
   if (inherited() || offset + bytes > committed()) return false;
-  return headroom_for(bytes) && os::populate_write(base_ + offset, bytes, fd_.get(), offset) == 0;
+  if (!headroom_for(bytes)) return false;
+  os::gather_pages(base_ + offset, bytes);
+  return os::populate_write(base_ + offset, bytes, fd_.get(), offset) == 0;
 }
 
 void Region::give_back(size_t offset, size_t bytes) noexcept {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "penstock/base/error.h"
+#include "penstock/base/huge_pages.h"
 #include "penstock/memory/copy.h"
 
 namespace penstock::train {
@@ -43,16 +44,18 @@ int SlotWriter::choose(uint64_t held) {
 
 bool SlotWriter::back(uint32_t slot) {
   const uint64_t offset = memory_->offset_of(slot);
-  const size_t bytes = memory_->slot_bytes();
+  const size_t room = memory_->slot_bytes(), bytes = memory_->layout().bytes();
   if (os::memory_headroom() < bytes) return false;
   try {
-    if (offset + bytes > file_end_) os::resize_file(memory_->fd(), offset + bytes);
+    if (offset + room > file_end_) os::resize_file(memory_->fd(), offset + room);
   } catch (const Error&) {
     return false;
   }
-  file_end_ = std::max(file_end_, offset + bytes);
-  if (os::populate_write(memory_->values(slot).data(), bytes, memory_->fd(), offset) != 0) {
-    os::discard(memory_->fd(), nullptr, offset, bytes);
+  file_end_ = std::max(file_end_, offset + room);
+  float* const first = memory_->values(slot).data();
+  os::prefer_huge_pages(first, bytes, memory_->fd());
+  if (os::populate_write(first, bytes, memory_->fd(), offset) != 0) {
+    os::discard(memory_->fd(), nullptr, offset, room);
     return false;
   }
   backed_ |= bit(slot);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/huge_pages.h"
 #include "penstock/base/os_sleepers.h"
 #include "penstock/train/weights_layout.h"
 
@@ -32,18 +33,17 @@ uint32_t group_of(uint32_t changes) { return uint32_t{1} << changes % 32; }
 
 constexpr int kWokenByEach = 2;  // of who has been woken: in few steps all are, however many
 
-size_t round_up(size_t bytes) {
-  return (bytes + os::page_size() - 1) / os::page_size() * os::page_size();
-}
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 struct Sizes {
   size_t slots_at, slot_bytes, mapped;
 };
 
-// False: it would be too large to map.
+// False: it would be too large to map. Slots that can be in huge pages begin with one.
 bool sizes_of(const Layout& layout, Sizes& sizes) {
-  sizes.slots_at = round_up(kJsonAt + layout.to_json().size());
-  sizes.slot_bytes = round_up(layout.bytes());
+  const size_t unit = layout.bytes() >= os::kHugePage ? os::kHugePage : os::page_size();
+  sizes.slots_at = round_up(kJsonAt + layout.to_json().size(), unit);
+  sizes.slot_bytes = round_up(layout.bytes(), unit);
   return !__builtin_mul_overflow(sizes.slot_bytes, size_t{kSlots}, &sizes.mapped) &&
          !__builtin_add_overflow(sizes.mapped, sizes.slots_at, &sizes.mapped) &&
          sizes.mapped <= size_t{PTRDIFF_MAX};
@@ -70,11 +70,11 @@ std::shared_ptr<WeightsMemory> WeightsMemory::make(Layout layout) {
   void* base = os::reserve_mapping(fd.get(), sizes.mapped, true);
   if (base == nullptr) throw no_memory(kWhat, layout, kNoAddresses);
   auto memory = std::make_shared<WeightsMemory>(Token{}, std::move(layout), std::move(fd), base,
-                                                sizes.mapped);
-  if (int error = os::populate_write(base, sizes.slots_at, memory->fd(), 0); error != 0) {
+                                                sizes.slots_at, sizes.slot_bytes, sizes.mapped);
+  const std::string& json = memory->layout().to_json();
+  if (int error = os::populate_write(base, kJsonAt + json.size(), memory->fd(), 0); error != 0) {
     throw no_memory(kWhat, memory->layout(), std::strerror(error));
   }
-  const std::string& json = memory->layout().to_json();
   std::memcpy(memory->base_ + kJsonAt, json.data(), json.size());
   // The rows are zeroes, as they must be.
   auto* header = new (base) WeightsHeader{};
@@ -127,21 +127,22 @@ std::shared_ptr<WeightsMemory> WeightsMemory::open(os::Fd fd) {
   }
   void* base = os::reserve_mapping(fd.get(), sizes.mapped, true);
   if (base == nullptr) throw no_memory(kWhat, layout, kNoAddresses);
-  auto memory =
-      std::make_shared<WeightsMemory>(Token{}, std::move(layout), os::Fd(), base, sizes.mapped);
+  auto memory = std::make_shared<WeightsMemory>(Token{}, std::move(layout), os::Fd(), base,
+                                                sizes.slots_at, sizes.slot_bytes, sizes.mapped);
   if (mprotect(memory->base_ + slots_at, sizes.mapped - slots_at, PROT_READ) != 0) {
     throw Error::from_errno(errno, kWhat, "cannot make the weights read-only");
   }
   return memory;
 }
 
-WeightsMemory::WeightsMemory(Token, Layout layout, os::Fd fd, void* base, size_t mapped)
+WeightsMemory::WeightsMemory(Token, Layout layout, os::Fd fd, void* base, size_t slots_at,
+                             size_t slot_bytes, size_t mapped)
     : layout_(std::move(layout)),
       fd_(std::move(fd)),
       base_(static_cast<std::byte*>(base)),
       mapped_(mapped),
-      slots_at_(round_up(kJsonAt + layout_.to_json().size())),
-      slot_bytes_(round_up(layout_.bytes())) {}
+      slots_at_(slots_at),
+      slot_bytes_(slot_bytes) {}
 
 WeightsMemory::~WeightsMemory() { munmap(base_, mapped_); }
 

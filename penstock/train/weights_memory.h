@@ -32,7 +32,8 @@ class WeightsMemory {
   // Error kInvalidArgument if it is no such memory; kOutOfMemory (address space).
   static std::shared_ptr<WeightsMemory> open(os::Fd fd);
 
-  WeightsMemory(Token, Layout layout, os::Fd fd, void* base, size_t mapped);
+  WeightsMemory(Token, Layout layout, os::Fd fd, void* base, size_t slots_at, size_t slot_bytes,
+                size_t mapped);
   ~WeightsMemory();
   WeightsMemory(const WeightsMemory&) = delete;
   WeightsMemory& operator=(const WeightsMemory&) = delete;

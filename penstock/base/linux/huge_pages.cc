@@ -46,17 +46,25 @@ void* map_for_huge_pages(size_t bytes, int protection, int flags, int fd) {
   return address;
 }
 
+void gather_pages(void* address, size_t bytes) {
+  auto* end = static_cast<std::byte*>(address) + bytes;
+  std::byte* const first = first_huge_page(address);
+  std::byte* at = first;
+  // One small page of each must be there; the others come with it, as zeroes.
+  while (at < end && static_cast<size_t>(end - at) >= kHugePage) {
+    if (populate_write(at, page_size()) != 0) break;
+    at += kHugePage;
+  }
+  // In one call, since each begins with a look at what all cores still have on their hands.
+  if (at > first) (void)madvise(first, static_cast<size_t>(at - first), MADV_COLLAPSE);
+}
+
 void prefer_huge_pages(void* address, size_t bytes, int fd) {
+  // Pages of a memory file are huge if the whole system is set to it, or if they are put together.
   if (fd < 0) {
     (void)madvise(address, bytes, MADV_HUGEPAGE);
-    return;
-  }
-  // Pages of a memory file are huge if the whole system is set to it, or if they are put together.
-  auto* end = static_cast<std::byte*>(address) + bytes;
-  for (std::byte* at = first_huge_page(address); at < end; at += kHugePage) {
-    if (static_cast<size_t>(end - at) < kHugePage) return;
-    // One small page must be there; the others come with it, as zeroes.
-    if (populate_write(at, page_size()) != 0 || madvise(at, kHugePage, MADV_COLLAPSE) != 0) return;
+  } else {
+    gather_pages(address, bytes);
   }
 }
 
