@@ -48,7 +48,7 @@ double ours(Model& model, Digits& digits, size_t workers, uint64_t steps) {
             const Batch batch = digits.take();
             worker.read();
             loss_of(*replica, batch).backward();
-            worker.apply(mine->gradients());
+            worker.apply(mine->take_gradients());
             return true;
           };
         },

@@ -28,7 +28,7 @@ void hogwild(Model& model, Digits& digits, uint64_t steps, size_t workers) {
           const Batch batch = digits.take();
           worker.read();
           loss_of(*replica, batch).backward();
-          worker.apply(mine->gradients());
+          worker.apply(mine->take_gradients());
           return true;
         };
       },

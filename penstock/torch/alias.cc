@@ -89,8 +89,7 @@ struct Alias::State {
     settle();
   }
 
-  // Takes in gradients that torch put elsewhere, and becomes the place for the next ones.
-  void settle() {
+  void check_views() const {
     for (const View& view : views) {
       if (view.parameter.data_ptr() != view.weights) {
         throw Error(Code::kInvalidArgument, kOperation,
@@ -99,6 +98,11 @@ struct Alias::State {
                         "another Alias");
       }
     }
+  }
+
+  // Takes in gradients that torch put elsewhere, and becomes the place for the next ones.
+  void settle() {
+    check_views();
     at::NoGradGuard no_grad;
     for (const View& view : views) {
       at::Tensor& gradient = view.parameter.mutable_grad();
@@ -116,9 +120,31 @@ struct Alias::State {
     }
   }
 
+  std::span<const train::GradientPart> take() {
+    check_views();
+    at::NoGradGuard no_grad;
+    parts.clear();
+    taken.clear();
+    for (const View& view : views) {
+      at::Tensor& place = view.parameter.mutable_grad();
+      if (!place.defined()) continue;
+      at::Tensor gradient = std::exchange(place, at::Tensor());
+      const void* first = gradient.is_sparse() ? nullptr : gradient.data_ptr();
+      if (gradient.is_sparse()) gradient = gradient.to_dense();
+      gradient = gradient.contiguous();
+      if (gradient.data_ptr() != first) copied_bytes += gradient.nbytes();
+      const auto size = static_cast<size_t>(gradient.numel());
+      parts.push_back({view.name, {gradient.const_data_ptr<float>(), size}});
+      taken.push_back(std::move(gradient));
+    }
+    return parts;
+  }
+
   const Parameters parameters;
   const Slab gradients;
   std::vector<View> views;
+  std::vector<train::GradientPart> parts;
+  std::vector<at::Tensor> taken;  // what the parts refer to
   uint64_t copied_bytes = 0;
 };
 
@@ -139,6 +165,7 @@ const Slab& Alias::gradients() {
   state_->settle();
   return state_->gradients;
 }
+std::span<const train::GradientPart> Alias::take_gradients() { return state_->take(); }
 uint64_t Alias::copied_bytes() const { return state_->copied_bytes; }
 
 }  // namespace penstock::torch

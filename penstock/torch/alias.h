@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
+#include "penstock/train/gradient_parts.h"
 #include "penstock/train/parameters.h"
 
 namespace torch::nn {
@@ -55,7 +57,14 @@ class Alias {
   // module is no view any more, as after module.to(): make another Alias.
   const train::Slab& gradients();
 
-  uint64_t copied_bytes() const;  // of gradients that torch put elsewhere
+  // The same without adding up: gradients where torch put them, block by block, of the parameters
+  // that have one. From then on these have none, as after module.zero_grad(), so that backward()
+  // leaves the next ones where it computed them: nothing is added to what was zero, and nothing
+  // zeroed. For an update that takes parts, as HogwildWorker's; blocks that no gradient came to are
+  // then left alone. Good until the next call, or until the Alias ends. Errors as gradients().
+  std::span<const train::GradientPart> take_gradients();
+
+  uint64_t copied_bytes() const;  // of gradients that were not where they were to be
 
  private:
   struct State;

@@ -19,6 +19,7 @@ bool is_pair(const float* at) { return reinterpret_cast<uintptr_t>(at) % sizeof(
 void write(const float* from, float* to, size_t n) {
   size_t i = 0;
   if (n > 0 && !is_pair(to)) store(to[i], from[i]), ++i;
+#pragma GCC unroll 8  // which takes half of the time
   for (; i + 2 <= n; i += 2) {
     uint64_t two;
     std::memcpy(&two, from + i, sizeof(two));
@@ -30,6 +31,7 @@ void write(const float* from, float* to, size_t n) {
 void read(const float* from, float* to, size_t n) {
   size_t i = 0;
   if (n > 0 && !is_pair(from)) to[i] = load(from[i]), ++i;
+#pragma GCC unroll 8
   for (; i + 2 <= n; i += 2) {
     const uint64_t two = __atomic_load_n(reinterpret_cast<const Pair*>(from + i), __ATOMIC_RELAXED);
     std::memcpy(to + i, &two, sizeof(two));

@@ -4,6 +4,7 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "penstock/base/error.h"
@@ -222,7 +223,8 @@ TEST(TorchAlias, threads_with_a_replica_each_learn_on_the_same_weights) {
 
 TEST(TorchAlias, a_worker_by_itself_gives_the_bits_of_an_updater) {
   std::vector<std::vector<at::Tensor>> ends;
-  for (bool hogwild : {false, true}) {
+  for (const int way : {0, 1, 2}) {
+    const bool hogwild = way > 0;
     ::torch::manual_seed(3);
     Net net;
     Alias alias(net);
@@ -235,7 +237,8 @@ TEST(TorchAlias, a_worker_by_itself_gives_the_bits_of_an_updater) {
             at::set_num_threads(1);
             return [&] {
               loss_of(net, Batch(8, seed++)).backward();
-              worker.apply(alias.gradients());
+              if (way == 1) worker.apply(alias.gradients());
+              if (way == 2) worker.apply(alias.take_gradients());
               return true;
             };
           },
@@ -249,7 +252,42 @@ TEST(TorchAlias, a_worker_by_itself_gives_the_bits_of_an_updater) {
     }
     ends.push_back(copies(net.parameters()));
   }
-  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(ends[0][i].equal(ends[1][i]));
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(ends[0][i].equal(ends[1][i]));
+    EXPECT_TRUE(ends[0][i].equal(ends[2][i]));
+  }
+}
+
+TEST(TorchAlias, gradients_are_taken_from_where_torch_computed_them) {
+  Net net, other;
+  const Batch batch(8, 1);
+  Alias alias(net), slab(other);
+  {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < 4; ++i) other.parameters()[i].copy_(net.parameters()[i]);
+  }
+  loss_of(other, batch).backward();
+  const auto wanted = slab.gradients();
+  for (int round = 0; round < 3; ++round) {
+    loss_of(net, batch).backward();
+    const auto parts = alias.take_gradients();
+    ASSERT_EQ(parts.size(), 4u);
+    for (const train::GradientPart& part : parts) {
+      const auto block = wanted.values_of(wanted.layout().at(part.block));
+      EXPECT_TRUE(std::ranges::equal(part.values, block)) << part.block << " " << round;
+      EXPECT_FALSE(part.of_rows);
+    }
+    for (const at::Tensor& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
+  }
+  EXPECT_EQ(alias.copied_bytes(), 0u);
+  EXPECT_TRUE(alias.take_gradients().empty());
+  // Only what a backward pass came to; and the slab, if it is asked for again.
+  net.first->weight.sum().backward();
+  ASSERT_EQ(alias.take_gradients().size(), 1u);
+  EXPECT_EQ(alias.take_gradients().size(), 0u);
+  for (float value : alias.gradients().values()) EXPECT_EQ(value, 0);
+  loss_of(net, batch).backward();
+  EXPECT_TRUE(std::ranges::equal(alias.gradients().values(), wanted.values()));
 }
 
 TEST(TorchAlias, towers_give_the_gradient_of_one_large_batch) {
