@@ -27,16 +27,16 @@ bool JudgedInput::holds() {
   return std::memcmp(verdicts.at(0, input().row()), kZeros, verdicts.row_bytes(0)) != 0;
 }
 
-JudgedStage::JudgedStage(StreamedRef input, OpRef predicate, uint32_t operation, std::string title)
-    : input_(std::move(input)),
-      predicate_(std::move(predicate)),
-      operation_(operation),
-      title_(std::move(title)) {
-  if (SpecRef spec = input_->spec()) (void)predicate_->result(*spec);
+JudgedStage::JudgedStage(const Built& input, Builder& builder, OpRef predicate, std::string title)
+    : predicate_(std::move(predicate)),
+      operation_(builder.operation()),
+      title_(std::move(title)),
+      input_(builder.as_stream_with(input, predicate_, operation_, title_)) {
+  if (SpecRef seen = spec()) (void)predicate_->result(*seen);
 }
 
 std::optional<uint64_t> JudgedStage::length() const {
-  if (input_->length() == uint64_t{0}) return 0;
+  if (input_.stream->length() == uint64_t{0}) return 0;
   return std::nullopt;
 }
 

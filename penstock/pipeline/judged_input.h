@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/mapped_input.h"
 
 namespace penstock {
@@ -14,9 +15,9 @@ namespace penstock {
 class JudgedInput {
  public:
   // `stage`: its title, for errors; outlives this, as all the others.
-  JudgedInput(const Streamed& input, const Op& predicate, uint32_t operation,
+  JudgedInput(const Streamed& input, const Op& predicate, bool hidden, uint32_t operation,
               const std::string& stage, const Context& context)
-      : mapped_(input, &predicate, operation, stage, context), stage_(stage) {}
+      : mapped_(input, &predicate, hidden, operation, stage, context), stage_(stage) {}
 
   void begin(uint64_t epoch) { mapped_.begin(epoch); }
   // As StreamInput::more. Error kInvalidArgument: the predicate makes something else.
@@ -39,22 +40,22 @@ class JudgedInput {
 class JudgedStage : public Streamed {
  public:
   // Error kInvalidArgument: the predicate cannot be applied to such elements.
-  JudgedStage(StreamedRef input, OpRef predicate, uint32_t operation, std::string title);
+  JudgedStage(const Built& input, Builder& builder, OpRef predicate, std::string title);
 
-  SpecRef spec() const override { return input_->spec(); }
+  SpecRef spec() const override { return visible_spec(input_.stream->spec()); }
   std::optional<uint64_t> length() const override;
-  bool python() const override { return predicate_->python() || input_->python(); }
+  bool python() const override { return predicate_->python() || input_.stream->python(); }
 
  protected:
   JudgedInput input(const Context& context) const {
-    return {*input_, *predicate_, operation_, title_, context};
+    return {*input_.stream, *predicate_, input_.hidden, operation_, title_, context};
   }
 
  private:
-  StreamedRef input_;
   OpRef predicate_;
   uint32_t operation_;
   std::string title_;
+  Builder::Carrying input_;
 };
 
 }  // namespace penstock

@@ -21,7 +21,7 @@ void MappedInput::load(uint64_t epoch, const State& state) {
 
 bool MappedInput::more() {
   if (!input_.more()) return false;
-  if (op_ != nullptr && applied_ <= input_.ordinal() + input_.row()) apply();
+  if (op_ != nullptr && !hidden_ && applied_ <= input_.ordinal() + input_.row()) apply();
   return true;
 }
 

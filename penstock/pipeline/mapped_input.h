@@ -14,20 +14,24 @@ namespace penstock {
 class MappedInput {
  public:
   // `op` nullptr: it looks at the elements themselves. `stage`: its title, for errors; outlives
-  // this, as all the others.
-  MappedInput(const Streamed& input, const Op* op, uint32_t operation, const std::string& stage,
-              const Context& context)
+  // this, as all the others. `hidden`: what it makes comes with them, in hidden leaves.
+  MappedInput(const Streamed& input, const Op* op, bool hidden, uint32_t operation,
+              const std::string& stage, const Context& context)
       : op_(op),
+        hidden_(hidden),
         operation_(operation),
         stage_(stage),
-        input_(input, context),
+        input_(input, context, hidden),
         made_(input_.context().scratch) {}
 
   void begin(uint64_t epoch);
   // As StreamInput::more. An element of which the operation failed is failed() from then on.
   bool more();
   // What was made of the next element is in its row, input().row(), unless it failed.
-  Chunk& made() { return op_ == nullptr ? input_.chunk() : made_; }
+  Chunk& made() {
+    if (hidden_) return input_.made();
+    return op_ == nullptr ? input_.chunk() : made_;
+  }
   StreamInput& input() { return input_; }
   const StreamInput& input() const { return input_; }
 
@@ -38,6 +42,7 @@ class MappedInput {
   void apply();
 
   const Op* op_;
+  const bool hidden_;
   uint32_t operation_;
   const std::string& stage_;
   StreamInput input_;

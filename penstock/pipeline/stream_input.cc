@@ -47,7 +47,8 @@ bool StreamInput::more() {
   ordinal_ += count_;
   used_ = 0;
   scratch_.empty();
-  count_ = reader_->next(Chunk::kRows, chunk_);
+  count_ = reader_->next(Chunk::kRows, hidden_ ? whole_ : chunk_);
+  if (hidden_ && count_ > 0) leaves_.split(whole_, chunk_, made_);
   over_ = count_ == 0;
   return !over_;
 }

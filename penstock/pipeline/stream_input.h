@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/pipeline/hidden_leaves.h"
 #include "penstock/pipeline/stage.h"
 
 namespace penstock {
@@ -15,17 +16,22 @@ namespace penstock {
 // gave the context empties his between two of them. One thread.
 class StreamInput {
  public:
-  StreamInput(const Streamed& stage, const Context& context)
-      : spec_(stage.spec()),
+  // `hidden`: its elements carry hidden leaves, which are in made() and not in chunk().
+  StreamInput(const Streamed& stage, const Context& context, bool hidden = false)
+      : spec_(visible_spec(stage.spec())),
+        hidden_(hidden),
         own_(context.over(scratch_)),
         reader_(stage.open(own_)),
-        chunk_(scratch_) {}
+        whole_(scratch_),
+        chunk_(scratch_),
+        made_(scratch_) {}
 
   void begin(uint64_t epoch);
   // Whether there is a next element: row() of chunk(), good until it was used and more() is called
   // again.
   bool more();
   Chunk& chunk() { return chunk_; }
+  Chunk& made() { return made_; }
   // For what is made of chunk(): its memory is emptied when the next one is pulled.
   Context& context() { return own_; }
   uint32_t row() const { return used_; }
@@ -45,10 +51,12 @@ class StreamInput {
 
  private:
   SpecRef spec_;
+  const bool hidden_;
   Scratch scratch_;
   Context own_;
   std::unique_ptr<StreamReader> reader_;
-  Chunk chunk_;
+  Chunk whole_, chunk_, made_;  // the first and the last where there are hidden leaves
+  HiddenLeaves leaves_;
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;

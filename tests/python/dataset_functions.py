@@ -47,6 +47,33 @@ def as_long_as(number: Any) -> Any:
     return np.arange(number)
 
 
+def is_low(element: dict[str, Any]) -> bool:
+    return bool(element["number"] < 140)
+
+
+def tenth_of(element: dict[str, Any]) -> Any:
+    return element["text"][:1], element["number"] // 30
+
+
+def drawn_for(element: Any) -> bool:
+    return bool(penstock.rng().integers(2))
+
+
+def number_of(element: dict[str, Any]) -> Any:
+    return element["number"]
+
+
+class Signs:
+    """Says yes, or the element's number, and leaves a file named after its process."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, element: Any) -> Any:
+        open(os.path.join(self.folder, str(os.getpid())), "w").close()
+        return element["number"] + 1 if isinstance(element, dict) else True
+
+
 class FailsOnce:
     """Raises for each number the first time that it is asked for it in this process."""
 

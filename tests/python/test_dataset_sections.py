@@ -55,6 +55,23 @@ CHAINS = {
     ),
     "scan": lambda: Dataset.range(30).map(functions.as_it_is).scan(functions.sums, 0).batch(4),
     "getitem": lambda: Dataset.source(functions.Squares(30)).filter(functions.always).batch(4),
+    "take_while": lambda: (
+        Dataset.range(90).map(functions.described).take_while(functions.is_low).ragged_batch(4)
+    ),
+    "key": lambda: (
+        Dataset.range(90).map(functions.described).unique(key=functions.tenth_of).ragged_batch(4)
+    ),
+    "texts and a draw": lambda: (
+        Dataset.range(60).map(functions.described).filter(functions.drawn_for).ragged_batch(4)
+    ),
+    "twice": lambda: (
+        Dataset.range(90)
+        .map(functions.drawn)
+        .filter(functions.is_odd)
+        .map(functions.as_it_is)
+        .filter(functions.drawn_for)
+        .batch(3)
+    ),
     "take": lambda: Dataset.range(90).map(functions.drawn).filter(functions.is_odd).take(9),
 }
 
@@ -99,6 +116,54 @@ def test_all_workers_work_in_front_of_a_filter(tmp_path, mode):
             assert os.getpid() not in pids
         else:
             assert pids == {os.getpid()}
+
+
+@each((PROCESSES,), (SPAWN,))
+@pytest.mark.parametrize("stage", ["filter", "take_while", "unique"])
+def test_what_is_asked_of_elements_that_workers_make_they_answer(tmp_path, mode, stage):
+    asks = functions.Signs(str(tmp_path))
+    made = Dataset.range(60).map(functions.described)
+    dataset = made.unique(key=asks) if stage == "unique" else getattr(made, stage)(asks)
+    with dataset.map(functions.number_of).batch(6).build(**options(mode)) as feed:
+        assert [n for batch in passed(feed) for n in batch] == list(range(0, 120, 2))
+        pids = {int(name) for name in os.listdir(tmp_path)}
+        assert pids
+        assert pids <= set(worker_pids(feed))
+
+
+def test_what_is_asked_of_elements_that_cost_nothing_the_consumer_answers(tmp_path):
+    asks = functions.Signs(str(tmp_path))
+    with Dataset.range(20).filter(asks).map(functions.as_it_is).build(workers=1) as feed:
+        assert passed(feed) == list(range(20))
+    assert os.listdir(tmp_path) == [str(os.getpid())]
+
+
+@each((INLINE, THREADS, PROCESSES), (SPAWN,))
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_predicate_that_raises_does_so_at_its_place(mode, tail):
+    source = Dataset.range(40).filter(functions.always) if tail else Dataset.range(40)
+    dataset = source.map(functions.as_it_is).filter(functions.refuses_seven).batch(2)
+    with dataset.build(**options(mode)) as feed:
+        seen = []
+        with pytest.raises(ValueError, match="not 7") as caught:
+            for batch in feed:
+                seen.append(plain(batch))
+        assert seen == [[1, 2], [3, 4], [5, 6]]  # 0 is false
+        if mode.workers:
+            assert "filter(refuses_seven)" in caught.value.__cause__.worker
+    with dataset.build(on_error="skip", **options(mode)) as feed:
+        assert sum(len(batch) for batch in passed(feed)) == 38
+        assert [loss[1] for loss in feed.stats()["losses"]] == [7]
+
+
+@each((INLINE, THREADS, PROCESSES), (SPAWN,))
+def test_a_predicate_that_says_no_boolean_is_refused(mode):
+    dataset = Dataset.range(9).map(functions.as_it_is).filter(functions.described)
+    with (
+        dataset.batch(2).build(**options(mode)) as feed,
+        pytest.raises(penstock.InvalidArgument, match="not one boolean"),
+    ):
+        passed(feed)
 
 
 @each((INLINE, THREADS, PROCESSES), (SPAWN,))

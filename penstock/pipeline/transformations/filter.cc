@@ -93,9 +93,7 @@ class Filter : public JudgedStage {
 }  // namespace
 
 Built FilterNode::build(std::vector<Built> inputs, Builder& builder) const {
-  StreamedRef input = builder.as_stream(inputs[0]);
-  return Built::of(
-      std::make_shared<Filter>(std::move(input), predicate_, builder.operation(), title()));
+  return Built::of(std::make_shared<Filter>(inputs[0], builder, predicate_, title()));
 }
 
 }  // namespace penstock

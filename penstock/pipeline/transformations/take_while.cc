@@ -57,9 +57,7 @@ class TakeWhile : public JudgedStage {
 }  // namespace
 
 Built TakeWhileNode::build(std::vector<Built> inputs, Builder& builder) const {
-  StreamedRef input = builder.as_stream(inputs[0]);
-  return Built::of(
-      std::make_shared<TakeWhile>(std::move(input), predicate_, builder.operation(), title()));
+  return Built::of(std::make_shared<TakeWhile>(inputs[0], builder, predicate_, title()));
 }
 
 }  // namespace penstock

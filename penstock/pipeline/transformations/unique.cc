@@ -59,22 +59,22 @@ Hash hashed(const void* data, size_t bytes, Hash seed) {
 
 class Unique : public Streamed {
  public:
-  Unique(StreamedRef input, OpRef key, uint32_t operation, std::string title)
+  Unique(Builder::Carrying input, OpRef key, uint32_t operation, std::string title)
       : input_(std::move(input)),
         key_(std::move(key)),
         operation_(operation),
         title_(std::move(title)) {
-    if (SpecRef spec = input_->spec(); spec != nullptr && key_ != nullptr) {
-      (void)key_->result(*spec);
-    }
+    if (SpecRef seen = spec(); seen != nullptr && key_ != nullptr) (void)key_->result(*seen);
   }
 
-  SpecRef spec() const override { return input_->spec(); }
+  SpecRef spec() const override { return visible_spec(input_.stream->spec()); }
   std::optional<uint64_t> length() const override {
-    if (input_->length() == uint64_t{0}) return 0;
+    if (input_.stream->length() == uint64_t{0}) return 0;
     return std::nullopt;
   }
-  bool python() const override { return (key_ != nullptr && key_->python()) || input_->python(); }
+  bool python() const override {
+    return (key_ != nullptr && key_->python()) || input_.stream->python();
+  }
   std::unique_ptr<StreamReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -83,7 +83,8 @@ class Unique : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const Unique& stage, Context& context)
-        : mapped_(*stage.input_, stage.key_.get(), stage.operation_, stage.title_, context) {}
+        : mapped_(*stage.input_.stream, stage.key_.get(), stage.input_.hidden, stage.operation_,
+                  stage.title_, context) {}
 
     void begin(uint64_t epoch) override {
       mapped_.begin(epoch);
@@ -146,7 +147,7 @@ class Unique : public Streamed {
     uint64_t taken_ = 0;
   };
 
-  StreamedRef input_;
+  Builder::Carrying input_;
   OpRef key_;
   uint32_t operation_;
   std::string title_;
@@ -155,8 +156,8 @@ class Unique : public Streamed {
 }  // namespace
 
 Built UniqueNode::build(std::vector<Built> inputs, Builder& builder) const {
-  StreamedRef input = builder.as_stream(inputs[0]);
   const uint32_t operation = key_ == nullptr ? 0 : builder.operation();
+  Builder::Carrying input = builder.as_stream_with(inputs[0], key_, operation, title());
   return Built::of(std::make_shared<Unique>(std::move(input), key_, operation, title()));
 }
 
