@@ -1,5 +1,6 @@
 #include "penstock/pipeline/cursor.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -21,6 +22,15 @@ class Cursor::Alone : public Context::Watch {
  private:
   Cursor& cursor_;
 };
+
+Cursor::Shares Cursor::shares_of(uint64_t max_bytes, bool streams, bool sections) {
+  if (max_bytes == UINT64_MAX) return {max_bytes, max_bytes, max_bytes};
+  Shares shares{max_bytes, 0, 0};
+  if (sections) shares.sections = max_bytes / 2;
+  if (streams) shares.cursor = (max_bytes - shares.sections) / 4;
+  shares.feed = std::max<uint64_t>(max_bytes - shares.sections - shares.cursor, 1);
+  return shares;
+}
 
 Cursor::Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocator& arena,
                std::function<void()> there)
@@ -47,6 +57,19 @@ void Cursor::drop(std::deque<Made>& made) {
   made.clear();
 }
 
+// Whether no further parcel is to be made before one is taken. With the lock.
+bool Cursor::full() const {
+  if (made_.size() >= options_.ahead) return true;
+  return !made_.empty() && made_bytes_ + most_bytes_ > options_.max_bytes;
+}
+
+// With the lock.
+void Cursor::keep(Made parcel) {
+  made_bytes_ += parcel.bytes;
+  most_bytes_ = std::max(most_bytes_, parcel.bytes);
+  made_.push_back(std::move(parcel));
+}
+
 void Cursor::start(uint64_t epoch, Place place) {
   std::deque<Made> dropped;
   {
@@ -55,6 +78,7 @@ void Cursor::start(uint64_t epoch, Place place) {
     start_ = Start{epoch, std::move(place)};
     resting_ = false;
     dropped.swap(made_);
+    made_bytes_ = 0;
   }
   asked_.notify_one();
   drop(dropped);
@@ -75,11 +99,12 @@ std::optional<Cursor::Made> Cursor::take() {
     }
     lock.lock();
     resting_ = parcel.end || parcel.failure.has_value();
-    made_.push_back(std::move(parcel));
+    keep(std::move(parcel));
   }
   if (made_.empty()) return std::nullopt;
   Made parcel = std::move(made_.front());
   made_.pop_front();
+  made_bytes_ -= parcel.bytes;
   lock.unlock();
   asked_.notify_one();
   return parcel;
@@ -94,9 +119,7 @@ void Cursor::run() {
   std::unique_lock lock(mutex_);
   running_ = true;
   for (;;) {
-    asked_.wait(lock, [&] {
-      return closed_ || (!resting_ && (start_.has_value() || made_.size() < options_.ahead));
-    });
+    asked_.wait(lock, [&] { return closed_ || (!resting_ && (start_.has_value() || !full())); });
     if (closed_) {
       running_ = false;
       return;
@@ -123,7 +146,7 @@ void Cursor::run() {
       continue;
     }
     resting_ = last;
-    made_.push_back(std::move(one.front()));
+    keep(std::move(one.front()));
     lock.unlock();
     there_();
     lock.lock();
@@ -137,6 +160,7 @@ void Cursor::close() {
     if (closed_) return;
     closed_ = true;
     dropped.swap(made_);
+    made_bytes_ = 0;
   }
   drop(dropped);
   asked_.notify_all();
@@ -193,6 +217,7 @@ Cursor::Made Cursor::make() {
     return made;
   }
   made.rows = gathered.rows;
+  made.bytes = Parcel::bytes_of(gathered_.elements());
   made.offset = Parcel::put(gathered_.elements(), ordinal_, arena_);
   ordinal_ += gathered.rows;
   if (gathered.failure) {

@@ -22,8 +22,9 @@ namespace penstock {
 // | state    | meaning                                 | moved by, to
 // | resting  | nothing was asked of it                 | start -> reading
 // | reading  | its thread is in the stream             | a parcel is made -> reading, or full if
-// |          |                                         | `ahead` wait; the end, an exception ->
-// |          |                                         | resting; start -> stopping
+// |          |                                         | `ahead` wait, or `max_bytes` of them; the
+// |          |                                         | end, an exception -> resting; start ->
+// |          |                                         | stopping
 // | full     | waits for take                          | take, start -> reading
 // | stopping | start came meanwhile: what the stream   | its thread -> reading, at the new place
 // |          | gives is dropped                        |
@@ -43,6 +44,7 @@ class Cursor {
   struct Made {
     uint64_t rows = 0;
     uint64_t offset = 0;  // in the arena, of the Parcel; whoever takes it releases it
+    uint64_t bytes = 0;   // there
     Place before, after;
     std::vector<Failure> forgiven;
     std::optional<Failure> failure;  // instead of rows: it is to be raised
@@ -56,7 +58,15 @@ class Cursor {
     bool threaded = false;  // somebody will call run()
     // Where workers make what is costly in front of the stream's stages; outlives the cursor.
     const Sections* sections = nullptr;
+    uint64_t max_bytes = UINT64_MAX;  // of parcels that wait for take(), but for one of any size
   };
+
+  // How `max_bytes` is shared out between batches, with the elements that their tickets take along,
+  // what the cursor has ready for further ones, and what workers make in front of streams' stages.
+  struct Shares {
+    uint64_t feed, cursor, sections;
+  };
+  static Shares shares_of(uint64_t max_bytes, bool streams, bool sections);
 
   // `there` is called by run()'s thread when take() has something new to say.
   Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocator& arena,
@@ -85,6 +95,8 @@ class Cursor {
 
   void go_to(const Start& start);
   Made make();
+  bool full() const;
+  void keep(Made parcel);
   void drop(std::deque<Made>& made);
 
   std::shared_ptr<const Plan> plan_;
@@ -113,6 +125,8 @@ class Cursor {
   bool closed_ = false;
   bool running_ = false;  // a thread is in run()
   std::deque<Made> made_;
+  uint64_t made_bytes_ = 0;  // of these
+  uint64_t most_bytes_ = 0;  // of one so far
 };
 
 }  // namespace penstock

@@ -294,9 +294,10 @@ uint64_t Feed::window() const {
   if (!sized_ && options_.max_bytes != UINT64_MAX) {
     most = std::min<uint64_t>(most, std::max(options_.workers, 1u));
   }
-  if (batch_bytes_ != 0) {
+  const uint64_t bytes = batch_bytes_ + tickets_.input_bytes();
+  if (bytes != 0) {
     // At least one: the lowest undelivered ticket always gets its slot.
-    most = std::min(most, std::max<uint64_t>(options_.max_bytes / batch_bytes_, 1));
+    most = std::min(most, std::max<uint64_t>(options_.max_bytes / bytes, 1));
   }
   return most;
 }

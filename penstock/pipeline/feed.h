@@ -44,6 +44,8 @@ class Tickets {
   virtual bool ready() { return true; }
   // Streams whose end ends the epoch; 0: steps() knows.
   virtual uint32_t streams() const { return 0; }
+  // Bytes of the arena that a ticket has beside its batch, at most, as far as is known.
+  virtual uint64_t input_bytes() const { return 0; }
 };
 
 // The consumer's side of a board: posts the tickets of a plan within the queue's and the budget's

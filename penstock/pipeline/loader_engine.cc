@@ -67,7 +67,7 @@ LoaderEngine::LoaderEngine(Shape shape, const LoaderOptions& options)
         Feed::Options of;
         of.queue = workers_of(options) == 0 ? 1 : *options.max_queue_size;
         of.workers = workers_of(options);
-        of.max_bytes = shape.lanes.empty() ? options.max_bytes : options.max_bytes / 2;
+        of.max_bytes = shape.max_bytes.value_or(options.max_bytes);
         of.ordered = options.ordered;
         of.pause_at_epochs = shape.pause_at_epochs;
         of.granule_rows = shape.granule_rows;

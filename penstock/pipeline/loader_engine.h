@@ -52,6 +52,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
     bool pause_at_epochs = false;
     std::vector<uint32_t> lanes = {};  // of the board beside the first: their rings' sizes
     Tuner::Limits tuning = {};
+    std::optional<uint64_t> max_bytes = {};  // of batches; nullopt: the options'
   };
   // `options` were checked by checked().
   LoaderEngine(Shape shape, const LoaderOptions& options);

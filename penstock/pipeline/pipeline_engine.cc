@@ -32,6 +32,11 @@ LoaderOptions options_for(const Plan& plan, LoaderOptions options) {
   return options;
 }
 
+Cursor::Shares shares_of(const Plan& plan, const LoaderOptions& options) {
+  return Cursor::shares_of(options.max_bytes, plan.stream() != nullptr,
+                           !Sections::lanes_for(plan, *options.workers).empty());
+}
+
 }  // namespace
 
 PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options)
@@ -41,9 +46,10 @@ PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOpt
 // A batch is one granule: its worker asks for its room and fills it.
 PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options,
                                const Tuner::Limits& tuning, Checked)
-    : LoaderEngine({std::make_unique<PlanTickets>(plan), plan->most_rows(), plan->most_rows(),
-                    false, Sections::lanes_for(*plan, workers_of(options)), tuning},
-                   options),
+    : LoaderEngine(
+          {std::make_unique<PlanTickets>(plan), plan->most_rows(), plan->most_rows(), false,
+           Sections::lanes_for(*plan, workers_of(options)), tuning, shares_of(*plan, options).feed},
+          options),
       plan_(std::move(plan)),
       output_(plan_, options_.seed, *feed_, tickets()) {
   if (plan_->stream() == nullptr) return;
@@ -52,10 +58,11 @@ PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOpt
       tuning.queue ? std::max(window, tuning.most_queue + workers_of(options_)) : window;
   Cursor::Options of{window, options_.seed, options_.retries, options_.on_error == OnError::kSkip,
                      workers_of(options_) > 0};
+  const Cursor::Shares shares = shares_of(*plan_, options_);
+  of.max_bytes = shares.cursor;
   if (board_->lanes() > 1) {
     sections_ = std::make_unique<Sections>(
-        plan_, *board_, *arena_, inlet_,
-        Sections::Options{workers_of(options_), options_.max_bytes - options_.max_bytes / 2});
+        plan_, *board_, *arena_, inlet_, Sections::Options{workers_of(options_), shares.sections});
     of.sections = sections_.get();
   }
   cursor_ = std::make_unique<Cursor>(plan_, of, *arena_, [this] { board_->nudge_consumer(); });

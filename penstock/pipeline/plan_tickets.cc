@@ -49,6 +49,7 @@ Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
   // Rows of the ticket: a batch's are elements of the stream; single elements may be batches.
   post.rows = static_cast<uint32_t>(plan_->batched() ? made->rows : (made->rows + per - 1) / per);
   post.indices_offset = made->offset;
+  input_bytes_ = std::max(input_bytes_, made->bytes);
   record.place = made->before;
   records_.push_back({{at.epoch, at.base, at.step + 1}, made->after, {}});
   if (records_.size() > remembered_) records_.pop_front();

@@ -26,6 +26,7 @@ class PlanTickets : public Tickets {
   std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
   Described describe(const Position& at, Post& post) override;
   bool ready() override { return cursor_ == nullptr || cursor_->ready(); }
+  uint64_t input_bytes() const override { return input_bytes_; }
 
   // Of a plan with a stream:
   // Where the ticket at `at` begins.
@@ -53,6 +54,7 @@ class PlanTickets : public Tickets {
   std::shared_ptr<const Plan> plan_;
   Cursor* cursor_ = nullptr;
   Allocator* arena_ = nullptr;
+  uint64_t input_bytes_ = 0;  // of the largest parcel
   size_t remembered_ = 0;
   std::deque<Record> records_;  // of successive tickets; the last is the one that comes next
   bool begun_ = false;          // the cursor is at the last record

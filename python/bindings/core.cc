@@ -63,7 +63,10 @@ Core::Core(nb::dict s)
   shape_.workers = std::max(setting<uint32_t>(s, "places"), 1u);
   shape_.rows = options.granule_rows;
   if (pipeline_ != nullptr) shape_.inner = Sections::lanes_for(*pipeline_, options.workers);
-  if (!shape_.inner.empty()) options.max_bytes = std::max<uint64_t>(options.max_bytes / 2, 1);
+  const Cursor::Shares shares =
+      Cursor::shares_of(options.max_bytes, pipeline_ != nullptr && pipeline_->stream() != nullptr,
+                        !shape_.inner.empty());
+  options.max_bytes = shares.feed;
   Tuner::Limits tuning;
   tuning.workers = setting<bool>(s, "tune_workers");
   tuning.queue = setting<bool>(s, "tune_queue");
@@ -103,7 +106,9 @@ Core::Core(nb::dict s)
   if (pipeline_ != nullptr) {
     output_ = std::make_unique<PlanOutput>(pipeline_, plan_.order.seed, *feed_, plan_tickets());
   }
-  if (pipeline_ != nullptr && pipeline_->stream() != nullptr) make_cursor(options, longest);
+  if (pipeline_ != nullptr && pipeline_->stream() != nullptr) {
+    make_cursor(options, shares, longest);
+  }
   arena_of_ = [this](uint32_t number) {
     if (supervisor_->knows(number)) return supervisor_->region(number);
     // The thread that hears of it may be waiting for the GIL.

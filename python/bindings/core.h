@@ -117,7 +117,8 @@ class Core {
   [[noreturn]] void raise_stream_failure();
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   std::unique_ptr<Fulfiller> chain_worker();
-  void make_cursor(const Feed::Options& options, uint32_t longest);  // the queue, at its longest
+  void make_cursor(const Feed::Options& options, const Cursor::Shares& shares,
+                   uint32_t longest);  // the queue, at its longest
   uint64_t pass_of(uint64_t epoch) const;
   friend class ProcessInlet;
   nanobind::object unit_value(Unit& unit);

@@ -73,19 +73,20 @@ class ProcessInlet : public SectionInlet {
   Core& core_;
 };
 
-void Core::make_cursor(const Feed::Options& options, uint32_t longest) {
+void Core::make_cursor(const Feed::Options& options, const Cursor::Shares& shares,
+                       uint32_t longest) {
   const uint32_t window = options.queue + options.workers;
   Cursor::Options of{window, plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip,
                      options.workers > 0};
+  of.max_bytes = shares.cursor;
   if (board_->lanes() > 1) {
     if (processes_) {
       inlet_ = std::make_unique<ProcessInlet>(*this);
     } else {
       inlet_ = std::make_unique<LocalInlet>();
     }
-    // The same as is left to the batches.
     sections_ = std::make_unique<Sections>(pipeline_, *board_, *arena_, *inlet_,
-                                           Sections::Options{options.workers, options.max_bytes});
+                                           Sections::Options{options.workers, shares.sections});
     of.sections = sections_.get();
   }
   cursor_ = std::make_unique<Cursor>(pipeline_, of, *arena_,

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "numbers.h"
@@ -261,6 +263,34 @@ TEST(StreamEngine, what_needs_indices_says_so) {
     EXPECT_STREQ(error.what(),
                  "shuffle(seed=1): cannot follow filter(function), whose elements only come one "
                  "after the other: give shuffle a buffer");
+  }
+}
+
+// What a stream's elements take before a tail makes little of them counts against max_bytes.
+TEST(StreamBytes, elements_on_their_way_to_batches_stay_within_the_budget) {
+  constexpr int64_t kBytes = 256 << 10, kBudget = 64;
+  std::atomic<int64_t> made{0};
+  const auto large = [&made](uint64_t) {
+    return [&made]() -> std::optional<Example> {
+      ++made;
+      return Example{{"x", Tensor::make(DType::kUint8, {kBytes})}};
+    };
+  };
+  const auto small = [](const Example& element, SampleContext&) {
+    Tensor size = Tensor::make(DType::kInt64, {});
+    size.as_span<int64_t>()[0] = element.at("x").shape()[0];
+    return Example{{"size", size}};
+  };
+  Loader feed = Dataset::generator(large)
+                    .map(small, "small")
+                    .batch(4)
+                    .prefetch(60)
+                    .build({.workers = 2, .max_bytes = kBudget * kBytes});
+  for (int64_t taken = 4; taken < 400; taken += 4) {
+    ASSERT_TRUE(feed.next());
+    std::this_thread::sleep_for(std::chrono::milliseconds(taken % 40 == 0 ? 20 : 0));
+    // Beyond the budget: what is being made of the next parcel, and what was taken.
+    ASSERT_LE(made - taken, kBudget + 2 * 4);
   }
 }
 
