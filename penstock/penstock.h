@@ -17,6 +17,7 @@
 #include "penstock/pipeline/transformations/parse_sequence_example.h"
 #include "penstock/train/channel.h"
 #include "penstock/train/hogwild.h"
+#include "penstock/train/loop.h"
 #include "penstock/train/model.h"
 #include "penstock/train/producer.h"
 #include "penstock/train/publisher.h"

@@ -8,27 +8,23 @@ take their batches from a Dataset, which is part of their time.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import WORKERS, Case, Figure, Figures, Size, Target, expect, once
+from harness import WORKERS, Case, Figure, Figures, Size, Target, expect
 from peers import side_by_side
+
+from cases import torch_programs
 
 # At higher rates weights that change within a step keep some runs from learning, ours and by hand.
 BATCH, RATE, SAMPLES = 32, 0.02, 2048
 OURS, OURS_PROCESSES = "train.Hogwild, threads", "train.Hogwild, processes"
 LIMIT = "limit: two processes that share nothing"
 OURS_CPP = f"train::Hogwild in C++, {WORKERS} threads"
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "bench/hogwild_torch.cc"
 
 
 def network(kind: str) -> Any:
@@ -160,40 +156,12 @@ def aliased_threads(size: Size) -> Figures:
     return {"rate": rate}
 
 
-def program(size: Size) -> Path:
-    return size.path("hogwild_torch")
-
-
 def prepare(size: Size) -> None:
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    libraries = sorted(ROOT.glob("build/python/*/penstock/libpenstock.a"))
-    found = importlib.util.find_spec("torch")
-    if compiler is None or not libraries or found is None or found.origin is None:
-        return
-    sources = [SOURCE, *sorted(ROOT.glob("penstock/torch/*.cc"))]
-    newest = max(path.stat().st_mtime for path in (*sources, libraries[-1]))
-    if program(size).exists() and program(size).stat().st_mtime < newest:
-        program(size).unlink()
-    torch = Path(found.origin).parent
-
-    def build(part: Path) -> None:
-        include = torch / "include"
-        flags = ["-std=c++20", "-O3", f"-I{ROOT}", "-pthread"]
-        headers = [f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"]
-        linked = [f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-Wl,--no-as-needed"]
-        linked += ["-ltorch", "-ltorch_cpu", "-lc10", "-lisal", "-lsodium"]
-        files = [*map(str, sources), str(libraries[-1])]
-        subprocess.run([compiler, *flags, *headers, *files, *linked, "-o", str(part)], check=True)
-
-    once(program(size), build)
+    torch_programs.build(size, "hogwild_torch")
 
 
 def in_cpp(size: Size, way: str, workers: int) -> Figures:
-    if not program(size).exists():
-        raise ImportError("no C++ compiler, no libtorch, or no engine built in build/python")
-    command = [str(program(size)), size.model, way, str(workers), str(size.steps)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    rate, loss = map(float, said)
+    rate, loss = torch_programs.run(size, "hogwild_torch", size.model, way, workers, size.steps)
     expect(loss < 1.5, f"the loss is {loss}: nothing was learnt")
     return {"rate": rate}
 

@@ -260,7 +260,7 @@ ONES = make_case(
         Target("total", OURS, TORCH, at_least=5),
         Target("copied", OURS, at_most=0, says="no byte copied"),
     ],
-    full={"rows": 256, "count": 64, "warm": 20},
+    full={"rows": 256, "count": 104, "warm": 40},
     quick={"rows": 64, "count": 40, "warm": 10},
 )
 ONES.figures["copied"] = Figure("bytes copied per byte", compared=False)
@@ -273,7 +273,7 @@ VIEW = Case(
         Target("steady", OURS, TORCH, at_least=3),
         Target("rate", OURS, "limit: two processes copy", at_least=0.8),
     ],
-    full={"rows": 256, "count": 60, "warm": 20, "seconds": 1.0},
+    full={"rows": 256, "count": 120, "warm": 60, "seconds": 1.0},
     quick={"rows": 64, "count": 40, "warm": 10, "seconds": 0.4},
 )
 VIEW.entry(OURS, "ours", "queue of 4")(lambda size: penstock_feed("view", size, True))

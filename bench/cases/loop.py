@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 from harness import Case, Figure, Figures, Size, Target, expect
 
+from cases import torch_programs
+
 JAX, TORCH = "train.Loop, jax", "train.Loop, torch"
 KERAS = {name: f"train.Loop, Keras on {name}" for name in ("jax", "tensorflow", "torch")}
+CPP, CPP_LOOP = "train::Loop, libtorch", "libtorch loop by hand"
 SCAN, TORCH_LOOP = "jax.lax.scan by hand", "torch loop by hand"
 
 CASE = Case(
@@ -27,6 +30,7 @@ CASE = Case(
     {"step": Figure("us a step", 1e6)},
     full={"steps": 4000, "batch": 32, "n": 20},
     quick={"steps": 1000, "batch": 32, "n": 20},
+    prepare=lambda size: torch_programs.build(size, "loop_torch"),
     targets=[
         Target("step", JAX, at_most=11e-6, says="11 us with jax"),
         Target("step", JAX, SCAN, at_least=0.7, says="0.7 of a scan by hand"),
@@ -36,6 +40,7 @@ CASE = Case(
             for ours, peer in [(KERAS[name], f"Keras fit on {name}, 20 at once")]
         ),
         Target("step", TORCH, TORCH_LOOP, at_least=0.9, says="torch's own loop, 10 % at most"),
+        Target("step", CPP, CPP_LOOP, at_least=0.97, says="libtorch's own loop, 3 % at most"),
     ],
 )
 CASES = [CASE]
@@ -186,6 +191,22 @@ def torch_loop(size: Size) -> Figures:
         return float(loss)
 
     return timed(epoch, size)
+
+
+def in_cpp(size: Size, way: str) -> Figures:
+    seconds, loss = torch_programs.run(size, "loop_torch", way, size.steps, size.batch, size.n)
+    expect(loss < 0.5, f"a loss of {loss} at the end")
+    return {"step": seconds}
+
+
+@CASE.entry(CPP, "ours", "a Dataset, all losses replayed")
+def ours_cpp(size: Size) -> Figures:
+    return in_cpp(size, "ours")
+
+
+@CASE.entry(CPP_LOOP, "peer", "all losses read, 20 at a time", beside=CPP)
+def cpp_loop(size: Size) -> Figures:
+    return in_cpp(size, "hand")
 
 
 # ---- Keras: the same model, compiled, and `fit` -------------------------------------------------
