@@ -148,7 +148,8 @@ uint64_t process_resident_bytes();  // of this process, shared pages included
 unsigned usable_cores();            // at least 1: affinity and CPU quota (rounded up)
 
 // The cores that the calling thread may run on, cut into `groups` of about as many, those that
-// share their largest cache side by side. With fewer cores than groups each group has all of them.
+// share their largest cache side by side: core i of n in group i * groups / n. With fewer cores
+// than groups each group has all of them.
 std::vector<std::vector<unsigned>> near_cores(size_t groups);
 // From now on the calling thread, and those that it starts, run on these cores only. A wish: where
 // the system refuses, or with none, nothing changes.

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/hidden_leaves.h"
 #include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/parcel.h"
 #include "penstock/pipeline/section_stream.h"
@@ -45,12 +44,13 @@ StreamedRef Builder::as_stream(const Built& built) {
   return section_stream(static_cast<uint32_t>(sections_.size() - 1), std::move(serial));
 }
 
-Builder::Carrying Builder::as_stream_with(const Built& built, const OpRef& op, uint32_t operation,
-                                          const std::string& title) {
+Builder::Carrying Builder::as_stream_with(const Built& built, const OpRef& op, Summarize summarize,
+                                          uint32_t operation, const std::string& title) {
   const bool costly = built.stream == nullptr ? built.indexed->costly() : built.tail->costly();
   if (!costly || op == nullptr || !op->user_code()) return {as_stream(built), false};
-  const Built carrying = built.with(
-      [&](IndexedRef input) { return with_hidden_leaves(std::move(input), op, operation, title); });
+  const Built carrying = built.with([&](IndexedRef input) {
+    return with_hidden_leaf(std::move(input), op, summarize, operation, title);
+  });
   // Its time is the stage's that is being built.
   const auto number = static_cast<uint32_t>(titles_.size() - 1);
   stages_.add(carrying.indexed.get(), number);

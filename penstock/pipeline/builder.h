@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "penstock/io/file_pool.h"
+#include "penstock/pipeline/hidden_leaf.h"
 #include "penstock/pipeline/node.h"
-#include "penstock/pipeline/op.h"
 #include "penstock/pipeline/shared_store.h"
 #include "penstock/pipeline/stage_clock.h"
 
@@ -27,14 +27,16 @@ class Builder {
 
   // What was built as a stream, for stages that can go through their input in order only.
   StreamedRef as_stream(const Built& built);
-  // The same for a stage that wants to know what `op` makes of each element: where workers make the
-  // elements anyway and `op` is the user's code, they make that as well, in hidden leaves.
+  // The same for a stage that wants to know a summary of what `op` makes of each element: where
+  // workers make the elements anyway and `op` is the user's code, they make that as well, in a
+  // hidden leaf.
   struct Carrying {
     StreamedRef stream;
     bool hidden = false;
+    SpecRef spec() const { return hidden ? without_hidden_leaf(stream->spec()) : stream->spec(); }
   };
-  Carrying as_stream_with(const Built& built, const OpRef& op, uint32_t operation,
-                          const std::string& title);
+  Carrying as_stream_with(const Built& built, const OpRef& op, Summarize summarize,
+                          uint32_t operation, const std::string& title);
   // What has to be made in front of such stages by workers, from the source upward.
   const std::vector<Built>& sections() const { return sections_; }
 

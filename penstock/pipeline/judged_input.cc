@@ -7,31 +7,47 @@
 
 namespace penstock {
 
-bool JudgedInput::more() {
-  if (!mapped_.more()) return false;
-  const SpecRef& verdict = mapped_.made().spec();
-  if (input().failed() || verdict == checked_) return true;
-  const auto& leaves = verdict->leaves();
-  if (leaves.size() != 1 || leaves[0].kind != LeafKind::kDense || !leaves[0].shape.empty()) {
-    throw Error(Code::kInvalidArgument, stage_,
-                "the predicate gives " + verdict->to_string() + ", and not one boolean");
-  }
-  checked_ = verdict;
-  return true;
+namespace {
+
+void check_verdict(const ElementSpec& verdict, const std::string& stage) {
+  const auto& leaves = verdict.leaves();
+  if (leaves.size() == 1 && leaves[0].kind == LeafKind::kDense && leaves[0].shape.empty()) return;
+  throw Error(Code::kInvalidArgument, stage,
+              "the predicate gives " + verdict.to_string() + ", and not one boolean");
 }
 
-bool JudgedInput::holds() {
+bool verdict_is_true(const Chunk& verdicts, uint32_t row) {
   static constexpr std::byte kZeros[16] = {};
+  return std::memcmp(verdicts.at(0, row), kZeros, verdicts.row_bytes(0)) != 0;
+}
+
+Summarize verdict_of(const std::string& stage) {
+  return [stage](const Chunk& made, uint32_t row) {
+    check_verdict(*made.spec(), stage);
+    Summary summary{};
+    summary[0] = std::byte{verdict_is_true(made, row)};
+    return summary;
+  };
+}
+
+}  // namespace
+
+bool JudgedInput::holds() {
   if (input().failed()) return true;
+  if (mapped_.hidden()) return input().summary()[0] != std::byte{0};
   const Chunk& verdicts = mapped_.made();
-  return std::memcmp(verdicts.at(0, input().row()), kZeros, verdicts.row_bytes(0)) != 0;
+  if (verdicts.spec() != checked_) {
+    check_verdict(*verdicts.spec(), stage_);
+    checked_ = verdicts.spec();
+  }
+  return verdict_is_true(verdicts, input().row());
 }
 
 JudgedStage::JudgedStage(const Built& input, Builder& builder, OpRef predicate, std::string title)
     : predicate_(std::move(predicate)),
       operation_(builder.operation()),
       title_(std::move(title)),
-      input_(builder.as_stream_with(input, predicate_, operation_, title_)) {
+      input_(builder.as_stream_with(input, predicate_, verdict_of(title_), operation_, title_)) {
   if (SpecRef seen = spec()) (void)predicate_->result(*seen);
 }
 

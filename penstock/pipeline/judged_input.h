@@ -20,9 +20,9 @@ class JudgedInput {
       : mapped_(input, &predicate, hidden, operation, stage, context), stage_(stage) {}
 
   void begin(uint64_t epoch) { mapped_.begin(epoch); }
-  // As StreamInput::more. Error kInvalidArgument: the predicate makes something else.
-  bool more();
-  // Of the next element; one that failed, or of which the predicate failed, is passed on.
+  bool more() { return mapped_.more(); }  // as StreamInput::more
+  // Of the next element; one that failed, or of which the predicate failed, is passed on. Error
+  // kInvalidArgument: the predicate makes something else.
   bool holds();
   StreamInput& input() { return mapped_.input(); }
 
@@ -42,7 +42,7 @@ class JudgedStage : public Streamed {
   // Error kInvalidArgument: the predicate cannot be applied to such elements.
   JudgedStage(const Built& input, Builder& builder, OpRef predicate, std::string title);
 
-  SpecRef spec() const override { return visible_spec(input_.stream->spec()); }
+  SpecRef spec() const override { return input_.spec(); }
   std::optional<uint64_t> length() const override;
   bool python() const override { return predicate_->python() || input_.stream->python(); }
 

@@ -14,7 +14,7 @@ namespace penstock {
 class MappedInput {
  public:
   // `op` nullptr: it looks at the elements themselves. `stage`: its title, for errors; outlives
-  // this, as all the others. `hidden`: what it makes comes with them, in hidden leaves.
+  // this, as all the others. `hidden`: workers made it, and summary() says what it was.
   MappedInput(const Streamed& input, const Op* op, bool hidden, uint32_t operation,
               const std::string& stage, const Context& context)
       : op_(op),
@@ -28,10 +28,8 @@ class MappedInput {
   // As StreamInput::more. An element of which the operation failed is failed() from then on.
   bool more();
   // What was made of the next element is in its row, input().row(), unless it failed.
-  Chunk& made() {
-    if (hidden_) return input_.made();
-    return op_ == nullptr ? input_.chunk() : made_;
-  }
+  Chunk& made() { return op_ == nullptr ? input_.chunk() : made_; }
+  bool hidden() const { return hidden_; }
   StreamInput& input() { return input_; }
   const StreamInput& input() const { return input_; }
 

@@ -48,7 +48,7 @@ bool StreamInput::more() {
   used_ = 0;
   scratch_.empty();
   count_ = reader_->next(Chunk::kRows, hidden_ ? whole_ : chunk_);
-  if (hidden_ && count_ > 0) leaves_.split(whole_, chunk_, made_);
+  if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
   over_ = count_ == 0;
   return !over_;
 }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/hidden_leaves.h"
+#include "penstock/pipeline/hidden_leaf.h"
 #include "penstock/pipeline/stage.h"
 
 namespace penstock {
@@ -16,22 +16,22 @@ namespace penstock {
 // gave the context empties his between two of them. One thread.
 class StreamInput {
  public:
-  // `hidden`: its elements carry hidden leaves, which are in made() and not in chunk().
+  // `hidden`: its elements carry a hidden leaf, which is in summary() and not in chunk().
   StreamInput(const Streamed& stage, const Context& context, bool hidden = false)
-      : spec_(visible_spec(stage.spec())),
+      : spec_(hidden ? without_hidden_leaf(stage.spec()) : stage.spec()),
         hidden_(hidden),
         own_(context.over(scratch_)),
         reader_(stage.open(own_)),
         whole_(scratch_),
-        chunk_(scratch_),
-        made_(scratch_) {}
+        chunk_(scratch_) {}
 
   void begin(uint64_t epoch);
   // Whether there is a next element: row() of chunk(), good until it was used and more() is called
   // again.
   bool more();
   Chunk& chunk() { return chunk_; }
-  Chunk& made() { return made_; }
+  // Of the next element, which did not fail.
+  Summary summary() const { return HiddenLeaf::summary(whole_, used_); }
   // For what is made of chunk(): its memory is emptied when the next one is pulled.
   Context& context() { return own_; }
   uint32_t row() const { return used_; }
@@ -55,8 +55,8 @@ class StreamInput {
   Scratch scratch_;
   Context own_;
   std::unique_ptr<StreamReader> reader_;
-  Chunk whole_, chunk_, made_;  // the first and the last where there are hidden leaves
-  HiddenLeaves leaves_;
+  Chunk whole_, chunk_;  // the first where there is a hidden leaf
+  HiddenLeaf leaf_;
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;

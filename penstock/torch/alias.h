@@ -61,7 +61,9 @@ class Alias {
   // that have one. From then on these have none, as after module.zero_grad(), so that backward()
   // leaves the next ones where it computed them: nothing is added to what was zero, and nothing
   // zeroed. For an update that takes parts, as HogwildWorker's; blocks that no gradient came to are
-  // then left alone. Good until the next call, or until the Alias ends. Errors as gradients().
+  // then left alone. (The first call, and the first after gradients(), still finds all of them:
+  // until then the slab is where gradients are.) Good until the next call, or until the Alias ends.
+  // Errors as gradients().
   std::span<const train::GradientPart> take_gradients();
 
   uint64_t copied_bytes() const;  // of gradients that were not where they were to be

@@ -109,8 +109,6 @@ class Hogwild::Run {
     const HogwildBoard& board = hogwild_.board_;
     uint64_t step = 0;
     std::exception_ptr error;
-    const size_t groups = hogwild_.options_.replicas;
-    if (groups > 1) os::stay_on(os::near_cores(groups)[hogwild_.group_of(worker.number())]);
     try {
       worker.read();
       const Step next = make_(worker);
@@ -120,7 +118,9 @@ class Hogwild::Run {
           break;
         }
         board.note_step(worker.number());
-        ++step;
+        // Not before: a feed that is first asked by a step starts its threads there, which would
+        // stay on these cores, too.
+        if (step++ == 0) stay_in_group(worker.number());
       }
     } catch (...) {
       error = std::current_exception();
@@ -134,6 +134,11 @@ class Hogwild::Run {
     error = nullptr;  // before another thread may look at it
     --working_;
     changed_.notify_all();
+  }
+
+  void stay_in_group(size_t worker) {
+    const size_t groups = hogwild_.options_.replicas;
+    if (groups > 1) os::stay_on(os::near_cores(groups)[hogwild_.group_of(worker)]);
   }
 
   Hogwild& hogwild_;
@@ -187,9 +192,9 @@ HogwildReport Hogwild::run(const MakeStep& make, const Until& until) {
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
   const auto end = after(began, until.duration_ns);
   Run run(*this, make);
-  run.start();
   std::exception_ptr error;
   try {
+    run.start();
     while (true) {
       const auto ask = until.enough ? after(Clock::now(), until.ask_every_ns) : end;
       if (run.wait_until(std::min(ask, end))) break;

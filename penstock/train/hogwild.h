@@ -57,9 +57,9 @@ class Hogwild {
     bool own_state = false;
     NonFinite non_finite = NonFinite::kRaise;
     // So many groups of workers, each with weights and state of its own (replica.h), worker i in
-    // group i * replicas / workers, on cores that are near to each other. They are merged into the
-    // updater's weights now and then, and when a run ends; its state is the first group's.
-    // Staleness counts the group's own updates. 1: all change the updater's weights.
+    // group i * replicas / workers, after its first step on cores that are near to each other. They
+    // are merged into the updater's weights now and then, and when a run ends; its state is the
+    // first group's. Staleness counts the group's own updates. 1: all change the updater's weights.
     size_t replicas = 1;
     uint64_t merge_every = 0;  // updates of a worker; 0: as often as takes a tenth of its time
   };

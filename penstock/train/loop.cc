@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
@@ -43,7 +44,13 @@ bool Loop::fill() {
   super_.reset();  // its memory may be used again
   batch_ = {};
   super_ = feed_.next();
-  if (!super_) return false;
+  if (!super_) {
+    if (std::exchange(empty_, true)) {
+      throw Error(Code::kInvalidArgument, kOperation, "the feed gave no batch");
+    }
+    return false;
+  }
+  empty_ = false;
   for (const auto& [name, tensor] : *super_) {
     const int64_t rows = tensor.ndim() == 0 ? -1 : tensor.dim(0);
     if (&tensor == &super_->begin()->second) rows_ = rows;

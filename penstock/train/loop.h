@@ -47,7 +47,7 @@ class Loop {
     LoaderOptions feed = {};
   };
   struct Until {
-    uint64_t epochs = 1;          // passes that this run ends; the first may have begun before
+    uint64_t epochs = 1;          // passes; the rest of one that an earlier run began is one
     uint64_t steps = UINT64_MAX;  // exactly; the next run goes on behind them
   };
   // What the steps from number `first` on said; false ends the run.
@@ -60,15 +60,20 @@ class Loop {
   // Over a feed of super-batches, whatever their size, which outlives this. options.steps and
   // options.feed are not used.
   Loop(Loader& feed, const Options& options);
+  Loop(Loop&&) = delete;
 
   // Steps are numbered from 0 on over all runs. What a step or a look throws comes out once what
-  // the steps before it said was looked at. Errors: those of the feed; kInvalidArgument: fields of
-  // a super-batch that have not equally many rows.
+  // the steps before it said was looked at; the batch of a step that threw counts as used. Errors:
+  // those of the feed; kInvalidArgument: fields of a super-batch that have not equally many rows, a
+  // pass without a batch.
   template <class Step, class Said = std::invoke_result_t<Step&, const Example&>>
   LoopReport run(Step step, const std::type_identity_t<Look<Said>>& look, const Until& until) {
+    static_assert(!std::is_void_v<Said> && !std::is_same_v<Said, bool>,
+                  "a step returns what is to be looked at: no bool, for there is no span of them");
     LoopReport report;
     const uint64_t began = now_ns();
     uint64_t looked = began, passes = 0;
+    bool stepped = false;  // in this pass
     std::vector<Said> said;
     const auto look_at = [&] {
       if (said.empty()) return;
@@ -82,11 +87,12 @@ class Loop {
     try {
       while (!report.stopped && report.steps < until.steps && passes < until.epochs) {
         if (!fill()) {
-          ++passes;
+          passes += std::exchange(stepped, false);
           continue;
         }
         while (left() && report.steps < until.steps) {
           said.push_back(step(next()));
+          stepped = true;
           ++done_;
           ++report.steps;
         }
@@ -122,6 +128,7 @@ class Loop {
   std::optional<Example> super_;
   Example batch_;  // the last step's
   int64_t begin_ = 0, rows_ = 0;
+  bool empty_ = true;  // no batch came in this pass
   uint64_t done_ = 0;
 };
 

@@ -13,6 +13,7 @@ std::vector<std::shared_ptr<Replica>> Replica::make(const Parameters& common, si
   std::vector<std::shared_ptr<Replica>> made;
   for (size_t i = 0; i < groups; ++i) {
     made.push_back(std::shared_ptr<Replica>(new Replica(shared, updates)));
+    made.back()->begin();
   }
   return made;
 }

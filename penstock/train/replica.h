@@ -26,7 +26,7 @@ namespace penstock::train {
 // Threads: any; see each member. Lives in one process.
 class Replica {
  public:
-  // `groups` of them, of weights that have seen `updates`. Error kOutOfMemory.
+  // `groups` of them, of weights that have seen `updates`: begun. Error kOutOfMemory.
   static std::vector<std::shared_ptr<Replica>> make(const Parameters& common, size_t groups,
                                                     uint64_t updates);
 

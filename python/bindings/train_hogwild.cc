@@ -83,10 +83,8 @@ void bind_replica(nb::module_& m) {
       .def_prop_ro("slab", [](const Replica& replica) { return replica.parameters().slab(); })
       .def("begin", &Replica::begin, Unlocked())
       .def("merge", &Replica::merge, Unlocked());
-  m.def(
-      "stay_in_group",
-      [](size_t group, size_t groups) { os::stay_on(os::near_cores(groups).at(group)); },
-      nb::arg("group"), nb::arg("groups"), Unlocked());
+  m.def("near_cores", &os::near_cores, nb::arg("groups"), Unlocked());
+  m.def("stay_on", &os::stay_on, nb::arg("cores"), Unlocked());
 }
 
 }  // namespace

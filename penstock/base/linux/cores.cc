@@ -62,9 +62,10 @@ std::vector<std::vector<unsigned>> near_cores(size_t groups) {
   std::vector<std::vector<unsigned>> made(groups, cores);
   if (cores.size() < groups) return made;
   for (size_t group = 0; group < groups; ++group) {
-    const auto from = cores.begin() + static_cast<ptrdiff_t>(group * cores.size() / groups);
-    const auto to = cores.begin() + static_cast<ptrdiff_t>((group + 1) * cores.size() / groups);
-    made[group].assign(from, to);
+    const auto first_of = [&](size_t g) {
+      return cores.begin() + static_cast<ptrdiff_t>((g * cores.size() + groups - 1) / groups);
+    };
+    made[group].assign(first_of(group), first_of(group + 1));
   }
   return made;
 }

@@ -57,6 +57,20 @@ Hash hashed(const void* data, size_t bytes, Hash seed) {
   return {h1, h2 + h1};
 }
 
+Hash hash_of(const Chunk& made, uint32_t row) {
+  Hash hash;
+  for (size_t leaf = 0; leaf < made.spec()->leaves().size(); ++leaf) {
+    std::span<const int64_t> shape = made.shape(leaf, row);
+    size_t bytes = size_of(made.spec()->leaves()[leaf].dtype);
+    for (int64_t length : shape) bytes *= static_cast<size_t>(length);
+    hash = hashed(shape.data(), shape.size_bytes(), hash);
+    hash = hashed(made.at(leaf, row), bytes, hash);
+  }
+  return hash;
+}
+
+static_assert(sizeof(Hash) == sizeof(Summary));
+
 class Unique : public Streamed {
  public:
   Unique(Builder::Carrying input, OpRef key, uint32_t operation, std::string title)
@@ -67,7 +81,7 @@ class Unique : public Streamed {
     if (SpecRef seen = spec(); seen != nullptr && key_ != nullptr) (void)key_->result(*seen);
   }
 
-  SpecRef spec() const override { return visible_spec(input_.stream->spec()); }
+  SpecRef spec() const override { return input_.spec(); }
   std::optional<uint64_t> length() const override {
     if (input_.stream->length() == uint64_t{0}) return 0;
     return std::nullopt;
@@ -125,16 +139,8 @@ class Unique : public Streamed {
     // The next element, or it failed.
     bool is_new() {
       if (input().failed()) return true;
-      const Chunk& in = mapped_.made();
-      const uint32_t row = input().row();
-      Hash hash;
-      for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
-        std::span<const int64_t> shape = in.shape(leaf, row);
-        size_t bytes = size_of(in.spec()->leaves()[leaf].dtype);
-        for (int64_t length : shape) bytes *= static_cast<size_t>(length);
-        hash = hashed(shape.data(), shape.size_bytes(), hash);
-        hash = hashed(in.at(leaf, row), bytes, hash);
-      }
+      const Hash hash = mapped_.hidden() ? std::bit_cast<Hash>(input().summary())
+                                         : hash_of(mapped_.made(), input().row());
       return seen_.insert(hash).second;
     }
 
@@ -157,7 +163,10 @@ class Unique : public Streamed {
 
 Built UniqueNode::build(std::vector<Built> inputs, Builder& builder) const {
   const uint32_t operation = key_ == nullptr ? 0 : builder.operation();
-  Builder::Carrying input = builder.as_stream_with(inputs[0], key_, operation, title());
+  Builder::Carrying input = builder.as_stream_with(
+      inputs[0], key_,
+      [](const Chunk& made, uint32_t row) { return std::bit_cast<Summary>(hash_of(made, row)); },
+      operation, title());
   return Built::of(std::make_shared<Unique>(std::move(input), key_, operation, title()));
 }
 

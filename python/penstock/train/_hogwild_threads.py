@@ -174,6 +174,7 @@ class Threads(Runner):
         self._one_thread_each = OneThreadEach()
         self._loops: list[WorkerLoop] = []
         self._replicas: list[_engine.Replica] = []
+        self._cores: list[list[int]] = []  # of each group
         parameters, state, replica = updater.parameters, list(updater._engine.state), None
         if replicas > 1:
             self._replicas = _engine.Replica.make(parameters._slab, replicas, updater.step)
@@ -204,32 +205,39 @@ class Threads(Runner):
         return number * len(self._replicas) // self._workers
 
     def start(self, source: Source) -> None:
+        self._one_thread_each.__enter__()
         for loop in self._loops:
             loop.views.gradients.zero()  # of a step that failed
         for replica in self._replicas:
             replica.begin()
-        self._one_thread_each.__enter__()
+        self._cores = _engine.near_cores(len(self._replicas)) if self._replicas else []
         super().start(source)
 
     def _work(self, number: int, source: Source) -> None:
         loop = self._loops[number]
         try:
             self._one_thread_each.here()
-            if self._replicas:
-                _engine.stay_in_group(self._group(number), len(self._replicas))
+            mine = self._cores[self._group(number)] if self._cores else []
+            anywhere = sorted(core for group in self._cores for core in group)
             while self._board.take():
                 batch = source.take()
                 if batch is END:
                     self._board.untake()
                     break
+                if mine:
+                    _engine.stay_on(mine)
                 loop.use(batch)
+                if mine:  # what a feed starts while it is asked for a batch would stay there, too
+                    _engine.stay_on(anywhere)
                 del batch  # the feed may use its memory again
         except BaseException as error:
             add_note(error, f"in worker {number} of Hogwild, step {loop.views.step}")
             raise
 
     def join(self) -> None:
-        super().join()
-        for replica in self._replicas:
-            replica.merge()
-        self._one_thread_each.__exit__()
+        try:
+            super().join()
+        finally:
+            for replica in self._replicas:
+                replica.merge()
+            self._one_thread_each.__exit__()

@@ -117,7 +117,9 @@ class Hogwild:
         then move between the cores of one group only. They are merged into ``parameters`` now and
         then, and when a run ends: what one group changed counts in full, what all did by one over
         their number, so raise the learning rate as much. ``views.weights`` and staleness are the
-        group's own; `updater` has the first group's moments. 1: all change ``parameters``.
+        group's own, and so are models: each worker has a replica of `model`. `updater` has the
+        first group's moments; those of the others are copies of it from when this was made. 1: all
+        change ``parameters``.
     merge_every : int, optional
         Updates of a worker between two merges. None: as often as takes a tenth of its time.
 

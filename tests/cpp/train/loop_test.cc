@@ -82,8 +82,11 @@ TEST(Loop, a_run_of_so_many_steps_is_gone_on_with) {
     EXPECT_EQ(loop.run(step, into(seen), {.epochs = 9, .steps = steps}).steps, steps);
   }
   EXPECT_EQ(loop.run(step, into(seen)).steps, 26u - 13u) << "the rest of the pass";
-  EXPECT_EQ(loop.run(step, into(seen)).steps, 26u);
+  EXPECT_EQ(loop.run(step, into(seen), {.steps = 26}).steps, 26u) << "to a pass's very end";
   EXPECT_EQ(seen.steps, whole.steps);
+  EXPECT_EQ(loop.run(step, into(seen)).steps, 26u) << "a pass of its own";
+  seen.steps.resize(52);
+  seen.said.resize(52);
   EXPECT_EQ(seen.said, whole.steps);
 }
 
@@ -131,6 +134,8 @@ TEST(Loop, a_feed_of_super_batches_and_batches_that_are_kept) {
 }
 
 TEST(Loop, what_cannot_be_is_refused) {
+  Loop nothing(Dataset::range(0, 0), {.batch_size = 4});
+  EXPECT_THROW(nothing.run([](const Example&) { return 0; }), Error);
   EXPECT_THROW(Loop(samples(), {.batch_size = 0}), Error);
   EXPECT_THROW(Loop(samples(), {.steps = 0}), Error);
   EXPECT_THROW(Loop(samples(), {.batch_size = INT64_MAX, .steps = 4}), Error);

@@ -198,7 +198,7 @@ TEST(PublishProcesses, a_second_learner_is_told_who_the_first_one_is) {
   kill(first, SIGSTOP);
   EXPECT_TRUE(has(message_of(Code::kInvalidArgument, [&] { Publisher(name, two_blocks()); }),
                   "process " + std::to_string(first)));
-  EXPECT_TRUE(has(message_of(Code::kTimeout, [&] { Model(name, {.timeout_ns = 200'000'000}); }),
+  EXPECT_TRUE(has(message_of(Code::kTimeout, [&] { Model(name, {.timeout_ns = 1'000'000'000}); }),
                   "process " + std::to_string(first)));
   kill_child(first);
   EXPECT_NO_THROW(Publisher(name, two_blocks()));

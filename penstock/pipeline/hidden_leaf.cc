@@ -1,5 +1,7 @@
-#include "penstock/pipeline/hidden_leaves.h"
+#include "penstock/pipeline/hidden_leaf.h"
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
@@ -10,38 +12,25 @@
 namespace penstock {
 namespace {
 
-constexpr char kHidden = '\x01';  // the first letter of their names
+constexpr const char* kName = "\x01";  // nobody else's
 
-bool is_hidden(const Leaf& leaf) { return !leaf.name.empty() && leaf.name[0] == kHidden; }
-
-SpecRef joined(const ElementSpec& element, const ElementSpec& made) {
+SpecRef joined(const ElementSpec& element) {
   std::vector<Leaf> leaves(element.leaves().begin(), element.leaves().end());
-  for (Leaf leaf : made.leaves()) {
-    leaf.name.insert(0, 1, kHidden);
-    leaves.push_back(std::move(leaf));
-  }
+  leaves.push_back({kName, LeafKind::kDense, DType::kUint8, {std::tuple_size_v<Summary>}});
   return std::make_shared<ElementSpec>(std::move(leaves), element.nest());
-}
-
-SpecRef part_of(const ElementSpec& whole, bool hidden) {
-  std::vector<Leaf> leaves;
-  for (const Leaf& leaf : whole.leaves()) {
-    if (is_hidden(leaf) != hidden) continue;
-    leaves.push_back(leaf);
-    if (hidden) leaves.back().name.erase(0, 1);
-  }
-  return std::make_shared<ElementSpec>(std::move(leaves), hidden ? "" : whole.nest());
 }
 
 class WithHidden : public Indexed {
  public:
-  WithHidden(IndexedRef input, OpRef op, uint32_t operation, std::string title)
+  WithHidden(IndexedRef input, OpRef op, Summarize summarize, uint32_t operation, std::string title)
       : input_(std::move(input)),
         op_(std::move(op)),
+        summarize_(std::move(summarize)),
         operation_(operation),
         title_(std::move(title)) {
     if (const SpecRef in = input_->spec()) {
-      if (const SpecRef made = op_->result(*in)) spec_ = joined(*in, *made);
+      (void)op_->result(*in);
+      spec_ = joined(*in);
     }
   }
 
@@ -77,7 +66,7 @@ class WithHidden : public Indexed {
         result_ = stage_.op_->result(*in_.spec());
         run_ = stage_.op_->bind(in_.spec(), context_);
         bound_ = in_.spec();
-        joined_ = nullptr;
+        joined_ = stage_.spec_ != nullptr ? stage_.spec_ : joined(*bound_);
       }
       made_.reset(result_, end);
       run_->run(Keys(context_, at.epoch, positions, stage_.operation_), in_, made_, row);
@@ -86,22 +75,25 @@ class WithHidden : public Indexed {
         failure.position = positions[lost - row];
         out.fail(lost, std::move(failure));
       }
-      if (made_.spec() == nullptr) return;
-      if (joined_ == nullptr || (told_ != made_.spec() && *told_ != *made_.spec())) {
-        told_ = made_.spec();
-        joined_ = joined(*bound_, *told_);
-      }
       if (!out.settle(joined_)) {
         throw Error(Code::kInternal, stage_.title_, "elements of two specs in one chunk");
       }
-      const size_t leaves = in_.spec()->leaves().size();
+      const size_t leaves = bound_->leaves().size();
       for (uint32_t at_row = row; at_row < end; ++at_row) {
         if ((out.alive() >> at_row & 1) == 0) continue;
+        try {
+          const Summary summary = stage_.summarize_(made_, at_row);
+          std::byte* const place = context_.scratch.take(summary.size());
+          std::ranges::copy(summary, place);
+          out.view(leaves, at_row, place);
+        } catch (...) {
+          Failure failure{stage_.title_, positions[at_row - row], std::current_exception()};
+          failure.fatal = true;
+          out.fail(at_row, std::move(failure));
+          continue;
+        }
         for (size_t leaf = 0; leaf < leaves; ++leaf) {
           out.view(leaf, at_row, in_.at(leaf, at_row), in_.shape(leaf, at_row));
-        }
-        for (size_t leaf = 0; leaf < told_->leaves().size(); ++leaf) {
-          out.view(leaves + leaf, at_row, made_.at(leaf, at_row), made_.shape(leaf, at_row));
         }
       }
       out.keep_all(in_);
@@ -113,12 +105,13 @@ class WithHidden : public Indexed {
     Context& context_;
     std::unique_ptr<IndexedReader> input_;
     Chunk in_, made_;
-    SpecRef bound_, result_, told_, joined_;
+    SpecRef bound_, result_, joined_;
     std::unique_ptr<OpRun> run_;
   };
 
   IndexedRef input_;
   OpRef op_;
+  Summarize summarize_;
   uint32_t operation_;
   std::string title_;
   SpecRef spec_;
@@ -126,38 +119,42 @@ class WithHidden : public Indexed {
 
 }  // namespace
 
-IndexedRef with_hidden_leaves(IndexedRef input, OpRef op, uint32_t operation, std::string title) {
-  return std::make_shared<WithHidden>(std::move(input), std::move(op), operation, std::move(title));
+IndexedRef with_hidden_leaf(IndexedRef input, OpRef op, Summarize summarize, uint32_t operation,
+                            std::string title) {
+  return std::make_shared<WithHidden>(std::move(input), std::move(op), std::move(summarize),
+                                      operation, std::move(title));
 }
 
-SpecRef visible_spec(const SpecRef& spec) {
-  if (spec == nullptr || spec->leaves().empty() || !is_hidden(spec->leaves().back())) return spec;
-  return part_of(*spec, false);
+SpecRef without_hidden_leaf(const SpecRef& spec) {
+  if (spec == nullptr) return nullptr;
+  const auto leaves = spec->leaves().first(spec->leaves().size() - 1);
+  return std::make_shared<ElementSpec>(std::vector<Leaf>(leaves.begin(), leaves.end()),
+                                       spec->nest());
 }
 
-void HiddenLeaves::split(Chunk& whole, Chunk& elements, Chunk& made) {
+void HiddenLeaf::split(Chunk& whole, Chunk& elements) {
   const SpecRef& spec = whole.spec();
   if (spec != nullptr && (whole_ == nullptr || (whole_ != spec && *whole_ != *spec))) {
     whole_ = spec;
-    elements_ = part_of(*whole_, false);
-    made_ = part_of(*whole_, true);
+    elements_ = without_hidden_leaf(spec);
   }
   const uint32_t rows = whole.rows();
   elements.reset(spec == nullptr ? nullptr : elements_, rows);
-  made.reset(spec == nullptr ? nullptr : made_, rows);
   for (auto& [row, failure] : whole.failures()) elements.fail(row, std::move(failure));
   elements.keep_all(whole);
   if (spec == nullptr) return;
-  const size_t leaves = elements_->leaves().size();
   for (uint32_t row = 0; row < rows; ++row) {
     if ((whole.alive() >> row & 1) == 0) continue;
-    for (size_t leaf = 0; leaf < leaves; ++leaf) {
+    for (size_t leaf = 0; leaf < elements_->leaves().size(); ++leaf) {
       elements.view(leaf, row, whole.at(leaf, row), whole.shape(leaf, row));
     }
-    for (size_t leaf = 0; leaf < made_->leaves().size(); ++leaf) {
-      made.view(leaf, row, whole.at(leaves + leaf, row), whole.shape(leaves + leaf, row));
-    }
   }
+}
+
+Summary HiddenLeaf::summary(const Chunk& whole, uint32_t row) {
+  Summary summary;
+  std::memcpy(summary.data(), whole.at(whole.spec()->leaves().size() - 1, row), summary.size());
+  return summary;
 }
 
 }  // namespace penstock
