@@ -85,8 +85,12 @@ void merge(std::span<float> common, float* own, float* base, float share) {
     read(own + at, mine, count);
     float* const before = base + at;
     for (size_t i = 0; i < count; ++i) {
-      const float sum = theirs[i] + share * (mine[i] - before[i]);
-      theirs[i] = before[i] = theirs[i] == before[i] ? mine[i] : sum;
+      // Not beyond both: where all are drawn to one place, what one has gone is not gone again.
+      const float least = std::min(theirs[i], mine[i]), most = std::max(theirs[i], mine[i]);
+      float both = theirs[i] + share * (mine[i] - before[i]);
+      both = both < least ? least : both;
+      both = both > most ? most : both;
+      theirs[i] = before[i] = theirs[i] == before[i] ? mine[i] : both;
     }
     write(theirs, &common[at], count);
     read(own + at, now, count);

@@ -42,9 +42,9 @@ void read(const float* from, std::span<float> to);
 void update(const kernels::Pass& pass, float* weights, const float* gradients, float* state0,
             float* state1, size_t n, bool shares_state);
 
-// For the floats of `common`: where it is not `base` any more, common += share * (own - base), else
-// common = own; then own = base = common. Others write to `own` meanwhile, and what they write
-// stays; others read `common`; `base` is the caller's own.
+// For the floats of `common`: where it is not `base` any more, common += share * (own - base), but
+// not beyond common and own, else common = own; then own = base = common. Others write to `own`
+// meanwhile, and what they write stays; others read `common`; `base` is the caller's own.
 void merge(std::span<float> common, float* own, float* base, float share);
 
 }  // namespace penstock::train::relaxed

@@ -16,12 +16,13 @@ namespace penstock::train {
 // "DimmWitted", 2014). Now and then it is merged, float by float; `base` is what it was when it was
 // merged last:
 //
-//   common = common == base ? own : common + (own - base) / groups;  own = base = common
+//   common = common == base ? own : common + (own - base) / groups, not beyond common and own
+//   own = base = common
 //
 // So what only one group changes, as most rows of a sparse model between two merges, is as if it
-// had been changed in the common weights; what all change becomes about the mean of what they came
-// to. (The sum would go too far: each group has gone all the way to where its data draw a weight.)
-// Those updates count by one over the number of groups: raise the learning rate as much.
+// had been changed in the common weights; what several change lies between what they came to. (The
+// sum would go too far: each group has gone all the way to where its data draw a weight.) Those
+// updates count by about one over the number of groups: raise the learning rate as much.
 //
 // Threads: any; see each member. Lives in one process.
 class Replica {

@@ -339,10 +339,9 @@ def test_groups_with_weights_of_their_own_come_to_one_solution(merge_every):
     hogwild = train.Hogwild(
         step, parameters, train.SGD(0.02), batches(), workers=4, replicas=2, merge_every=merge_every
     )
-    first = hogwild.run(epochs=20)
-    report = hogwild.run(epochs=20)
-    assert first.updates == report.updates == 640
-    assert parameters.version == hogwild.updater.step == 1280
+    for run in range(1, 9):  # however seldom they merge within one
+        assert hogwild.run(epochs=10).updates == 320
+        assert parameters.version == hogwild.updater.step == 320 * run
     np.testing.assert_allclose(parameters["w"], np.arange(INPUTS), atol=0.05)
 
 
@@ -382,7 +381,8 @@ def test_a_model_of_a_group_is_a_view_of_its_weights():
     hogwild = train.Hogwild(
         learn, parameters, train.SGD(0.02), batches(), workers=2, replicas=2, model=module
     )
-    hogwild.run(epochs=30)
+    for _ in range(8):
+        hogwild.run(epochs=10)
     assert not torch.equal(before, module.weight)  # the module sees what was merged
     np.testing.assert_allclose(module.weight.detach()[0], np.arange(INPUTS), atol=0.1)
 

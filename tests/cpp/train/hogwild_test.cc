@@ -14,6 +14,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/train/relaxed.h"
+#include "tests/cpp/train/hogwild_steps.h"
 #include "tests/cpp/train/optimizers.h"
 
 namespace penstock::train {
@@ -167,17 +168,7 @@ TEST(Hogwild, workers_that_touch_rows_of_their_own_lose_nothing) {
 TEST(Hogwild, dense_updates_read_and_write_the_same_floats_without_a_race) {
   Updater updater(Parameters(Layout{{"w", {1000}}}), Optimizer::momentum(0.1, 0.5, {}));
   Hogwild hogwild(updater, 3);
-  // Gradients that draw every weight to 2: whatever is lost, that is where they end.
-  const auto report = hogwild.run(
-      [](HogwildWorker& worker) -> Hogwild::Step {
-        return [&worker, weights = worker.parameters().gradients(),
-                gradients = worker.parameters().gradients()] {
-          worker.read(weights);
-          for (size_t i = 0; i < 1000; ++i) gradients.values()[i] = weights.values()[i] - 2;
-          return worker.apply(gradients);
-        };
-      },
-      {.steps = 600});
+  const auto report = hogwild.run(testing::drawn_to_two, {.steps = 600});
   EXPECT_EQ(report.steps, 600u);
   for (float x : updater.parameters().at("w").as_span<float>()) EXPECT_NEAR(x, 2, 0.01);
 }
