@@ -1,5 +1,6 @@
 #include "penstock/memory/batch_layout.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -56,11 +57,13 @@ Shape RowLayout::column_shape(size_t field, uint64_t rows_used) const {
   return shape;
 }
 
-void RowLayout::close_gaps(std::byte* base, std::span<const uint32_t> lost) const {
+void RowLayout::close_gaps(std::byte* base, std::span<const uint32_t> lost,
+                           uint64_t end_of_rows) const {
+  end_of_rows = std::min(end_of_rows, rows_);
   for (size_t f = 0; f < fields_.size(); ++f) {
     for (size_t i = 0; i < lost.size(); ++i) {
       uint64_t from = lost[i] + uint64_t{1};
-      uint64_t end = i + 1 < lost.size() ? lost[i + 1] : rows_;
+      uint64_t end = i + 1 < lost.size() ? lost[i + 1] : end_of_rows;
       std::memmove(row(base, f, from - 1 - i), row(base, f, from),
                    (end - from) * fields_[f].row_bytes);
     }

@@ -44,8 +44,9 @@ class RowLayout {
   }
   std::byte* column(std::byte* base, size_t field) const { return base + fields_[field].offset; }
 
-  // Moves the rows that are kept together, where some were lost; `lost` ascends.
-  void close_gaps(std::byte* base, std::span<const uint32_t> lost) const;
+  // Moves the rows that are kept together, where some were lost; `lost` ascends. Of those before
+  // `end`; others stay where they are.
+  void close_gaps(std::byte* base, std::span<const uint32_t> lost, uint64_t end = UINT64_MAX) const;
 
   // (rows, *sample shape); `rows_used` <= rows() for a batch that is not full.
   Shape column_shape(size_t field, uint64_t rows_used) const;

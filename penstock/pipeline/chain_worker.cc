@@ -10,6 +10,15 @@
 namespace penstock {
 namespace {
 
+// A granule, and not all of its batch.
+bool is_part(const Ticket& ticket) { return ticket.end - ticket.begin != ticket.rows; }
+
+// Of a batch of so many bytes.
+uint64_t share_of(const Ticket& ticket, uint64_t bytes) {
+  const uint64_t rows = std::max(ticket.rows, 1u);
+  return bytes * ticket.end / rows - bytes * ticket.begin / rows;
+}
+
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
 Collector::Lengths lengths_of(const Plan& plan, bool section) {
@@ -116,7 +125,13 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
     parcel_ = Parcel::read(parcel);
     context_.parcel = &parcel_;
   }
-  bound_ ? run_bound(ticket, slot) : run_collected(ticket, slot);
+  if (bound_) {
+    run_bound(ticket, slot);
+  } else if (is_part(ticket)) {
+    run_part(ticket, slot);
+  } else {
+    run_collected(ticket, slot);
+  }
 }
 
 At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const {
@@ -205,12 +220,13 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
     if (!ours) throw taken_away();
     std::vector<uint32_t> lost;
     for (const Outcome::Loss& loss : losses_) lost.push_back(loss.row);
-    layout_.fixed().close_gaps(base, lost);
+    layout_.fixed().close_gaps(base, lost, ticket.end);
   }
-  finish(ticket, slot, layout_.bytes());
+  finish(ticket, slot, share_of(ticket, layout_.bytes()));
 }
 
-void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
+// Its rows, collected. False: something ends the ticket.
+bool ChainWorker::gather(const Ticket& ticket) {
   collected_.begin(spec_);
   for (uint32_t row = ticket.begin; row < ticket.end;) {
     const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
@@ -223,14 +239,17 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
       StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
       reader_->fetch(at, positions_, chunk, 0);
     }
-    if (!note_failures(ticket, chunk, row - ticket.begin, positions_.data())) break;
+    if (!note_failures(ticket, chunk, row - ticket.begin, positions_.data())) return false;
     row += count;
   }
+  return true;
+}
+
+void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
+  if (!gather(ticket)) return finish(ticket, slot, 0);
   try {
     StageClock::Piece piece(clock_, settling_, plan_->last_stage());
-    if (failed_ || result_.failure || !collected_.settle()) {
-      return finish(ticket, slot, 0);  // nothing is left of it
-    }
+    if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
   } catch (const Error& error) {
     if (error.code() != Code::kInvalidArgument) throw;
     failed_ = {"batch", ticket.step, std::current_exception()};
@@ -249,6 +268,33 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
   }
   count_copy(slot.counters(), CopyReason::kRow, layout.bytes());
   finish(ticket, slot, layout.bytes());
+}
+
+// A granule that is collected. Its rows have a place if all are of one size, and the batch's layout
+// is what every granule finds by itself.
+void ChainWorker::run_part(const Ticket& ticket, Slot& slot) {
+  if (!gather(ticket)) return finish(ticket, slot, 0);
+  auto apart = [&] { slot.finish_inline(ResultKind::kApart, 0, {}); };
+  try {
+    StageClock::Piece piece(clock_, settling_, plan_->last_stage());
+    if (!collected_.settle()) return finish(ticket, slot, 0);
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidArgument) throw;
+    return apart();
+  }
+  if (!collected_.spec()->fixed()) return apart();
+  const BlockLayout layout = collected_.layout(ticket.rows);
+  std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
+  if (base == nullptr) return apart();
+  const uint64_t bytes = share_of(ticket, layout.bytes());
+  {
+    StageClock::Piece piece(clock_, writing_, plan_->last_stage());
+    Slot::Write ours(slot);
+    if (!ours) throw taken_away();
+    collected_.write(layout, base, ticket.begin);
+  }
+  count_copy(slot.counters(), CopyReason::kRow, bytes);
+  finish(ticket, slot, bytes);
 }
 
 void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {

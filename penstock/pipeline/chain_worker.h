@@ -22,9 +22,11 @@ namespace penstock {
 // right where the batch wants them. All others are collected, measured, and copied into the batch
 // once; so is whatever user code makes, since no user code may run while a batch is written to.
 //
-// A batch is one ticket. Rows that are lost are closed up: the batch is as many rows as are left.
-// What is raised ends the ticket, save where its elements are handed out one by one: there it is
-// that element's.
+// A batch is one ticket, or several: then each is some of its rows (a granule). Rows that are lost
+// are closed up: the batch, or the granule, is as many rows as are left. What is raised ends the
+// ticket, save where its elements are handed out one by one: there it is that element's. A granule
+// whose rows do not go with the others', or have no place before all others are known, is given up
+// (ResultKind::kApart): then one worker makes the batch, or finds what is wrong with it.
 class ChainWorker : public Fulfiller, private Context::Watch {
  public:
   // How results leave: as objects of this process (Outcome), or encoded for another one.
@@ -60,6 +62,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   At locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const;
   void run_bound(const Ticket& ticket, Slot& slot);
   void run_collected(const Ticket& ticket, Slot& slot);
+  void run_part(const Ticket& ticket, Slot& slot);
+  bool gather(const Ticket& ticket);
   bool note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first, const uint64_t* positions);
   void finish(const Ticket& ticket, Slot& slot, uint64_t bytes);
 

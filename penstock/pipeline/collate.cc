@@ -200,14 +200,14 @@ BlockLayout Collector::layout(uint64_t rows) const {
   return BlockLayout(*spec_, rows, values);
 }
 
-void Collector::write(const BlockLayout& layout, std::byte* block) const {
+void Collector::write(const BlockLayout& layout, std::byte* block, uint64_t first) const {
   for (size_t i = 0; i < spec_->leaves().size(); ++i) {
     if (!spec_->leaves()[i].fixed()) {
       write_variable(i, layout, block);
     } else if (lengths_ == Lengths::kPadded) {
       write_padded(i, layout.fixed().column(block, layout.fixed_place(i)));
     } else {
-      write_fixed(i, layout.fixed().column(block, layout.fixed_place(i)));
+      write_fixed(i, layout.fixed().row(block, layout.fixed_place(i), first));
     }
   }
 }

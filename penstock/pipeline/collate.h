@@ -38,7 +38,9 @@ class Collector {
   uint64_t rows() const { return rows_; }        // alive
   // Of a block with room for `rows`, at least rows(); those beyond are empty.
   BlockLayout layout(uint64_t rows) const;
-  void write(const BlockLayout& layout, std::byte* block) const;
+  // `first`: its first row among the block's, of a part of a batch. REQUIRED: 0, or spec() is
+  // fixed.
+  void write(const BlockLayout& layout, std::byte* block, uint64_t first = 0) const;
 
  private:
   void merge_specs();

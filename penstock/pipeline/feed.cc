@@ -6,6 +6,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/granules.h"
 
 namespace penstock {
 
@@ -28,7 +29,7 @@ Feed::~Feed() = default;
 
 void Feed::drain() {
   for (uint64_t seq = board_.oldest(), end = board_.posted(); seq < end; ++seq) {
-    for (uint32_t g = 0; g < board_.granules(); ++g) {
+    for (uint32_t g = 0, last = board_.granules_at(seq); g < last; ++g) {
       Unit& unit = board_.unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
       if (Board::state_of(word) != UnitState::kDone || Board::seq_of(word) != seq) continue;
@@ -167,7 +168,7 @@ void Feed::wait(int64_t timeout_ns) {
 }
 
 std::optional<uint32_t> Feed::failed_granule() {
-  for (uint32_t g = 0; g < current().granules; ++g) {
+  for (uint32_t g = 0, last = board_.granules_at(current_); g < last; ++g) {
     switch (board_.unit_at(current_, g).kind) {
       case ResultKind::kError:
       case ResultKind::kTimeout:
@@ -302,6 +303,29 @@ uint64_t Feed::window() const {
   return most;
 }
 
+uint32_t Feed::granules_of(uint32_t rows) const {
+  if (options_.granule_rows != 0) {
+    const uint32_t share = options_.granule_rows;
+    return std::clamp((rows + share - 1) / share, 1u, board_.granules());
+  }
+  if (board_.granules() == 1 || !tickets_.divisible()) return 1;
+  BatchDivision of{rows, board_.active(), window(), board_.head() == board_.posted()};
+  if (!of.first && of.window >= of.workers) return 1;  // what nearly all batches come to
+  of.row_ns = row_ns();
+  of.most = board_.granules();
+  return granules_for(of);
+}
+
+uint64_t Feed::row_ns() const {
+  uint64_t busy_ns = 0, rows = 0;
+  for (uint32_t w = 0; w < board_.workers(); ++w) {
+    const WorkerCounters& counters = board_.place(w).counters;
+    busy_ns += counters.busy_ns.get();
+    rows += counters.samples.get();
+  }
+  return rows == 0 ? 0 : std::max<uint64_t>(busy_ns / rows, 1);
+}
+
 void Feed::fill() {
   starved_ = false;
   if (held_ || failed_ || board_.closed()) return;
@@ -344,8 +368,7 @@ void Feed::fill() {
       case Tickets::Described::kPosted:
         break;
     }
-    uint32_t share = std::max(options_.granule_rows, 1u);
-    post.granules = std::clamp((post.rows + share - 1) / share, 1u, board_.granules());
+    post.granules.store(granules_of(post.rows), std::memory_order_relaxed);
     if (slot_bytes_ != 0) {
       if (void* room = arena_.allocate(slot_bytes_)) {
         post.slot_offset = arena_.region()->offset_of(room);
@@ -360,7 +383,7 @@ void Feed::fill() {
 void Feed::retire(uint64_t seq) {
   Post& post = board_.post_at(seq);
   board_.close_layout(seq);
-  for (uint32_t g = 0; g < board_.granules(); ++g) {
+  for (uint32_t g = 0, last = board_.granules_at(seq); g < last; ++g) {
     Unit& unit = board_.unit_at(seq, g);
     if (unit.kind != ResultKind::kNone) discard_(unit);
     unit.kind = ResultKind::kNone;

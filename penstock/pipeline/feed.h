@@ -44,6 +44,8 @@ class Tickets {
   virtual bool ready() { return true; }
   // Streams whose end ends the epoch; 0: steps() knows.
   virtual uint32_t streams() const { return 0; }
+  // Whether several workers may make one of its batches, as far as is known.
+  virtual bool divisible() const { return false; }
   // Bytes of the arena that a ticket has beside its batch, at most, as far as is known.
   virtual uint64_t input_bytes() const { return 0; }
 };
@@ -64,8 +66,7 @@ class Feed {
     uint64_t max_bytes = UINT64_MAX;
     bool ordered = true;
     bool pause_at_epochs = false;  // nothing of the next epoch is made before begin_epoch()
-    uint32_t granules = 1;         // of a full batch
-    uint32_t granule_rows = 1;     // rows of a granule
+    uint32_t granule_rows = 1;     // of a granule; 0: as need be (BatchDivision)
     // Workers (Board::set_active) and queue follow the consumer's pace, from those above on.
     // REQUIRED: the ring has room for the longest queue.
     std::optional<Tuner::Limits> tuning = std::nullopt;
@@ -128,6 +129,8 @@ class Feed {
   bool ended(const Position& at);  // no ticket of its epoch is left at or after `at`
   void fill();
   uint64_t window() const;
+  uint32_t granules_of(uint32_t rows) const;
+  uint64_t row_ns() const;
   std::optional<uint64_t> candidate();
   void moved_past(const Position& at);
   void clear_current();

@@ -6,6 +6,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/pipeline/granules.h"
 
 namespace penstock {
 namespace {
@@ -52,10 +53,11 @@ LoaderEngine::LoaderEngine(Shape shape, const LoaderOptions& options)
       tickets_(std::move(shape.tickets)),
       board_([&] {
         Board::Shape of;
-        of.granules = static_cast<uint32_t>((shape.rows + shape.granule_rows - 1) /
-                                            std::max(shape.granule_rows, 1u));
+        const uint64_t share = shape.granule_rows;
+        of.granules = share == 0 ? most_granules(workers_of(options), shape.rows)
+                                 : static_cast<uint32_t>((shape.rows + share - 1) / share);
         of.workers = places_of(options, workers_of(options));
-        of.rows = shape.granule_rows;
+        of.rows = static_cast<uint32_t>(share == 0 ? shape.rows : share);
         uint32_t queue = workers_of(options) == 0 ? 1 : *options.max_queue_size;
         if (shape.tuning.queue) queue = std::max(queue, shape.tuning.most_queue);
         of.posts = 2 * (queue + workers_of(options)) + 2;

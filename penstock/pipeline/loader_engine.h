@@ -48,7 +48,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   struct Shape {
     std::unique_ptr<Tickets> tickets;
     uint64_t rows = 1;          // of a batch, at most
-    uint32_t granule_rows = 1;  // that one worker makes at a time
+    uint32_t granule_rows = 1;  // that one worker makes at a time; 0: as need be
     bool pause_at_epochs = false;
     std::vector<uint32_t> lanes = {};  // of the board beside the first: their rings' sizes
     Tuner::Limits tuning = {};

@@ -43,11 +43,10 @@ PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOpt
     : PipelineEngine(plan, checked(options_for(*plan, options)),
                      tuning_of(options_for(*plan, options), true), Checked()) {}
 
-// A batch is one granule: its worker asks for its room and fills it.
 PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options,
                                const Tuner::Limits& tuning, Checked)
     : LoaderEngine(
-          {std::make_unique<PlanTickets>(plan), plan->most_rows(), plan->most_rows(), false,
+          {std::make_unique<PlanTickets>(plan), plan->most_rows(), 0, false,
            Sections::lanes_for(*plan, workers_of(options)), tuning, shares_of(*plan, options).feed},
           options),
       plan_(std::move(plan)),
@@ -117,11 +116,13 @@ Example PipelineEngine::example_of(const PlanOutput::Item& item) const {
 
 std::optional<Example> PipelineEngine::take() {
   const uint64_t seq = feed_->current_seq();
+  if (output_.apart(*board_)) return std::nullopt;
   if (auto g = feed_->failed_granule()) raise(board_->unit_at(seq, *g), *g);
-  Unit& unit = board_->unit_at(seq, 0);
-  const uint64_t bytes = unit.bytes;
-  std::vector<Outcome::Loss> losses;
-  if (auto outcome = outcome_of(unit)) losses = std::move(outcome->losses);
+  const uint32_t worker = board_->unit_at(seq, 0).worker;
+  auto [bytes, losses] = output_.gather(*board_, [this](Unit& unit) {
+    auto outcome = outcome_of(unit);
+    return outcome ? std::move(outcome->losses) : std::vector<Outcome::Loss>();
+  });
   Post& post = feed_->current();
   if (cursor_ != nullptr) {
     for (Failure& lost : tickets().take_forgiven({post.epoch, post.base, post.step})) {
@@ -137,7 +138,7 @@ std::optional<Example> PipelineEngine::take() {
   std::vector<Outcome::Loss> counted = losses;
   output_.keep_uncounted(counted);
   note(counted, post.epoch);
-  auto item = output_.take(bytes, unit.worker, std::move(losses));
+  auto item = output_.take(bytes, worker, std::move(losses));
   if (item) return example_of(*item);
   return take_held();
 }

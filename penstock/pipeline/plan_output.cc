@@ -1,6 +1,7 @@
 #include "penstock/pipeline/plan_output.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -9,6 +10,57 @@
 #include "penstock/pipeline/plan_state.h"
 
 namespace penstock {
+
+namespace {
+
+uint32_t rows_of_granule(const Post& post) {
+  const uint32_t granules = post.granules.load(std::memory_order_relaxed);
+  return (post.rows + granules - 1) / granules;
+}
+
+// Each granule's rows stand at its beginning: where the gaps behind them are. `losses` ascend.
+std::vector<uint32_t> gaps_of(const Post& post, const std::vector<Outcome::Loss>& losses) {
+  std::vector<uint32_t> gaps;
+  const uint32_t share = rows_of_granule(post);
+  for (auto loss = losses.begin(); loss != losses.end();) {
+    const uint32_t end = std::min((loss->row / share + 1) * share, post.rows);
+    auto next = loss;
+    while (next != losses.end() && next->row < end) ++next;
+    for (auto left = next - loss; left > 0; --left) {
+      gaps.push_back(end - static_cast<uint32_t>(left));
+    }
+    loss = next;
+  }
+  return gaps;
+}
+
+}  // namespace
+
+bool PlanOutput::apart(Board& board) {
+  const uint64_t seq = feed_.current_seq();
+  const uint32_t granules = board.granules_at(seq);
+  uint32_t g = 0;
+  while (g < granules && board.unit_at(seq, g).kind != ResultKind::kApart) ++g;
+  if (g == granules) return false;
+  tickets_.keep_whole();
+  feed_.seek(feed_.position(), feed_.ahead());
+  return true;
+}
+
+PlanOutput::Said PlanOutput::gather(
+    Board& board, const std::function<std::vector<Outcome::Loss>(Unit&)>& losses_in) {
+  const uint64_t seq = feed_.current_seq();
+  Said said;
+  for (uint32_t g = 0, granules = board.granules_at(seq); g < granules; ++g) {
+    Unit& unit = board.unit_at(seq, g);
+    said.bytes += unit.bytes;
+    std::vector<Outcome::Loss> losses = losses_in(unit);
+    said.losses.insert(said.losses.end(), std::make_move_iterator(losses.begin()),
+                       std::make_move_iterator(losses.end()));
+  }
+  std::ranges::stable_partition(said.losses, [](const Outcome::Loss& loss) { return loss.gap; });
+  return said;
+}
 
 std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
                                                  std::vector<Outcome::Loss> losses) {
@@ -20,7 +72,8 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
       feed_.skip();
       return std::nullopt;
     }
-    Block block = take_block(post);
+    Block block = take_block(post, losses);
+    tickets_.saw(spec_->fixed());
     feed_.deliver(bytes, rows);
     return Item{block.rows(0, rows), std::nullopt};
   }
@@ -48,13 +101,18 @@ void PlanOutput::keep_uncounted(std::vector<Outcome::Loss>& losses) const {
   });
 }
 
-Block PlanOutput::take_block(Post& post) {
+Block PlanOutput::take_block(Post& post, const std::vector<Outcome::Loss>& losses) {
   std::span<const std::byte> layout(post.layout, post.layout_length);
   if (spec_ == nullptr || !std::ranges::equal(spec_->bytes(), layout)) {
     spec_ = std::make_shared<ElementSpec>(layout);
   }
   const uint64_t rows = post.rows, bytes = post.needed_bytes;
+  std::vector<uint32_t> gaps;
+  if (!losses.empty() && post.granules.load(std::memory_order_relaxed) > 1) {
+    gaps = gaps_of(post, losses);
+  }
   Lease lease = feed_.take_rows();
+  if (!gaps.empty()) BlockLayout(*spec_, rows).fixed().close_gaps(lease.data(), gaps);
   return Block(spec_, rows, lease.data(), bytes, lease.owner());
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -29,8 +30,16 @@ class PlanOutput {
   PlanOutput(std::shared_ptr<const Plan> plan, uint64_t seed, Feed& feed, PlanTickets& tickets)
       : plan_(std::move(plan)), seed_(seed), feed_(feed), tickets_(tickets) {}
 
-  // Takes the ticket that the feed found, none of whose units failed. `losses`: rows that are not
-  // there, ascending. Nothing: all of it was lost, or it is take_failure()'s turn.
+  // Whether the ticket that the feed found has granules that do not go together. Then it is not to
+  // be taken: the feed makes it again, as one granule.
+  bool apart(Board& board);
+  // What its units say, together. None of them failed.
+  struct Said {
+    uint64_t bytes = 0;
+    std::vector<Outcome::Loss> losses;  // those without a row first, ascending
+  };
+  Said gather(Board& board, const std::function<std::vector<Outcome::Loss>(Unit&)>& losses_in);
+  // Takes it. Nothing: all of it was lost, or it is take_failure()'s turn.
   std::optional<Item> take(uint64_t bytes, uint32_t worker, std::vector<Outcome::Loss> losses);
   // Of the ticket that the feed found: leaves those losses that are to be counted now. Of elements
   // that are handed out one by one a ticket is made again where one of them was raised: what was
@@ -58,7 +67,7 @@ class PlanOutput {
   void arrived(const Place& place);
 
  private:
-  Block take_block(Post& post);
+  Block take_block(Post& post, const std::vector<Outcome::Loss>& losses = {});
   LoaderState indexed_state() const;
   LoaderState stream_state() const;
   Place place_in_stream(const LoaderState& state) const;

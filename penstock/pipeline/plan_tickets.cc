@@ -8,6 +8,21 @@
 
 namespace penstock {
 
+PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
+  if (!plan_->batched() || plan_->root()->ragged() || plan_->root()->padding() != nullptr) return;
+  const SpecRef spec = plan_->chain().spec();
+  if (spec == nullptr) {
+    rows_ = Rows::kUntold;
+  } else if (spec->fixed()) {
+    rows_ = Rows::kPlaced;
+  }
+}
+
+void PlanTickets::saw(bool fixed) {
+  if (!fixed) rows_ = Rows::kTogether;
+  if (rows_ == Rows::kUntold) rows_ = Rows::kPlaced;
+}
+
 void PlanTickets::set_cursor(Cursor* cursor, Allocator& arena, size_t remembered) {
   cursor_ = cursor;
   arena_ = &arena;

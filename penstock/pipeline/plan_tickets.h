@@ -18,7 +18,7 @@ namespace penstock {
 // the feed takes back is simply made again. The consumer's thread, save close().
 class PlanTickets : public Tickets {
  public:
-  explicit PlanTickets(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+  explicit PlanTickets(std::shared_ptr<const Plan> plan);
 
   // Of a plan with a stream, before anything else. `cursor` outlives this.
   void set_cursor(Cursor* cursor, Allocator& arena, size_t remembered);
@@ -27,6 +27,12 @@ class PlanTickets : public Tickets {
   Described describe(const Position& at, Post& post) override;
   bool ready() override { return cursor_ == nullptr || cursor_->ready(); }
   uint64_t input_bytes() const override { return input_bytes_; }
+  bool divisible() const override { return rows_ == Rows::kPlaced; }
+
+  // A batch came whose rows are, or are not, all of one size.
+  void saw(bool fixed);
+  // There was a batch whose rows did not come together: from now on one worker makes each.
+  void keep_whole() { rows_ = Rows::kTogether; }
 
   // Of a plan with a stream:
   // Where the ticket at `at` begins.
@@ -51,7 +57,15 @@ class PlanTickets : public Tickets {
     std::vector<Failure> forgiven;
   };
 
+  // Whether a row's place in its batch is known before the others are.
+  enum class Rows : uint8_t {
+    kTogether,  // no
+    kUntold,    // the first batch will tell
+    kPlaced,    // yes, as far as is known
+  };
+
   std::shared_ptr<const Plan> plan_;
+  Rows rows_ = Rows::kTogether;
   Cursor* cursor_ = nullptr;
   Allocator* arena_ = nullptr;
   uint64_t input_bytes_ = 0;  // of the largest parcel

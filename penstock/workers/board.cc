@@ -49,7 +49,7 @@ void Board::set_exclusive(bool exclusive) {
 // ---- the consumer ------------------------------------------------------------------------------
 
 bool Board::idle(uint64_t seq) {
-  for (uint32_t g = 0; g < granules_; ++g) {
+  for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     uint64_t word = unit_at(seq, g).word.load(std::memory_order_acquire);
     if (state_of(word) != UnitState::kIdle) return false;
   }
@@ -73,8 +73,9 @@ Post& Board::next_post() {
   return post;
 }
 
+// Units behind a post's last granule are idle, as they always are.
 void Board::publish(Post& post) {
-  for (uint32_t g = 0; g < granules_; ++g) {
+  for (uint32_t g = 0, end = granules_at(post.seq); g < end; ++g) {
     Unit& unit = unit_at(post.seq, g);
     unit.poison.store(0, std::memory_order_relaxed);
     unit.claimed_ns.store(0, std::memory_order_relaxed);
@@ -83,15 +84,13 @@ void Board::publish(Post& post) {
     unit.length = 0;
     unit.bytes = 0;
     unit.object = 0;
-    // A short batch has fewer granules than the ring provides for: the rest is done already.
-    UnitState state = g < post.granules ? UnitState::kOpen : UnitState::kDone;
-    unit.word.store(word_of(post.seq, 0, 0, 0, state), std::memory_order_release);
+    unit.word.store(word_of(post.seq, 0, 0, 0, UnitState::kOpen), std::memory_order_release);
   }
   header_->posted.store(post.seq + 1, std::memory_order_seq_cst);
 }
 
 bool Board::ready(uint64_t seq) {
-  for (uint32_t g = 0; g < granules_; ++g) {
+  for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     uint64_t word = unit_at(seq, g).word.load(std::memory_order_seq_cst);
     if (state_of(word) != UnitState::kDone || seq_of(word) != seq) return false;
   }
@@ -99,7 +98,7 @@ bool Board::ready(uint64_t seq) {
 }
 
 void Board::clear(uint64_t seq) {
-  for (uint32_t g = 0; g < granules_; ++g) {
+  for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     unit_at(seq, g).word.store(0, std::memory_order_release);
   }
 }
@@ -122,7 +121,7 @@ void Board::advance_head(uint64_t head) { header_->head.store(head, std::memory_
 
 bool Board::withdraw(uint64_t seq) {
   bool at_rest = true;
-  for (uint32_t g = 0; g < granules_; ++g) {
+  for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     Unit& unit = unit_at(seq, g);
     uint64_t word = unit.word.load(std::memory_order_acquire);
     while (state_of(word) == UnitState::kOpen && !unit.word.compare_exchange_weak(word, 0)) {
@@ -155,21 +154,22 @@ bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
   uint64_t reopens = header_->reopens.load(std::memory_order_seq_cst);
   bool all = reopens != looked.load(std::memory_order_relaxed) || cursor == UINT64_MAX;
   uint64_t start = all ? first : std::max({first, hint, cursor});
-  for (uint64_t u = start; u < end; ++u) {
-    uint64_t seq = u / granules_;
-    uint32_t granule = u % granules_;
+  for (uint64_t u = start, next; u < end; u = next) {
+    const uint64_t seq = u / granules_;
+    const auto granule = static_cast<uint32_t>(u % granules_);
+    next = granule + 1 < granules_at(seq) ? u + 1 : (seq + 1) * granules_;
     Unit& unit = unit_at(seq, granule);
     uint64_t word = unit.word.load(std::memory_order_acquire);
     if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
     uint32_t owner = post_at(seq).owner.load(std::memory_order_relaxed);
     if (owner != kAnyWorker && owner != worker) continue;
     if (!try_claim(unit, word, worker, seq, granule, out)) continue;
-    if (owner == kAnyWorker && u + 1 > hint) {
-      header_->hint.store(u + 1, std::memory_order_relaxed);
+    if (owner == kAnyWorker && next > hint) {
+      header_->hint.store(next, std::memory_order_relaxed);
     }
     // Nothing that was open is left behind the hint.
     if (all && u >= hint) looked.store(reopens, std::memory_order_relaxed);
-    cursor = owner == kAnyWorker ? 0 : u + 1;  // a stream's tickets are claimed in their order
+    cursor = owner == kAnyWorker ? 0 : next;  // a stream's tickets are claimed in their order
     return true;
   }
   if (all) looked.store(reopens, std::memory_order_relaxed);
@@ -177,7 +177,7 @@ bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
 }
 
 bool Board::claim_of(uint32_t worker, uint64_t seq, Claim& out) {
-  for (uint32_t g = 0; g < granules_; ++g) {
+  for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     Unit& unit = unit_at(seq, g);
     uint64_t word = unit.word.load(std::memory_order_acquire);
     if (state_of(word) == UnitState::kOpen && seq_of(word) == seq &&
@@ -209,8 +209,9 @@ void Board::finish(const Claim& claim) {
 
 bool Board::open_for(uint32_t worker) {
   uint64_t end = header_->posted.load(std::memory_order_seq_cst) * granules_;
-  for (uint64_t u = head() * granules_; u < end; ++u) {
-    uint64_t seq = u / granules_;
+  for (uint64_t u = head() * granules_, next; u < end; u = next) {
+    const uint64_t seq = u / granules_;
+    next = u % granules_ + 1 < granules_at(seq) ? u + 1 : (seq + 1) * granules_;
     uint64_t word = unit_at(seq, u % granules_).word.load(std::memory_order_seq_cst);
     if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
     uint32_t owner = post_at(seq).owner.load(std::memory_order_relaxed);

@@ -66,6 +66,7 @@ enum class ResultKind : uint32_t {
   kTimeout,   // took too long; `row` says which row
   kLost,      // lost its worker too often
   kNoRoom,    // no memory for the batch
+  kApart,     // a granule that does not go with the others: one worker is to make the batch
 };
 
 struct BlockRef {  // a block in a worker's arena
@@ -109,7 +110,9 @@ struct alignas(64) Post {
   uint64_t seq;
   uint64_t epoch, base, step, version;
   uint32_t rows;
-  uint32_t granules;
+  // Its first units are in use. Atomic because whoever looks may come too late: units say whose
+  // they are.
+  std::atomic<uint32_t> granules;
   // kAnyWorker, or the only worker that may claim it. Atomic because it is looked at before a
   // claim.
   std::atomic<uint32_t> owner;
@@ -180,6 +183,9 @@ class Board {
   Post& next_post();
   void publish(Post& post);
   Post& post_at(uint64_t seq) { return post_ring_[seq & (posts_ - 1)]; }
+  uint32_t granules_at(uint64_t seq) const {
+    return post_ring_[seq & (posts_ - 1)].granules.load(std::memory_order_relaxed);
+  }
   Unit& unit_at(uint64_t seq, uint32_t granule) {
     return unit_ring_[(seq & (posts_ - 1)) * granules_ + granule];
   }
@@ -285,7 +291,9 @@ class Board {
 
   // ---- anybody ----
   uint32_t active() const;  // workers
-  void close();             // all lanes; of the first one
+  // Of the worker that has been quickest of late; UINT64_MAX: nobody knows yet.
+  uint64_t typical_ticket_ns() const;
+  void close();  // all lanes; of the first one
   bool closed() const;
   // Wakes the consumer whatever it waits for.
   void nudge_consumer();
@@ -332,9 +340,9 @@ class Board {
   bool sleep_until(uint64_t wants, int64_t timeout_ns, There there);
   uint64_t worth_waiting_for(uint64_t seq) const;
   void look_at_lock();
+  uint64_t open_units(uint64_t posted, uint64_t hint) const;
   bool wake_one(uint32_t worker);
   void wake_some(uint64_t count);
-  uint64_t typical_ticket_ns() const;
 
   os::Fd file_;
   uint32_t lane_ = 0;

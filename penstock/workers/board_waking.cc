@@ -31,7 +31,7 @@ bool Board::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
 uint64_t Board::worth_waiting_for(uint64_t seq) const {
   const uint64_t each = typical_ticket_ns();
   if (each == 0 || posted() <= seq || now_ns() - waited_until_ns_ > kTogetherNs) return 0;
-  const uint64_t made = kTogetherNs * (one_does() ? 1 : active()) / (each * granules_);
+  const uint64_t made = kTogetherNs * (one_does() ? 1 : active()) / (each * granules_at(seq));
   return std::min(made, (posted() - seq) / 4);
 }
 
@@ -83,7 +83,7 @@ bool Board::progress() {
   }
   // Nothing is in flight because the next place in the ring is still taken by withdrawn work.
   if (first != end) return false;
-  for (uint32_t g = 0; g < granules_; ++g) {
+  for (uint32_t g = 0, last = granules_at(end); g < last; ++g) {
     UnitState state = state_of(unit_at(end, g).word.load(std::memory_order_seq_cst));
     if (state != UnitState::kIdle && state != UnitState::kDone) return false;
   }
@@ -105,6 +105,14 @@ uint64_t Board::typical_ticket_ns() const {
   return least;
 }
 
+// From the hint on: those of the post that it is in, and of all others as many as the newest has.
+uint64_t Board::open_units(uint64_t posted, uint64_t hint) const {
+  const uint64_t seq = hint / granules_, within = hint % granules_;
+  if (posted <= seq) return 0;
+  const uint64_t here = granules_at(seq);
+  return (here > within ? here - within : 0) + (posted - seq - 1) * granules_at(posted - 1);
+}
+
 void Board::wake_workers(bool consumer_waits) {
   bool any = false;
   for (auto& mask : common_->sleeping) any = any || mask.load(std::memory_order_seq_cst) != 0;
@@ -118,8 +126,8 @@ void Board::wake_workers(bool consumer_waits) {
     if (state_of(word) == UnitState::kOpen) wake_one(post.owner);
   }
   uint64_t hint = header_->hint.load(std::memory_order_relaxed);
-  if (posted * granules_ <= hint) return;  // what is opened again wakes somebody by itself
-  uint64_t open = posted * granules_ - hint;
+  uint64_t open = open_units(posted, hint);
+  if (open == 0) return;  // what is opened again wakes somebody by itself
   uint64_t each = typical_ticket_ns();
   if (!consumer_waits) {
     // Waking costs some 40 us: worth it for that much work, or for a quarter of the ring.

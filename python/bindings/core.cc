@@ -10,6 +10,7 @@
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
+#include "penstock/pipeline/granules.h"
 #include "penstock/pipeline/plan_tickets.h"
 
 namespace nb = nanobind;
@@ -52,16 +53,17 @@ Core::Core(nb::dict s)
   if (source == "listed") rows = setting<uint32_t>(s, "most_rows");
   if (source == "plan") {
     pipeline_ = nb::cast<const BuiltPlan&>(s["plan"]).plan;
-    // A batch is one granule: its worker asks for its room and fills it.
-    rows = options.granule_rows = pipeline_->most_rows();
+    rows = pipeline_->most_rows();
+    options.granule_rows = 0;  // batches are divided as need be
     // Elements that go through the feed by the chunk and come out one by one have one place only.
     if (!pipeline_->batched() && rows > 1) options.ordered = true;
     if (pipeline_->stream() != nullptr) options.ordered = true;
     if (pipeline_->stream() != nullptr && options.workers == 0) options.queue = 1;
   }
-  shape_.granules = (rows + options.granule_rows - 1) / options.granule_rows;
+  const uint32_t share = options.granule_rows;
+  shape_.granules = share == 0 ? most_granules(options.workers, rows) : (rows + share - 1) / share;
   shape_.workers = std::max(setting<uint32_t>(s, "places"), 1u);
-  shape_.rows = options.granule_rows;
+  shape_.rows = share == 0 ? rows : share;
   if (pipeline_ != nullptr) shape_.inner = Sections::lanes_for(*pipeline_, options.workers);
   const Cursor::Shares shares =
       Cursor::shares_of(options.max_bytes, pipeline_ != nullptr && pipeline_->stream() != nullptr,

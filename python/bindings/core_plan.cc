@@ -170,6 +170,7 @@ nb::object Core::take_held() {
 nb::object Core::take_plan(Post& post) {
   const uint64_t seq = feed_->current_seq();
   const uint64_t epoch = post.epoch;
+  if (output_->apart(*board_)) return nb::object();
   if (auto g = feed_->failed_granule()) {
     Unit& unit = board_->unit_at(seq, *g);
     if (unit.kind != ResultKind::kError || processes_) {
@@ -184,9 +185,8 @@ nb::object Core::take_plan(Post& post) {
     failure.error = std::move(outcome->error);
     raise_plan_failure(std::move(failure));
   }
-  Unit& unit = board_->unit_at(seq, 0);
-  const uint64_t bytes = unit.bytes;
-  std::vector<Outcome::Loss> losses = plan_losses(unit);
+  const uint32_t worker = board_->unit_at(seq, 0).worker;
+  auto [bytes, losses] = output_->gather(*board_, [this](Unit& unit) { return plan_losses(unit); });
   if (cursor_ != nullptr) {
     auto before = losses_of(plan_tickets().take_forgiven({epoch, post.base, post.step}));
     losses.insert(losses.end(), before.begin(), before.end());
@@ -195,7 +195,7 @@ nb::object Core::take_plan(Post& post) {
   output_->keep_uncounted(counted);
   note_plan_losses(counted, epoch);
   delivered_epoch_ = epoch;
-  auto item = output_->take(bytes, unit.worker, std::move(losses));
+  auto item = output_->take(bytes, worker, std::move(losses));
   if (item) return object_of(*item);
   return take_held();
 }

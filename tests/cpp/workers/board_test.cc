@@ -271,7 +271,11 @@ TEST(Board, a_claim_that_was_taken_away_never_comes_back) {
 
 struct Load {
   uint32_t posts, granules, workers, window;
-  bool any;  // take batches as they come
+  bool any;             // take batches as they come
+  bool varied = false;  // posts of one granule to all of them
+  uint32_t granules_of(uint64_t seq) const {
+    return varied ? 1 + static_cast<uint32_t>(seq * 0x9E3779B97F4A7C15 >> 40) % granules : granules;
+  }
 };
 
 // Every unit is done once, by somebody, and nobody sleeps for ever: all waits here are unbounded.
@@ -300,14 +304,16 @@ void run_load(const Load& load, uint64_t count) {
   while (board->head() < count) {
     while (board->posted() < count && board->posted() - board->head() < load.window &&
            board->can_post()) {
-      post(*board, load.granules);
+      post(*board, load.granules_of(board->posted()));
     }
     board->wake_workers(false);
     uint64_t head = board->head();
     board->consumer_wait(load.any ? Board::kAnySeq : head, -1);
     for (uint64_t seq = head; seq < board->posted() && (load.any || seq == head); ++seq) {
       if (!board->ready(seq)) continue;
-      for (uint32_t g = 0; g < load.granules; ++g) EXPECT_EQ(board->unit_at(seq, g).bytes, seq);
+      for (uint32_t g = 0; g < load.granules_of(seq); ++g) {
+        EXPECT_EQ(board->unit_at(seq, g).bytes, seq);
+      }
       board->clear(seq);
       taken.insert(seq);
     }
@@ -315,7 +321,11 @@ void run_load(const Load& load, uint64_t count) {
   }
   board->close();
   for (auto& thread : threads) thread.join();
-  for (auto& times : done) ASSERT_EQ(times.load(), 1u);
+  for (uint64_t seq = 0; seq < count; ++seq) {
+    for (uint32_t g = 0; g < load.granules; ++g) {
+      ASSERT_EQ(done[seq * load.granules + g].load(), g < load.granules_of(seq) ? 1u : 0u);
+    }
+  }
 }
 
 TEST(BoardStress, every_unit_is_done_once_and_no_wake_up_is_lost) {
@@ -325,6 +335,9 @@ TEST(BoardStress, every_unit_is_done_once_and_no_wake_up_is_lost) {
   run_load({16, 5, 4, 12, false}, 3000);
   run_load({16, 3, 4, 16, true}, 3000);
   run_load({256, 1, 4, 200, false}, 40000);
+  run_load({2, 4, 3, 1, false, true}, 4000);
+  run_load({16, 6, 4, 12, false, true}, 4000);
+  run_load({16, 6, 4, 16, true, true}, 4000);
 }
 
 // ---- sharing ------------------------------------------------------------------------------------
