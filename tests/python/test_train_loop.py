@@ -238,6 +238,29 @@ def test_a_torch_loop_has_the_plain_loops_bits(data, steps):
         assert torch.equal(mine, other)
 
 
+def test_what_a_step_writes_into_the_same_tensor_is_its_own():
+    torch = pytest.importorskip("torch")
+    total, dtype = torch.zeros((), dtype=torch.bfloat16), torch.int64
+
+    def step(batch):
+        total.add_(1)
+        return {"total": total, "count": torch.tensor(len(batch), dtype=dtype), "row": batch[:2]}
+
+    seen = []
+    loop = train.Loop(
+        step,
+        [np.full(3, i, np.float32) for i in range(5)],
+        steps=2,
+        convert=torch.from_numpy,
+        callbacks=lambda _, metrics: seen.append(metrics),
+    )
+    loop.run()
+    assert [metrics["total"] for metrics in seen] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert all(type(metrics["total"]) is float for metrics in seen)
+    assert [metrics["count"] for metrics in seen] == [3] * 5
+    assert [metrics["row"].tolist() for metrics in seen] == [[i, i] for i in range(5)]
+
+
 @pytest.mark.parametrize("way", ["dataset", "batches"])
 def test_a_jax_scan_gives_the_same_for_any_number_of_steps(data, way):
     jax = pytest.importorskip("jax")

@@ -82,15 +82,15 @@ class Steps(Run):
     def __call__(self, batches: SuperBatch) -> Said:
         said: list[Any] = []
         raised = None
-        step, keep = self._step, said.append
+        step, keep, read = self._step, said.append, _reader()
         try:
             if self._hands_on:
                 for batch in batches.each():
                     self.state, metrics = pair_of(step(self.state, batch))
-                    keep(metrics)
+                    keep(read(metrics))
             else:
                 for batch in batches.each():
-                    keep(step(batch))
+                    keep(read(step(batch)))
         except Exception as error:
             raised = error
         return said_of(said, raised)
@@ -129,6 +129,28 @@ class Scan(Run):
         return _put_together(nest.unflatten, [np.asarray(column) for column in columns], count)
 
 
+def _reader() -> Callable[[Any], Any]:
+    """Make numbers of torch's scalars in the host's memory at once.
+
+    There is nothing to wait for, and their memory is the next step's while it is in the cache: that
+    is cheaper than keeping them.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return lambda metrics: metrics
+    tensor = torch.Tensor
+
+    def read(metrics: Any) -> Any:
+        kind = type(metrics)
+        if kind is tensor:
+            return metrics.item() if metrics.is_cpu and not metrics.dim() else metrics
+        if kind is dict:
+            return {name: read(value) for name, value in metrics.items()}
+        return metrics
+
+    return read
+
+
 def said_of(said: list[Any], error: Exception | None) -> Said:
     """What steps said that were made one by one."""
 
@@ -153,7 +175,7 @@ def pair_of(given: Any) -> tuple[Any, Any]:
 
 def on_host(said: list[Any]) -> list[Any]:
     """The same metrics as NumPy's arrays and Python's numbers: one transfer for each column."""
-    if not said or all(metrics is None for metrics in said):
+    if all(_is_plain(metrics) for metrics in said):
         return said
     leaves = [leaves_of(metrics) for metrics in said]
     first = said[0]
@@ -167,6 +189,15 @@ def on_host(said: list[Any]) -> list[Any]:
         return [mapped(lambda leaf: _plain(_array(leaf)), metrics) for metrics in said]
     columns = [_column(list(column)) for column in zip(*leaves, strict=True)]
     return _put_together(_filler(first), columns, len(said))
+
+
+_PLAIN = frozenset((float, int, bool, str, type(None)))
+
+
+def _is_plain(metrics: Any) -> bool:
+    if type(metrics) is dict:
+        return all(type(value) in _PLAIN for value in metrics.values())
+    return type(metrics) in _PLAIN
 
 
 def _column(leaves: list[Any]) -> Any:
