@@ -92,7 +92,8 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
       options_(options),
       board_(board),
       outlet_(std::move(outlet)),
-      context_{scratch_, options.seed, 0, options.retries, this, &clock_, &plan_->stages()},
+      context_{scratch_, options.seed,     0,       options.retries, this,
+               &clock_,  &plan_->stages(), nullptr, options.skip},
       spec_(plan_->chain().spec()),
       bound_(spec_ != nullptr && spec_->fixed() && !plan_->chain().costly() &&
              lengths_of(*plan_, options.section) != Collector::Lengths::kPadded),

@@ -305,24 +305,32 @@ class CollatedReader : public IndexedReader {
       }
       Chunk& chunk = rows_.add(positions_);
       input_->fetch(at, positions_, chunk, 0);
+      std::ranges::stable_sort(chunk.failures(), {}, [](const auto& of) { return of.first; });
       for (auto& [lost, failure] : chunk.failures()) {
-        if (!failure.forgiven) return out.fail(row, std::move(failure));
-        out.note(row, std::move(failure));
+        if (failure.fatal || !(failure.forgiven || context_.skip)) {
+          left_out_.clear();
+          return out.fail(row, std::move(failure));
+        }
+        left_out_.push_back(std::move(failure));
       }
       for (auto& [replaced, failure] : chunk.notes()) out.note(row, std::move(failure));
     }
     try {
       if (!rows_.settle()) {
-        return out.fail(row, {"batch", batch,
-                              std::make_exception_ptr(Error(Code::kDataLoss, "batch",
-                                                            "all of its elements were left out")),
-                              true});
+        // Each of its elements is counted: the last of them in place of the batch.
+        Failure last = std::move(left_out_.back());
+        left_out_.pop_back();
+        last.forgiven = true;
+        out.fail(row, std::move(last));
+      } else {
+        give(out, row);
       }
-      give(out, row);
+      for (Failure& lost : left_out_) out.note(row, std::move(lost));
     } catch (const Error& error) {
       if (error.code() != Code::kInvalidArgument) throw;
       out.fail(row, {"batch", batch, std::current_exception()});
     }
+    left_out_.clear();
   }
 
   // The batch as one element: its columns are leaves with one more axis.
@@ -357,6 +365,7 @@ class CollatedReader : public IndexedReader {
   std::unique_ptr<IndexedReader> input_;
   Collector rows_;
   std::vector<uint64_t> positions_;
+  std::vector<Failure> left_out_;  // of the batch in work
   SpecRef made_, made_of_;
   int64_t made_rows_ = 0;
 };

@@ -44,6 +44,8 @@ struct Context {
   const StageNumbers* stages = nullptr;
   // Of a cursor: where workers make what is costly; nullptr: its readers make everything.
   const Sections* sections = nullptr;
+  // What fails is left out by whoever stacks elements (the feed's on_error): not what is fatal.
+  bool skip = false;
 
   const Parcel* parcel = nullptr;  // of a plan with a stream: the ticket's elements
 
@@ -55,7 +57,7 @@ struct Context {
 
   // The same over memory of its own; without a ticket.
   Context over(Scratch& own) const {
-    return {own, seed, worker, retries, watch, clock, stages, sections};
+    return {own, seed, worker, retries, watch, clock, stages, sections, skip};
   }
 };
 

@@ -39,8 +39,9 @@ Cursor::Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocat
       arena_(arena),
       there_(std::move(there)),
       watch_(std::make_unique<Alone>(*this)),
-      context_{scratch_,         options.seed,    0, options.retries, watch_.get(), &clock_,
-               &plan_->stages(), options.sections},
+      context_{scratch_,         options.seed,     0,
+               options.retries,  watch_.get(),     &clock_,
+               &plan_->stages(), options.sections, options.skip},
       gathered_(scratch_, *plan_->stream()) {
   clock_.count_into(stages_);
 }
@@ -188,7 +189,11 @@ void Cursor::go_to(const Start& start) {
   }
   if (place.used == 0) return;
   scratch_.empty();
-  ordinal_ += gathered_.gather(*reader_, place.used, ordinal_, options_.skip).rows;
+  ordinal_ += gathered_.gather(*reader_, so_many(place.used)).rows;
+}
+
+GatherParcel::Wanted Cursor::so_many(uint64_t elements) const {
+  return {elements, elements, ordinal_, GatherParcel::Failures::kEnd, options_.skip};
 }
 
 Cursor::Made Cursor::make() {
@@ -200,12 +205,12 @@ Cursor::Made Cursor::make() {
   scratch_.empty();
   GatherParcel::Gathered gathered;
   try {
-    gathered = gathered_.gather(*reader_, wanted, ordinal_, options_.skip);
+    gathered = gathered_.gather(*reader_, so_many(wanted));
   } catch (...) {
     made.failure = Failure{"stream", ordinal_, std::current_exception()};
     return made;
   }
-  made.forgiven = std::move(gathered.forgiven);
+  for (auto& lost : gathered.forgiven) made.forgiven.push_back(std::move(lost.failure));
   // Of single elements those before a failure come first; a batch with one fails as a whole.
   const bool whole = plan_->batched() || plan_->per_output() != 1;
   if (gathered.failure && (whole || gathered.rows == 0)) {

@@ -95,6 +95,7 @@ class Cursor {
 
   void go_to(const Start& start);
   Made make();
+  GatherParcel::Wanted so_many(uint64_t elements) const;
   bool full() const;
   void keep(Made parcel);
   void drop(std::deque<Made>& made);

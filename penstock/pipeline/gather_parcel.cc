@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -16,47 +17,76 @@ GatherParcel::GatherParcel(Scratch& scratch, const Streamed& stage)
       chunk_(scratch),
       elements_(scratch, Collector::Lengths::kAny, nullptr) {}
 
-GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, uint64_t wanted, uint64_t ordinal,
-                                            bool skip) {
+GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& wanted) {
   Gathered gathered;
   elements_.begin(spec_);
-  while (gathered.rows < wanted && !gathered.failure) {
+  while (gathered.places() < wanted.least && !gathered.failure) {
     const auto most =
-        static_cast<uint32_t>(std::min<uint64_t>(wanted - gathered.rows, Chunk::kRows));
-    const uint32_t count = stream.next(most, chunk_);
+        static_cast<uint32_t>(std::min<uint64_t>(wanted.most - gathered.places(), Chunk::kRows));
+    uint32_t count = 0;
+    try {
+      count = stream.next(most, chunk_);
+    } catch (...) {
+      if (gathered.rows == 0 || wanted.failures != Failures::kEnd) throw;
+      // What was gathered comes first.
+      gathered.failure =
+          Failure{"stream", wanted.ordinal + gathered.rows, std::current_exception()};
+      break;
+    }
     if (count == 0) {
       gathered.over = true;
       break;
     }
-    uint32_t good = count;  // rows in front of a failure that is to be raised
-    std::sort(chunk_.failures().begin(), chunk_.failures().end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (auto& [row, failure] : chunk_.failures()) {
-      if (failure.fatal || !(failure.forgiven || skip)) {
-        good = row;
-        gathered.failure = std::move(failure);
-        break;
-      }
-      gathered.forgiven.push_back(std::move(failure));
-    }
-    for (auto& [row, lost] : chunk_.notes()) {
-      if (row < good) gathered.forgiven.push_back(std::move(lost));
-    }
-    const uint64_t alive =
-        good == Chunk::kRows ? chunk_.alive() : chunk_.alive() & ((uint64_t{1} << good) - 1);
-    const auto rows = static_cast<uint32_t>(__builtin_popcountll(alive));
+    const uint64_t before = gathered.rows;
+    const uint64_t alive = sort_out(wanted, count, gathered);
+    const auto rows = static_cast<uint32_t>(gathered.rows - before);
     if (rows == 0) continue;
     positions_.resize(rows);
-    std::iota(positions_.begin(), positions_.end(), ordinal + gathered.rows);
+    std::iota(positions_.begin(), positions_.end(), wanted.ordinal + before);
     Chunk& out = elements_.add(positions_);
     uint32_t to = 0;
     for (uint64_t left = alive; left != 0; left &= left - 1) {
       own(chunk_, static_cast<uint32_t>(__builtin_ctzll(left)), out, to++);
     }
-    gathered.rows += rows;
   }
   if (gathered.rows != 0) elements_.settle();
   return gathered;
+}
+
+// Counts the chunk's rows, and takes what was lost out of it. Which of them are to be had.
+uint64_t GatherParcel::sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered) {
+  if (chunk_.failures().empty() && chunk_.notes().empty()) {
+    gathered.rows += count;
+    return chunk_.alive();
+  }
+  const auto by_row = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::ranges::stable_sort(chunk_.failures(), by_row);
+  std::ranges::stable_sort(chunk_.notes(), by_row);
+  auto failure = chunk_.failures().begin();
+  auto note = chunk_.notes().begin();
+  uint64_t alive = 0;
+  for (uint32_t row = 0; row < count; ++row) {
+    const bool failed = failure != chunk_.failures().end() && failure->first == row;
+    const bool left_out =
+        failed && !failure->second.fatal && (failure->second.forgiven || wanted.skip);
+    if (failed && !left_out && wanted.failures == Failures::kEnd) {
+      gathered.failure = std::move(failure->second);
+      break;
+    }
+    for (; note != chunk_.notes().end() && note->first == row; ++note) {
+      gathered.forgiven.push_back({gathered.places(), std::move(note->second)});
+    }
+    if (!failed) {
+      alive |= uint64_t{1} << row;
+      ++gathered.rows;
+      continue;
+    }
+    auto& to = left_out ? gathered.forgiven : gathered.failed;
+    to.push_back({gathered.places(), std::move(failure->second)});
+    // More than one may be said of a row.
+    while (failure != chunk_.failures().end() && failure->first == row) ++failure;
+  }
+  return alive;
 }
 
 // The row is the chunk's until the stream is asked again: so it is copied.

@@ -12,21 +12,40 @@ namespace penstock {
 // Collects elements of a stream until there are enough for a parcel. One thread.
 class GatherParcel {
  public:
+  // Places count what was gathered: elements that are alive, and failures that stand for one.
+  struct Placed {
+    uint64_t place;
+    Failure failure;
+  };
   struct Gathered {
     uint64_t rows = 0;               // alive, in elements()
     bool over = false;               // the stream ended behind them
-    std::vector<Failure> forgiven;   // left out on the way
-    std::optional<Failure> failure;  // behind those rows: it is to be raised
+    std::vector<Placed> forgiven;    // left out on the way to that place; ascending
+    std::vector<Placed> failed;      // Failures::kInPlace: what failed is there; ascending
+    std::optional<Failure> failure;  // kEnd: behind those rows; it is to be raised
+    uint64_t places() const { return rows + failed.size(); }
+  };
+  // What becomes of those that nobody has forgiven.
+  enum class Failures : uint8_t {
+    kEnd,      // the first one ends it; those that are fatal, and what is behind it, may be asked
+               // for again only from a place before it
+    kInPlace,  // they stand for elements: nothing behind them is lost
   };
 
   // `scratch` keeps what was gathered until it is emptied; its owner does that between parcels.
   GatherParcel(Scratch& scratch, const Streamed& stage);
 
-  // `skip`: every failure is forgiven.
-  Gathered gather(StreamReader& stream, uint64_t wanted, uint64_t ordinal, bool skip = false);
+  struct Wanted {
+    uint64_t least = 1, most = 1;  // places; fewer than `least` only at the end
+    uint64_t ordinal = 0;          // of the next element that is alive
+    Failures failures = Failures::kEnd;
+    bool skip = false;  // all are forgiven but the fatal ones
+  };
+  Gathered gather(StreamReader& stream, const Wanted& wanted);
   const Collector& elements() const { return elements_; }
 
  private:
+  uint64_t sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered);
   void own(Chunk& in, uint32_t row, Chunk& out, uint32_t to);
 
   Scratch& scratch_;

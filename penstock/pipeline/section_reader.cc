@@ -64,13 +64,13 @@ Tickets::Described SectionReader::describe(const Position&, Post& post) {
 Tickets::Described SectionReader::read(Post& post) {
   const uint64_t per = plan_.per_output(), first = ordinal_ * per;
   scratch_.empty();
-  GatherParcel::Gathered gathered = gathered_->gather(*source_, per, first);
+  GatherParcel::Gathered gathered = gathered_->gather(
+      *source_, {per, per, first, GatherParcel::Failures::kInPlace, own_.skip && per != 1});
   Read& next = read_.back();
-  next.notes = std::move(gathered.forgiven);
-  if (gathered.failure) {
-    // It is an element's of its own: nothing is made of it, nor of those that it would have been
-    // one with.
-    next.failure = std::move(gathered.failure);
+  for (auto& lost : gathered.forgiven) next.notes.push_back(std::move(lost.failure));
+  if (!gathered.failed.empty()) {
+    // Nothing is made of it, nor of those that it would have been one with.
+    next.failure = std::move(gathered.failed.front().failure);
     return Described::kNotYet;
   }
   if (gathered.rows == 0 || (gathered.rows < per && plan_.whole_outputs())) {

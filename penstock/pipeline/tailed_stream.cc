@@ -47,41 +47,31 @@ class TailedStream : public Streamed {
 
     uint32_t next(uint32_t most, Chunk& out) override {
       own_scratch_.empty();
-      // A failure upstream is an element's of its own here: nothing is made of it.
-      const uint64_t wanted = built_.per_output == 1 ? most : built_.per_output;
-      const uint64_t first = ordinal_ * built_.per_output;
-      auto gathered = gathered_.gather(*stream_, wanted, first);
-      uint64_t rows = gathered.rows / built_.per_output;
-      if (gathered.failure && built_.per_output != 1) rows = 0;
-      if (!gathered.failure && !built_.whole_outputs && gathered.rows % built_.per_output != 0) {
-        ++rows;
-      }
-      // What was left out on the way is told with the first row, or stands alone.
-      uint64_t lost = gathered.failure ? 1 : 0;
-      if (rows == 0) lost += std::min<uint64_t>(gathered.forgiven.size(), Chunk::kRows - 1);
-      const auto all = static_cast<uint32_t>(rows + lost);
+      const uint64_t per = built_.per_output, first = ordinal_ * per;
+      auto gathered = gathered_.gather(
+          *stream_, per == 1 ? GatherParcel::Wanted{1, most, first, kInPlace}
+                             : GatherParcel::Wanted{per, per, first, kInPlace, own_.skip});
+      if (per != 1) stack(gathered);
+      const uint64_t rows = per == 1 ? gathered.rows : gathered.rows / per;
+      const auto places = static_cast<uint32_t>(rows + gathered.failed.size());
+      // What was left out behind the last element stands for itself.
+      const bool alone = !gathered.forgiven.empty() && gathered.forgiven.back().place >= places;
+      const uint32_t all = places + (alone ? 1 : 0);
       if (all == 0) return 0;
       out.reset(built_.tail->spec(), all);
-      if (rows != 0) {
-        memory_.resize(Parcel::bytes_of(gathered_.elements()) + 64);
-        std::byte* at = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64);
-        Parcel::write(gathered_.elements(), first, at);
-        Parcel parcel = Parcel::read(at);
-        own_.parcel = &parcel;
-        std::array<uint64_t, Chunk::kRows> positions;
-        std::iota(positions.begin(), positions.begin() + rows, ordinal_);
-        tail_->fetch({epoch_, 0}, std::span<const uint64_t>(positions.data(), rows), out, 0);
-        own_.parcel = nullptr;
+      if (rows != 0) apply(gathered, rows, first, out);
+      for (auto& [place, failure] : gathered.failed) {
+        out.fail(static_cast<uint32_t>(place), std::move(failure));
       }
-      auto row = static_cast<uint32_t>(rows);
-      for (Failure& left_out : gathered.forgiven) {
-        if (rows != 0) {
-          out.note(0, std::move(left_out));
-        } else if (row + 1 < Chunk::kRows) {
-          out.fail(row++, std::move(left_out));
+      for (auto& [place, lost] : gathered.forgiven) {
+        const auto row = static_cast<uint32_t>(std::min<uint64_t>(place, all - 1));
+        if (row == places && (out.alive() >> row & 1) != 0) {
+          lost.forgiven = true;
+          out.fail(row, std::move(lost));
+        } else {
+          out.note(row, std::move(lost));
         }
       }
-      if (gathered.failure) out.fail(row, std::move(*gathered.failure));
       ordinal_ += rows;
       return all;
     }
@@ -94,6 +84,43 @@ class TailedStream : public Streamed {
     }
 
    private:
+    static constexpr auto kInPlace = GatherParcel::Failures::kInPlace;
+
+    // Places of elements that are one become that one's. One that failed is all of them.
+    void stack(GatherParcel::Gathered& gathered) const {
+      const uint64_t per = built_.per_output;
+      if (!gathered.failed.empty()) {
+        gathered.failed.erase(gathered.failed.begin() + 1, gathered.failed.end());
+        gathered.failed.front().place = 0;
+        gathered.rows = 0;
+      } else if (gathered.rows < per) {
+        gathered.rows = built_.whole_outputs || gathered.rows == 0 ? 0 : per;
+      }
+      const bool one = gathered.places() != 0;
+      for (auto& lost : gathered.forgiven) lost.place = one ? 0 : 1;
+    }
+
+    // The tail, to what is alive; rows of `out` leave gaps for what is not.
+    void apply(const GatherParcel::Gathered& gathered, uint64_t rows, uint64_t first, Chunk& out) {
+      memory_.resize(Parcel::bytes_of(gathered_.elements()) + 64);
+      std::byte* at = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64);
+      Parcel::write(gathered_.elements(), first, at);
+      Parcel parcel = Parcel::read(at);
+      own_.parcel = &parcel;
+      std::array<uint64_t, Chunk::kRows> positions;
+      std::iota(positions.begin(), positions.begin() + rows, ordinal_);
+      auto gap = gathered.failed.begin();
+      for (uint64_t made = 0, row = 0; made < rows;) {
+        for (; gap != gathered.failed.end() && gap->place == row; ++gap) ++row;
+        const uint64_t end = gap == gathered.failed.end() ? row + (rows - made) : gap->place;
+        tail_->fetch({epoch_, 0}, std::span<const uint64_t>(positions.data() + made, end - row),
+                     out, static_cast<uint32_t>(row));
+        made += end - row;
+        row = end;
+      }
+      own_.parcel = nullptr;
+    }
+
     const Built& built_;
     Scratch own_scratch_;  // emptied with every call, whatever the others still hold
     Context own_;

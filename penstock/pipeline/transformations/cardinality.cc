@@ -1,8 +1,13 @@
 #include "penstock/pipeline/transformations/cardinality.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/indexed_stream.h"
 
 namespace penstock {
 namespace {
@@ -11,18 +16,80 @@ std::string text_of(uint64_t count) {
   return count == kEndless ? "endless" : std::to_string(count);
 }
 
+Error not_so_many(const std::string& there, uint64_t asserted) {
+  return {Code::kDataLoss, "assert_cardinality",
+          "elements: " + there + ", and not " + text_of(asserted)};
+}
+
+// Elements that are left out are none. State: {"given": elements, "input": the input's}.
+class CountedStream : public Streamed {
+ public:
+  CountedStream(StreamedRef input, uint64_t count) : input_(std::move(input)), count_(count) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override { return count_; }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(count_, input_->open(context));
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(uint64_t count, std::unique_ptr<StreamReader> input)
+        : count_(count), input_(std::move(input)) {}
+
+    void begin(uint64_t epoch) override {
+      given_ = 0;
+      input_->begin(epoch);
+    }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      // All that may come are given before one more is looked for.
+      const uint64_t left = std::max<uint64_t>(count_ - given_, 1);
+      const uint32_t rows =
+          input_->next(static_cast<uint32_t>(std::min<uint64_t>(most, left)), out);
+      if (rows == 0) {
+        if (given_ != count_) throw not_so_many(std::to_string(given_), count_);
+        return 0;
+      }
+      const auto alive = static_cast<uint64_t>(__builtin_popcountll(out.alive()));
+      if (alive > count_ - given_) {
+        throw Error(Code::kDataLoss, "assert_cardinality",
+                    "there are more elements than " + std::to_string(count_));
+      }
+      given_ += alive;
+      return rows;
+    }
+    State save() const override { return {{"given", given_}, {"input", input_->save()}}; }
+    void load(uint64_t epoch, const State& state) override {
+      given_ = count_in(state, "given");
+      input_->load(epoch, member_of(state, "input"));
+    }
+
+   private:
+    uint64_t count_, given_ = 0;
+    std::unique_ptr<StreamReader> input_;
+  };
+
+  StreamedRef input_;
+  uint64_t count_;
+};
+
 }  // namespace
 
 std::string AssertCardinalityNode::title() const {
   return "assert_cardinality(" + text_of(count_) + ")";
 }
 
-Built AssertCardinalityNode::build(std::vector<Built> inputs, Builder&) const {
-  const uint64_t length = inputs[0].indexed->length(0);
-  if (length != count_) {
-    throw Error(Code::kDataLoss, "assert_cardinality",
-                "elements: " + text_of(length) + ", and not " + text_of(count_));
+Built AssertCardinalityNode::build(std::vector<Built> inputs, Builder& builder) const {
+  if (inputs[0].stream != nullptr) {
+    StreamedRef input = builder.as_stream(inputs[0]);
+    const auto known = input->length();
+    if (known && *known != count_) throw not_so_many(text_of(*known), count_);
+    return Built::of(std::make_shared<CountedStream>(std::move(input), count_));
   }
+  const uint64_t length = inputs[0].indexed->length(0);
+  if (length != count_) throw not_so_many(text_of(length), count_);
   return std::move(inputs[0]);
 }
 

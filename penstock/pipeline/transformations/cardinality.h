@@ -13,7 +13,9 @@ class AssertCardinalityNode : public Node {
   AssertCardinalityNode(Ref input, uint64_t count) : Node({std::move(input)}), count_(count) {}
 
   std::string title() const override;
-  // Error kDataLoss: there are more or fewer; says how many.
+  bool takes_streams() const override { return true; }
+  // Error kDataLoss: there are more or fewer; says how many. Of a stream that is found out at its
+  // end, and raised there.
   Built build(std::vector<Built> inputs, Builder& builder) const override;
 
  private:

@@ -70,36 +70,19 @@ class InterleaveStream : public Streamed {
 
     // The rows of several plans' chunks become one, as long as none of these is pulled.
     uint32_t next(uint32_t most, Chunk& out) override {
-      while (picked_.size() < most) {
-        std::unique_ptr<Open>& place = places_[place_];
-        if (place != nullptr) {
-          if (place->input->left() == 0) {
-            if (picked_.size() > 0) break;
-            if (!place->input->more()) {
-              place.reset();
-              --open_;
-              move_on();
-              continue;
-            }
-          }
-          picked_.add(*place->input);
-          if (++given_ == stage_.block_) move_on();
-        } else if (outer_.left() > 0 || (picked_.size() == 0 && outer_.more())) {
-          if (picked_.size() > 0) break;
-          if (std::optional<Failure> failure = open()) {
-            out.reset(nullptr, 1);
-            out.fail(0, std::move(*failure));
-            return 1;
-          }
-        } else if (picked_.size() > 0) {
-          break;
-        } else if (open_ == 0) {
-          return 0;
-        } else {
-          move_on();
-        }
+      const uint32_t count = pick(most, out);
+      if (count != 0) {
+        for (Failure& lost : lost_) out.note(0, std::move(lost));
+        lost_.clear();
+      } else if (!lost_.empty()) {
+        // Nothing came of the elements that they were lost on the way to.
+        out.reset(nullptr, 1);
+        lost_.back().forgiven = true;
+        out.fail(0, std::move(lost_.back()));
+        lost_.pop_back();
+        return 1;
       }
-      return picked_.give(nullptr, out);
+      return count;
     }
 
     State save() const override {
@@ -136,10 +119,45 @@ class InterleaveStream : public Streamed {
       place_ = place;
       given_ = given;
       outer_.load(epoch, input);
+      lost_.clear();  // told before
     }
 
    private:
+    uint32_t pick(uint32_t most, Chunk& out) {
+      while (picked_.size() < most) {
+        std::unique_ptr<Open>& place = places_[place_];
+        if (place != nullptr) {
+          if (place->input->left() == 0) {
+            if (picked_.size() > 0) break;
+            if (!place->input->more()) {
+              place.reset();
+              --open_;
+              move_on();
+              continue;
+            }
+          }
+          picked_.add(*place->input);
+          if (++given_ == stage_.block_) move_on();
+        } else if (outer_.left() > 0 || (picked_.size() == 0 && outer_.more())) {
+          if (picked_.size() > 0) break;
+          if (std::optional<Failure> failure = open()) {
+            out.reset(nullptr, 1);
+            out.fail(0, std::move(*failure));
+            return 1;
+          }
+        } else if (picked_.size() > 0) {
+          break;
+        } else if (open_ == 0) {
+          return 0;
+        } else {
+          move_on();
+        }
+      }
+      return picked_.give(nullptr, out);
+    }
+
     void close(uint64_t epoch) {
+      lost_.clear();
       epoch_ = epoch;
       for (auto& place : places_) place.reset();
       open_ = place_ = given_ = 0;
@@ -155,6 +173,7 @@ class InterleaveStream : public Streamed {
       Chunk& in = outer_.chunk();
       const uint32_t row = outer_.row();
       const uint64_t ordinal = outer_.ordinal() + row;
+      for (Failure& lost : in.take_notes(row)) lost_.push_back(std::move(lost));
       if (outer_.failed()) {
         outer_.use();
         return in.take_failure(row);
@@ -200,6 +219,7 @@ class InterleaveStream : public Streamed {
     StreamInput outer_;
     std::vector<std::unique_ptr<Open>> places_;
     PickedRows picked_;
+    std::vector<Failure> lost_;  // on the way to elements that plans were opened from
     uint64_t epoch_ = 0;
     uint64_t open_ = 0;   // places that are
     uint64_t place_ = 0;  // whose turn it is

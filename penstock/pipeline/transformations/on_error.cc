@@ -1,6 +1,8 @@
 #include "penstock/pipeline/transformations/on_error.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,7 +14,7 @@
 namespace penstock {
 namespace {
 
-bool open(const Failure& failure) { return !failure.forgiven && !failure.fatal; }
+bool undecided(const Failure& failure) { return !failure.forgiven && !failure.fatal; }
 
 class OnErrorStage : public Indexed {
  public:
@@ -46,7 +48,7 @@ class DecidingReader : public IndexedReader {
     input_->fetch(at, positions, out, row);
     for (size_t i = before; i < out.failures().size(); ++i) {
       Failure& failure = out.failures()[i].second;
-      if (open(failure)) (skip_ ? failure.forgiven : failure.fatal) = true;
+      if (undecided(failure)) (skip_ ? failure.forgiven : failure.fatal) = true;
     }
   }
 
@@ -77,7 +79,7 @@ class ReplacingReader : public IndexedReader {
       }
     }
     for (auto& [lost, failure] : lost_) {
-      if (!open(failure) || !replace(at, positions[lost - row], out, lost, failure)) {
+      if (!undecided(failure) || !replace(at, positions[lost - row], out, lost, failure)) {
         out.fail(lost, std::move(failure));
       }
     }
@@ -151,6 +153,44 @@ class ReplacingReader : public IndexedReader {
   std::vector<std::pair<uint32_t, Failure>> lost_;
 };
 
+// The same words on what fails on the way to a stream's elements.
+class DecidingStream : public Streamed {
+ public:
+  DecidingStream(StreamedRef input, bool skip) : input_(std::move(input)), skip_(skip) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override { return input_->length(); }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(skip_, input_->open(context));
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(bool skip, std::unique_ptr<StreamReader> input)
+        : skip_(skip), input_(std::move(input)) {}
+
+    void begin(uint64_t epoch) override { input_->begin(epoch); }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      const uint32_t count = input_->next(most, out);
+      for (auto& [row, failure] : out.failures()) {
+        if (count != 0 && undecided(failure)) (skip_ ? failure.forgiven : failure.fatal) = true;
+      }
+      return count;
+    }
+    State save() const override { return input_->save(); }
+    void load(uint64_t epoch, const State& state) override { input_->load(epoch, state); }
+
+   private:
+    bool skip_;
+    std::unique_ptr<StreamReader> input_;
+  };
+
+  StreamedRef input_;
+  bool skip_;
+};
+
 std::unique_ptr<IndexedReader> OnErrorStage::reader(Context& context) const {
   if (policy_ == OnError::kReplace) return std::make_unique<ReplacingReader>(*this, context);
   return std::make_unique<DecidingReader>(*this, context);
@@ -171,6 +211,19 @@ std::string OnErrorNode::title() const {
 }
 
 Built OnErrorNode::build(std::vector<Built> inputs, Builder&) const {
+  if (inputs[0].stream != nullptr) {
+    if (policy_ == OnError::kReplace) {
+      throw Error(
+          Code::kInvalidArgument, "on_error",
+          "replace needs elements that can be asked for by their positions, and the input's "
+          "only come one after the other: replace before that, or skip");
+    }
+    // What the tail makes is decided on there, each worker what it makes.
+    Built built = inputs[0].with(
+        [&](IndexedRef tail) { return std::make_shared<OnErrorStage>(std::move(tail), policy_); });
+    built.stream = std::make_shared<DecidingStream>(built.stream, policy_ == OnError::kSkip);
+    return built;
+  }
   const uint64_t length = inputs[0].indexed->length(0);
   if (policy_ == OnError::kReplace && length > Bijection::kMaximalLength) {
     throw Error(Code::kInvalidArgument, "on_error",

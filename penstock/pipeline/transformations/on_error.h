@@ -21,7 +21,9 @@ class OnErrorNode : public Node {
   OnErrorNode(Ref input, OnError policy) : Node({std::move(input)}), policy_(policy) {}
 
   std::string title() const override;
-  // Error kInvalidArgument: replacements for an input without end, or of more than 2^62 elements.
+  bool takes_streams() const override { return true; }
+  // Error kInvalidArgument: replacements for an input without end, or of more than 2^62 elements,
+  // or for a stream, which has no other elements at hand.
   Built build(std::vector<Built> inputs, Builder& builder) const override;
 
  private:

@@ -74,7 +74,7 @@ class RepeatStream : public Streamed {
     uint32_t next(uint32_t most, Chunk& out) override {
       while (round_ < count_) {
         if (const uint32_t count = input_->next(most, out); count != 0) {
-          empty_ = false;
+          empty_ = empty_ && out.alive() == 0;
           return count;
         }
         // Endless rounds of nothing would never come back.

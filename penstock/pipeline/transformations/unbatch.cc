@@ -93,6 +93,8 @@ class Unbatch : public Streamed {
         throw Error(Code::kInvalidArgument, "restore", "the state is beyond its element's rows");
       }
       row_ = row;
+      // What was lost on the way to the element was told with its first row.
+      (void)input_.chunk().take_notes(input_.row());
     }
 
    private:
