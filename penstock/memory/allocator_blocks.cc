@@ -54,6 +54,7 @@ void* Allocator::Impl::allocate_large(PageHeap::Lock& lock, size_t bytes) {
   blocks[slot].data = uint64_t{*start} * kUnit;
   blocks[slot].home = BlockRecord::kLarge;
   void* block = bring_to_life(slot, bytes, units * kUnit);
+  ledger.in_use.add(units * kUnit);
   balance();
   return block;
 }
@@ -143,6 +144,7 @@ void* Allocator::Impl::allocate_small(PageHeap::Lock& lock, size_t bytes) {
   slab.free_slot = blocks[slot].next;
   if (slab.live++ == 0) pages.remove_idle(size_class::kDivisions[size_class].units);
   if (slab.free_slot == kNone) unlink(number);
+  small_bytes += size_class::kDivisions[size_class].bytes;
   return bring_to_life(slot, bytes, size_class::kDivisions[size_class].bytes);
 }
 
@@ -179,6 +181,7 @@ void Allocator::Impl::free_block(uint32_t slot) noexcept {
   }
   Slab& slab = slabs[block.home];
   live_bytes -= size_class::kDivisions[slab.size_class].bytes;
+  small_bytes -= size_class::kDivisions[slab.size_class].bytes;
   bool was_full = slab.free_slot == kNone;
   block.next = slab.free_slot;
   slab.free_slot = slot;
@@ -200,17 +203,21 @@ void Allocator::Impl::release(void* start) noexcept {
     return;
   }
   BlockRecord& block = blocks[slot];
-  if (!(block.flags & BlockRecord::kShared)) return free_block(slot);
-  block.flags &= static_cast<uint8_t>(~BlockRecord::kOwned);
-  int64_t left = region->header_at(header_offset(slot))->drop(block.generation);
-  if (left == 0) free_block(slot);
+  int64_t left = 0;
+  if (block.flags & BlockRecord::kShared) {
+    block.flags &= static_cast<uint8_t>(~BlockRecord::kOwned);
+    left = region->header_at(header_offset(slot))->drop(block.generation);
+  }
   if (left < 0) ++bad_releases;  // its header was overwritten: it is never used again
+  if (left != 0) return;
+  ledger.in_use.take_off(counted(block));
+  free_block(slot);
 }
 
 void Allocator::Impl::balance() noexcept {
   if (ledger.entries == nullptr) return;
   uint64_t backed = uint64_t{pages.backed()} * kUnit;
-  uint64_t excess = ledger.excess(live_bytes, backed);
+  uint64_t excess = ledger.excess(small_bytes, backed);
   if (excess > 0) pages.trim(static_cast<uint32_t>(std::min<uint64_t>(excess / kUnit, UINT32_MAX)));
 }
 
@@ -234,6 +241,7 @@ bool Allocator::Impl::resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_
       pages.shrink(start, static_cast<uint32_t>(after));
       mark_units(start + static_cast<uint32_t>(after), before - static_cast<uint32_t>(after), 0);
       live_bytes -= room - after * kUnit;
+      ledger.in_use.take_off(room - after * kUnit);
     } else if (after > before) {
       if (!pages.grow(lock, start, static_cast<uint32_t>(after))) return false;
       try {
@@ -245,10 +253,15 @@ bool Allocator::Impl::resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_
       mark_units(start + before, static_cast<uint32_t>(after) - before,
                  tag(Kind::kLargeBlock, slot));
       live_bytes += after * kUnit - room;
+      ledger.in_use.add(after * kUnit - room);
       peak_live_bytes = std::max(peak_live_bytes, live_bytes);
     }
   }
   blocks[slot].bytes = bytes;
+  if (block.flags & BlockRecord::kShared) {
+    region->header_at(header_offset(slot))
+        ->counted.store(counted(block), std::memory_order_relaxed);
+  }
   return true;
 }
 

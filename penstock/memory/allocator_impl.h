@@ -58,6 +58,8 @@ struct Allocator::Impl final : ForkAware {
         blocks(size_class::kCount + 1),
         ledger(options.ledger) {
     partial.fill(kNone);
+    ledger.in_use.begin();
+    region->count_in(ledger.in_use);
     watch_forks();
   }
   ~Impl() { ignore_forks(); }
@@ -123,7 +125,11 @@ struct Allocator::Impl final : ForkAware {
   bool drop_empty_slabs() noexcept;
   void* allocate_small(PageHeap::Lock& lock, size_t bytes);
   void* allocate(PageHeap::Lock& lock, size_t bytes) noexcept;
-  void free_block(uint32_t slot) noexcept;
+  // What the block counts in ledger.in_use.
+  uint64_t counted(const BlockRecord& block) const {
+    return block.home == BlockRecord::kLarge ? capacity(block) : 0;
+  }
+  void free_block(uint32_t slot) noexcept;  // it was taken off ledger.in_use before
   void release(void* start) noexcept;
   // Writes down what is held, and gives pages back if all allocators together hold too many.
   void balance() noexcept;
@@ -153,7 +159,7 @@ struct Allocator::Impl final : ForkAware {
   uint32_t free_slab = kNone;
   uint32_t generation = 0;
   bool abandoned = false;
-  uint64_t live_bytes = 0, peak_live_bytes = 0, live_blocks = 0;
+  uint64_t live_bytes = 0, small_bytes = 0, peak_live_bytes = 0, live_blocks = 0;
   uint64_t allocations = 0, failures = 0, bad_releases = 0, bad_returns = 0;
 };
 

@@ -37,6 +37,7 @@ std::optional<Ref> Allocator::Impl::share(PageHeap::Lock& lock, void* start) {
   BlockHeader* header = region->header_at(offset);
   header->data.store(block.data, std::memory_order_relaxed);
   header->bytes.store(block.bytes, std::memory_order_relaxed);
+  header->counted.store(counted(block), std::memory_order_relaxed);
   if (block.flags & BlockRecord::kShared) {
     header->state.fetch_add(1, std::memory_order_acq_rel);
   } else {

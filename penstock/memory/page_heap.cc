@@ -6,10 +6,7 @@
 namespace penstock {
 namespace {
 
-// How long a free span may be for one of `count` units to be cut from it without further thought.
-// A few kilobytes must not cost hundreds of megabytes that just came back their place.
 constexpr uint32_t kSmall = 16;  // units: 1 MiB
-uint32_t snug_for(uint32_t count) { return count < kSmall ? 4 * kSmall : count + count / 2; }
 
 size_t units_of(size_t bytes) { return bytes / PageHeap::kUnit; }
 
@@ -86,6 +83,15 @@ bool PageHeap::fault_in(Lock& lock, uint32_t first, uint32_t count) {
   return true;
 }
 
+// How long a free span may be for one of `count` units to be cut from it without further thought.
+// A few kilobytes must not cost hundreds of megabytes that just came back their place. But where
+// nothing much longer was ever taken, a long span is several batches that lay side by side, and is
+// there for the next one.
+uint32_t PageHeap::snug_for(uint32_t count) const {
+  const uint32_t snug = count < kSmall ? 4 * kSmall : count + count / 2;
+  return snug < longest_ ? snug : UINT32_MAX;
+}
+
 // Best fit, but for a free span that is much too long: rather than that, one at the region's end is
 // used, since the end can move. To spare the long ones the region grows to at most an eighth more
 // than was ever taken, so this has an end too.
@@ -103,6 +109,7 @@ std::optional<uint32_t> PageHeap::take_span(uint32_t count) {
 }
 
 std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
+  longest_ = std::max(longest_, count);
   for (bool again = false;; again = true) {
     std::optional<uint32_t> start = take_span(count);
     if (!start) return std::nullopt;

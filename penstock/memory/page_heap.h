@@ -56,6 +56,7 @@ class PageHeap {
 
  private:
   bool extend(uint32_t count);
+  uint32_t snug_for(uint32_t count) const;
   std::optional<uint32_t> take_span(uint32_t count);
   bool make_room(uint32_t count) noexcept;
   bool fault_in(Lock& lock, uint32_t first, uint32_t count);
@@ -67,6 +68,7 @@ class PageHeap {
   const size_t max_units_;
   SpanMap spans_{1};  // unit 0 is the region's header
   Backing backing_;
+  uint32_t longest_ = 0;  // span that was ever asked for
   uint32_t idle_ = 0;
   uint32_t pending_ = 0;  // units taken whose pages are still being faulted in
   uint32_t peak_backed_ = 0;

@@ -219,6 +219,8 @@ void Region::return_lease(const Ref& ref) noexcept {
     return;
   }
   if (left > 0) return;
+  // Before it is on the stack: from then on its allocator may use it again, and count that.
+  in_use_.take_off(block->counted.load(std::memory_order_relaxed));
   std::atomic<uint64_t>& top = header()->returned;
   uint64_t below = top.load(std::memory_order_relaxed);
   do {

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/os.h"
 #include "penstock/memory/fork_aware.h"
+#include "penstock/memory/ledger.h"
 #include "penstock/memory/ref.h"
 
 namespace penstock {
@@ -88,6 +90,9 @@ class Region final : private ForkAware {
   uint64_t take_returns() noexcept;
   bool has_returns() const noexcept;
 
+  // Where the end of a block's last lease is counted. Before there is a lease that may end here.
+  void count_in(BlocksInUse in_use) { in_use_ = std::move(in_use); }
+
   // The block header at an offset, or nullptr where there cannot be one.
   BlockHeader* header_at(uint64_t offset) const noexcept;
 
@@ -106,6 +111,7 @@ class Region final : private ForkAware {
   os::Fd fd_;
   std::byte* base_;
   size_t reserve_;
+  BlocksInUse in_use_;
   std::atomic<bool> inherited_{false};
   std::atomic<size_t> headroom_credit_{0};   // bytes that may be backed before looking again
   std::vector<std::atomic<uint64_t>> seen_;  // one bit per kFirstBlock bytes; empty: all seen

@@ -20,7 +20,7 @@ namespace penstock {
 
 struct alignas(64) RegionHeader {
   static constexpr uint64_t kMagic = 0x31636f7473'6e6570;  // "penstoc1"
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t magic;
   uint32_t version;
@@ -34,11 +34,12 @@ struct alignas(64) RegionHeader {
 struct alignas(64) BlockHeader {
   static constexpr uint64_t kMagic = 0x6b636f6c62'617000;
 
-  uint64_t magic;               // kMagic ^ the header's own offset
-  std::atomic<uint64_t> state;  // generation << 32 | references
-  std::atomic<uint64_t> data;   // offset of the payload
-  std::atomic<uint64_t> bytes;  // of payload
-  std::atomic<uint64_t> next;   // in the return stack: offset of a header, or 0
+  uint64_t magic;                 // kMagic ^ the header's own offset
+  std::atomic<uint64_t> state;    // generation << 32 | references
+  std::atomic<uint64_t> data;     // offset of the payload
+  std::atomic<uint64_t> bytes;    // of payload
+  std::atomic<uint64_t> next;     // in the return stack: offset of a header, or 0
+  std::atomic<uint64_t> counted;  // bytes of it in the arena's BlocksInUse; 0 for a small block
 
   static constexpr uint64_t state_of(uint32_t generation, uint32_t references) {
     return uint64_t{generation} << 32 | references;

@@ -254,6 +254,12 @@ void Feed::deliver(uint64_t bytes, uint64_t samples) {
   counters.samples.add_single_writer(samples);
   counters.bytes.add_single_writer(bytes);
   if (asked_ns_ == 0) return;  // untimed
+  // Who makes how many of the batches changes all the time. Arenas that kept no more than was in
+  // use at once would give pages back for each other's next batch to fault in, although fewer
+  // batches wait than may: all that may be in flight, and the one just given, can have pages.
+  if (board_.fd() >= 0 && slot_bytes_ == 0) {
+    board_.expect_in_use((window() + 1) * (counters.bytes.get() / counters.delivered.get()));
+  }
   given_ns_ = now_ns();
   counters.last_ns.set(given_ns_);
   counters.wait_ns.add_single_writer(given_ns_ - asked_ns_);

@@ -6,9 +6,14 @@
 
 namespace penstock {
 
-Ledger Board::ledger(uint32_t worker) {
-  return {&places_[0].memory, sizeof(WorkerPlace), workers_, worker, &common_->most_live};
+Ledger Board::ledger(uint32_t worker, uint32_t arena) {
+  return {&places_[0].memory,    sizeof(WorkerPlace), workers_, worker,
+          in_use(worker, arena), &common_->most_live};
 }
+BlocksInUse Board::in_use(uint32_t worker, uint32_t arena) {
+  return {std::shared_ptr<std::atomic<uint64_t>>(base_, &places_[worker].memory.in_use), arena};
+}
+void Board::expect_in_use(uint64_t bytes) { raise_to(common_->most_live, bytes); }
 ConsumerCounters& Board::consumer() { return header_->consumer; }
 TraceRing& Board::consumer_trace() { return header_->consumer_trace; }
 uint64_t Board::head() const { return header_->head.load(std::memory_order_acquire); }

@@ -171,7 +171,10 @@ class Board {
   uint32_t granules() const { return granules_; }
   uint32_t workers() const { return workers_; }
   WorkerPlace& place(uint32_t worker) { return places_[worker]; }
-  Ledger ledger(uint32_t worker);  // of all workers' arenas
+  Ledger ledger(uint32_t worker, uint32_t arena);  // of all workers' arenas
+  // Of the arena by this number, which has the worker's place in the ledger. Keeps the board's
+  // memory: leases may outlive the board.
+  BlocksInUse in_use(uint32_t worker, uint32_t arena);
   ConsumerCounters& consumer();
   TraceRing& consumer_trace();
 
@@ -220,6 +223,9 @@ class Board {
   // Whose turn it is to be woken: the one that made the batch just taken, since the memory of that
   // batch comes back to its arena and to nobody else's.
   void wake_first(uint32_t worker) { wake_first_.store(worker, std::memory_order_relaxed); }
+
+  // Workers' arenas may hold this much together, though not all of it was ever in use at once.
+  void expect_in_use(uint64_t bytes);
 
   // ---- a worker ----
   struct Claim {
@@ -347,7 +353,7 @@ class Board {
   os::Fd file_;
   uint32_t lane_ = 0;
   std::vector<std::unique_ptr<Board>> inner_;
-  std::byte* base_ = nullptr;
+  std::shared_ptr<std::byte> base_;
   size_t bytes_ = 0;
   uint32_t posts_ = 0, granules_ = 0, workers_ = 0;
   uint32_t poison_words_ = 1;  // of a unit

@@ -53,10 +53,10 @@ void Board::shape_lanes(std::span<const uint32_t> inner) {
 }
 
 void Board::map() {
-  base_ = static_cast<std::byte*>(
-      os::reserve_mapping(file_ ? file_.get() : -1, bytes_, static_cast<bool>(file_)));
-  if (base_ == nullptr) throw Error::from_errno(errno, "Loader", "map the board");
-  lay_out(base_);
+  void* mapped = os::reserve_mapping(file_ ? file_.get() : -1, bytes_, static_cast<bool>(file_));
+  if (mapped == nullptr) throw Error::from_errno(errno, "Loader", "map the board");
+  base_ = {static_cast<std::byte*>(mapped), [bytes = bytes_](void* at) { os::unmap(at, bytes); }};
+  lay_out(base_.get());
   for (auto& lane : inner_) {
     if (!file_) continue;
     lane->file_ = os::Fd(fcntl(file_.get(), F_DUPFD_CLOEXEC, 3));
@@ -67,7 +67,7 @@ void Board::map() {
 // What is written from the first ticket on must not meet a full machine half-way.
 void Board::populate() {
   auto there = [this](void* from, size_t bytes) {
-    const size_t at = static_cast<std::byte*>(from) - base_;
+    const size_t at = static_cast<std::byte*>(from) - base_.get();
     if (os::populate_write(static_cast<std::byte*>(from), bytes, fd(), at) == 0) return;
     throw Error(Code::kOutOfMemory, "Loader", "no room for the board of tickets in flight");
   };
@@ -137,8 +137,6 @@ std::unique_ptr<Board> Board::open(int fd) {
   return board;
 }
 
-Board::~Board() {
-  if (base_ != nullptr) os::unmap(base_, bytes_);
-}
+Board::~Board() = default;
 
 }  // namespace penstock

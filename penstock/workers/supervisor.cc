@@ -128,8 +128,10 @@ void Supervisor::hear(uint32_t worker, Event& event) {
   switch (header.message) {
     case LinkMessage::kArena: {
       auto region = Region::open(descriptor.get());
+      const auto number = static_cast<uint32_t>(header.number);
+      region->count_in(board_.in_use(worker, number));
       std::lock_guard lock(mutex_);
-      arenas_[static_cast<uint32_t>(header.number)] = {std::move(region), worker};
+      arenas_[number] = {std::move(region), worker};
       processes_[worker].ready = true;
       announced_.notify_all();
       break;

@@ -30,7 +30,7 @@ class WorkerProcess {
       : board_(*Board::open(board_fd).release()), rows_(Region::open(arena_fd), link) {
     board_.place(worker).pid.store(pid);
     Allocator::Options options;
-    options.ledger = board_.ledger(worker);
+    options.ledger = board_.ledger(worker, number);
     arena_ = new Allocator(Region::create(Region::Kind::kShared), options);
     // Fails only where the consumer is gone, and then the board is closed.
     link_send(link, {LinkMessage::kArena, 0, number, 0}, {}, arena_->region()->fd());

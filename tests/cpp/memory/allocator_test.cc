@@ -69,6 +69,16 @@ TEST(Allocator, recycled_memory_is_never_faulted_anew) {
   EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
 }
 
+TEST(Allocator, equal_blocks_use_all_that_is_free_before_it_grows) {
+  Allocator allocator(region_of(256 * kMiB));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(allocator.allocate(4 * kMiB));
+  uint64_t faulted = allocator.stats().faulted_bytes;
+  for (int i = 0; i < 12; ++i) allocator.release(blocks[i]);  // now one long stretch
+  for (int i = 0; i < 12; ++i) blocks[i] = allocator.allocate(4 * kMiB);
+  EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
+}
+
 TEST(Allocator, small_blocks_do_not_cost_a_large_one_its_place) {
   Allocator allocator(region_of(1024 * kMiB));
   std::vector<void*> kept;

@@ -91,5 +91,15 @@ TEST(Feed, what_nobody_took_is_discarded_once) {
   EXPECT_EQ(world.discarded(), before + 4);
 }
 
+TEST(Feed, arenas_of_processes_may_keep_what_may_be_in_flight_and_the_batch_just_given) {
+  World world({.length = 40, .batch = 4, .queue = 2, .shared = true});
+  world.feed().begin_epoch();
+  EXPECT_EQ(world.board().ledger(0, 1).most_live->load(), 0u);
+  world.take(0);
+  const uint64_t each = world.feed().typical_bytes();
+  ASSERT_GT(each, 0u);
+  EXPECT_EQ(world.board().ledger(0, 1).most_live->load(), (world.in_flight() + 1) * each);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -23,6 +23,7 @@ struct Settings {
   bool ordered = true, pause = false;
   uint32_t granule_rows = 1;
   size_t arena_bytes = SIZE_MAX;
+  bool shared = false;  // the board: as for workers that are processes
 };
 
 // Rows whose bytes are the step; whole items are packets that say where they belong.
@@ -52,7 +53,7 @@ class World {
         tickets_(tickets ? std::move(tickets) : std::make_unique<IndexedTickets>(order_)),
         board_(Board::create({2 * (s.queue + s.workers) + 2,
                               static_cast<uint32_t>(s.batch / s.granule_rows), s.workers + 1},
-                             false)),
+                             s.shared)),
         arena_(Region::create(Region::Kind::kPrivate), {.max_bytes = s.arena_bytes}),
         memory_(arena_),
         writes_(rows),

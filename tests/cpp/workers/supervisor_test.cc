@@ -237,6 +237,37 @@ TEST(Supervisor, an_announced_arena_is_found_by_its_number) {
   closer.join();
 }
 
+TEST(Supervisor, what_the_consumer_returns_is_not_in_use_while_its_worker_sleeps) {
+  auto* refs = static_cast<Ref*>(os::reserve_mapping(-1, 4096, true));
+  auto life = [refs](Board& board, uint32_t worker, int link) {
+    Allocator::Options options;
+    options.ledger = board.ledger(worker, 42);
+    Allocator arena(Region::create(Region::Kind::kShared), options);
+    for (int i : {0, 1}) {
+      void* block = arena.allocate(1 << 20);
+      refs[i] = arena.share(block).value();
+      arena.release(block);
+    }
+    link_send(link, {LinkMessage::kArena, 0, 42, 0}, {}, arena.region()->fd());
+    uint64_t cursor = 0;
+    while (!board.closed()) board.wait_for_work(worker, cursor);
+  };
+  Lease first, last;
+  {
+    World world({.workers = 1, .spares = 0, .life = life});
+    auto region = world.supervisor().region(42);
+    ASSERT_NE(region, nullptr);
+    std::atomic<uint64_t>& in_use = world.board().place(0).memory.in_use;
+    first = Lease(region, refs[0]);
+    last = Lease(region, refs[1]);
+    EXPECT_EQ(BlocksInUse::bytes(in_use.load()), 2u << 20);
+    first.reset();
+    EXPECT_EQ(BlocksInUse::bytes(in_use.load()), 1u << 20);
+  }
+  last.reset();  // the board is gone: its memory is not
+  os::unmap(refs, 4096);
+}
+
 TEST(Supervisor, a_worker_that_cannot_start_says_why) {
   std::string why(100'000, 'w');
   World world({.workers = 1, .spares = 0, .life = [why](Board&, uint32_t, int link) {
