@@ -6,6 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
+#include "penstock/pipeline/column_block.h"
 
 namespace penstock {
 namespace {
@@ -251,6 +252,7 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
   try {
     StageClock::Piece piece(clock_, settling_, plan_->last_stage());
     if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
+    if (plan_->batched() && !options_.section) refuse_columns(*collected_.spec());
   } catch (const Error& error) {
     if (error.code() != Code::kInvalidArgument) throw;
     failed_ = {"batch", ticket.step, std::current_exception()};

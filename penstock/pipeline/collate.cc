@@ -7,6 +7,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
+#include "penstock/pipeline/column_block.h"
 #include "penstock/pipeline/parcel.h"
 #include "penstock/pipeline/stage.h"
 
@@ -17,13 +18,6 @@ uint64_t bytes_of(DType dtype, std::span<const int64_t> shape) {
   uint64_t bytes = size_of(dtype);
   for (int64_t length : shape) bytes *= static_cast<uint64_t>(length);
   return bytes;
-}
-
-Error only_fed(const ElementSpec& element) {
-  return Error(Code::kInvalidArgument, "batch",
-               "a batch of " + element.to_string() +
-                   ", which differ in length, can be fed, but not transformed any further: use "
-                   "padded_batch, or transform its elements before");
 }
 
 // Copies an array of shape `from` into the first corner of one of shape `to`.
@@ -155,6 +149,7 @@ void Collector::fix_lengths() {
 }
 
 void Collector::pad_spec() {
+  refuse_columns(*spec_);
   padded_ = padding_->columns(*spec_);
   std::vector<Leaf> leaves(spec_->leaves().begin(), spec_->leaves().end());
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -183,6 +178,14 @@ void Collector::pad_spec() {
   spec_ = std::make_shared<ElementSpec>(std::move(leaves), spec_->nest());
 }
 
+// A fixed leaf's rows, one after the other.
+const std::byte* Collector::fixed_column(size_t leaf) const {
+  const Leaf& of = spec_->leaves()[leaf];
+  std::byte* to = scratch_.take(bytes_of(of.dtype, of.shape) * rows_);
+  write_fixed(leaf, to);
+  return to;
+}
+
 uint64_t Collector::values_of(size_t leaf) const {
   uint64_t bytes = 0;
   DType dtype = spec_->leaves()[leaf].dtype;
@@ -203,7 +206,7 @@ BlockLayout Collector::layout(uint64_t rows) const {
 void Collector::write(const BlockLayout& layout, std::byte* block, uint64_t first) const {
   for (size_t i = 0; i < spec_->leaves().size(); ++i) {
     if (!spec_->leaves()[i].fixed()) {
-      write_variable(i, layout, block);
+      write_variable(i, spec_->leaves()[i], i, layout, block);
     } else if (lengths_ == Lengths::kPadded) {
       write_padded(i, layout.fixed().column(block, layout.fixed_place(i)));
     } else {
@@ -235,13 +238,29 @@ void Collector::write_padded(size_t leaf, std::byte* to) const {
   });
 }
 
-void Collector::write_variable(size_t leaf, const BlockLayout& layout, std::byte* block) const {
-  const Leaf& of = spec_->leaves()[leaf];
+std::span<const std::byte> Collector::column(size_t leaf) const {
+  Leaf as = spec_->leaves()[leaf];
+  if (as.fixed()) {
+    as.kind = LeafKind::kRagged;
+    as.shape[0] = -1;
+  }
+  const ElementSpec alone({as});
+  const uint64_t values = values_of(leaf);
+  const BlockLayout layout(alone, rows_, {&values, 1});
+  const uint64_t bytes = ColumnBlock::bytes_of(alone, layout);
+  std::byte* to = scratch_.take(bytes);
+  write_variable(leaf, as, 0, layout, ColumnBlock::begin(alone, layout, to));
+  return {to, bytes};
+}
+
+// As leaf `place` of the block.
+void Collector::write_variable(size_t leaf, const Leaf& of, size_t place, const BlockLayout& layout,
+                               std::byte* block) const {
   const uint64_t step = static_cast<uint64_t>(of.fixed_values()) * size_of(of.dtype);
-  auto* offsets = reinterpret_cast<int64_t*>(block + layout.offsets(leaf));
+  auto* offsets = reinterpret_cast<int64_t*>(block + layout.offsets(place));
   const bool deep = of.deep();
-  auto* dims = deep ? reinterpret_cast<int64_t*>(block + layout.dims(leaf)) : nullptr;
-  std::byte* values = block + layout.values(leaf);
+  auto* dims = deep ? reinterpret_cast<int64_t*>(block + layout.dims(place)) : nullptr;
+  std::byte* values = block + layout.values(place);
   uint64_t at = 0, count = 0;
   int64_t steps = 0;
   offsets[0] = 0;
@@ -336,7 +355,8 @@ class CollatedReader : public IndexedReader {
   // The batch as one element: its columns are leaves with one more axis.
   void give(Chunk& out, uint32_t row) {
     const ElementSpec& spec = *rows_.spec();
-    if (!spec.fixed()) throw only_fed(spec);
+    refuse_columns(spec);
+    if (stage_.ragged() || !spec.fixed()) return give_columns(out, row);
     BlockLayout layout = rows_.layout(rows_.rows());
     std::byte* block = context_.scratch.take(layout.bytes());
     rows_.write(layout, block);
@@ -347,6 +367,40 @@ class CollatedReader : public IndexedReader {
       Shape shape = spec.leaves()[i].shape;
       shape.insert(shape.begin(), static_cast<int64_t>(rows_.rows()));
       out.view(i, row, layout.fixed().column(block, layout.fixed_place(i)), shape);
+    }
+  }
+
+  // The same where rows differ in size, or may in another batch: such a column is one leaf.
+  void give_columns(Chunk& out, uint32_t row) {
+    const SpecRef declared = stage_.input()->spec();
+    const ElementSpec& spec = *rows_.spec();
+    std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
+    std::vector<bool> apart;
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      Leaf& leaf = leaves[i];
+      const bool may_differ = stage_.ragged() && !leaf.shape.empty() &&
+                              (declared == nullptr || !declared->leaves()[i].fixed());
+      apart.push_back(may_differ || !leaf.fixed());
+      if (apart.back()) {
+        leaf = {leaf.name, LeafKind::kColumn, DType::kUint8, {-1}};
+      } else {
+        leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
+      }
+    }
+    auto batched = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
+    if (made_ == nullptr || *made_ != *batched) made_ = std::move(batched);
+    made_of_ = nullptr;
+    if (!out.settle(made_)) {
+      throw Error(Code::kInvalidArgument, "batch", "batches of different elements");
+    }
+    for (size_t i = 0; i < spec.leaves().size(); ++i) {
+      if (apart[i]) {
+        const std::span<const std::byte> column = rows_.column(i);
+        const auto bytes = static_cast<int64_t>(column.size());
+        out.view(i, row, column.data(), {&bytes, 1});
+      } else {
+        out.view(i, row, rows_.fixed_column(i), made_->leaves()[i].shape);
+      }
     }
   }
 
@@ -372,15 +426,8 @@ class CollatedReader : public IndexedReader {
 
 }  // namespace
 
-// What cannot be is said before anything is made, where it is known.
-SpecRef Collated::spec() const {
-  SpecRef element = padding() != nullptr ? nullptr : input_->spec();
-  if (element == nullptr) return nullptr;
-  for (const Leaf& leaf : element->leaves()) {
-    if (!leaf.fixed() && leaf.kind != LeafKind::kDense) throw only_fed(*element);
-  }
-  return nullptr;
-}
+// Only its elements tell: the last batch may be a short one.
+SpecRef Collated::spec() const { return nullptr; }
 
 std::unique_ptr<IndexedReader> Collated::reader(Context& context) const {
   return std::make_unique<CollatedReader>(*this, context);

@@ -41,6 +41,10 @@ class Collector {
   // `first`: its first row among the block's, of a part of a batch. REQUIRED: 0, or spec() is
   // fixed.
   void write(const BlockLayout& layout, std::byte* block, uint64_t first = 0) const;
+  // A leaf's rows for themselves, in `scratch`, as a ColumnBlock; also one that is fixed, but has
+  // axes. Returns its place and bytes.
+  std::span<const std::byte> column(size_t leaf) const;
+  const std::byte* fixed_column(size_t leaf) const;  // of a fixed leaf, there
 
  private:
   void merge_specs();
@@ -49,7 +53,8 @@ class Collector {
   uint64_t values_of(size_t leaf) const;
   void write_fixed(size_t leaf, std::byte* to) const;
   void write_padded(size_t leaf, std::byte* to) const;
-  void write_variable(size_t leaf, const BlockLayout& layout, std::byte* block) const;
+  void write_variable(size_t leaf, const Leaf& as, size_t place, const BlockLayout& layout,
+                      std::byte* block) const;
   template <class F>
   void each_row(F f) const;
 

@@ -27,6 +27,7 @@ void put(std::vector<std::byte>& out, const T* values, size_t count) {
 std::string shown(const Leaf& leaf) {
   if (leaf.kind == LeafKind::kBytes) return "bytes";
   if (leaf.kind == LeafKind::kText) return "text";
+  if (leaf.kind == LeafKind::kColumn) return "rows of different lengths";
   std::string shape = "(";
   for (size_t i = 0; i < leaf.shape.size(); ++i) {
     if (i > 0) shape += ", ";
@@ -90,9 +91,9 @@ void ElementSpec::check(const char* operation) const {
     std::string named = "'" + leaf.name + "' ";
     if (!names.insert(leaf.name).second) refuse(named + "comes twice");
     if (!is_valid(leaf.dtype)) refuse(named + "has no dtype that there is");
-    if (leaf.kind > LeafKind::kText) refuse(named + "is of no kind that there is");
+    if (leaf.kind > LeafKind::kColumn) refuse(named + "is of no kind that there is");
     if (leaf.shape.size() > kMostAxes) refuse(named + "has too many axes");
-    bool text = leaf.kind == LeafKind::kBytes || leaf.kind == LeafKind::kText;
+    bool text = leaf.kind >= LeafKind::kBytes;
     if (text && (leaf.dtype != DType::kUint8 || leaf.shape != Shape{-1})) {
       refuse(named + "is a string, and so uint8 (?,)");
     }

@@ -19,13 +19,14 @@ enum class LeafKind : uint8_t {
   kRagged = 1,  // an array whose length is the element's own, and said to be so
   kBytes = 2,   // one byte string
   kText = 3,    // one UTF-8 string
+  kColumn = 4,  // a batch's rows that differ in size, where the batch is one element: ColumnBlock
 };
 
 struct Leaf {
   std::string name;  // the path in the nest: "image", "meta/id", "0"
   LeafKind kind = LeafKind::kDense;
-  DType dtype = DType::kUint8;  // kBytes, kText: kUint8
-  Shape shape;  // of one element; -1: differs from element to element. kBytes, kText: {-1}
+  DType dtype = DType::kUint8;  // kBytes, kText, kColumn: kUint8
+  Shape shape;                  // of one element; -1: differs from element to element. Those: {-1}
 
   bool fixed() const;            // no axis differs
   bool deep() const;             // an axis after the first differs, so rows carry their shapes

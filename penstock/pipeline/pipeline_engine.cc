@@ -7,6 +7,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/pipeline/chain_worker.h"
+#include "penstock/pipeline/column_block.h"
 #include "penstock/pipeline/plan_tickets.h"
 #include "penstock/pipeline/transformations/split_batch.h"
 
@@ -111,7 +112,8 @@ std::unique_ptr<Fulfiller> PipelineEngine::make_worker() {
 
 Example PipelineEngine::example_of(const PlanOutput::Item& item) const {
   if (plan_->parts() != 0) return split_example(item.block, plan_->parts());
-  return item.row ? item.block.row(*item.row) : item.block.batch();
+  if (!item.row) return item.block.batch();
+  return with_columns(item.block.row(*item.row), *item.block.spec());
 }
 
 std::optional<Example> PipelineEngine::take() {

@@ -120,8 +120,8 @@ class Collated : public Indexed {
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
   // Where a batch is what further stages work on. (Where it is what is fed, workers write its
-  // elements straight into the batch's slot, and this is not called.) Error kInvalidArgument: its
-  // elements are known to differ in length, so that it can be fed only.
+  // elements straight into the batch's slot, and this is not called.) A column whose rows differ in
+  // size is one leaf then (LeafKind::kColumn).
   SpecRef spec() const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 

@@ -14,6 +14,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/collate.h"
+#include "penstock/pipeline/column_block.h"
 #include "references.h"
 
 namespace nb = nanobind;
@@ -49,6 +50,8 @@ class LeafMaker {
         }
         return made;
       }
+      case LeafKind::kColumn:
+        return column(ColumnBlock::read(data, static_cast<uint64_t>(shape[0]), owner_));
       case LeafKind::kRagged:
         return ragged(nest, place, data, shape);
       case LeafKind::kDense:
@@ -81,6 +84,9 @@ class LeafMaker {
     if (!capsule_ || PyArray_SetBaseObject(view, Py_NewRef(capsule_.get())) != 0) return nullptr;
     return made.release();
   }
+
+  // Rows of different sizes, as penstock.Ragged. Its arrays are views of the block's memory.
+  PyObject* column(const Block& rows) const;
 
  private:
   static std::string name(const Nest& nest, size_t place) {
@@ -185,6 +191,13 @@ PyObject* ragged_column(const Nest& nest, size_t place, const Tensor& values, co
   if (!all || !begins || !shapes || !kind || !axes) return nullptr;
   return PyObject_CallFunctionObjArgs(of, all.get(), begins.get(), kind.get(), shapes.get(),
                                       axes.get(), nullptr);
+}
+
+PyObject* LeafMaker::column(const Block& rows) const {
+  const Example columns = rows.batch();
+  LeafMaker maker(columns[0].second.owner(), owner_ != nullptr && read_only_);
+  const Tensor* dims = columns.size() > 2 ? &columns[2].second : nullptr;
+  return ragged_column(*nest_of(rows.spec()), 0, columns[0].second, columns[1].second, dims, maker);
 }
 
 }  // namespace

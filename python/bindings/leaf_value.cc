@@ -194,6 +194,14 @@ bool LeafValue::convert(PyObject* value, std::string& why) {
     why = "is a tensor of dtype " + name + ": use .to() of a number's dtype";
     return false;
   }
+  PyObject* ragged = helper("penstock._ragged", "Ragged");
+  if (ragged == nullptr) throw nanobind::python_error();
+  if (PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(ragged))) {
+    kind = LeafKind::kColumn;
+    dtype = DType::kUint8;
+    scalar = value;
+    return true;
+  }
   const std::string type = Py_TYPE(value)->tp_name;
   PyObject* kind_of = reinterpret_cast<PyObject*>(Py_TYPE(value));
   if (PyType_Check(value) || !(PyObject_HasAttrString(kind_of, "__array__") ||

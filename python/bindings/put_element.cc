@@ -8,6 +8,7 @@
 #include "elements.h"
 #include "leaf_value.h"
 #include "penstock/base/error.h"
+#include "ragged_bytes.h"
 #include "references.h"
 #include "values.h"
 
@@ -98,6 +99,7 @@ class Putter {
     if (taken.kind == LeafKind::kBytes || taken.kind == LeafKind::kText) {
       return string(place, taken);
     }
+    if (taken.kind == LeafKind::kColumn) return column(place, value);
     if (taken.array != nullptr) return array(place, form, taken, unique);
     if (!form.shape.empty()) return false;
     alignas(16) std::byte number[32];
@@ -114,6 +116,15 @@ class Putter {
     const int64_t shape = bytes;
     out_->view(place, row_, reinterpret_cast<const std::byte*>(data), {&shape, 1});
     out_->keep(share(taken.scalar));
+    return true;
+  }
+
+  // A penstock.Ragged.
+  bool column(size_t place, PyObject* value) {
+    if (out_ == nullptr) return true;
+    const std::span<const std::byte> bytes = ragged_bytes(value, scratch_);
+    const auto shape = static_cast<int64_t>(bytes.size());
+    out_->view(place, row_, bytes.data(), {&shape, 1});
     return true;
   }
 

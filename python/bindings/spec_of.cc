@@ -122,6 +122,8 @@ class SpecWriter {
       if (static_cast<size_t>(axes) > ElementSpec::kMostAxes) refuse(path, "has too many axes");
       leaf.shape.assign(PyArray_DIMS(value.array), PyArray_DIMS(value.array) + axes);
       if (value.kind == LeafKind::kRagged) differ(leaf.shape, value.axes.get(), path);
+    } else if (value.kind == LeafKind::kColumn) {
+      leaf.shape = {-1};
     } else if (value.kind != LeafKind::kDense) {
       const char* data;
       Py_ssize_t bytes;

@@ -34,7 +34,6 @@ from penstock import _engine
         ({"\ud800": 1}, "no UTF-8"),
         ([1] * 5000, r"'4096' is one of more than 4096 leaves: .*np\.asarray"),
         (np.ma.masked_array([1], [True]), r"masked array: use \.filled"),
-        ({"x": penstock.Ragged(np.arange(2), [0, 2])}, r"'x' is of type .*to_padded"),
         (np.ndarray, "is of type type"),
         (types.SimpleNamespace(x=1), "SimpleNamespace"),
         ({"a/b": 1, "a": {"b": 2}}, "two leaves would be called 'a/b'"),

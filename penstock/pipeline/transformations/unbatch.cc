@@ -1,22 +1,32 @@
 #include "penstock/pipeline/transformations/unbatch.h"
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/column_block.h"
 #include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
 namespace {
 
-SpecRef row_of(const ElementSpec& element) {
+// `columns`: of an element's leaves that are such, in their order.
+SpecRef row_of(const ElementSpec& element, std::span<const Block> columns = {}) {
   std::vector<Leaf> leaves(element.leaves().begin(), element.leaves().end());
   for (Leaf& leaf : leaves) {
+    if (leaf.kind == LeafKind::kColumn) {
+      const Leaf& row = columns.front().spec()->leaves()[0];
+      leaf = {leaf.name, row.kind, row.dtype, row.shape};
+      columns = columns.subspan(1);
+      continue;
+    }
     const bool text = leaf.kind == LeafKind::kBytes || leaf.kind == LeafKind::kText;
     if (text || leaf.shape.empty()) {
       throw Error(Code::kInvalidArgument, "unbatch",
@@ -28,10 +38,16 @@ SpecRef row_of(const ElementSpec& element) {
   return std::make_shared<ElementSpec>(std::move(leaves), element.nest());
 }
 
+bool has_columns(const ElementSpec& spec) {
+  return std::ranges::any_of(spec.leaves(),
+                             [](const Leaf& leaf) { return leaf.kind == LeafKind::kColumn; });
+}
+
 class Unbatch : public Streamed {
  public:
   explicit Unbatch(StreamedRef input) : input_(std::move(input)) {
-    if (SpecRef in = input_->spec()) spec_ = row_of(*in);
+    SpecRef in = input_->spec();
+    if (in != nullptr && !has_columns(*in)) spec_ = row_of(*in);
   }
 
   SpecRef spec() const override { return spec_; }
@@ -39,7 +55,7 @@ class Unbatch : public Streamed {
     SpecRef in = input_->spec();
     auto all = input_->length();
     if (all == uint64_t{0}) return all;
-    if (in == nullptr || !all || in->leaves().empty()) return std::nullopt;
+    if (in == nullptr || !all || in->leaves().empty() || has_columns(*in)) return std::nullopt;
     const int64_t first = in->leaves()[0].shape[0];
     for (const Leaf& leaf : in->leaves()) {
       if (leaf.shape[0] < 0 || leaf.shape[0] != first) return std::nullopt;
@@ -68,6 +84,7 @@ class Unbatch : public Streamed {
     // Rows of as many of the chunk's elements as go into `out`.
     uint32_t next(uint32_t most, Chunk& out) override {
       uint32_t count = 0;
+      columns_.clear();
       while (count == 0 && input_.more()) {
         while (count < most && input_.left() > 0) {
           const uint32_t element = input_.row();
@@ -104,26 +121,61 @@ class Unbatch : public Streamed {
       const uint32_t element = input_.row();
       if (input_.failed()) return 1;
       try {
-        if (in.spec() != of_) {
+        const ElementSpec& spec = *in.spec();
+        if (has_columns(spec)) {
+          const std::vector<Block>& columns = columns_of(element);
+          SpecRef rows = row_of(spec, columns);
           of_ = nullptr;
-          told_ = row_of(*in.spec());
+          if (told_ == nullptr || *told_ != *rows) told_ = std::move(rows);
+        } else if (in.spec() != of_) {
+          of_ = nullptr;
+          told_ = row_of(spec);
           of_ = in.spec();
         }
-        const ElementSpec& spec = *in.spec();
         if (spec.leaves().empty()) return 0;
-        const int64_t rows = in.shape(0, element)[0];
+        const int64_t rows = rows_of(0, element);
         for (size_t leaf = 1; leaf < spec.leaves().size(); ++leaf) {
-          if (in.shape(leaf, element)[0] == rows) continue;
+          if (rows_of(leaf, element) == rows) continue;
           throw Error(Code::kInvalidArgument, "unbatch",
                       "'" + spec.leaves()[0].name + "' has " + std::to_string(rows) +
                           " rows, and '" + spec.leaves()[leaf].name + "' has " +
-                          std::to_string(in.shape(leaf, element)[0]));
+                          std::to_string(rows_of(leaf, element)));
         }
         return static_cast<uint64_t>(rows);
       } catch (const Error&) {
         in.fail(element, {"unbatch()", input_.ordinal() + element, std::current_exception()});
         return 1;
       }
+    }
+
+    bool is_column(size_t leaf) {
+      return input_.chunk().spec()->leaves()[leaf].kind == LeafKind::kColumn;
+    }
+    // An element's columns of rows that differ in size, which are read once in each call of next().
+    const std::vector<Block>& columns_of(uint32_t element) {
+      for (const auto& [of, columns] : columns_) {
+        if (of == element) return columns;
+      }
+      const Chunk& in = input_.chunk();
+      std::vector<Block> columns;
+      for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
+        if (!is_column(leaf)) continue;
+        auto* first = const_cast<std::byte*>(in.at(leaf, element));
+        // The chunk keeps it.
+        columns.push_back(ColumnBlock::read(first,
+                                            static_cast<uint64_t>(in.shape(leaf, element)[0]),
+                                            {std::shared_ptr<void>(), first}));
+      }
+      return columns_.emplace_back(element, std::move(columns)).second;
+    }
+    const Block& column(size_t leaf, uint32_t element) {
+      size_t place = 0;
+      for (size_t i = 0; i < leaf; ++i) place += is_column(i) ? 1 : 0;
+      return columns_of(element)[place];
+    }
+    int64_t rows_of(size_t leaf, uint32_t element) {
+      if (is_column(leaf)) return static_cast<int64_t>(column(leaf, element).rows());
+      return input_.chunk().shape(leaf, element)[0];
     }
 
     void give(uint32_t count, Chunk& out) {
@@ -138,6 +190,11 @@ class Unbatch : public Streamed {
         for (Failure& lost : in.take_notes(element)) out.note(i, std::move(lost));
         settle_alike(told_, out);
         for (size_t leaf = 0; leaf < told_->leaves().size(); ++leaf) {
+          if (is_column(leaf)) {
+            const Example one = column(leaf, element).row(row);
+            out.view(leaf, i, one[0].second.data(), one[0].second.shape());
+            continue;
+          }
           std::span<const int64_t> shape = in.shape(leaf, element).subspan(1);
           uint64_t bytes = size_of(told_->leaves()[leaf].dtype);
           for (int64_t length : shape) bytes *= static_cast<uint64_t>(length);
@@ -154,7 +211,8 @@ class Unbatch : public Streamed {
     StreamInput input_;
     std::array<From, Chunk::kRows> from_;
     SpecRef of_, told_;  // what elements of the chunk are, and their rows
-    uint64_t row_ = 0;   // of the input's next element
+    std::vector<std::pair<uint32_t, std::vector<Block>>> columns_;  // by element of the chunk
+    uint64_t row_ = 0;                                              // of the input's next element
   };
 
   StreamedRef input_;

@@ -1,0 +1,103 @@
+#include "ragged_bytes.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "leaf_value.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/column_block.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+[[noreturn]] void refuse_ragged(const std::string& why) {
+  throw Error(Code::kInvalidArgument, "element", "a penstock.Ragged " + why);
+}
+
+Owned part(PyObject* ragged, const char* name) {
+  Owned made(PyObject_GetAttrString(ragged, name));
+  if (!made) throw nb::python_error();
+  return made;
+}
+
+// In C order and the machine's byte order, of that type (NPY_NOTYPE: its own).
+Owned plain_array(PyObject* ragged, const char* name, int type) {
+  PyArray_Descr* descr = type == NPY_NOTYPE ? nullptr : PyArray_DescrFromType(type);
+  Owned made(PyArray_FromAny(part(ragged, name).get(), descr, 0, 0,
+                             NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED,
+                             nullptr));
+  if (!made) throw nb::python_error();
+  return made;
+}
+
+PyArrayObject* array_in(const Owned& made) { return reinterpret_cast<PyArrayObject*>(made.get()); }
+
+}  // namespace
+
+std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
+  const Owned values = plain_array(ragged, "values", NPY_NOTYPE);
+  const Owned offsets = plain_array(ragged, "offsets", NPY_INT64);
+  const bool deep = part(ragged, "dims").get() != Py_None;
+  const Owned dims = deep ? plain_array(ragged, "dims", NPY_INT64) : Owned();
+  const Owned axes = part(ragged, "axes");
+  const Owned kind = part(ragged, "kind");
+  const char* kind_name = PyUnicode_Check(kind.get()) ? PyUnicode_AsUTF8(kind.get()) : nullptr;
+  if (kind_name == nullptr || !PyTuple_Check(axes.get())) refuse_ragged("that is none");
+
+  LeafValue taken;
+  std::string why;
+  if (!taken.take(values.get(), why) || taken.array == nullptr) refuse_ragged("whose values " + why);
+  Leaf leaf{"", LeafKind::kDense, taken.dtype, {}};
+  const auto rows = static_cast<uint64_t>(PyArray_DIM(array_in(offsets), 0) - 1);
+  if (kind_name[0] != 'a') {
+    leaf.kind = kind_name[0] == 's' ? LeafKind::kText : LeafKind::kBytes;
+    leaf.shape = {-1};
+  } else if (deep) {
+    // An axis that is not named may be the same length in all rows, or nobody said.
+    leaf.shape.assign(static_cast<size_t>(PyArray_DIM(array_in(dims), 1)), -1);
+  } else {
+    const npy_intp* shape = PyArray_DIMS(array_in(values));
+    leaf.shape.assign(shape, shape + PyArray_NDIM(array_in(values)));
+    if (leaf.shape.empty()) refuse_ragged("whose values have no axis");
+    leaf.shape[0] = -1;
+  }
+  if (leaf.kind == LeafKind::kDense && PyTuple_GET_SIZE(axes.get()) > 0) {
+    leaf.kind = LeafKind::kRagged;
+    const auto* lengths = deep ? static_cast<const int64_t*>(PyArray_DATA(array_in(dims))) : nullptr;
+    for (size_t axis = 1; deep && rows > 0 && axis < leaf.shape.size(); ++axis) {
+      Owned number(PyLong_FromSize_t(axis));
+      const int named = PySequence_Contains(axes.get(), number.get());
+      if (named < 0) throw nb::python_error();
+      if (named == 0) leaf.shape[axis] = lengths[axis];
+    }
+    // Rows carry their shapes where an axis behind the first differs.
+    if (deep && !leaf.deep()) leaf.shape.back() = -1;
+  }
+
+  const ElementSpec spec({leaf});
+  const auto bytes = static_cast<uint64_t>(PyArray_NBYTES(array_in(values)));
+  const BlockLayout layout(spec, rows, {&bytes, 1});
+  const uint64_t all = ColumnBlock::bytes_of(spec, layout);
+  std::byte* to = scratch.take(all);
+  std::byte* block = ColumnBlock::begin(spec, layout, to);
+  const auto copy = [&](uint64_t place, const Owned& from) {
+    const auto size = static_cast<size_t>(PyArray_NBYTES(array_in(from)));
+    if (size != 0) std::memcpy(block + place, PyArray_DATA(array_in(from)), size);
+  };
+  copy(layout.offsets(0), offsets);
+  if (deep) copy(layout.dims(0), dims);
+  copy(layout.values(0), values);
+  try {
+    (void)ColumnBlock::read(to, all, {std::shared_ptr<void>(), to});  // its offsets and shapes
+  } catch (const Error& error) {
+    refuse_ragged(std::string("that contradicts itself: ") + error.what());
+  }
+  return {to, all};
+}
+
+}  // namespace penstock::python

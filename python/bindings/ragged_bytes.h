@@ -1,0 +1,16 @@
+#pragma once
+
+#include <Python.h>
+
+#include <cstddef>
+#include <span>
+
+#include "penstock/pipeline/scratch.h"
+
+namespace penstock::python {
+
+// A penstock.Ragged as a ColumnBlock in `scratch`. With the GIL held. Error kInvalidArgument: its
+// parts are not what they should be; nanobind::python_error for what Python raises.
+std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch);
+
+}  // namespace penstock::python
