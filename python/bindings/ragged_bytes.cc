@@ -51,7 +51,8 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
 
   LeafValue taken;
   std::string why;
-  if (!taken.take(values.get(), why) || taken.array == nullptr) refuse_ragged("whose values " + why);
+  if (!taken.take(values.get(), why) || taken.array == nullptr)
+    refuse_ragged("whose values " + why);
   Leaf leaf{"", LeafKind::kDense, taken.dtype, {}};
   const auto rows = static_cast<uint64_t>(PyArray_DIM(array_in(offsets), 0) - 1);
   if (kind_name[0] != 'a') {
@@ -68,7 +69,8 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
   }
   if (leaf.kind == LeafKind::kDense && PyTuple_GET_SIZE(axes.get()) > 0) {
     leaf.kind = LeafKind::kRagged;
-    const auto* lengths = deep ? static_cast<const int64_t*>(PyArray_DATA(array_in(dims))) : nullptr;
+    const auto* lengths =
+        deep ? static_cast<const int64_t*>(PyArray_DATA(array_in(dims))) : nullptr;
     for (size_t axis = 1; deep && rows > 0 && axis < leaf.shape.size(); ++axis) {
       Owned number(PyLong_FromSize_t(axis));
       const int named = PySequence_Contains(axes.get(), number.get());
