@@ -135,7 +135,7 @@ def test_a_damaged_record_of_a_compressed_file_is_one_loss(tmp_path: pathlib.Pat
             writer.write(penstock.example({"n": i}))
     data = bytearray(path.read_bytes())
     size = len(data) // 200
-    at = [bytes(data[i:]).find(penstock.example({"n": 70})) for i in (0,)][0]
+    at = bytes(data).find(penstock.example({"n": 70}))
     assert at > 60 * size
     data[at + 3] ^= 1
     packed = tmp_path / "records.tfrecord.gz"
@@ -175,9 +175,11 @@ def test_endless_rounds_of_nothing_but_losses_end() -> None:
 def test_a_policy_for_a_streams_elements(mode: Mode) -> None:
     # What is decided further down stands.
     strict = FAILING.filter(any_of_them).on_error("raise").batch(4)
-    with strict.build(on_error="skip", **options(mode)) as feed:
-        with pytest.raises(ValueError, match="bad 2"):
-            passed(feed)
+    with (
+        strict.build(on_error="skip", **options(mode)) as feed,
+        pytest.raises(ValueError, match="bad 2"),
+    ):
+        passed(feed)
     with pytest.raises(penstock.InvalidArgument, match="replace needs elements"):
         STREAM.on_error("replace").build(**options(mode))
 
