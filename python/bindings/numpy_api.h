@@ -8,6 +8,7 @@
 #endif
 #include <numpy/arrayobject.h>
 
+#include <exception>
 #include <memory>
 
 namespace penstock::python {
@@ -45,7 +46,8 @@ class Owned {
 
 // Around a call into Python from a thread that the interpreter may end there: CPython before 3.14
 // does that at exit by unwinding the thread's stack, through our frames, without the GIL. The
-// thread stays where it is instead, until the process is gone.
+// thread stays where it is instead, until the process is gone. A C++ exception leaves as from
+// anywhere: such an end is none, and the runtime does not count it among them.
 //
 //   StayWhenEnded stay;
 //   PyObject* value = PyObject_GetItem(...);
@@ -56,12 +58,13 @@ class StayWhenEnded {
   StayWhenEnded(const StayWhenEnded&) = delete;
   StayWhenEnded& operator=(const StayWhenEnded&) = delete;
   ~StayWhenEnded() {
-    if (!returned_) wait_for_the_end();
+    if (!returned_ && std::uncaught_exceptions() == thrown_) wait_for_the_end();
   }
   void returned() { returned_ = true; }
 
  private:
   [[noreturn]] static void wait_for_the_end();
+  const int thrown_ = std::uncaught_exceptions();  // when it began
   bool returned_ = false;
 };
 
