@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/utf8.h"
 #include "penstock/io/csv_numbers.h"
 #include "penstock/io/csv_scan.h"
 #include "penstock/io/sequential_file.h"
@@ -81,6 +82,8 @@ class CsvFields {
 std::string_view view_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
+
+bool is_text(std::string_view text) { return is_utf8(std::as_bytes(std::span(text))); }
 
 // Without the doubles of its quotes, to `to`, where there is room for all of it.
 std::string_view single_quotes(std::string_view text, char* to) {
@@ -197,6 +200,9 @@ CsvParser::CsvParser(std::shared_ptr<const CsvFormat> format,
   std::set<std::string_view> names;
   for (const CsvColumn& column : format_->columns) {
     if (!names.insert(column.name).second) wrong("two columns '" + column.name + "' are wanted");
+    if (column.kind == CsvColumn::Kind::kText && column.fallback && !is_text(*column.fallback)) {
+      wrong("column '" + column.name + "': the default is no UTF-8");
+    }
     if (column.kind != CsvColumn::Kind::kNumber) continue;
     if (!is_csv_number(column.dtype)) {
       wrong("column '" + column.name + "' cannot be " + std::string(name_of(column.dtype)) +
@@ -245,12 +251,12 @@ bool CsvParser::give(const CsvColumn& column, size_t place, std::string_view fie
                      Value& value) {
   const bool number = column.kind == CsvColumn::Kind::kNumber;
   if (field.empty() && column.fallback && (number || !quoted)) field = *column.fallback;
-  if (!number) {
-    value.text = field;
-    return true;
-  }
-  if (read_number(field, column.dtype, value.row)) return true;
+  value.text = field;
+  const bool fine = number ? read_number(field, column.dtype, value.row)
+                           : column.kind == CsvColumn::Kind::kBytes || is_text(field);
+  if (fine) return true;
   const std::string where = "column " + std::to_string(place + 1) + ", '" + column.name + "': ";
+  if (!number) return refuse(where + shown_field(field) + " is no UTF-8");
   const std::string type(name_of(column.dtype));
   if (field.find_first_not_of(" \t") == field.npos) {
     return refuse(where + "it is empty; give the column a default");

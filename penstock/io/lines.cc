@@ -4,9 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "penstock/base/utf8.h"
+
 namespace penstock {
 namespace {
 
+constexpr const char* kNoText = "the line is no UTF-8";
 constexpr auto kLineFeedByte = std::byte{'\n'}, kReturnByte = std::byte{'\r'};
 
 // The first line feed, or `end`.
@@ -24,7 +27,7 @@ std::span<const std::byte> without_end(std::span<const std::byte> line) {
 
 class LineFraming : public Framing {
  public:
-  void begin() override { searched_ = 0; }
+  void begin() override { searched_ = known_ = doubtful_ = 0; }
 
   Cut cut(const Front& front) override {
     const std::byte* const first = front.bytes.data();
@@ -36,11 +39,37 @@ class LineFraming : public Framing {
     }
     searched_ = 0;
     const auto line = front.bytes.first(static_cast<size_t>(feed - first) + (feed != end));
+    if (!is_text(front.bytes, line)) return {Cut::Kind::kBad, line.size(), 0, 0, kNoText};
     return {Cut::Kind::kRecord, line.size(), 0, without_end(line).size()};
   }
 
  private:
+  // Whether the front's first line is. What is behind it is looked at together with it, which takes
+  // a fraction of the time.
+  bool is_text(std::span<const std::byte> front, std::span<const std::byte> line) {
+    constexpr size_t kTogether = 16 << 10;
+    if (line.size() <= known_) {
+      known_ -= line.size();
+      return true;
+    }
+    if (line.size() <= doubtful_) {
+      doubtful_ -= line.size();
+      return is_utf8(line);
+    }
+    size_t bytes = std::max(std::min(front.size(), kTogether), line.size());
+    // But for the last character, of which there may be more.
+    for (int n = 0; n < 4 && bytes > line.size(); ++n) {
+      if ((front[--bytes] & std::byte{0xC0}) != std::byte{0x80}) break;
+    }
+    const bool all = is_utf8(front.first(bytes));
+    known_ = all ? bytes - line.size() : 0;
+    doubtful_ = all ? 0 : bytes - line.size();
+    return all || is_utf8(line);
+  }
+
   uint64_t searched_ = 0;  // bytes of the front without a line's end
+  // Bytes of the front: that are UTF-8; or that are to be looked at line by line.
+  uint64_t known_ = 0, doubtful_ = 0;
 };
 
 }  // namespace
@@ -88,6 +117,26 @@ void LineReader::read(std::span<const uint64_t> lines) {
     }
     lines_[row] = without_end(bytes);
   }
+  for (size_t row = 0; row < lines.size();) row = check_text(row, lines.size());
+}
+
+// Of the rows that lie side by side in memory from this one on, together: no character goes over a
+// line's end. Returns the row behind them.
+size_t LineReader::check_text(size_t row, size_t rows) {
+  std::span<const std::byte> run = records_.bytes(row);
+  size_t end = row + 1;
+  for (; end < rows && !run.empty() && run.back() == kLineFeedByte; ++end) {
+    const std::span<const std::byte> next = records_.bytes(end);
+    if (next.data() != run.data() + run.size()) break;
+    run = {run.data(), run.size() + next.size()};
+  }
+  if (is_utf8(run)) return end;
+  for (; row < end; ++row) {
+    if (is_utf8(lines_[row])) continue;
+    records_.fail(row, Code::kDataLoss, kNoText);
+    lines_[row] = {};
+  }
+  return end;
 }
 
 bool LineReader::may_lack_end(uint64_t line) const {

@@ -17,8 +17,9 @@ namespace penstock {
 // KiB. Error kDataLoss if the file becomes shorter meanwhile, kSystem. Any thread.
 RecordIndex index_lines(File& file);
 
-// Reads lines by their numbers, a chunk at a time. A line that is another one than when the file
-// was indexed fails (kDataLoss), as far as its end shows it. One thread.
+// Reads lines by their numbers, a chunk at a time. A line that is no UTF-8 fails (kDataLoss), and
+// so does one that is another than when the file was indexed, as far as its end shows it. One
+// thread.
 class LineReader {
  public:
   explicit LineReader(std::shared_ptr<const RecordFiles> files);
@@ -33,13 +34,14 @@ class LineReader {
 
  private:
   bool may_lack_end(uint64_t line) const;
+  size_t check_text(size_t row, size_t rows);
 
   const std::shared_ptr<const RecordFiles> files_;
   RecordReader records_;
   std::array<std::span<const std::byte>, RecordReader::kChunk> lines_;
 };
 
-// Lines for whoever goes through a file from the front.
+// Lines for whoever goes through a file from the front; one that is no UTF-8 is bad.
 std::unique_ptr<Framing> line_framing();
 
 // How a text file is compressed: gzip if it begins so or is named so. (What a zlib file begins with

@@ -65,7 +65,8 @@ class FileSources(Chain):
     ) -> Dataset:
         """Lines of text files (UTF-8), without their ends; parameters as of `tfrecord`.
 
-        A zlib file cannot be told from text: say so.
+        A line that is no UTF-8 is a `DataLoss` that names file, record and byte. A zlib file cannot
+        be told from text: say so.
         """
         return cls._make("lines", (_paths(files), compression, bool(stream), index or ""))
 
@@ -93,8 +94,8 @@ class FileSources(Chain):
         """Records of CSV files (RFC 4180), as a dict of the columns that are wanted.
 
         Fields in quotes may have line ends and doubled quotes in them; empty lines are passed over.
-        A record with more or fewer columns than the header, or with a field that is no such number,
-        is a `DataLoss` that names file, record, line and column.
+        A record with more or fewer columns than the header, or with a field that is no such number
+        or, of a `str`, no UTF-8, is a `DataLoss` that names file, record, line and column.
 
         Parameters
         ----------

@@ -14,9 +14,9 @@ namespace penstock {
 // says where its columns are, unless names are given. Empty lines are passed over.
 //
 // Building fails with Error kInvalidArgument for a file that lacks a wanted column. A record with
-// more or fewer columns than its header, or with a field that is no such number, is lost:
-// kDataLoss, which names file, record, byte, line, column and what is there. Compressed files, or
-// `stream`: a stream.
+// more or fewer columns than its header, or with a field that is no such number or no UTF-8, is
+// lost: kDataLoss, which names file, record, byte, line, column and what is there. Compressed
+// files, or `stream`: a stream.
 class CsvNode : public FileSource {
  public:
   // Errors as FileSource's and CsvParser's.

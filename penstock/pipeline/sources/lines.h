@@ -8,8 +8,9 @@
 
 namespace penstock {
 
-// The lines of text files, without their ends: one leaf of text without a name. That it is UTF-8 is
-// looked at by whoever makes a string of it. Compressed files, or `stream`: a stream.
+// The lines of text files, without their ends: one leaf of text without a name. A line that is no
+// UTF-8 is lost: kDataLoss, which names file, record and byte. Compressed files, or `stream`: a
+// stream.
 class LinesNode : public FileSource {
  public:
   // Errors as FileSource's.

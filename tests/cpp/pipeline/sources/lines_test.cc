@@ -125,6 +125,25 @@ TEST_F(Lines, that_are_others_than_when_indexed_are_lost) {
   }
 }
 
+TEST_F(Lines, that_are_no_utf8_are_lost_indexed_and_as_a_stream) {
+  (*files)["file"] = "one\n\xff\r\nt\xc3\xbcrkis\ncaf\xe9";
+  const std::vector<std::string> expected{"one", "<lost>", "t\xc3\xbcrkis", "<lost>"};
+  const std::string wanted[] = {"lines: file, record 1 at byte 4 (3 bytes): the line is no UTF-8",
+                                "lines: file, record 3 at byte 15 (4 bytes): the line is no UTF-8"};
+  EXPECT_EQ(all(LinesNode("file", {})), expected);
+  ASSERT_EQ(failures.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(testing::text_of(failures[i]), wanted[i]);
+  const auto node = testing::node<LinesNode>("file", LineOptions{.stream = true});
+  testing::StreamReading reading(node, 0, files);
+  reading.reader().begin(0);
+  reading.next(4);
+  ASSERT_EQ(reading.failures().size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(testing::text_of(reading.failures()[i].second), wanted[i]);
+  }
+  testing::check_stream(node, 400, 3, files);
+}
+
 TEST_F(Lines, of_compressed_files_are_a_stream) {
   std::string text;
   for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + (i % 3 == 0 ? "\r\n" : "\n");

@@ -1,0 +1,204 @@
+#include "penstock/base/utf8.h"
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kBeyondAscii = 0x8080808080808080;
+
+uint64_t eight_bytes(const unsigned char* at) {
+  uint64_t word;
+  std::memcpy(&word, at, sizeof(word));
+  return word;
+}
+
+bool continues(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+
+// Bytes of the character that begins with a byte beyond ASCII; 0: it is none. (The Unicode
+// Standard, table 3-7: only the second byte's range depends on the first.)
+size_t length_of_character(const unsigned char* at, size_t left) {
+  const unsigned char first = at[0];
+  if (first < 0xC2 || first > 0xF4) return 0;
+  const size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  if (left < length || !continues(at[1])) return 0;
+  if (length == 2) return 2;
+  if (!continues(at[2]) || (length == 4 && !continues(at[3]))) return 0;
+  switch (first) {
+    case 0xE0:
+      return at[1] >= 0xA0 ? 3 : 0;  // overlong
+    case 0xED:
+      return at[1] < 0xA0 ? 3 : 0;  // surrogates
+    case 0xF0:
+      return at[1] >= 0x90 ? 4 : 0;  // overlong
+    case 0xF4:
+      return at[1] < 0x90 ? 4 : 0;  // above U+10FFFF
+    default:
+      return length;
+  }
+}
+
+bool is_utf8_plain(const unsigned char* at, const unsigned char* const end) {
+  while (true) {
+    while (end - at >= 8 && (eight_bytes(at) & kBeyondAscii) == 0) at += 8;
+    while (at != end && *at < 0x80) ++at;
+    if (at == end) return true;
+    while (at != end && *at >= 0x80) {  // a letter beyond ASCII has others beside it
+      const size_t length = length_of_character(at, static_cast<size_t>(end - at));
+      if (length == 0) return false;
+      at += length;
+    }
+  }
+}
+
+#if defined(__x86_64__)
+
+#define PENSTOCK_UTF8_AVX2 __attribute__((target("avx2")))
+
+// Each byte and the one before it, looked up by three halves of a byte, each of which says what
+// could be wrong: what all three say is. (Keiser and Lemire, "Validating UTF-8 in less than one
+// instruction per byte", 2020.)
+enum Wrong : uint8_t {
+  kTooShort = 1,       // a character's first byte, and then another one's
+  kTooLong = 2,        // ASCII, and then a byte that continues something
+  kOverlong3 = 4,      // E0 80..9F
+  kTooLarge = 8,       // F4 90..BF, F5..FF 90..BF
+  kSurrogate = 16,     // ED A0..BF
+  kOverlong2 = 32,     // C0, C1
+  kTooLarge1000 = 64,  // F5..FF 80..8F
+  kOverlong4 = 64,     // F0 80..8F
+  kTwoContinue = 128,  // two bytes that continue: wrong unless a longer character began before
+  kAnyFirst = kTooShort | kTooLong | kTwoContinue,
+};
+alignas(16) constexpr uint8_t kByHighHalf[16] = {
+    kTooLong,
+    kTooLong,
+    kTooLong,
+    kTooLong,
+    kTooLong,
+    kTooLong,
+    kTooLong,
+    kTooLong,
+    kTwoContinue,
+    kTwoContinue,
+    kTwoContinue,
+    kTwoContinue,
+    kTooShort | kOverlong2,
+    kTooShort,
+    kTooShort | kOverlong3 | kSurrogate,
+    kTooShort | kTooLarge | kTooLarge1000 | kOverlong4};
+constexpr uint8_t kLarge = kAnyFirst | kTooLarge | kTooLarge1000;
+alignas(16) constexpr uint8_t kByLowHalf[16] = {kAnyFirst | kOverlong3 | kOverlong2 | kOverlong4,
+                                                kAnyFirst | kOverlong2,
+                                                kAnyFirst,
+                                                kAnyFirst,
+                                                kAnyFirst | kTooLarge,
+                                                kLarge,
+                                                kLarge,
+                                                kLarge,
+                                                kLarge,
+                                                kLarge,
+                                                kLarge,
+                                                kLarge,
+                                                kLarge,
+                                                kLarge | kSurrogate,
+                                                kLarge,
+                                                kLarge};
+constexpr uint8_t kContinuing = kTooLong | kOverlong2 | kTwoContinue;
+alignas(16) constexpr uint8_t kByNextHighHalf[16] = {
+    kTooShort,
+    kTooShort,
+    kTooShort,
+    kTooShort,
+    kTooShort,
+    kTooShort,
+    kTooShort,
+    kTooShort,
+    kContinuing | kOverlong3 | kTooLarge1000 | kOverlong4,
+    kContinuing | kOverlong3 | kTooLarge,
+    kContinuing | kSurrogate | kTooLarge,
+    kContinuing | kSurrogate | kTooLarge,
+    kTooShort,
+    kTooShort,
+    kTooShort,
+    kTooShort};
+
+PENSTOCK_UTF8_AVX2 inline __m256i looked_up(const uint8_t* table, __m256i halves) {
+  const auto* row = reinterpret_cast<const __m128i*>(table);
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(row)), halves);
+}
+
+PENSTOCK_UTF8_AVX2 inline __m256i high_half(__m256i bytes) {
+  return _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(0x0F));
+}
+
+// Not 0 where something is wrong with a byte; `before` are the 32 in front.
+PENSTOCK_UTF8_AVX2 inline __m256i wrong_in(__m256i bytes, __m256i before) {
+  const __m256i middle = _mm256_permute2x128_si256(before, bytes, 0x21);
+  const __m256i one = _mm256_alignr_epi8(bytes, middle, 15);
+  const __m256i two = _mm256_alignr_epi8(bytes, middle, 14);
+  const __m256i three = _mm256_alignr_epi8(bytes, middle, 13);
+  const __m256i low = _mm256_and_si256(one, _mm256_set1_epi8(0x0F));
+  const __m256i pair = _mm256_and_si256(
+      _mm256_and_si256(looked_up(kByHighHalf, high_half(one)), looked_up(kByLowHalf, low)),
+      looked_up(kByNextHighHalf, high_half(bytes)));
+  // A character of three or four bytes began two or three before: then two bytes must continue.
+  const __m256i third = _mm256_subs_epu8(two, _mm256_set1_epi8(0xE0 - 0x80));
+  const __m256i fourth = _mm256_subs_epu8(three, _mm256_set1_epi8(0xF0 - 0x80));
+  const __m256i must = _mm256_and_si256(_mm256_or_si256(third, fourth), _mm256_set1_epi8(-128));
+  return _mm256_xor_si256(must, pair);
+}
+
+PENSTOCK_UTF8_AVX2 inline __m256i thirty_two(const unsigned char* at) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+}
+
+PENSTOCK_UTF8_AVX2 bool is_utf8_avx2(const unsigned char* at, const unsigned char* const end) {
+  __m256i wrong = _mm256_setzero_si256(), before = wrong;
+  bool ascii = true;  // all that is before is
+  auto judge = [&](__m256i bytes) PENSTOCK_UTF8_AVX2 {
+    const bool plain = _mm256_movemask_epi8(bytes) == 0;
+    if (!plain || !ascii) wrong = _mm256_or_si256(wrong, wrong_in(bytes, before));
+    ascii = plain;
+    before = bytes;
+  };
+  while (end - at >= 32) {
+    if (ascii) {
+      while (end - at >= 128) {
+        const __m256i low = _mm256_or_si256(thirty_two(at), thirty_two(at + 32));
+        const __m256i high = _mm256_or_si256(thirty_two(at + 64), thirty_two(at + 96));
+        if (_mm256_movemask_epi8(_mm256_or_si256(low, high)) != 0) break;
+        at += 128;
+      }
+      if (end - at < 32) break;
+    }
+    judge(thirty_two(at));
+    at += 32;
+  }
+  // Behind the last byte there is one of ASCII: a character that was cut off is too short.
+  alignas(32) unsigned char rest[32] = {};
+  std::memcpy(rest, at, static_cast<size_t>(end - at));
+  judge(thirty_two(rest));
+  return _mm256_testz_si256(wrong, wrong) != 0;
+}
+
+#endif
+
+}  // namespace
+
+bool is_utf8(std::span<const std::byte> text) {
+  const auto* first = reinterpret_cast<const unsigned char*>(text.data());
+#if defined(__x86_64__)
+  if (text.size() >= 32 && __builtin_cpu_supports("avx2")) {
+    return is_utf8_avx2(first, first + text.size());
+  }
+#endif
+  return is_utf8_plain(first, first + text.size());
+}
+
+}  // namespace penstock
