@@ -174,7 +174,10 @@ class PosixFileSystem final : public FileSystem {
       if (errno == ENOENT || errno == ENOTDIR) {
         throw Error(Code::kNotFound, "open", "no such file: " + path);
       }
-      throw Error::from_errno(errno, "open", path);
+      const int reason = errno;
+      Error error = Error::from_errno(reason, "open", path);
+      if (reason == EMFILE || reason == ENFILE) throw NoDescriptorLeft(std::move(error));
+      throw error;
     }
     if (!S_ISREG(found.st_mode)) {
       throw Error(Code::kInvalidArgument, "open", path + " is a folder or a device, not a file");

@@ -5,7 +5,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "penstock/base/error.h"
 
 namespace penstock {
 
@@ -56,13 +59,21 @@ class Sink {
   virtual void commit() = 0;
 };
 
+// An Error of FileSystem::open (kSystem): the process, or the machine, has no descriptor left. It
+// goes once another file is closed.
+class NoDescriptorLeft : public Error {
+ public:
+  explicit NoDescriptorLeft(Error error) : Error(std::move(error)) {}
+};
+
 // Where files are. What penstock reads and writes goes through one of these, so that tests can put
 // a world under it that fails. Any thread.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // Error kNotFound if there is no such file, kInvalidArgument if it is none (a folder, a pipe).
+  // Error kNotFound if there is no such file, kInvalidArgument if it is none (a folder, a pipe),
+  // NoDescriptorLeft, kSystem.
   virtual std::shared_ptr<File> open(const std::string& path) = 0;
 
   // Error kSystem, or kNotFound if there is no such folder.

@@ -1,45 +1,69 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
+#include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "penstock/io/file.h"
+#include "penstock/io/open_files.h"
 
 namespace penstock {
 
-// The open files of a process, at most `most` of them: the one unused longest is closed, and opened
-// again when it is asked for. Whoever holds a file that was closed here can go on reading it, so
-// hold one no longer than for a chunk. Any thread.
+// The files of a plan, by numbers, open or not. Of all pools that share an OpenFiles (those of a
+// process, unless said otherwise) no more are open than that allows: the one unused longest is
+// closed, and opened again when it is asked for. One that somebody holds is not closed; so hold a
+// file no longer than for a chunk, where it is read by places. Two pools open the same path twice:
+// there may be another file under it by then. Any thread.
 class FilePool {
  public:
-  explicit FilePool(std::shared_ptr<FileSystem> files, size_t most = 256);
+  explicit FilePool(std::shared_ptr<FileSystem> files,
+                    std::shared_ptr<OpenFiles> open = OpenFiles::of_process());
+  ~FilePool();
+  FilePool(const FilePool&) = delete;
+  FilePool& operator=(const FilePool&) = delete;
 
   // A number for this path; the same one for the same path. Opens nothing.
   uint32_t add(const std::string& path);
 
-  // Error as FileSystem::open's. REQUIRED: a number that add() gave.
-  std::shared_ptr<File> get(uint32_t number);
+  // Where all that may be open are held, one more is opened all the same. Where the process or the
+  // machine has no descriptor left, files that nobody holds are closed for it. Error as
+  // FileSystem::open's. REQUIRED: a number that add() gave.
+  std::shared_ptr<File> get(uint32_t number) { return take(number, true); }
+  // For whoever holds many and can do with fewer: nullptr instead of one more than may be open.
+  std::shared_ptr<File> get_if_room(uint32_t number) { return take(number, false); }
+
+  // Whoever reads these files keeps one of these. With the last of them all are closed.
+  class Use {
+   public:
+    explicit Use(std::shared_ptr<FilePool> pool);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    const std::shared_ptr<FilePool> pool_;
+  };
+  // Closes all, unless somebody uses them.
+  void close_unused();
 
   size_t open_files() const;
 
  private:
-  struct Entry {
-    std::string path;
-    std::shared_ptr<File> file;          // nullptr: closed
-    std::list<uint32_t>::iterator used;  // in used_, if open
-  };
+  using Entry = OpenFiles::Entry;
+
+  std::shared_ptr<File> take(uint32_t number, bool beyond);
+  std::shared_ptr<File> open(const std::string& path);
+  void close_all(OpenFiles::Closed& closed);
 
   const std::shared_ptr<FileSystem> files_;
-  const size_t most_;
-  mutable std::mutex mutex_;
-  std::vector<Entry> entries_;
+  const std::shared_ptr<OpenFiles> open_;
+  // With open_'s lock:
+  std::deque<Entry> entries_;
   std::unordered_map<std::string, uint32_t> numbers_;
-  std::list<uint32_t> used_;  // open files, the last used first
+  size_t uses_ = 0;
 };
 
 }  // namespace penstock

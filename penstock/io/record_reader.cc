@@ -22,7 +22,10 @@ constexpr uint64_t longest_ns(size_t records, uint64_t bytes) {
 
 RecordReader::RecordReader(std::shared_ptr<const RecordFiles> files, const char* operation,
                            bool checked)
-    : files_(std::move(files)), operation_(operation), checked_(checked) {}
+    : files_(std::move(files)),
+      use_(files_->shared_pool()),
+      operation_(operation),
+      checked_(checked) {}
 
 void RecordReader::read(std::span<const uint64_t> records) {
   failures_.clear();
@@ -171,8 +174,11 @@ bool RecordReader::copy_scattered(std::span<const Frame> frames) {
   for (const Frame& frame : frames) {
     if (frame.failed) continue;
     if (last == nullptr || last->file != frame.file) {
-      scattered_over_.push_back({files_->pool().get(files_->number(frame.file)), 0});
-      mapping = scattered_over_.back().file->mapping();
+      // Those of a chunk are held together, by every worker: more of them than there may be.
+      std::shared_ptr<File> file = files_->pool().get_if_room(files_->number(frame.file));
+      if (file == nullptr) return false;
+      mapping = file->mapping();
+      scattered_over_.push_back({std::move(file), 0});
       last = &frame;
     }
     const auto [offset, size, damaged] = frame.place;

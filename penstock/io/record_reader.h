@@ -87,6 +87,7 @@ class RecordReader {
   void fail(Frame& frame, Code code, const std::string& why);
 
   const std::shared_ptr<const RecordFiles> files_;
+  const FilePool::Use use_;
   const char* const operation_;
   const bool checked_;
   std::array<uint64_t, kChunk> order_;

@@ -12,6 +12,7 @@ using Kind = Framing::Cut::Kind;
 RecordStream::RecordStream(std::shared_ptr<const StreamFiles> files, const char* operation,
                            std::unique_ptr<Framing> framing, std::function<void()> alive)
     : files_(std::move(files)),
+      use_(files_->pool),
       operation_(operation),
       framing_(std::move(framing)),
       alive_(std::move(alive)) {}

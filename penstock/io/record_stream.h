@@ -100,6 +100,7 @@ class RecordStream {
   void fail(const Place& place, uint64_t bytes, bool rest, Code code, std::string why);
 
   const std::shared_ptr<const StreamFiles> files_;
+  const FilePool::Use use_;
   const char* const operation_;
   const std::unique_ptr<Framing> framing_;
   const std::function<void()> alive_;

@@ -44,7 +44,7 @@ class Builder {
   // so that a stage added at the end changes no numbers below it.
   uint32_t operation() { return ++operations_; }
   const std::shared_ptr<FileSystem>& files() const { return files_; }
-  // The open files that all sources of the plan share.
+  // The files of all sources of the plan.
   const std::shared_ptr<FilePool>& pool();
   // There is a shard in the plan, of so many ranks, which `all` elements are dealt out to.
   struct Sharded {

@@ -100,6 +100,8 @@ void LoaderEngine::close() {
   // Whoever iterates at this moment finds the board closed and gives up what it has itself.
   std::unique_lock lock(consumer_, std::try_to_lock);
   if (!lock) return;
+  inline_.reset();
+  let_go_of_others();
   drop_held();
   feed_->drain();
 }

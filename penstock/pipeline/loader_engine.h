@@ -74,6 +74,8 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   // What works beside the workers.
   virtual void start_others() {}
   virtual void close_others() {}
+  // After that, what they had open; with `consumer_` held.
+  virtual void let_go_of_others() {}
   // The next ticket cannot be made: throws why.
   virtual void raise_failed() {}
   virtual void enter_epoch(uint64_t epoch);

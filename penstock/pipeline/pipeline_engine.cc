@@ -88,6 +88,10 @@ void PipelineEngine::close_others() {
   }
 }
 
+void PipelineEngine::let_go_of_others() {
+  if (cursor_ != nullptr) cursor_->let_go();
+}
+
 void PipelineEngine::raise_failed() {
   auto failed = tickets().take_failure();
   if (!failed) throw Error(Code::kInternal, "stream", "a failure without a reason");

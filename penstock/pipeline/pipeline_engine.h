@@ -33,6 +33,7 @@ class PipelineEngine : public LoaderEngine {
   bool anything_held() const override { return output_.anything_held(); }
   void start_others() override;
   void close_others() override;
+  void let_go_of_others() override;
   void raise_failed() override;
   void leave_epoch() override;
   uint64_t epochs_per_pass() const override { return plan_->rounds(); }

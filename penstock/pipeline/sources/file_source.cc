@@ -67,11 +67,23 @@ std::string FileSource::title() const {
   return text + arguments() + (stream_ ? ", stream)" : ")");
 }
 
+// The node knows its files as long as the Dataset lives; what is built, and its readers, hold them
+// by this. With the last of these none stays open.
+static std::shared_ptr<const RecordFiles> of_plan(std::shared_ptr<const RecordFiles> files) {
+  const RecordFiles* const all = files.get();
+  return {all, [files = std::move(files)](const RecordFiles*) { files->pool().close_unused(); }};
+}
+
+static std::shared_ptr<const StreamFiles> of_plan(std::shared_ptr<const StreamFiles> files) {
+  const StreamFiles* const all = files.get();
+  return {all, [files = std::move(files)](const StreamFiles*) { files->pool->close_unused(); }};
+}
+
 Built FileSource::build(std::vector<Built>, Builder& builder) const {
   std::lock_guard lock(mutex_);
   if (found_in_ != builder.files()) find(builder);
-  if (streamed_ != nullptr) return Built::of(stream(streamed_, title()));
-  return {stage(indexed_, title())};
+  if (streamed_ != nullptr) return Built::of(stream(of_plan(streamed_), title()));
+  return {stage(of_plan(indexed_), title())};
 }
 
 void FileSource::find(Builder& builder) const {

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "../memory/child.h"
 #include "memory_files.h"
 
 namespace penstock {
@@ -13,6 +14,7 @@ struct FilePoolTest : ::testing::Test {
   FilePoolTest() {
     for (const char* path : {"a", "b", "c"}) (*files)[path] = path;
   }
+  static std::shared_ptr<OpenFiles> at_most(size_t n) { return std::make_shared<OpenFiles>(n); }
   std::shared_ptr<MemoryFiles> files = std::make_shared<MemoryFiles>();
 };
 
@@ -27,7 +29,7 @@ TEST_F(FilePoolTest, a_file_is_opened_once) {
 }
 
 TEST_F(FilePoolTest, the_one_unused_longest_is_closed) {
-  FilePool pool(files, 2);
+  FilePool pool(files, at_most(2));
   const uint32_t a = pool.add("a"), b = pool.add("b"), c = pool.add("c");
   pool.get(a);
   pool.get(b);
@@ -41,14 +43,99 @@ TEST_F(FilePoolTest, the_one_unused_longest_is_closed) {
   EXPECT_EQ(pool.open_files(), 2u);
 }
 
-TEST_F(FilePoolTest, a_file_that_was_closed_can_still_be_read_by_who_has_it) {
-  FilePool pool(files, 1);
-  auto a = pool.get(pool.add("a"));
-  pool.get(pool.add("b"));
+TEST_F(FilePoolTest, a_file_that_somebody_holds_is_not_closed) {
+  FilePool pool(files, at_most(1));
+  const uint32_t a = pool.add("a"), b = pool.add("b"), c = pool.add("c");
+  auto held = pool.get(a);
+  EXPECT_EQ(pool.get_if_room(b), nullptr);
+  EXPECT_NE(pool.get(b), nullptr);  // whoever needs it has it all the same
+  EXPECT_EQ(pool.open_files(), 2u);
+  EXPECT_EQ(pool.get_if_room(a), held);
+  EXPECT_EQ(files->opened, 2);
+  held.reset();
+  EXPECT_NE(pool.get_if_room(c), nullptr);
+  EXPECT_EQ(pool.open_files(), 1u);
+}
+
+TEST_F(FilePoolTest, what_is_read_outlives_its_pool) {
+  auto pool = std::make_unique<FilePool>(files, at_most(1));
+  auto a = pool->get(pool->add("a"));
+  pool.reset();
   std::byte byte{};
   const File::Segment segment{0, &byte, 1};
   a->read({&segment, 1});
   EXPECT_EQ(static_cast<char>(byte), 'a');
+}
+
+TEST_F(FilePoolTest, pools_share_what_may_be_open) {
+  auto open = at_most(2);
+  FilePool first(files, open);
+  auto second = std::make_unique<FilePool>(files, open);
+  const uint32_t a = first.add("a"), b = first.add("b");
+  first.get(a);
+  first.get(b);
+  second->get(second->add("a"));
+  EXPECT_EQ(open->count(), 2u);
+  EXPECT_EQ(first.open_files(), 1u);  // its a was unused longest
+  first.get(b);
+  EXPECT_EQ(files->opened, 3);
+  second.reset();
+  EXPECT_EQ(open->count(), 1u);
+}
+
+TEST_F(FilePoolTest, another_file_under_the_same_name_is_another_pools) {
+  FilePool first(files), second(files);
+  auto before = first.get(first.add("a"));
+  EXPECT_NE(second.get(second.add("a")), before);
+}
+
+TEST_F(FilePoolTest, without_descriptors_others_are_closed) {
+  auto open = at_most(100);
+  FilePool first(files, open), second(files, open);
+  files->descriptors = 2;
+  auto a = first.get(first.add("a"));
+  first.get(first.add("b"));
+  EXPECT_EQ(second.get(second.add("c"))->path(), "c");  // for which b was closed
+  EXPECT_EQ(first.open_files(), 1u);
+  auto c = second.get(second.add("c"));
+  EXPECT_THROW(first.get(first.add("b")), NoDescriptorLeft);  // all are held
+  c.reset();
+  EXPECT_EQ(first.get(first.add("b"))->path(), "b");
+}
+
+TEST_F(FilePoolTest, what_nobody_uses_is_closed) {
+  auto pool = std::make_shared<FilePool>(files);
+  const uint32_t a = pool->add("a"), b = pool->add("b");
+  pool->get(a);
+  EXPECT_EQ(pool->open_files(), 1u);
+  {
+    FilePool::Use one(pool);
+    {
+      FilePool::Use other(pool);
+      pool->get(b);
+    }
+    pool->close_unused();
+    EXPECT_EQ(pool->open_files(), 2u);
+  }
+  EXPECT_EQ(pool->open_files(), 0u);
+  pool->get(a);
+  pool->close_unused();
+  EXPECT_EQ(pool->open_files(), 0u);
+}
+
+TEST_F(FilePoolTest, a_fork_amid_the_work_of_threads_goes_on) {
+  FilePool pool(posix_files(), at_most(1));
+  const uint32_t a = pool.add("/proc/self/exe"), b = pool.add("/proc/./self/exe");
+  std::atomic<bool> over{false};
+  std::thread busy([&] {
+    for (int i = 0; !over; ++i) pool.get(i % 2 == 0 ? a : b);
+  });
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(
+        testing::holds_in_child([&] { return pool.get(a)->size() == pool.get(b)->size(); }));
+  }
+  over = true;
+  busy.join();
 }
 
 TEST_F(FilePoolTest, a_file_that_cannot_be_opened_is_an_error_each_time) {
@@ -60,7 +147,7 @@ TEST_F(FilePoolTest, a_file_that_cannot_be_opened_is_an_error_each_time) {
 }
 
 TEST_F(FilePoolTest, many_threads_share_few_files) {
-  FilePool pool(files, 1);
+  FilePool pool(files, at_most(1));
   const uint32_t numbers[] = {pool.add("a"), pool.add("b"), pool.add("c")};
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
@@ -74,7 +161,8 @@ TEST_F(FilePoolTest, many_threads_share_few_files) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_LE(pool.open_files(), 1u);
+  for (uint32_t number : numbers) pool.get(number);  // the last of which finds the others unused
+  EXPECT_EQ(pool.open_files(), 1u);
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ class MemoryFiles : public FileSystem {
   std::shared_ptr<File> open(const std::string& path) override {
     ++opened;
     std::lock_guard lock(mutex_);
+    if (*open_ >= descriptors) throw NoDescriptorLeft({Code::kSystem, "open", path});
     auto found = contents_.find(path);
     if (found == contents_.end()) throw Error(Code::kNotFound, "open", "no such file: " + path);
     return std::make_shared<Open>(*this, path, found->second);
@@ -79,6 +80,7 @@ class MemoryFiles : public FileSystem {
 
   std::atomic<int> opened{0}, reads{0};  // calls of open(), and stretches that were read
   std::atomic<int> expected{0};          // calls of File::expect()
+  size_t descriptors = SIZE_MAX;         // files that may be open
   uint64_t full_after = UINT64_MAX;      // bytes after which writing fails
   bool read_only = false;                // nothing can be created
 
@@ -86,7 +88,10 @@ class MemoryFiles : public FileSystem {
   class Open : public DatedFile {
    public:
     Open(MemoryFiles& files, std::string path, std::shared_ptr<Content> content)
-        : files_(files), path_(std::move(path)), content_(std::move(content)) {}
+        : open_(files.open_), files_(files), path_(std::move(path)), content_(std::move(content)) {
+      ++*open_;
+    }
+    ~Open() override { --*open_; }
     const std::string& path() const override { return path_; }
     uint64_t size() override { return content_->bytes.size(); }
     int64_t modified_ns() override { return content_->modified_ns; }
@@ -107,6 +112,7 @@ class MemoryFiles : public FileSystem {
     void expect(uint64_t, uint64_t) noexcept override { ++files_.expected; }
 
    private:
+    const std::shared_ptr<std::atomic<size_t>> open_;
     MemoryFiles& files_;
     const std::string path_;
     const std::shared_ptr<Content> content_;
@@ -136,6 +142,8 @@ class MemoryFiles : public FileSystem {
     return content;
   }
 
+  // Some may be closed when the others are gone.
+  const std::shared_ptr<std::atomic<size_t>> open_ = std::make_shared<std::atomic<size_t>>(0);
   std::atomic<int64_t> clock_{0};
   std::mutex mutex_;  // of the map
 
