@@ -46,7 +46,10 @@ class OpenFiles final : private ForkAware {
 
   void before_fork() noexcept override { mutex_.lock(); }
   void after_fork_in_parent() noexcept override { mutex_.unlock(); }
-  void after_fork_in_child() noexcept override { mutex_.unlock(); }
+  void after_fork_in_child() noexcept override {
+    opening_ = 0;  // by threads that are not here
+    mutex_.unlock();
+  }
 
   const size_t most_;
   mutable std::mutex mutex_;
