@@ -112,7 +112,7 @@ TEST_F(TFRecordSource, it_is_indexed_once_whoever_builds_it) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(files->opened, 3);
   EXPECT_EQ(all(node).size(), 60u);
-  EXPECT_EQ(files->opened, 3) << "and read through the same open files";
+  EXPECT_EQ(files->opened, 6) << "the plans that had them open are gone";
 
   auto elsewhere = std::make_shared<MemoryFiles>();
   for (char name : {'a', 'b', 'c'}) (*elsewhere)[std::string(1, name)] = "";
