@@ -38,6 +38,18 @@ std::unique_ptr<HeldRow> HeldBack::hold() {
   return row;
 }
 
+void HeldBack::leave_out() {
+  if (held_.empty()) {  // nobody will go back to it
+    ++oldest_;
+  } else {
+    note();
+    held_.push_back(0);
+  }
+  ++read_;
+  ++consumed_;
+  input_.use();
+}
+
 void HeldBack::pass() {
   ++consumed_;
   input_.use();
@@ -79,11 +91,7 @@ void HeldBack::load(uint64_t epoch, const State& state, const std::function<bool
     } else if (wanted(read_)) {
       held(hold());
     } else {
-      note();
-      ++read_;
-      ++consumed_;
-      held_.push_back(0);
-      input_.use();
+      leave_out();
     }
   }
   drop_notes();

@@ -27,6 +27,9 @@ class HeldBack {
   uint64_t read() const { return read_; }  // elements that were held so far: the next one's ordinal
   // The input's next element. REQUIRED: it has not failed.
   std::unique_ptr<HeldRow> hold();
+  // Past the input's next element, which has its ordinal and is not held. REQUIRED: it has not
+  // failed.
+  void leave_out();
   // Past the input's next element, which failed.
   void pass();
   // It is no longer held, and its memory good for another one.

@@ -107,6 +107,7 @@ class Dice:
             lambda: self.choosing(chain),
             lambda: self.sampling(chain),
             lambda: totalled(batched(chain, draw(6, 1), self.yes())),
+            lambda: totalled(windowed(chain, draw(5, 1), draw(5, 1), draw(3, 1), self.yes())),
             lambda: unbatched(batched(chain, draw(70, 1), self.yes())),
             lambda: rebatched(chain, draw(9, 1), draw(9, 1)),
             lambda: padded(chain, draw(5, 1)),
@@ -120,7 +121,6 @@ class Dice:
                 lambda: shuffled(chain, draw(9), self.yes()),
                 lambda: shuffled(chain, draw(9), self.yes()),
                 lambda: shuffled_blocks(chain, draw(9), draw(9, 1), draw(4, 1)),
-                lambda: totalled(windowed(chain, draw(5, 1), draw(5, 1), draw(3, 1), self.yes())),
                 lambda: asserted(chain),
             ]
         return self.random.choice(stages)()

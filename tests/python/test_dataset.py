@@ -50,6 +50,16 @@ CHAINS = {
     .shuffle(seed=4)
     .interleave(functions.drawn_and_odd, cycle=3, block=2)
     .unbatch(),
+    "windows": Dataset.range(60)
+    .shuffle(seed=4)
+    .filter(functions.is_odd)
+    .window(3, shift=2, stride=2)
+    .repeat(2),
+    "windows of drawn": Dataset.range(40)
+    .map(functions.drawn)
+    .shuffle(seed=4, buffer=6)
+    .window(4, shift=1, drop_remainder=True)
+    .batch(3),
     "once": Dataset.range(40).shuffle(seed=1).unique(key=functions.remainder).repeat(2),
     "items": Dataset.items([("a", 1), ("bcd", 2), ("", 3)]).repeat(5).shuffle(seed=2).batch(2),
     "generated elements": Dataset.generator(functions.yields).filter(functions.keeps_even),

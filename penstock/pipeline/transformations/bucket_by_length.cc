@@ -5,14 +5,13 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/collate.h"
 #include "penstock/pipeline/held_back.h"
+#include "penstock/pipeline/held_batch.h"
 #include "penstock/pipeline/indexed_stream.h"
 
 namespace penstock {
@@ -66,7 +65,8 @@ class BucketByLength : public Streamed {
         : stage_(stage),
           input_(*stage.input_, context, 64),
           buckets_(stage.options_.batch_sizes.size()),
-          rows_(scratch_, Collector::Lengths::kPadded, &stage.padding_) {}
+          batch_(stage.title_, stage.input_->spec(), Collector::Lengths::kPadded, &stage.padding_) {
+    }
 
     void begin(uint64_t epoch) override {
       for (Bucket& bucket : buckets_) bucket.clear();
@@ -75,7 +75,7 @@ class BucketByLength : public Streamed {
 
     // One batch, or one element that failed.
     uint32_t next(uint32_t, Chunk& out) override {
-      scratch_.empty();
+      batch_.empty();
       while (input_.more()) {
         const std::optional<size_t> at = bucket_of_next();
         if (!at) {
@@ -155,55 +155,19 @@ class BucketByLength : public Streamed {
     // The bucket as one element: its columns are leaves with one more axis.
     uint32_t give(Bucket& bucket, Chunk& out) {
       out.reset(nullptr, 1);
-      try {
-        collate(bucket, out);
-      } catch (const Error& error) {
-        if (error.code() != Code::kInvalidArgument) throw;
-        out.fail(0, {stage_.title_, bucket.front()->ordinal, std::current_exception()});
-      }
+      rows_.clear();
+      for (const auto& row : bucket) rows_.push_back(row.get());
+      batch_.give(rows_, out, 0);
       for (auto& row : bucket) input_.release(std::move(row));
       bucket.clear();
       return 1;
     }
 
-    void collate(const Bucket& bucket, Chunk& out) {
-      rows_.begin(stage_.input_->spec());
-      std::vector<uint64_t> positions;
-      for (size_t i = 0; i < bucket.size(); i += Chunk::kRows) {
-        const size_t count = std::min<size_t>(Chunk::kRows, bucket.size() - i);
-        positions.clear();
-        for (size_t j = 0; j < count; ++j) positions.push_back(bucket[i + j]->ordinal);
-        Chunk& chunk = rows_.add(positions);
-        for (size_t j = 0; j < count; ++j) bucket[i + j]->give(chunk, static_cast<uint32_t>(j));
-        for (auto& [row, lost] : chunk.notes()) out.note(0, std::move(lost));
-      }
-      (void)rows_.settle();
-      const ElementSpec& spec = *rows_.spec();
-      BlockLayout layout = rows_.layout(rows_.rows());
-      std::byte* block = scratch_.take(layout.bytes());
-      rows_.write(layout, block);
-      std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
-      for (Leaf& leaf : leaves) {
-        if (!leaf.fixed()) {
-          throw refuse_buckets("'" + leaf.name + "' of " + spec.to_string() +
-                               " cannot be filled up");
-        }
-        leaf.kind = LeafKind::kDense;
-        leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
-      }
-      auto batched = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
-      (void)out.settle(batched);
-      for (size_t i = 0; i < batched->leaves().size(); ++i) {
-        out.view(i, 0, layout.fixed().column(block, layout.fixed_place(i)),
-                 batched->leaves()[i].shape);
-      }
-    }
-
     const BucketByLength& stage_;
     HeldBack input_;
     std::vector<Bucket> buckets_;
-    Scratch scratch_;  // of the batch that was given last
-    Collector rows_;
+    std::vector<HeldRow*> rows_;
+    HeldBatch batch_;
   };
 
   StreamedRef input_;

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/transformations/window_stream.h"
 
 namespace penstock {
 namespace {
@@ -11,31 +13,22 @@ namespace {
 class Window : public Collated {
  public:
   Window(IndexedRef input, const WindowOptions& options)
-      : Collated(std::move(input)),
-        size_(options.size),
-        shift_(options.shift),
-        stride_(options.stride),
-        drop_(options.drop_remainder) {}
+      : Collated(std::move(input)), options_(options) {}
 
   uint64_t length(uint64_t base) const override {
-    const uint64_t elements = input()->length(base);
-    if (elements == kEndless) return kEndless;
-    // Elements at which a window may begin.
-    const uint64_t reach = drop_ ? (size_ - 1) * stride_ : 0;
-    return elements <= reach ? 0 : (elements - reach - 1) / shift_ + 1;
+    return windows_over(input()->length(base), options_);
   }
   uint64_t rows(uint64_t window, uint64_t base) const override {
-    const uint64_t left = input()->length(base) - window * shift_;
-    return std::min(size_, (left - 1) / stride_ + 1);
+    const uint64_t left = input()->length(base) - window * options_.shift;
+    return std::min(options_.size, (left - 1) / options_.stride + 1);
   }
-  uint64_t most_rows() const override { return size_; }
+  uint64_t most_rows() const override { return options_.size; }
   uint64_t element(uint64_t window, uint64_t row) const override {
-    return window * shift_ + row * stride_;
+    return window * options_.shift + row * options_.stride;
   }
 
  private:
-  uint64_t size_, shift_, stride_;
-  bool drop_;
+  WindowOptions options_;
 };
 
 }  // namespace
@@ -57,7 +50,10 @@ std::string WindowNode::title() const {
          (options_.drop_remainder ? ", drop_remainder)" : ")");
 }
 
-Built WindowNode::build(std::vector<Built> inputs, Builder&) const {
+Built WindowNode::build(std::vector<Built> inputs, Builder& builder) const {
+  if (inputs[0].stream != nullptr) {
+    return Built::of(window_stream(builder.as_stream(inputs[0]), options_, title()));
+  }
   return {std::make_shared<Window>(inputs[0].indexed, options_)};
 }
 

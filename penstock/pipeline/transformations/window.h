@@ -16,6 +16,8 @@ struct WindowOptions {
 
 // Windows over the elements, stacked as by batch: window p has elements p * shift + j * stride for
 // j below size. Those at the end, for which there are fewer, are short, or left out.
+// Over a stream windows are stacked in order, by whoever goes through it, and elements with leaves
+// of lengths of their own (strings) cannot be.
 class WindowNode : public Node {
  public:
   // Error kInvalidArgument: size or stride is 0, or one of them above 2^32 - 1.
@@ -23,6 +25,7 @@ class WindowNode : public Node {
 
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
+  bool takes_streams() const override { return true; }
 
  private:
   WindowOptions options_;

@@ -1,0 +1,148 @@
+#include "penstock/pipeline/transformations/window_stream.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "penstock/pipeline/held_back.h"
+#include "penstock/pipeline/held_batch.h"
+#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/restore_error.h"
+
+namespace penstock {
+namespace {
+
+class WindowStream : public Streamed {
+ public:
+  WindowStream(StreamedRef input, const WindowOptions& options, std::string title)
+      : input_(std::move(input)), options_(options), title_(std::move(title)) {}
+
+  SpecRef spec() const override { return nullptr; }
+  std::optional<uint64_t> length() const override {
+    const std::optional<uint64_t> all = input_->length();
+    return all ? std::optional(windows_over(*all, options_)) : std::nullopt;
+  }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const WindowStream& stage, Context& context)
+        : stage_(stage),
+          options_(stage.options_),
+          input_(*stage.input_, context, 64),
+          batch_(stage.title_, stage.input_->spec(), Collector::Lengths::kEqual, nullptr) {}
+
+    void begin(uint64_t epoch) override {
+      held_.clear();
+      first_ = 0;
+      input_.begin(epoch);
+    }
+
+    // The windows that the input's chunk in hand completes, or one element that failed.
+    uint32_t next(uint32_t most, Chunk& out) override {
+      batch_.empty();
+      bool over = false;
+      while (complete() == 0 && !over) {
+        over = !input_.more();
+        if (over) continue;
+        if (input_.input().failed()) {
+          out.reset(nullptr, 1);
+          pass_row(input_.input().chunk(), input_.input().row(), out, 0);
+          input_.pass();
+          return 1;
+        }
+        take();
+      }
+      while (!over && complete() < most && input_.input().left() > 0 && !input_.input().failed()) {
+        take();
+      }
+      uint64_t count = complete();
+      if (over && !options_.drop_remainder && first_ < input_.read()) {
+        count = (input_.read() - first_ - 1) / options_.shift + 1;
+      }
+      count = std::min<uint64_t>(count, most);
+      if (count == 0) return 0;
+      out.reset(nullptr, static_cast<uint32_t>(count));
+      for (uint32_t row = 0; row < count; ++row) give(out, row);
+      return static_cast<uint32_t>(count);
+    }
+
+    State save() const override { return {{"first", first_}, {"held", input_.save()}}; }
+
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t first = count_in(state, "first");
+      held_.clear();
+      input_.load(
+          epoch, member_of(state, "held"), [&](uint64_t ordinal) { return ordinal >= first; },
+          [&](std::unique_ptr<HeldRow> row) { held_.push_back(std::move(row)); });
+      first_ = first;
+      if (held_.size() != input_.read() - std::min(first_, input_.read())) {
+        throw refuse_restore("the window's state contradicts itself");
+      }
+    }
+
+   private:
+    // Windows all of whose elements were read.
+    uint64_t complete() const {
+      const uint64_t last = first_ + (options_.size - 1) * options_.stride;
+      return input_.read() <= last ? 0 : (input_.read() - last - 1) / options_.shift + 1;
+    }
+
+    void take() {
+      if (input_.read() < first_) {
+        input_.leave_out();
+      } else {
+        held_.push_back(input_.hold());
+      }
+    }
+
+    // The next window: all of it that is held.
+    void give(Chunk& out, uint32_t row) {
+      window_.clear();
+      for (uint64_t at = 0; at < held_.size() && window_.size() < options_.size;
+           at += options_.stride) {
+        window_.push_back(held_[at].get());
+      }
+      batch_.give(window_, out, row);
+      first_ += options_.shift;
+      while (!held_.empty() && held_.front()->ordinal < first_) {
+        input_.release(std::move(held_.front()));
+        held_.pop_front();
+      }
+    }
+
+    const WindowStream& stage_;
+    const WindowOptions& options_;
+    HeldBack input_;
+    std::deque<std::unique_ptr<HeldRow>> held_;  // from first_ on, as far as they were read
+    uint64_t first_ = 0;                         // of the next window, an ordinal
+    std::vector<HeldRow*> window_;
+    HeldBatch batch_;
+  };
+
+  StreamedRef input_;
+  WindowOptions options_;
+  std::string title_;
+};
+
+}  // namespace
+
+uint64_t windows_over(uint64_t elements, const WindowOptions& options) {
+  if (elements == kEndless) return kEndless;
+  // Elements at which a window may begin.
+  const uint64_t reach = options.drop_remainder ? (options.size - 1) * options.stride : 0;
+  return elements <= reach ? 0 : (elements - reach - 1) / options.shift + 1;
+}
+
+StreamedRef window_stream(StreamedRef input, const WindowOptions& options, std::string title) {
+  return std::make_shared<WindowStream>(std::move(input), options, std::move(title));
+}
+
+}  // namespace penstock
