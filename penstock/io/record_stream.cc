@@ -105,6 +105,10 @@ size_t RecordStream::read(size_t most) {
       break;  // what it goes over cannot be dropped while there are rows in front of it
     }
   }
+  if (count_ == 0 && !source_) {  // it is over, and others may be read beside it
+    buffer_.reset();
+    size_ = 0;
+  }
   for (size_t row = 0; row < count_; ++row) {  // which may have moved meanwhile
     rows_[row].bytes = {buffer_.get() + begin_ + begins_[row], rows_[row].bytes.size()};
   }

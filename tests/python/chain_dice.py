@@ -102,7 +102,7 @@ class Dice:
             lambda: once(chain, Rest(draw(30, 1)) if self.yes() else None),
             lambda: scanned(chain, draw(9)),
             lambda: flat_mapped(chain, opens),
-            lambda: interleaved(self.indexed([chain, *self.others()]), draw(3, 1), draw(4, 1)),
+            lambda: interleaved([chain, *self.others()], draw(3, 1), draw(4, 1)),
             lambda: interleaved_with(chain, opens, draw(4, 1), draw(3, 1)),
             lambda: self.choosing(chain),
             lambda: self.sampling(chain),
@@ -124,10 +124,6 @@ class Dice:
                 lambda: asserted(chain),
             ]
         return self.random.choice(stages)()
-
-    def indexed(self, chains: list[Chain]) -> list[Chain]:
-        """Those that are, and in place of the others some numbers."""
-        return [each if each.indexed else counted(0, self.upto(9)) for each in chains]
 
     def choosing(self, chain: Chain) -> Chain:
         chains = [chain, *self.others()]

@@ -60,6 +60,15 @@ CHAINS = {
     .shuffle(seed=4, buffer=6)
     .window(4, shift=1, drop_remainder=True)
     .batch(3),
+    "streams in turns": Dataset.interleave(
+        [
+            Dataset.range(40).filter(functions.is_odd),
+            Dataset.range(9),
+            Dataset.range(50, 90).filter(functions.is_odd),
+        ],
+        cycle=2,
+        block=3,
+    ).batch(4),
     "once": Dataset.range(40).shuffle(seed=1).unique(key=functions.remainder).repeat(2),
     "items": Dataset.items([("a", 1), ("bcd", 2), ("", 3)]).repeat(5).shuffle(seed=2).batch(2),
     "generated elements": Dataset.generator(functions.yields).filter(functions.keeps_even),

@@ -47,6 +47,18 @@ CHAINS = {
         .interleave(functions.drawn_and_odd, cycle=3)
         .unbatch()
     ),
+    "interleave of inputs": lambda: Dataset.interleave(
+        [
+            Dataset.range(30).map(functions.drawn).filter(functions.is_odd),
+            Dataset.range(9).map(functions.drawn),
+            Dataset.range(50).filter(functions.is_odd).map(functions.drawn),
+        ],
+        cycle=2,
+        block=2,
+    ).batch(5),
+    "window": lambda: (
+        Dataset.range(40).map(functions.drawn).filter(functions.is_odd).window(3, shift=2).unbatch()
+    ),
     "generator": lambda: (
         Dataset.generator(functions.yields)
         .map(functions.doubled)

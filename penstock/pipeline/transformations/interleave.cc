@@ -6,6 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/inputs.h"
+#include "penstock/pipeline/transformations/interleave_inputs.h"
 
 namespace penstock {
 namespace {
@@ -190,7 +191,10 @@ std::string InterleaveNode::title() const {
          ", block=" + std::to_string(block_) + ")";
 }
 
-Built InterleaveNode::build(std::vector<Built> inputs, Builder&) const {
+Built InterleaveNode::build(std::vector<Built> inputs, Builder& builder) const {
+  if (any_stream(inputs)) {
+    return Built::of(interleave_inputs(streams_of(inputs, builder), cycle_, block_));
+  }
   std::vector<IndexedRef> indexed = indexed_of(inputs);
   std::vector<uint64_t> lengths;
   for (size_t i = 0; i < indexed.size(); ++i) {

@@ -19,11 +19,10 @@ class InterleaveNode : public Node {
   InterleaveNode(std::vector<Ref> inputs, uint64_t cycle, uint64_t block);
 
   std::string title() const override;
-  // Error kInvalidArgument: an input without end; elements that differ in more than lengths.
+  // Error kInvalidArgument: an input without end, if all are indexed; elements that differ in more
+  // than lengths.
   Built build(std::vector<Built> inputs, Builder& builder) const override;
-  std::string instead_of_streams() const override {
-    return ": open them by a function, range(n).interleave(i -> the i-th), which takes streams";
-  }
+  bool takes_streams() const override { return true; }
 
  private:
   uint64_t cycle_, block_;

@@ -47,6 +47,11 @@ std::vector<Case> cases() {
                              },
                              {.cycle = 3, .block = 2})
                          .batch(4)},
+      {"interleave of inputs",
+       Dataset::interleave({made.filter(odd), made, filtered.map(drawn(5)), few}, 2, 3).batch(5)},
+      {"window", made.shuffle({.seed = 2, .buffer = 20})
+                     .window({.size = 3, .shift = 2, .drop_remainder = true})
+                     .batch(4)},
       {"tail", filtered.map(drawn(2)).shuffle({.seed = 3, .buffer = 9}).batch(6)},
       {"stacked tail", filtered.batch(3).map(scaled).unbatch().batch(4)},
       {"whole stacked tail",

@@ -6,6 +6,7 @@
 
 #include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/transformations/choose_from.h"
+#include "penstock/pipeline/transformations/interleave.h"
 #include "penstock/pipeline/transformations/interleave_stream.h"
 #include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/repeat.h"
@@ -126,6 +127,42 @@ TEST(FlatMap, what_fails_is_one_element) {
   EXPECT_EQ(std::count(made.begin(), made.end(), 2), 30 - 9);
   auto fails_inside = [](const Example&) { return faulty(9); };
   check_stream(node<FlatMapNode>(range(20), "faulty", fails_inside));
+}
+
+TEST(InterleaveInputs, gives_in_turns) {
+  std::vector<Node::Ref> inputs;
+  std::vector<ref::Dataset> expected;
+  for (int64_t n : {40, 0, 90, 200, 3, 7, 150, 1, 1}) {
+    const bool stream = inputs.size() % 3 != 2;
+    inputs.push_back(stream ? odds(n) : range(n));
+    expected.push_back(stream ? ref_odds(n) : ref::range(0, n));
+  }
+  for (uint64_t cycle : {1, 2, 4, 9, 40}) {
+    for (uint64_t block : {1, 2, 7}) {
+      check_stream(node<InterleaveNode>(inputs, cycle, block),
+                   [=](uint64_t epoch) { return ref::interleave(expected, cycle, block, epoch); });
+    }
+  }
+}
+
+TEST(InterleaveInputs, takes_what_has_no_end_and_what_fails) {
+  check_stream(node<InterleaveNode>(
+      std::vector<Node::Ref>{node<RepeatNode>(odds(30), kEndless), range(50), odds(9)}, 2u, 3u));
+  check_stream(node<InterleaveNode>(std::vector<Node::Ref>{faulty(80), odds(60)}, 2u, 3u));
+  check_stream(node<InterleaveNode>(std::vector<Node::Ref>{odds(0), odds(0)}, 2u, 3u),
+               ref::range(0, 0));
+  StreamReading reading(node<InterleaveNode>(std::vector<Node::Ref>{odds(60), odds(50)}, 2u, 1u));
+  reading.reader().begin(0);
+  (void)reading.next(5);
+  const State state = reading.reader().save();
+  for (const char* wrong : {"which", "inner"}) {
+    State other = state;
+    other["places"][0].erase(wrong);
+    EXPECT_THROW(reading.reader().load(0, other), Error) << wrong;
+  }
+  State twice = state;
+  twice["places"][1]["which"] = 0;
+  EXPECT_THROW(reading.reader().load(0, twice), Error);
 }
 
 TEST(InterleaveStream, gives_in_turns) {
