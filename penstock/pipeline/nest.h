@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,5 +24,10 @@ namespace penstock {
 //           | ...                         others, which come from Python and are kept as they are
 //   string := bytes in decimal, ':', UTF-8
 SpecRef side_by_side(std::span<const SpecRef> specs, const std::vector<std::string>& names);
+
+// The spec of elements of `whole` in which an element of `part` stands in a leaf's place. Its
+// leaves get the leaf's name and a '/' in front; where the leaf is all of the element, it is
+// `part`. Error kInvalidArgument: leaves whose names are then equal.
+SpecRef with_leaf_replaced(const ElementSpec& whole, size_t leaf, const ElementSpec& part);
 
 }  // namespace penstock

@@ -70,12 +70,14 @@ std::vector<ExampleFeature> features_of(nb::list features) {
   return wanted;
 }
 
-std::shared_ptr<Op> make_parse_example(nb::list features) {
-  return std::make_shared<ParseExampleOp>(features_of(features));
+std::shared_ptr<Op> make_parse_example(nb::list features, std::string field) {
+  return std::make_shared<ParseExampleOp>(features_of(features), std::move(field));
 }
 
-std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists) {
-  return std::make_shared<ParseSequenceExampleOp>(features_of(context), features_of(lists));
+std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists,
+                                                std::string field) {
+  return std::make_shared<ParseSequenceExampleOp>(features_of(context), features_of(lists),
+                                                  std::move(field));
 }
 
 DType dtype_named(const std::string& name);

@@ -86,19 +86,24 @@ def bytes(
     return Feature(_BYTES, _FIXED, _whole(length, "bytes"), default=value)
 
 
-def parse_example(features: dict[str, Feature]) -> Operation:
+def parse_example(features: dict[str, Feature], *, field: str = "") -> Operation:
     """Take features out of tf.Examples, for `Dataset.map` over byte strings.
 
     Parameters
     ----------
     features : dict
         Name to `int64`, `float32` or `bytes`. Other features of a record are passed by.
+    field : str
+        The leaf that is the record, such as ``"record"`` or ``"1"``, of elements that have more
+        than that. Left out: the only byte string that they have.
 
     Returns
     -------
     Operation
-        What comes out is a dict by these names. A record that is no tf.Example, or whose features
-        are not as declared, is a `DataLoss` that names the feature and the byte of the record.
+        What comes out is a dict by these names, in the record's place; the element's other leaves
+        stay as they are: of ``(7, record)`` comes ``(7, {"image": ..., "label": ...})``. A record
+        that is no tf.Example, or whose features are not as declared, is a `DataLoss` that names the
+        feature and the byte of the record.
 
     Examples
     --------
@@ -107,11 +112,14 @@ def parse_example(features: dict[str, Feature]) -> Operation:
     """
     if not isinstance(features, dict) or not features:
         raise InvalidArgument("give a dict of names and features", "parse_example")
-    return Operation("parse_example", _wanted(features, "parse_example"))
+    return Operation("parse_example", _wanted(features, "parse_example"), field)
 
 
 def parse_sequence_example(
-    context: dict[str, Feature] | None = None, sequences: dict[str, Feature] | None = None
+    context: dict[str, Feature] | None = None,
+    sequences: dict[str, Feature] | None = None,
+    *,
+    field: str = "",
 ) -> Operation:
     """Take features out of tf.SequenceExamples, for `Dataset.map` over byte strings.
 
@@ -124,12 +132,15 @@ def parse_sequence_example(
         become a ragged array of as many rows as there are steps; ``ragged=True`` or `bytes()`,
         whose values come out one after the other, beside ``name/lengths``. A list with any default
         may be missing, and then has no steps.
+    field : str
+        As of `parse_example`.
 
     Returns
     -------
     Operation
-        What comes out is one dict of both. A record that is no tf.SequenceExample, or whose
-        features are not as declared, is a `DataLoss` that names feature, step and byte.
+        What comes out is one dict of both, in the record's place. A record that is no
+        tf.SequenceExample, or whose features are not as declared, is a `DataLoss` that names
+        feature, step and byte.
 
     Examples
     --------
@@ -146,7 +157,7 @@ def parse_sequence_example(
         else step
         for name, step in each[1].items()
     }
-    return Operation(operation, _wanted(each[0], operation), _wanted(lists, operation))
+    return Operation(operation, _wanted(each[0], operation), _wanted(lists, operation), field)
 
 
 def _wanted(features: dict[str, Feature], operation: str) -> list[tuple[Any, ...]]:

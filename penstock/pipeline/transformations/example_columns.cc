@@ -1,9 +1,6 @@
 #include "penstock/pipeline/transformations/example_columns.h"
 
 #include <cstring>
-#include <string>
-
-#include "penstock/base/error.h"
 
 namespace penstock {
 
@@ -30,23 +27,17 @@ std::vector<Leaf> leaves_of(const ExampleFeature& feature) {
   return {};
 }
 
-void check_records(const ElementSpec& in, const char* operation) {
-  if (in.leaves().size() == 1 && in.leaves()[0].kind == LeafKind::kBytes) return;
-  throw Error(Code::kInvalidArgument, operation,
-              "elements must be one byte string, as Dataset::tfrecord gives them; these are " +
-                  in.to_string());
-}
-
-ExampleColumns::ExampleColumns(std::span<const ExampleFeature> features, Scratch& scratch)
-    : values_(features.size()), scratch_(scratch) {
+ExampleColumns::ExampleColumns(std::span<const ExampleFeature> features, uint32_t first,
+                               Scratch& scratch)
+    : values_(features.size()), end_(first), scratch_(scratch) {
   for (uint32_t i = 0; i < features.size(); ++i) {
     const Form form = features[i].form;
     if (form == Form::kFixed) {
-      fixed_.push_back({i, leaves_, nullptr, 0});
+      fixed_.push_back({i, end_, nullptr, 0});
     } else {
-      variable_.push_back({i, leaves_, form == Form::kStrings, size_of(features[i].output())});
+      variable_.push_back({i, end_, form == Form::kStrings, size_of(features[i].output())});
     }
-    leaves_ += form == Form::kStrings ? 2 : 1;
+    end_ += form == Form::kStrings ? 2 : 1;
   }
 }
 

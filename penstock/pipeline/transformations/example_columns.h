@@ -15,14 +15,12 @@ namespace penstock {
 
 // The leaves that a feature becomes; see ParseExampleOp.
 std::vector<Leaf> leaves_of(const ExampleFeature& feature);
-// Error kInvalidArgument, of `operation`: elements are not one byte string.
-void check_records(const ElementSpec& in, const char* operation);
 
-// Features of records on their way into a chunk's leaves, of which the first feature's is the
-// first. One thread.
+// Features of records on their way into a chunk's leaves. One thread.
 class ExampleColumns : public ExampleMemory {
  public:
-  ExampleColumns(std::span<const ExampleFeature> features, Scratch& scratch);
+  // `first`: the first feature's leaf.
+  ExampleColumns(std::span<const ExampleFeature> features, uint32_t first, Scratch& scratch);
 
   // Before rows from `row` on.
   void begin(Chunk& out, uint32_t row);
@@ -34,8 +32,8 @@ class ExampleColumns : public ExampleMemory {
   // A variable leaf's row; copied to where its values are in their places if they are not.
   void view(Chunk& out, size_t leaf, uint32_t row, const std::byte* data, size_t value_bytes,
             uint64_t count, std::span<const int64_t> shape);
-  // The first leaf that is not one of these features'.
-  uint32_t leaves() const { return leaves_; }
+  // The first leaf behind those of these features.
+  uint32_t end() const { return end_; }
 
   std::byte* take(size_t bytes) override { return scratch_.take(bytes); }
 
@@ -54,7 +52,7 @@ class ExampleColumns : public ExampleMemory {
   std::vector<ExampleValue> values_;  // by feature
   std::vector<Fixed> fixed_;
   std::vector<Variable> variable_;
-  uint32_t leaves_ = 0;
+  uint32_t end_;
   Scratch& scratch_;
 };
 

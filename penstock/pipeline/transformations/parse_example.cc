@@ -11,8 +11,8 @@ namespace {
 
 class ParseExampleRun : public OpRun {
  public:
-  ParseExampleRun(const std::vector<ExampleFeature>& features, Scratch& scratch)
-      : parser_(features), columns_(features, scratch) {}
+  ParseExampleRun(const std::vector<ExampleFeature>& features, size_t leaf, Scratch& scratch)
+      : leaf_(leaf), parser_(features), columns_(features, static_cast<uint32_t>(leaf), scratch) {}
 
   void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
     columns_.begin(out, row);
@@ -20,7 +20,7 @@ class ParseExampleRun : public OpRun {
     for (; row < end; ++row) {
       const std::span<ExampleValue> values = columns_.next();
       if ((in.alive() >> row & 1) == 0) continue;
-      const std::span record{in.at(0, row), static_cast<size_t>(in.shape(0, row)[0])};
+      const std::span record{in.at(leaf_, row), static_cast<size_t>(in.shape(leaf_, row)[0])};
       if (!parser_.parse(record, values, columns_)) [[unlikely]] {
         out.fail(row, {"", 0,
                        std::make_exception_ptr(
@@ -32,33 +32,35 @@ class ParseExampleRun : public OpRun {
   }
 
  private:
+  const size_t leaf_;  // the record; in the result the first feature
   ExampleParser parser_;
   ExampleColumns columns_;
 };
 
 }  // namespace
 
-ParseExampleOp::ParseExampleOp(std::vector<ExampleFeature> features, std::string nest)
-    : features_(std::move(features)) {
+ParseExampleOp::ParseExampleOp(std::vector<ExampleFeature> features, std::string field)
+    : features_(std::move(features)), field_("parse_example", std::move(field)) {
   check(features_, "parse_example");
   std::vector<Leaf> leaves;
   for (const ExampleFeature& feature : features_) {
     for (Leaf& leaf : leaves_of(feature)) leaves.push_back(std::move(leaf));
   }
-  spec_ = std::make_shared<ElementSpec>(std::move(leaves), std::move(nest));
+  parsed_ = std::make_shared<ElementSpec>(std::move(leaves));
 }
 
-SpecRef ParseExampleOp::result(const ElementSpec& in) const {
-  check_records(in, "parse_example");
-  return spec_;
+SpecRef ParseExampleOp::result(const ElementSpec& in) const { return field_.result(in, parsed_); }
+
+std::vector<std::optional<size_t>> ParseExampleOp::passes(const ElementSpec& in) const {
+  return field_.passes(in, parsed_->leaves().size());
 }
 
-std::unique_ptr<OpRun> ParseExampleOp::bind(SpecRef, Context& context) const {
-  return std::make_unique<ParseExampleRun>(features_, context.scratch);
+std::unique_ptr<OpRun> ParseExampleOp::bind(SpecRef in, Context& context) const {
+  return std::make_unique<ParseExampleRun>(features_, field_.leaf(*in), context.scratch);
 }
 
-OpRef parse_example(std::vector<ExampleFeature> features) {
-  return std::make_shared<ParseExampleOp>(std::move(features));
+OpRef parse_example(std::vector<ExampleFeature> features, std::string field) {
+  return std::make_shared<ParseExampleOp>(std::move(features), std::move(field));
 }
 
 }  // namespace penstock

@@ -29,9 +29,12 @@ std::vector<Leaf> leaves_of_list(const ExampleFeature& list) {
 class ParseSequenceExampleRun : public OpRun {
  public:
   ParseSequenceExampleRun(const std::vector<ExampleFeature>& context,
-                          const std::vector<ExampleFeature>& lists, Scratch& scratch)
-      : parser_(context, lists), columns_(context, scratch), steps_(lists.size()) {
-    uint32_t leaf = columns_.leaves();
+                          const std::vector<ExampleFeature>& lists, size_t record, Scratch& scratch)
+      : leaf_(record),
+        parser_(context, lists),
+        columns_(context, static_cast<uint32_t>(record), scratch),
+        steps_(lists.size()) {
+    uint32_t leaf = columns_.end();
     for (const ExampleFeature& list : lists) {
       const bool fixed = list.form == Form::kFixed;
       Shape shape = fixed ? step_shape(list) : Shape{};
@@ -47,7 +50,7 @@ class ParseSequenceExampleRun : public OpRun {
     for (; row < end; ++row) {
       const std::span<ExampleValue> values = columns_.next();
       if ((in.alive() >> row & 1) == 0) continue;
-      const std::span record{in.at(0, row), static_cast<size_t>(in.shape(0, row)[0])};
+      const std::span record{in.at(leaf_, row), static_cast<size_t>(in.shape(leaf_, row)[0])};
       if (!parser_.parse(record, values, steps_, columns_)) [[unlikely]] {
         out.fail(row, {"", 0,
                        std::make_exception_ptr(Error(Code::kDataLoss, "parse_sequence_example",
@@ -76,6 +79,7 @@ class ParseSequenceExampleRun : public OpRun {
                   sizeof(int64_t), value.steps, {&steps, 1});
   }
 
+  const size_t leaf_;  // the record; in the result the first feature
   SequenceExampleParser parser_;
   ExampleColumns columns_;  // of the context
   std::vector<StepsValue> steps_;
@@ -85,8 +89,10 @@ class ParseSequenceExampleRun : public OpRun {
 }  // namespace
 
 ParseSequenceExampleOp::ParseSequenceExampleOp(std::vector<ExampleFeature> context,
-                                               std::vector<ExampleFeature> lists, std::string nest)
-    : context_(std::move(context)), lists_(std::move(lists)) {
+                                               std::vector<ExampleFeature> lists, std::string field)
+    : context_(std::move(context)),
+      lists_(std::move(lists)),
+      field_("parse_sequence_example", std::move(field)) {
   const SequenceExampleParser checked(context_, lists_);
   std::vector<Leaf> leaves;
   for (const ExampleFeature& feature : context_) {
@@ -95,21 +101,26 @@ ParseSequenceExampleOp::ParseSequenceExampleOp(std::vector<ExampleFeature> conte
   for (const ExampleFeature& list : lists_) {
     for (Leaf& leaf : leaves_of_list(list)) leaves.push_back(std::move(leaf));
   }
-  spec_ = std::make_shared<ElementSpec>(std::move(leaves), std::move(nest));
+  parsed_ = std::make_shared<ElementSpec>(std::move(leaves));
 }
 
 SpecRef ParseSequenceExampleOp::result(const ElementSpec& in) const {
-  check_records(in, "parse_sequence_example");
-  return spec_;
+  return field_.result(in, parsed_);
 }
 
-std::unique_ptr<OpRun> ParseSequenceExampleOp::bind(SpecRef, Context& context) const {
-  return std::make_unique<ParseSequenceExampleRun>(context_, lists_, context.scratch);
+std::vector<std::optional<size_t>> ParseSequenceExampleOp::passes(const ElementSpec& in) const {
+  return field_.passes(in, parsed_->leaves().size());
 }
 
-OpRef parse_sequence_example(std::vector<ExampleFeature> context,
-                             std::vector<ExampleFeature> lists) {
-  return std::make_shared<ParseSequenceExampleOp>(std::move(context), std::move(lists));
+std::unique_ptr<OpRun> ParseSequenceExampleOp::bind(SpecRef in, Context& context) const {
+  return std::make_unique<ParseSequenceExampleRun>(context_, lists_, field_.leaf(*in),
+                                                   context.scratch);
+}
+
+OpRef parse_sequence_example(std::vector<ExampleFeature> context, std::vector<ExampleFeature> lists,
+                             std::string field) {
+  return std::make_shared<ParseSequenceExampleOp>(std::move(context), std::move(lists),
+                                                  std::move(field));
 }
 
 }  // namespace penstock

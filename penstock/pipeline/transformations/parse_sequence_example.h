@@ -6,11 +6,13 @@
 
 #include "penstock/io/example_features.h"
 #include "penstock/pipeline/op.h"
+#include "penstock/pipeline/transformations/record_field.h"
 
 namespace penstock {
 
 // Takes features out of tf.SequenceExamples: elements that are one byte string, as
-// Dataset::tfrecord gives them. What comes out has the leaves of ParseExampleOp for each feature of
+// Dataset::tfrecord gives them, or a byte string among other leaves, as ParseExampleOp. What comes
+// out has the leaves of ParseExampleOp for each feature of
 // the context, and for each list, by what its steps are:
 //
 //   kFixed   ragged: an array of {steps, the step's shape}
@@ -22,23 +24,25 @@ namespace penstock {
 // kDataLoss, which names the feature, the step and the byte. Immutable: any thread.
 class ParseSequenceExampleOp : public Op {
  public:
-  // `nest`: how Python puts the leaves together (ElementSpec). Error kInvalidArgument as
+  // `field`: the leaf that is parsed; empty: the only byte string. Error kInvalidArgument as
   // SequenceExampleParser's, or two leaves of one name.
   ParseSequenceExampleOp(std::vector<ExampleFeature> context, std::vector<ExampleFeature> lists,
-                         std::string nest = {});
+                         std::string field = {});
 
-  std::string title() const override { return "parse_sequence_example"; }
-  // Error kInvalidArgument: the elements are not one byte string.
+  std::string title() const override { return field_.title(); }
+  // Error kInvalidArgument as of RecordField.
   SpecRef result(const ElementSpec& in) const override;
+  std::vector<std::optional<size_t>> passes(const ElementSpec& in) const override;
   std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override;
 
  private:
   std::vector<ExampleFeature> context_, lists_;
-  SpecRef spec_;
+  RecordField field_;
+  SpecRef parsed_;
 };
 
 // For Dataset::map.
-OpRef parse_sequence_example(std::vector<ExampleFeature> context,
-                             std::vector<ExampleFeature> lists);
+OpRef parse_sequence_example(std::vector<ExampleFeature> context, std::vector<ExampleFeature> lists,
+                             std::string field = {});
 
 }  // namespace penstock
