@@ -10,6 +10,7 @@
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
 #include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/feedable.h"
 #include "penstock/pipeline/feeds.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/source.h"
