@@ -96,6 +96,16 @@ void gather(std::byte* dst, const std::byte* src, size_t row_bytes, size_t row_s
   }
 }
 
+template <class Word, class Reverse>
+void copy_words_reversed(std::byte* to, const std::byte* from, size_t bytes, Reverse reverse) {
+  for (size_t i = 0; i < bytes; i += sizeof(Word)) {
+    Word word;
+    std::memcpy(&word, from + i, sizeof(word));
+    word = reverse(word);
+    std::memcpy(to + i, &word, sizeof(word));
+  }
+}
+
 }  // namespace
 
 void copy_stream(void* dst, const void* src, size_t bytes) {
@@ -130,6 +140,24 @@ void gather_rows(void* dst, const void* src_base, size_t row_bytes, size_t row_s
       return gather<16>(to, from, row_bytes, row_stride, indices, count);
     default:
       return gather<0>(to, from, row_bytes, row_stride, indices, count);
+  }
+}
+
+void copy_reversed(void* dst, const void* src, size_t bytes, size_t number) {
+  auto* to = static_cast<std::byte*>(dst);
+  const auto* from = static_cast<const std::byte*>(src);
+  switch (number) {
+    case 2:
+      return copy_words_reversed<uint16_t>(to, from, bytes,
+                                           [](uint16_t x) { return __builtin_bswap16(x); });
+    case 4:
+      return copy_words_reversed<uint32_t>(to, from, bytes,
+                                           [](uint32_t x) { return __builtin_bswap32(x); });
+    case 8:
+      return copy_words_reversed<uint64_t>(to, from, bytes,
+                                           [](uint64_t x) { return __builtin_bswap64(x); });
+    default:
+      if (bytes > 0) std::memmove(to, from, bytes);
   }
 }
 

@@ -16,4 +16,8 @@ void copy_stream(void* dst, const void* src, size_t bytes);
 void gather_rows(void* dst, const void* src_base, size_t row_bytes, size_t row_stride,
                  const uint64_t* indices, size_t count);
 
+// Copies numbers of so many bytes each (1, 2, 4 or 8), with the bytes of each in the opposite
+// order. `dst` may be `src`. REQUIRED: `bytes` are whole numbers. Any thread.
+void copy_reversed(void* dst, const void* src, size_t bytes, size_t number);
+
 }  // namespace penstock

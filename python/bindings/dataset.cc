@@ -32,6 +32,7 @@ Dataset arrays(nb::object sample, nb::list arrays) {
     throw Error(Code::kInternal, "arrays", "leaves that are no arrays");
   }
   Example columns;
+  std::vector<bool> reversed;
   for (size_t i = 0; i < spec->leaves().size(); ++i) {
     nb::object object = arrays[i];
     auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
@@ -42,8 +43,10 @@ Dataset arrays(nb::object sample, nb::list arrays) {
                              PyArray_DATA(array), share(object.ptr()),
                              Shape(PyArray_STRIDES(array), PyArray_STRIDES(array) + axes),
                              !PyArray_ISWRITEABLE(array)));
+    reversed.push_back(PyArray_ISBYTESWAPPED(array));
   }
-  return Dataset(std::make_shared<ArraysNode>(std::move(columns), spec->nest()));
+  return Dataset(
+      std::make_shared<ArraysNode>(std::move(columns), spec->nest(), std::move(reversed)));
 }
 
 // (name, type, form, count, shape, dtype, default) each; see features.py.

@@ -47,10 +47,12 @@ class Sources(Chain):
         ----------
         arrays : array, or tuple, list or dict of them
             Row i of each is element i, in the same nest. They are not copied, and must not change
-            while they are fed.
+            while they are fed. Elements come in the machine's byte order, whatever the array's is.
         """
         nest = mapped(np.asanyarray, arrays)
         leaves = leaves_of(nest)
+        if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):
+            raise InvalidArgument("a masked array: use .filled()", "arrays")
         lengths = {len(leaf) if leaf.ndim else -1 for leaf in leaves}
         if len(lengths) != 1 or -1 in lengths:
             shapes = ", ".join(str(leaf.shape) for leaf in leaves)

@@ -60,6 +60,38 @@ def test_arrays_may_be_memory_mapped(tmp_path):
         assert np.concatenate(list(feed)).tolist() == mapped.tolist()
 
 
+def test_arrays_come_in_the_machines_byte_order(tmp_path):
+    numbers = np.arange(1, 25).reshape(6, 4)
+    swapped = {
+        name: numbers.astype(np.dtype(name).newbyteorder("S"))
+        for name in ("i2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "i1")
+    }
+    swapped |= {
+        "scalars": swapped["i4"][:, 1],
+        "strided": swapped["f8"][:, ::2],
+        "backwards": swapped["i2"][::-1],
+        "backwards within": swapped["u8"][:, ::-1],
+    }
+    np.save(tmp_path / "x.npy", swapped["f4"])
+    swapped["mapped"] = np.load(tmp_path / "x.npy", mmap_mode="r")
+    wanted = {
+        name: np.array(array, array.dtype.newbyteorder("=")) for name, array in swapped.items()
+    }
+    dataset = Dataset.arrays(swapped)
+    for i, row in enumerate(dataset):
+        assert_same(
+            row, {name: np.asarray(array[i], order="C")[()] for name, array in wanted.items()}
+        )
+    for chain in (dataset, dataset.map(functions.as_it_is)):
+        assert_same(next(iter(chain.batch(6))), wanted)
+    order = Dataset.range(6).shuffle(seed=1)
+    shuffled = Dataset.zip(order, dataset.shuffle(seed=1)).batch(6)
+    places, batch = next(iter(shuffled))
+    assert_same(batch, {name: array[places] for name, array in wanted.items()})
+    with pytest.raises(penstock.InvalidArgument, match="masked"):
+        Dataset.arrays(np.ma.masked_array([1, 2], [False, True]))
+
+
 def test_a_tuple_becomes_the_functions_arguments():
     pairs = Dataset.zip(Dataset.range(4), Dataset.range(10, 14)).map(functions.added)
     assert passed(pairs.batch(4)) == [[10, 12, 14, 16]]

@@ -11,12 +11,17 @@
 namespace penstock {
 namespace {
 
+size_t number_of(DType dtype) {
+  return size_of(dtype) / (dtype == DType::kComplex64 || dtype == DType::kComplex128 ? 2 : 1);
+}
+
 // How one array's rows are found.
 struct Column {
-  explicit Column(const Tensor& tensor)
+  Column(const Tensor& tensor, bool reversed)
       : first(tensor.data()),
         stride(tensor.strides()[0]),
         itemsize(size_of(tensor.dtype())),
+        number(reversed ? number_of(tensor.dtype()) : 1),
         shape(tensor.shape().begin() + 1, tensor.shape().end()),
         strides(tensor.strides().begin() + 1, tensor.strides().end()) {
     if (tensor.dim(0) == 0) return;
@@ -37,6 +42,7 @@ struct Column {
   int64_t stride;
   uint64_t last = 0;  // not 0: the rows lie in the opposite order, and this one lowest
   size_t itemsize;
+  size_t number;  // bytes of what stands in the other byte order; 1: nothing does
   bool contiguous = true;
   uint64_t row_bytes = 0;
   Shape shape, strides;  // of a row
@@ -56,8 +62,11 @@ std::byte* copy_strided(std::byte* to, const std::byte* from, std::span<const in
 
 class Arrays : public Indexed {
  public:
-  Arrays(Example columns, SpecRef spec) : owner_(std::move(columns)), spec_(std::move(spec)) {
-    for (const auto& [name, tensor] : owner_) columns_.emplace_back(tensor);
+  Arrays(Example columns, const std::vector<bool>& reversed, SpecRef spec)
+      : owner_(std::move(columns)), spec_(std::move(spec)) {
+    for (size_t i = 0; i < owner_.size(); ++i) {
+      columns_.emplace_back(owner_[i].second, !reversed.empty() && reversed[i]);
+    }
     length_ = static_cast<uint64_t>(owner_[0].second.dim(0));
   }
 
@@ -90,23 +99,24 @@ class Arrays : public Indexed {
    private:
     static void put(const Column& column, size_t leaf, std::span<const uint64_t> places, Chunk& out,
                     uint32_t row) {
-      if (column.contiguous && !out.bound(leaf)) {
+      if (column.contiguous && column.number == 1 && !out.bound(leaf)) {
         for (uint64_t place : places) out.view(leaf, row++, column.row(place));
         return;
       }
       std::byte* to = out.dense(leaf);
       const uint64_t step = out.stride(leaf);
       to += row * step;
-      if (column.contiguous && step == column.row_bytes) {
+      if (column.contiguous && column.number == 1 && step == column.row_bytes) {
         gather_rows(to, column.first, column.row_bytes, static_cast<size_t>(column.stride),
                     places.data(), places.size());
         return;
       }
       for (uint64_t place : places) {
         if (column.contiguous) {
-          std::memcpy(to, column.row(place), column.row_bytes);
+          copy_reversed(to, column.row(place), column.row_bytes, column.number);
         } else {
           copy_strided(to, column.row(place), column.shape, column.strides, column.itemsize);
+          if (column.number > 1) copy_reversed(to, to, column.row_bytes, column.number);
         }
         to += step;
       }
@@ -142,15 +152,17 @@ SpecRef spec_of(const Example& columns, std::string nest) {
 
 }  // namespace
 
-ArraysNode::ArraysNode(Example columns, std::string nest)
-    : columns_(std::move(columns)), spec_(spec_of(columns_, std::move(nest))) {}
+ArraysNode::ArraysNode(Example columns, std::string nest, std::vector<bool> reversed)
+    : columns_(std::move(columns)),
+      reversed_(std::move(reversed)),
+      spec_(spec_of(columns_, std::move(nest))) {}
 
 std::string ArraysNode::title() const {
   return "arrays(" + std::to_string(columns_[0].second.dim(0)) + ", " + spec_->to_string() + ")";
 }
 
 Built ArraysNode::build(std::vector<Built>, Builder&) const {
-  return {std::make_shared<Arrays>(columns_, spec_)};
+  return {std::make_shared<Arrays>(columns_, reversed_, spec_)};
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "penstock/memory/example.h"
 #include "penstock/pipeline/node.h"
@@ -11,15 +12,17 @@ namespace penstock {
 // written to, may be read-only and have any strides, and must not change while they are fed.
 class ArraysNode : public Node {
  public:
-  // `nest`: ElementSpec::nest() of the elements. Error kInvalidArgument: no arrays, one without
-  // axes, lengths that differ.
-  explicit ArraysNode(Example columns, std::string nest = {});
+  // `nest`: ElementSpec::nest() of the elements. `reversed`: by array, whether its numbers stand in
+  // the other byte order than the machine's, which elements have; empty: none does. Error
+  // kInvalidArgument: no arrays, one without axes, lengths that differ.
+  explicit ArraysNode(Example columns, std::string nest = {}, std::vector<bool> reversed = {});
 
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;
 
  private:
   Example columns_;
+  std::vector<bool> reversed_;
   SpecRef spec_;
 };
 

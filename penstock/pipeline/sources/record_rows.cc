@@ -1,41 +1,14 @@
 #include "penstock/pipeline/sources/record_rows.h"
 
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
 #include "penstock/pipeline/sources/file_stream.h"
 
 namespace penstock {
 namespace {
-
-template <class Word, class Reverse>
-void copy_reversed(std::byte* to, const std::byte* from, uint64_t bytes, Reverse reverse) {
-  for (uint64_t i = 0; i < bytes; i += sizeof(Word)) {
-    Word word;
-    std::memcpy(&word, from + i, sizeof(word));
-    word = reverse(word);
-    std::memcpy(to + i, &word, sizeof(word));
-  }
-}
-
-// Numbers of so many bytes each, in the machine's byte order.
-void copy_numbers(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t number) {
-  switch (number) {
-    case 2:
-      return copy_reversed<uint16_t>(to, from, bytes,
-                                     [](uint16_t x) { return __builtin_bswap16(x); });
-    case 4:
-      return copy_reversed<uint32_t>(to, from, bytes,
-                                     [](uint32_t x) { return __builtin_bswap32(x); });
-    case 8:
-      return copy_reversed<uint64_t>(to, from, bytes,
-                                     [](uint64_t x) { return __builtin_bswap64(x); });
-    default:
-      std::memcpy(to, from, bytes);
-  }
-}
 
 class RecordRows : public FileStage {
  public:
@@ -68,7 +41,7 @@ class RecordRows : public FileStage {
         for (uint32_t i = 0; i < positions.size(); ++i, to += out.stride(leaf)) {
           const std::span<const std::byte> record = reader_.bytes(i);
           if (record.empty()) continue;  // it is lost
-          copy_numbers(to, record.data() + part.begin, out.row_bytes(leaf), part.number);
+          copy_reversed(to, record.data() + part.begin, out.row_bytes(leaf), part.number);
         }
       }
       stage_.fail(reader_.failures(), positions, out, row);
@@ -126,8 +99,8 @@ class RecordRowStream : public Streamed {
           if (part.number == 1) {
             out.view(leaf, i, from);
           } else {
-            copy_numbers(out.dense(leaf) + i * out.stride(leaf), from, out.row_bytes(leaf),
-                         part.number);
+            copy_reversed(out.dense(leaf) + i * out.stride(leaf), from, out.row_bytes(leaf),
+                          part.number);
           }
         }
       }

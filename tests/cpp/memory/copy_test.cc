@@ -33,6 +33,21 @@ TEST(CopyStream, copies_every_byte_and_none_beside_at_any_alignment) {
   }
 }
 
+TEST(CopyReversed, turns_each_number_around_in_place_too) {
+  for (size_t number : {1, 2, 4, 8}) {
+    const std::vector<uint8_t> from = noise(48);
+    std::vector<uint8_t> to(48), place = from;
+    copy_reversed(to.data(), from.data(), 40, number);
+    copy_reversed(place.data(), place.data(), 40, number);
+    for (size_t i = 0; i < 40; ++i) {
+      ASSERT_EQ(to[i], from[i / number * number + number - 1 - i % number]);
+      ASSERT_EQ(place[i], to[i]);
+    }
+    ASSERT_EQ(to[40], 0);
+    ASSERT_EQ(place[40], from[40]);
+  }
+}
+
 TEST(GatherRows, every_row_is_the_one_its_index_names) {
   std::mt19937_64 random(1);
   for (size_t row_bytes :
