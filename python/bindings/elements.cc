@@ -255,9 +255,10 @@ nb::object row_object(const Block& block, uint64_t row) {
 namespace {
 
 // (spec, block): elements in the format of batches, caches and snapshots.
-nb::tuple pack_elements(nb::iterable elements) {
+nb::tuple pack_elements(nb::iterable elements, bool batch) {
   Scratch scratch;
-  Collector rows(scratch, Collector::Lengths::kRagged, nullptr);
+  using Lengths = Collector::Lengths;
+  Collector rows(scratch, batch ? Lengths::kRagged : Lengths::kAny, nullptr);
   rows.begin(nullptr);
   std::array<uint64_t, Chunk::kRows> positions;
   std::iota(positions.begin(), positions.end(), 0);
@@ -324,8 +325,10 @@ Block block_in(nb::bytes spec, uint64_t rows, nb::bytes block) {
 }
 
 void bind_elements(nb::module_& m) {
-  m.def("pack_elements", &pack_elements, nb::arg("elements"),
-        R"(Elements as (spec, block): bytes in the format of batches and files.)");
+  m.def("pack_elements", &pack_elements, nb::arg("elements"), nb::arg("batch") = true,
+        R"(Elements as (spec, block): bytes in the format of batches and files.
+
+Arrays whose lengths differ make up a ragged leaf of a batch; without one they stay arrays.)");
   m.def("unpack_block", &unpack_block, nb::arg("spec"), nb::arg("rows"), nb::arg("block"),
         nb::arg("row") = nb::none(),
         R"(The batch that a block of so many elements is, or the element in one row of it.

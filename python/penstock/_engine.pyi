@@ -238,8 +238,12 @@ class Dataset:
     def title(self) -> str: ...
     def build(self) -> Plan: ...
 
-def pack_elements(elements: Iterable) -> tuple:
-    """Elements as (spec, block): bytes in the format of batches and files."""
+def pack_elements(elements: Iterable, batch: bool = True) -> tuple:
+    """
+    Elements as (spec, block): bytes in the format of batches and files.
+
+    Arrays whose lengths differ make up a ragged leaf of a batch; without one they stay arrays.
+    """
 
 def unpack_block(spec: bytes, rows: int, block: object, row: int | None = None) -> object:
     """

@@ -75,7 +75,7 @@ class Sources(Chain):
             lengths may differ.
         """
         each = list(elements)
-        spec, block = _engine.pack_elements(each) if each else (b"", b"")
+        spec, block = _engine.pack_elements(each, batch=False) if each else (b"", b"")
         return cls._make("items", (spec, len(each), block))
 
     @classmethod

@@ -92,6 +92,32 @@ def test_arrays_come_in_the_machines_byte_order(tmp_path):
         Dataset.arrays(np.ma.masked_array([1, 2], [False, True]))
 
 
+def test_items_are_as_if_a_function_had_made_them():
+    arrays = [np.arange(3), np.arange(5)]
+    items, made = Dataset.items(arrays), Dataset.range(3, 7, 2).map(functions.as_long_as)
+    for dataset in (items, made):
+        with (
+            dataset.batch(2).build(workers=0) as feed,
+            pytest.raises(penstock.InvalidArgument, match=r"element 0 .*element 1 .*ragged_batch"),
+        ):
+            list(feed)
+        assert [row.tolist() for row in dataset] == [list(range(3)), list(range(5))]
+        assert passed(dataset.ragged_batch(2)) == [[list(range(3)), list(range(5))]]
+        assert passed(dataset.padded_batch(2)) == [[[0, 1, 2, 0, 0], [0, 1, 2, 3, 4]]]
+    for one, other in ((items, made), (made, items)):
+        for both in (
+            one.concatenate(other),
+            Dataset.sample_from([one, other], seed=1),
+            Dataset.choose_from(Dataset.items([0, 1, 0, 1]), [one, other]),
+            Dataset.interleave([one, other], cycle=2),
+        ):
+            assert sorted(len(row) for row in both) == [3, 3, 5, 5]
+            assert sorted(map(len, passed(both.ragged_batch(4))[0])) == [3, 3, 5, 5]
+    ragged = Dataset.items([penstock.ragged(array) for array in arrays])
+    assert passed(ragged.batch(2)) == [[list(range(3)), list(range(5))]]
+    assert [row.axes for row in ragged] == [(0,), (0,)]
+
+
 def test_a_tuple_becomes_the_functions_arguments():
     pairs = Dataset.zip(Dataset.range(4), Dataset.range(10, 14)).map(functions.added)
     assert passed(pairs.batch(4)) == [[10, 12, 14, 16]]
