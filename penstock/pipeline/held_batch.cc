@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/column_block.h"
 #include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
@@ -32,21 +33,33 @@ void HeldBatch::stack(std::span<HeldRow* const> rows, Chunk& out, uint32_t row) 
   }
   (void)rows_.settle();
   const ElementSpec& spec = *rows_.spec();
-  const BlockLayout layout = rows_.layout(rows_.rows());
+  refuse_columns(spec);
   std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
   for (Leaf& leaf : leaves) {
-    if (!leaf.fixed()) {
-      throw Error(Code::kInvalidArgument, stage_,
-                  "'" + leaf.name + "' of " + spec.to_string() +
-                      " has a length of each element's own, and cannot be stacked here");
+    if (leaf.fixed()) {
+      leaf.kind = LeafKind::kDense;
+      leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
+    } else {
+      leaf = {leaf.name, LeafKind::kColumn, DType::kUint8, {-1}};
     }
-    leaf.kind = LeafKind::kDense;
-    leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
   }
-  std::byte* block = scratch_.take(layout.bytes());
-  rows_.write(layout, block);
   const auto batched = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
   settle_alike(batched, out);
+  if (!spec.fixed()) {
+    for (size_t i = 0; i < spec.leaves().size(); ++i) {
+      if (spec.leaves()[i].fixed()) {
+        out.view(i, row, rows_.fixed_column(i), batched->leaves()[i].shape);
+        continue;
+      }
+      const std::span<const std::byte> column = rows_.column(i);
+      const auto bytes = static_cast<int64_t>(column.size());
+      out.view(i, row, column.data(), {&bytes, 1});
+    }
+    return;
+  }
+  const BlockLayout layout = rows_.layout(rows_.rows());
+  std::byte* block = scratch_.take(layout.bytes());
+  rows_.write(layout, block);
   for (size_t i = 0; i < batched->leaves().size(); ++i) {
     out.view(i, row, layout.fixed().column(block, layout.fixed_place(i)),
              batched->leaves()[i].shape);

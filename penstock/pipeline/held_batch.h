@@ -22,8 +22,7 @@ class HeldBatch {
   // What was given so far is not used any more.
   void empty() { scratch_.empty(); }
   // Row `row` of `out`: views, good until empty(). What was lost on the way to the elements goes
-  // along. Where they cannot be stacked the row fails: they differ in what must not, or have leaves
-  // whose lengths are each element's own. REQUIRED: there is one at least.
+  // along. Where they cannot be stacked the row fails: they differ in what must not. REQUIRED: there is one at least.
   void give(std::span<HeldRow* const> rows, Chunk& out, uint32_t row);
 
  private:

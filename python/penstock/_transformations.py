@@ -262,8 +262,6 @@ class Transformations(Chain):
     ) -> Dataset:
         """Stack `size` elements that follow one another, again from each `shift`-th element on.
 
-        Of a stream elements with strings or ragged arrays in them cannot be stacked here.
-
         Parameters
         ----------
         shift : int, optional

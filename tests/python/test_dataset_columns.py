@@ -44,6 +44,10 @@ def louder(batch: Any) -> Any:
     return {**batch, "name": Ragged(np.frombuffer(b"".join(texts), "u1"), offsets, "str")}
 
 
+def any_of_them(_: Any) -> bool:
+    return True
+
+
 def with_a_second(batch: Any) -> bool:
     return len(batch["name"]) > 1
 
@@ -84,6 +88,8 @@ CHAINS: dict[str, tuple[Dataset, list[Any]]] = {
         ITEMS.batch(2).rebatch(3),
         [{"name": NAMES[:3], "n": [0, 1, 2]}, {"name": NAMES[3:], "n": [3, 4]}],
     ),
+    "window": (ITEMS.window(2, shift=2).map(same), pairs(0)),
+    "window over a stream": (ITEMS.filter(any_of_them).window(2, shift=2), pairs(0)),
     "enumerate": (ITEMS.batch(2).enumerate(), [[i, pair] for i, pair in enumerate(pairs(0))]),
     "concatenate": (ITEMS.batch(2).concatenate(ITEMS.skip(2).batch(2)), pairs(0) + pairs(1)),
     "zip": (
