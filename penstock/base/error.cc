@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "penstock/base/utf8.h"
+
 namespace penstock {
 
 std::string_view name_of(Code code) {
@@ -31,7 +33,9 @@ std::string_view name_of(Code code) {
 }
 
 Error::Error(Code code, std::string operation, std::string text)
-    : std::runtime_error(operation + ": " + text), code_(code), operation_(std::move(operation)) {}
+    : std::runtime_error(shown_as_utf8(operation + ": " + text)),
+      code_(code),
+      operation_(shown_as_utf8(operation)) {}
 
 Error Error::from_errno(int error_number, std::string operation, std::string text) {
   Code code = error_number == ENOMEM ? Code::kOutOfMemory : Code::kSystem;

@@ -23,7 +23,8 @@ enum class Code {
 std::string_view name_of(Code code);
 
 // The one exception of the public surface. what() is "<operation>: <text>"; `text` names the place
-// (file, offset, index) and the remedy.
+// (file, offset, index) and the remedy. It is UTF-8, whatever a file's name, or what is quoted of a
+// file, is.
 class Error : public std::runtime_error {
  public:
   Error(Code code, std::string operation, std::string text);

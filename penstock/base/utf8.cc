@@ -189,6 +189,11 @@ PENSTOCK_UTF8_AVX2 bool is_utf8_avx2(const unsigned char* at, const unsigned cha
 
 #endif
 
+// Bytes of the character at the front, or 0.
+size_t length_of_front(const unsigned char* at, size_t left) {
+  return at[0] < 0x80 ? 1 : length_of_character(at, left);
+}
+
 }  // namespace
 
 bool is_utf8(std::span<const std::byte> text) {
@@ -199,6 +204,23 @@ bool is_utf8(std::span<const std::byte> text) {
   }
 #endif
   return is_utf8_plain(first, first + text.size());
+}
+
+std::string shown_as_utf8(std::string_view bytes) {
+  if (is_utf8(std::as_bytes(std::span(bytes)))) return std::string(bytes);
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string shown;
+  while (!bytes.empty()) {
+    const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
+    const size_t length = length_of_front(at, bytes.size());
+    if (length == 0) {
+      shown += {'\\', 'x', kDigits[at[0] >> 4], kDigits[at[0] & 15]};
+    } else {
+      shown += bytes.substr(0, length);
+    }
+    bytes.remove_prefix(length == 0 ? 1 : length);
+  }
+  return shown;
 }
 
 }  // namespace penstock

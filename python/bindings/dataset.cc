@@ -1,10 +1,13 @@
 #include "penstock/pipeline/dataset.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <filesystem>
 
 #include "dataset.h"
 #include "elements.h"
@@ -23,6 +26,11 @@ namespace nb = nanobind;
 
 namespace penstock::python {
 namespace {
+
+// As the file system has them, which need not be UTF-8.
+using FilePaths = std::vector<std::filesystem::path>;
+
+std::vector<std::string> names_of(const FilePaths& paths) { return {paths.begin(), paths.end()}; }
 
 // `sample` is what one row of each array looks like, all of one length; `arrays` are its leaves in
 // order.
@@ -86,7 +94,7 @@ std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists
 DType dtype_named(const std::string& name);
 
 // Columns: (name, "text", "bytes" or a dtype, default in bytes or None) each.
-Dataset csv(std::vector<std::string> paths, nb::list columns, std::vector<std::string> names,
+Dataset csv(const FilePaths& paths, nb::list columns, std::vector<std::string> names,
             const std::string& delimiter, std::string compression, bool stream, std::string index) {
   CsvOptions options;
   for (nb::handle item : columns) {
@@ -108,7 +116,7 @@ Dataset csv(std::vector<std::string> paths, nb::list columns, std::vector<std::s
   options.compression = std::move(compression);
   options.stream = stream;
   options.index = std::move(index);
-  return Dataset::csv(Paths(std::move(paths)), options);
+  return Dataset::csv(names_of(paths), options);
 }
 
 DType dtype_named(const std::string& name) {
@@ -194,16 +202,17 @@ void bind_dataset(nb::module_& m) {
           [](nb::callable function, std::string title) {
             return Dataset(std::make_shared<PythonStreamNode>(function.ptr(), std::move(title)));
           })
-      .def_static("tfrecord",
-                  [](std::vector<std::string> paths, std::string compression, bool stream,
-                     std::string index) {
-                    TFRecordOptions options;
-                    options.compression = std::move(compression);
-                    options.stream = stream;
-                    options.index = std::move(index);
-                    return Dataset::tfrecord(Paths(std::move(paths)), options);
-                  })
-      .def_static("snapshot", &Dataset::snapshot)
+      .def_static(
+          "tfrecord",
+          [](const FilePaths& paths, std::string compression, bool stream, std::string index) {
+            TFRecordOptions options;
+            options.compression = std::move(compression);
+            options.stream = stream;
+            options.index = std::move(index);
+            return Dataset::tfrecord(names_of(paths), options);
+          })
+      .def_static("snapshot",
+                  [](const std::filesystem::path& path) { return Dataset::snapshot(path); })
       .def_static("zip", &Dataset::zip)
       .def_static(
           "sample_from",
@@ -225,43 +234,41 @@ void bind_dataset(nb::module_& m) {
                   [](std::vector<Dataset> inputs, uint64_t cycle, uint64_t block) {
                     return Dataset::interleave(std::move(inputs), cycle, block);
                   })
-      .def_static("lines",
-                  [](std::vector<std::string> paths, std::string compression, bool stream,
-                     std::string index) {
-                    LineOptions options;
-                    options.compression = std::move(compression);
-                    options.stream = stream;
-                    options.index = std::move(index);
-                    return Dataset::lines(Paths(std::move(paths)), options);
-                  })
+      .def_static(
+          "lines",
+          [](const FilePaths& paths, std::string compression, bool stream, std::string index) {
+            LineOptions options;
+            options.compression = std::move(compression);
+            options.stream = stream;
+            options.index = std::move(index);
+            return Dataset::lines(names_of(paths), options);
+          })
       .def_static("csv", &csv)
       .def_static("fixed_records",
-                  [](std::vector<std::string> paths, uint64_t bytes, uint64_t header,
-                     uint64_t footer, std::string compression, bool stream) {
+                  [](const FilePaths& paths, uint64_t bytes, uint64_t header, uint64_t footer,
+                     std::string compression, bool stream) {
                     FixedRecordOptions options;
                     options.compression = std::move(compression);
                     options.stream = stream;
                     options.record_bytes = bytes;
                     options.header_bytes = header;
                     options.footer_bytes = footer;
-                    return Dataset::fixed_records(Paths(std::move(paths)), options);
+                    return Dataset::fixed_records(names_of(paths), options);
                   })
       .def_static("idx",
-                  [](std::vector<std::string> paths, std::vector<std::string> labels,
-                     std::string compression, bool stream) {
-                    return Dataset::idx(Paths(std::move(paths)),
-                                        {std::move(labels), std::move(compression), stream});
+                  [](const FilePaths& paths, const FilePaths& labels, std::string compression,
+                     bool stream) {
+                    return Dataset::idx(names_of(paths),
+                                        {names_of(labels), std::move(compression), stream});
                   })
-      .def_static(
-          "cifar10",
-          [](std::vector<std::string> paths, std::string compression, bool stream) {
-            return Dataset::cifar10(Paths(std::move(paths)), {std::move(compression), stream});
-          })
-      .def_static(
-          "cifar100",
-          [](std::vector<std::string> paths, std::string compression, bool stream) {
-            return Dataset::cifar100(Paths(std::move(paths)), {std::move(compression), stream});
-          })
+      .def_static("cifar10",
+                  [](const FilePaths& paths, std::string compression, bool stream) {
+                    return Dataset::cifar10(names_of(paths), {std::move(compression), stream});
+                  })
+      .def_static("cifar100",
+                  [](const FilePaths& paths, std::string compression, bool stream) {
+                    return Dataset::cifar100(names_of(paths), {std::move(compression), stream});
+                  })
       .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate))
       .def("take", &Dataset::take)
       .def("skip", &Dataset::skip)
@@ -354,7 +361,8 @@ void bind_dataset(nb::module_& m) {
       .def("ragged_batch", [](const Dataset& d, uint64_t n,
                               bool drop) { return d.ragged_batch(n, {.drop_remainder = drop}); })
       .def("cache", nb::overload_cast<uint64_t>(&Dataset::cache, nb::const_))
-      .def("cache", nb::overload_cast<const std::string&>(&Dataset::cache, nb::const_))
+      .def("cache", [](const Dataset& d,
+                       const std::filesystem::path& path) { return d.cache(path.native()); })
       .def("split_batch", &Dataset::split_batch)
       .def("window",
            [](const Dataset& d, uint64_t size, uint64_t shift, uint64_t stride, bool drop) {

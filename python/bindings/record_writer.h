@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -15,7 +16,7 @@ namespace penstock::python {
 class RecordWriter {
  public:
   // `compression`: as compression_named() has it.
-  RecordWriter(const std::string& path, const std::string& compression)
+  RecordWriter(const std::filesystem::path& path, const std::string& compression)
       : files_(posix_files()),
         writer_(std::in_place, *files_, path, compression_named(compression, "tfrecord")) {}
 

@@ -1,9 +1,12 @@
 #include "survey.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,7 +68,7 @@ nb::dict result_of(const TFRecordSurvey& survey, const ExampleSurvey& examples) 
 
 // Goes through a file; every sound record goes to the next of `writers`, the first one to that of
 // number `next`.
-nb::dict survey(const std::string& path, Progress& progress, bool features,
+nb::dict survey(const std::filesystem::path& path, Progress& progress, bool features,
                 std::vector<RecordWriter*> writers, size_t next) {
   TFRecordSurvey found;
   ExampleSurvey examples;
@@ -90,8 +93,10 @@ void bind_survey(nb::module_& m) {
       .def_prop_ro("bytes", [](const Progress& p) { return p.bytes.load(); })
       .def("stop", [](Progress& p) { p.stop = true; });
   m.def("survey_tfrecord", &survey);
-  m.def("glob_files", [](std::vector<std::string> patterns) {
-    return glob(*posix_files(), Paths(std::move(patterns)));
+  m.def("glob_files", [](const std::vector<std::filesystem::path>& patterns) {
+    const std::vector<std::string> found =
+        glob(*posix_files(), std::vector<std::string>(patterns.begin(), patterns.end()));
+    return std::vector<std::filesystem::path>(found.begin(), found.end());
   });
 }
 

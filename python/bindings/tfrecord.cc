@@ -1,8 +1,10 @@
 #include "tfrecord.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 
+#include <filesystem>
 #include <mutex>
 #include <span>
 #include <string>
@@ -73,7 +75,7 @@ void RecordWriter::discard() {
 
 void bind_tfrecord(nb::module_& m) {
   nb::class_<RecordWriter>(m, "TFRecordWriter", "Internal: use penstock.TFRecordWriter.")
-      .def(nb::init<const std::string&, const std::string&>(),
+      .def(nb::init<const std::filesystem::path&, const std::string&>(),
            nb::call_guard<nb::gil_scoped_release>())
       .def(
           "write",

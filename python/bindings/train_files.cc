@@ -1,5 +1,8 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
+
+#include <filesystem>
 
 #include "penstock/base/error.h"
 #include "penstock/train/weight_files.h"
@@ -25,27 +28,30 @@ void bind_train_files(nb::module_& m) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   m.def(
       "save_parameters",
-      [](const Slab& slab, const std::string& path, const std::string& dtype) {
+      [](const Slab& slab, const std::filesystem::path& path, const std::string& dtype) {
         train::save(Parameters(slab), path, dtype_named(dtype));
       },
       nb::arg("slab"), nb::arg("path"), nb::arg("dtype"), Unlocked());
   m.def(
       "load_parameters",
-      [](const Slab& slab, const std::string& path) { train::load(Parameters(slab), path); },
+      [](const Slab& slab, const std::filesystem::path& path) {
+        train::load(Parameters(slab), path);
+      },
       nb::arg("slab"), nb::arg("path"), Unlocked());
   m.def(
       "parameters_of_file",
-      [](const std::string& path, bool shared) {
+      [](const std::filesystem::path& path, bool shared) {
         const auto kind = shared ? Slab::Kind::kShared : Slab::Kind::kPrivate;
         return train::load_parameters(path, kind).slab();
       },
       nb::arg("path"), nb::arg("shared"), Unlocked());
   m.def(
       "save_updater",
-      [](const Updater& updater, const std::string& path) { train::save(updater, path); },
+      [](const Updater& updater, const std::filesystem::path& path) { train::save(updater, path); },
       nb::arg("updater"), nb::arg("path"), Unlocked());
   m.def(
-      "load_updater", [](Updater& updater, const std::string& path) { train::load(updater, path); },
+      "load_updater",
+      [](Updater& updater, const std::filesystem::path& path) { train::load(updater, path); },
       nb::arg("updater"), nb::arg("path"), Unlocked());
 }
 

@@ -1,8 +1,10 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,14 +40,14 @@ void look_around() {
 template <class Server>
 void make_server(Server* made, const Slab& parameters, const Optimizer& optimizer, size_t shards,
                  const ServerMode& mode, std::vector<std::string> listen, std::string secret,
-                 bool encrypt, std::string snapshots, double snapshot_seconds) {
+                 bool encrypt, const std::filesystem::path& snapshots, double snapshot_seconds) {
   new (made) Server(Parameters(parameters), optimizer,
                     {.shards = shards,
                      .mode = mode,
                      .listen = std::move(listen),
                      .secret = std::move(secret),
                      .encrypt = encrypt,
-                     .snapshots = std::move(snapshots),
+                     .snapshots = snapshots,
                      .snapshot_s = snapshot_seconds});
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from .errors import InvalidArgument
@@ -21,6 +22,26 @@ def integer(name: str, value: Any, least: int, most: int = _MOST) -> int:
     if number > most:
         raise InvalidArgument(f"{name} is {number}; give {most} at most", "Loader")
     return int(number)
+
+
+def path(value: Any, operation: str) -> str:
+    """Any name that a file can have, which need not be UTF-8, as `os.fsdecode` has it."""
+    try:
+        name = os.fsencode(value)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidArgument(f"{value!r} is no path", operation) from None
+    if b"\0" in name:
+        raise InvalidArgument(f"{value!r} has a zero byte in it; no path has", operation)
+    return os.fsdecode(name)
+
+
+def text(value: Any, operation: str) -> str:
+    """A name that the engine is told: a `str` that there is UTF-8 of."""
+    try:
+        value.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidArgument(f"{value!r} is no name; give a str of UTF-8", operation) from None
+    return str(value)
 
 
 def integers(name: str, values: Any) -> list[int]:

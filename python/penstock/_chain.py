@@ -87,14 +87,16 @@ class Chain:
             return self._plan
 
 
-def datasets(method: str, inputs: tuple[Any, ...]) -> tuple[Dataset, ...]:
-    """Return the inputs of a stage, if they are Datasets.
+def datasets(method: str, inputs: tuple[Any, ...], least: int = 0) -> tuple[Dataset, ...]:
+    """Return the inputs of a stage, if they are Datasets, and as many as it needs.
 
     Raises
     ------
     InvalidArgument
-        One of them is something else.
+        One of them is something else, or there are too few.
     """
+    if len(inputs) < least:
+        raise InvalidArgument("there are no inputs", method)
     for given in inputs:
         if not isinstance(given, Chain):
             raise InvalidArgument(f"{given!r} is no Dataset", method)

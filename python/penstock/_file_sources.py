@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ._arguments import integer
+from ._arguments import integer, text
+from ._arguments import path as path_of
 from ._chain import Chain
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
     from .dataset import Dataset
 
-Files: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+Files: TypeAlias = "Path | Sequence[Path]"
 
 
 class FileSources(Chain):
@@ -52,7 +54,9 @@ class FileSources(Chain):
             later runs do not. Made again when a file was changed; where it cannot be written it is
             in memory, as with None. Of plain files only.
         """
-        return cls._make("tfrecord", (_paths(files), compression, bool(stream), index or ""))
+        return cls._make(
+            "tfrecord", (_paths(files, "tfrecord"), compression, bool(stream), index or "")
+        )
 
     @classmethod
     def lines(
@@ -68,16 +72,16 @@ class FileSources(Chain):
         A line that is no UTF-8 is a `DataLoss` that names file, record and byte. A zlib file cannot
         be told from text: say so.
         """
-        return cls._make("lines", (_paths(files), compression, bool(stream), index or ""))
+        return cls._make("lines", (_paths(files, "lines"), compression, bool(stream), index or ""))
 
     @classmethod
-    def snapshot(cls, path: str | os.PathLike[str]) -> Dataset:
+    def snapshot(cls, path: Path) -> Dataset:
         """Elements of a file that `Dataset.cache` with a path made, at any place.
 
         Every element's checksum is verified when it is read. Damage is a `DataLoss` at its place
         that names file, element and byte, and everything around it is fed.
         """
-        return cls._make("snapshot", (os.fspath(path),))
+        return cls._make("snapshot", (path_of(path, "snapshot"),))
 
     @classmethod
     def csv(
@@ -122,11 +126,11 @@ class FileSources(Chain):
                 f"header is {header!r}; give True, or the names of all columns", "csv"
             )
         else:
-            names = [str(name) for name in header]
+            names = [text(name, "csv") for name in header]
         if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
             raise InvalidArgument(f"delimiter is {delimiter!r}; give one character", "csv")
         wanted = [_column(name, what) for name, what in dict(columns).items()]
-        where = (_paths(files), wanted, names, delimiter)
+        where = (_paths(files, "csv"), wanted, names, delimiter)
         return cls._make("csv", (*where, compression, bool(stream), index or ""))
 
     @classmethod
@@ -154,7 +158,9 @@ class FileSources(Chain):
             integer("header_bytes", header_bytes, 0),
             integer("footer_bytes", footer_bytes, 0),
         )
-        return cls._make("fixed_records", (_paths(files), *sizes, compression, bool(stream)))
+        return cls._make(
+            "fixed_records", (_paths(files, "fixed_records"), *sizes, compression, bool(stream))
+        )
 
     @classmethod
     def idx(
@@ -185,10 +191,10 @@ class FileSources(Chain):
         --------
         >>> penstock.Dataset.idx("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
         """
-        named = [] if labels is None else _paths(labels)
+        named = [] if labels is None else _paths(labels, "idx")
         if labels is not None and not named:
             raise InvalidArgument("the list of labels is empty; give files, or None", "idx")
-        return cls._make("idx", (_paths(images), named, compression, bool(stream)))
+        return cls._make("idx", (_paths(images, "idx"), named, compression, bool(stream)))
 
     @classmethod
     def cifar10(cls, files: Files, *, compression: str = "", stream: bool = False) -> Dataset:
@@ -205,7 +211,7 @@ class FileSources(Chain):
             As of `tfrecord`; a zlib file cannot be told from records: say so. An archive
             (``.tar.gz``) is to be unpacked.
         """
-        return cls._make("cifar10", (_paths(files), compression, bool(stream)))
+        return cls._make("cifar10", (_paths(files, "cifar10"), compression, bool(stream)))
 
     @classmethod
     def cifar100(cls, files: Files, *, compression: str = "", stream: bool = False) -> Dataset:
@@ -214,12 +220,12 @@ class FileSources(Chain):
         Elements are ``{"image": ..., "label": uint8, "coarse_label": uint8}``: the fine label, of
         100, and that of its 20 superclasses.
         """
-        return cls._make("cifar100", (_paths(files), compression, bool(stream)))
+        return cls._make("cifar100", (_paths(files, "cifar100"), compression, bool(stream)))
 
 
 def _column(name: str, what: Any) -> tuple[str, str, bytes | None]:
     """A column's name, type and default, as the engine takes them."""
-    default = None
+    name, default = text(name, "csv"), None
     if isinstance(what, tuple) and len(what) == 2:
         what, default = what
     if what is str or what is bytes:
@@ -235,9 +241,14 @@ def _column(name: str, what: Any) -> tuple[str, str, bytes | None]:
             ) from None
     if default is None or isinstance(default, bytes):
         return name, kind, default
-    return name, kind, str(default).encode()
+    return name, kind, text(str(default), "csv").encode()
 
 
-def _paths(files: Files) -> list[str]:
-    given = [files] if isinstance(files, (str, os.PathLike)) else files
-    return [os.fspath(path) for path in given]
+def _paths(files: Files, operation: str) -> list[str]:
+    if isinstance(files, (str, bytes, os.PathLike)):
+        return [path_of(files, operation)]
+    try:
+        given = list(files)
+    except TypeError:
+        raise InvalidArgument(f"{files!r} is no path, nor a list of paths", operation) from None
+    return [path_of(each, operation) for each in given]

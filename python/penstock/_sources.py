@@ -128,7 +128,7 @@ class Sources(Chain):
         stop_on_empty : bool
             End when one has ended, rather than draw among the others.
         """
-        each = datasets("sample_from", tuple(inputs))
+        each = datasets("sample_from", tuple(inputs), 1)
         given = [] if weights is None else [float(weight) for weight in weights]
         arguments = (given, integer("seed", seed, 0), bool(stop_on_empty))
         return cls._make("sample_from", arguments, each, several=True)
@@ -138,7 +138,7 @@ class Sources(Chain):
         cls, choices: Dataset, inputs: Sequence[Dataset], *, stop_on_empty: bool = True
     ) -> Dataset:
         """Take each element from the Dataset whose number the next of `choices` is. A stream."""
-        each = datasets("choose_from", (choices, *inputs))
+        each = datasets("choose_from", (choices, *inputs), 2)
         return cls._make("choose_from", (bool(stop_on_empty),), each, several=True)
 
     @classmethod

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._arguments import integer, one_of, shard_of
+import numpy as np
+
+from ._arguments import integer, one_of, shard_of, text
+from ._arguments import path as path_of
 from ._chain import Chain, datasets
 from ._recipe import Operation, title_of
 from .errors import InvalidArgument
@@ -235,11 +239,13 @@ class Transformations(Chain):
             Of leaves by name: what they are filled up with; 0 by default.
         """
         shapes, values = shapes or {}, values or {}
+        if not isinstance(shapes, dict) or not isinstance(values, dict):
+            raise InvalidArgument("give shapes and values as dicts, by leaf", "padded_batch")
         fields = [
             (
-                name,
-                [-1 if n is None else int(n) for n in shapes[name]] if name in shapes else None,
-                values.get(name, 0),
+                text(name, "padded_batch"),
+                _axes(name, shapes[name]) if name in shapes else None,
+                _filling(name, values.get(name, 0)),
             )
             for name in dict.fromkeys([*shapes, *values])
         ]
@@ -317,7 +323,7 @@ class Transformations(Chain):
             )
         if max_bytes is not None:
             raise InvalidArgument("max_bytes is of a cache in memory, and path of a file", "cache")
-        return self._then("cache", os.fspath(path))
+        return self._then("cache", path_of(path, "cache"))
 
     def split_batch(self, parts: int) -> Dataset:
         """Hand out every batch as a tuple of `parts` batches, one for each of several devices.
@@ -352,3 +358,24 @@ class Transformations(Chain):
     def prefetch(self, batches: int | None = None) -> Dataset:
         """Make up to `batches` batches ahead; at the end of a chain. None: as many as help."""
         return self._then("prefetch", None if batches is None else integer("batches", batches, 1))
+
+
+def _axes(name: str, shape: Any) -> list[int]:
+    if not isinstance(shape, (tuple, list)):
+        raise InvalidArgument(
+            f"the shape of {name!r} is {shape!r}; give the length of each axis, or None for it",
+            "padded_batch",
+        )
+    return [-1 if n is None else integer(f"a length of {name!r}", n, -1) for n in shape]
+
+
+def _filling(name: str, value: Any) -> int | float:
+    """What a leaf is filled up with, as the engine takes it: an int64 or a float."""
+    whole = isinstance(value, (numbers.Integral, np.bool_))
+    if whole and -(1 << 63) <= int(value) < 1 << 63:
+        return int(value)
+    if not whole and isinstance(value, numbers.Real):
+        return float(value)
+    raise InvalidArgument(
+        f"{name!r} cannot be filled up with {value!r}; give a number", "padded_batch"
+    )

@@ -6,6 +6,7 @@ Exit codes: 0 all well; 1 what was asked for does not work; 2 it was asked for w
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         Without the program's name. None: those of this process.
     """
+    # The names of files that are no UTF-8 are printed as they are.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.version:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ._arguments import text
 from ._recipe import Operation
 from .errors import InvalidArgument
 
@@ -172,7 +173,7 @@ def _wanted(features: dict[str, Feature], operation: str) -> list[tuple[Any, ...
             )
         wanted.append(
             (
-                name,
+                text(name, operation),
                 feature.type,
                 feature.form,
                 feature.count,

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import _engine
+from ._arguments import path as path_of
+from ._arguments import text
 from .errors import InvalidArgument
 from .features import _BYTES, _FLOAT32, _INT64
 
@@ -44,8 +46,8 @@ class TFRecordWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, compression: str = "none") -> None:
-        self._native = _engine.TFRecordWriter(os.fspath(path), compression)
-        self.path = os.fspath(path)
+        self.path = path_of(path, "tfrecord")
+        self._native = _engine.TFRecordWriter(self.path, compression)
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
         """Write the next record.
@@ -132,15 +134,14 @@ def example(features: dict[str, Any]) -> bytes:
         )
     names = list(features)
     for name in names:
-        if not isinstance(name, str):
-            raise InvalidArgument(f"the name {name!r} is no str", "example")
+        text(name, "example")
     return bytes(_engine.example([(n, *_values(n, features[n])) for n in sorted(names)]))
 
 
 def _values(name: str, value: Any) -> tuple[int, Any]:
     """A feature's type, and its values as the engine takes them."""
     if isinstance(value, str):
-        return _BYTES, [value.encode()]
+        return _BYTES, [text(value, "example").encode()]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _BYTES, [value]
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], (str, bytes)):
@@ -171,7 +172,7 @@ def _values(name: str, value: Any) -> tuple[int, Any]:
 
 def _string(name: str, item: Any) -> bytes:
     if isinstance(item, str):
-        return item.encode()
+        return text(item, "example").encode()
     if isinstance(item, bytes):
         return item
     raise InvalidArgument(f"{name!r} has strings and {_described(item)}", "example")

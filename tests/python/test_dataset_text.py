@@ -126,5 +126,8 @@ def test_text_of_files_that_is_none_fails_at_its_place(tmp_path, mode):
         list(feed)
     with records.build(**options(mode), on_error="skip") as feed:
         assert [row["name"] for row in feed] == ["ok", "end"]
+        [(_, index, reason)] = feed.stats()["losses"]
+        assert index == 1
+        assert r"'caf\xe9' is no UTF-8" in reason
     raw = Dataset.csv(tmp_path / "b.csv", {"name": bytes})
     assert [row["name"] for row in raw] == [b"ok", b"caf\xe9", b"end"]

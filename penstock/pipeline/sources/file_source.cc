@@ -9,6 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/base/utf8.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/kept_index.h"
 #include "penstock/pipeline/builder.h"
@@ -64,7 +65,7 @@ std::string FileSource::title() const {
     std::snprintf(digits.data(), digits.size(), "%08x", crc);
     text += ", and " + std::to_string(paths_.patterns.size() - kMost) + " more: " + digits.data();
   }
-  return text + arguments() + (stream_ ? ", stream)" : ")");
+  return shown_as_utf8(text) + arguments() + (stream_ ? ", stream)" : ")");
 }
 
 // The node knows its files as long as the Dataset lives; what is built, and its readers, hold them

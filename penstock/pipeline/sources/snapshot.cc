@@ -4,6 +4,7 @@
 #include <string>
 
 #include "penstock/base/error.h"
+#include "penstock/base/utf8.h"
 #include "penstock/pipeline/block.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/kept_rows.h"
@@ -73,7 +74,7 @@ class SnapshotIndexed : public Indexed {
 
 // No folder is in it: a state restores where the file lies elsewhere.
 std::string SnapshotNode::title() const {
-  return "snapshot(" + path_.substr(path_.find_last_of('/') + 1) + ")";
+  return "snapshot(" + shown_as_utf8(path_.substr(path_.find_last_of('/') + 1)) + ")";
 }
 
 Built SnapshotNode::build(std::vector<Built>, Builder& builder) const {

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .. import _engine
+from .._arguments import path as path_of
 from ..errors import InvalidArgument, NotFound
 from ._values import Array, copy_block, numbers, shape_of
 
@@ -173,7 +174,7 @@ class Parameters(Slab):
             A damaged file; arrays that are no weights (of another dtype), or none; no such file.
         """
         made = cls.__new__(cls)
-        slab = _engine.parameters_of_file(os.fspath(path), bool(shared))
+        slab = _engine.parameters_of_file(path_of(path, "from_file"), bool(shared))
         Slab.__init__(made, slab)
         return made
 
@@ -202,7 +203,7 @@ class Parameters(Slab):
         dtype : {"float32", "float16", "bfloat16"}
             To which numbers are rounded; one that would become infinite is an `InvalidArgument`.
         """
-        _engine.save_parameters(self._slab, os.fspath(path), dtype)
+        _engine.save_parameters(self._slab, path_of(path, "save"), dtype)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Take all blocks and the version from a safetensors file; order and half precision may
@@ -216,7 +217,7 @@ class Parameters(Slab):
             A damaged file, none, or one that could not be read; only in the last case some blocks
             may have been.
         """
-        _engine.load_parameters(self._slab, os.fspath(path))
+        _engine.load_parameters(self._slab, path_of(path, "load"))
 
     def state(self) -> dict[str, Any]:
         """Copies of all blocks, and the version: ``{"version": 3, "blocks": {"w": array}}``."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from .. import _engine
+from .._arguments import path as path_of
 from ..errors import InvalidArgument
 from ._shard_processes import ShardProcesses
 from .optimizers import Optimizer
@@ -115,7 +116,7 @@ class ParameterServer:
             staleness, lease, workers, delay_compensation, _POLICIES.index(non_finite)
         )
         where = [] if listen is None else [listen] if isinstance(listen, str) else list(listen)
-        folder = "" if snapshots is None else os.fspath(snapshots)
+        folder = "" if snapshots is None else path_of(snapshots, "ParameterServer")
         if folder:
             os.makedirs(folder, exist_ok=True)
         made = (parameters._slab, optimizer._built, shards, mode, where, secret or "", encrypt)

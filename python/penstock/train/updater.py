@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import _engine
+from .._arguments import path as path_of
 from ..errors import InvalidArgument
 from ._values import numbers
 from .optimizers import Optimizer
@@ -194,7 +195,7 @@ class Updater:
         It appears, or replaces the one that was there, when all of it is on the disk; no update is
         applied meanwhile. The state's arrays are named ``optimizer/<slab>/<block>``.
         """
-        _engine.save_updater(self._engine, os.fspath(path))
+        _engine.save_updater(self._engine, path_of(path, "save"))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file of `save`, bit for bit.
@@ -208,7 +209,7 @@ class Updater:
             A damaged file, none, or one that could not be read; only in the last case some blocks
             may have been.
         """
-        _engine.load_updater(self._engine, os.fspath(path))
+        _engine.load_updater(self._engine, path_of(path, "load"))
 
     def state(self) -> dict[str, Any]:
         """Copies of all there is: parameters, version, step and the optimizer's slabs.

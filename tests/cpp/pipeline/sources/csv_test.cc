@@ -263,9 +263,9 @@ TEST_F(Csv, what_is_wrong_with_a_record_names_record_line_column_and_what_is_the
   EXPECT_NE(why(head + "7,1,\"c\nd").find("column 3: a quote is not closed"), std::string::npos);
   EXPECT_NE(why(head + "9223372036854775808,1,c").find("is no int64"), std::string::npos);
   EXPECT_NE(why(head + "1,1e39,c").find("'1e39' is no float32"), std::string::npos);
-  EXPECT_NE(why(head + "1,1,caf\xe9\n").find("column 3, 'name': 'caf\xe9' is no UTF-8"),
+  EXPECT_NE(why(head + "1,1,caf\xe9\n").find("column 3, 'name': 'caf\\xe9' is no UTF-8"),
             std::string::npos);
-  EXPECT_NE(why(head + "1,1,\"\"\"\xc3\"\"\"").find("'\"\xc3\"' is no UTF-8"), std::string::npos);
+  EXPECT_NE(why(head + "1,1,\"\"\"\xc3\"\"\"").find("'\"\\xc3\"' is no UTF-8"), std::string::npos);
   // As a stream, too.
   (*files)["file"] = head + "7,wide,c\n8,1,d";
   const auto node = testing::node<CsvNode>("file", CsvOptions{.columns = kColumns, .stream = true});
