@@ -31,9 +31,10 @@ class Transformations(Chain):
         Parameters
         ----------
         predicate : callable or native operation
-            Gets the element as a function of `map` does, and returns a boolean. It, and for now
-            also what is above it in the chain, is called in order, by one thread of this process:
-            do behind it, in a `map`, what takes long.
+            Gets the element as a function of `map` does, and returns a boolean. Where a function
+            made the elements (``map(decode).filter(keep)``), workers call it, as they do that
+            function; elements that cost nothing it looks at in order, in one thread of this
+            process. The results are the same.
         """
         return self._with("filter", predicate)
 
@@ -58,7 +59,8 @@ class Transformations(Chain):
         ----------
         key : callable or native operation, optional
             Gets the element as a function of `map` does. Elements are the same if what it returns
-            is: equal in type, shape and every bit. None: if they are themselves.
+            is: equal in type, shape and every bit. None: if they are themselves. Who calls it: as
+            of `filter`.
         """
         return self._then("unique") if key is None else self._with("unique", key)
 

@@ -25,8 +25,9 @@ class Dataset(Sources, FileSources, Transformations):
     Iterating over it is one pass. The workers stay alive between passes, and the n-th pass of one
     Dataset object is epoch n - 1: shuffled anew, with new random numbers. Native stages are run by
     threads of the engine. As soon as a Python function is in the chain it is run by processes, each
-    of which runs the whole chain; in front of a stage that is a stream, such as `filter`, functions
-    run in this process.
+    of which can run the whole chain. That holds in front of a stage that is a stream, too, such as
+    `filter`. One thread of this process goes through the stream itself, and calls generators, what
+    `scan`, `flat_map` and `interleave` are given, and predicates on elements that no function made.
 
     Notes
     -----
