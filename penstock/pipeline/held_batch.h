@@ -22,11 +22,14 @@ class HeldBatch {
   // What was given so far is not used any more.
   void empty() { scratch_.empty(); }
   // Row `row` of `out`: views, good until empty(). What was lost on the way to the elements goes
-  // along. Where they cannot be stacked the row fails: they differ in what must not. REQUIRED: there is one at least.
+  // along. A leaf whose lengths are each element's own becomes a column (ColumnBlock). Elements
+  // that differ in what must not make a row that failed. REQUIRED: there is one at least.
   void give(std::span<HeldRow* const> rows, Chunk& out, uint32_t row);
 
  private:
   void stack(std::span<HeldRow* const> rows, Chunk& out, uint32_t row);
+  void give_fixed(Chunk& out, uint32_t row);
+  void give_columns(Chunk& out, uint32_t row);
 
   const std::string stage_;
   const SpecRef input_;

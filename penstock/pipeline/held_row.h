@@ -19,6 +19,9 @@ class HeldRow {
   // the first time. Error kInvalidArgument: it is not like `out`'s other rows.
   void give(Chunk& out, uint32_t row);
 
+  // What was lost on the way to it was told already.
+  void forget_lost() { lost_.clear(); }
+
   const SpecRef& spec() const { return spec_; }
 
   // {"spec": its bytes, "shapes": [[lengths] of each leaf], "data": of all leaves}, bytes in

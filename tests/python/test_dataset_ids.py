@@ -144,14 +144,15 @@ CHAINS: dict[str, tuple[Callable[[Dataset], Dataset], list[int] | None]] = {
     "on_error": (lambda d: d.on_error("skip").batch(7), EVERY),
     "prefetch": (lambda d: d.filter(keeps).prefetch(3).batch(7), [n for n in EVERY if n % 3]),
     "split_batch": (lambda d: d.batch(7).split_batch(2), EVERY),
-}
-# Of rows of one size.
-FIXED: dict[str, tuple[Callable[[Dataset], Dataset], list[int] | None]] = {
-    "decode_raw": (lambda d: d.map(penstock.decode_raw("record/code", "int32", 1)), EVERY),
     "unbatch": (lambda d: d.batch(7).unbatch(), EVERY),
     "rebatch": (lambda d: d.batch(7).rebatch(4), EVERY),
     "window": (lambda d: d.window(3, shift=3), EVERY),
     "window of a stream": (lambda d: d.shuffle(buffer=5, seed=1).window(3), None),
+    "window, unbatch": (lambda d: d.filter(keeps).window(4).unbatch(), None),
+}
+# Of rows of one size.
+FIXED: dict[str, tuple[Callable[[Dataset], Dataset], list[int] | None]] = {
+    "decode_raw": (lambda d: d.map(penstock.decode_raw("record/code", "int32", 1)), EVERY),
 }
 
 

@@ -16,8 +16,7 @@ struct WindowOptions {
 
 // Windows over the elements, stacked as by batch: window p has elements p * shift + j * stride for
 // j below size. Those at the end, for which there are fewer, are short, or left out.
-// Over a stream windows are stacked in order, by whoever goes through it, and elements with leaves
-// of lengths of their own (strings) cannot be.
+// Over a stream windows are stacked in order, by whoever goes through it.
 class WindowNode : public Node {
  public:
   // Error kInvalidArgument: size or stride is 0, or one of them above 2^32 - 1.

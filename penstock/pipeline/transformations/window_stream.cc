@@ -41,12 +41,47 @@ class WindowStream : public Streamed {
 
     void begin(uint64_t epoch) override {
       held_.clear();
+      lost_.clear();
       first_ = 0;
       input_.begin(epoch);
     }
 
-    // The windows that the input's chunk in hand completes, or one element that failed.
+    // What was lost is told with what comes next, so that all of it is at every place: an element
+    // may be in several windows, or in none.
     uint32_t next(uint32_t most, Chunk& out) override {
+      uint32_t count = make(most, out);
+      if (count == 0 && !lost_.empty()) {  // in no window
+        out.reset(nullptr, count = 1);
+        lost_.back().forgiven = true;
+        out.fail(0, std::move(lost_.back()));
+        lost_.pop_back();
+      }
+      for (Failure& lost : lost_) out.note(0, std::move(lost));
+      lost_.clear();
+      return count;
+    }
+
+    State save() const override { return {{"first", first_}, {"held", input_.save()}}; }
+
+    void load(uint64_t epoch, const State& state) override {
+      const uint64_t first = count_in(state, "first");
+      held_.clear();
+      lost_.clear();
+      input_.load(
+          epoch, member_of(state, "held"), [&](uint64_t ordinal) { return ordinal >= first; },
+          [&](std::unique_ptr<HeldRow> row) {
+            row->forget_lost();
+            held_.push_back(std::move(row));
+          });
+      first_ = first;
+      if (held_.size() != input_.read() - std::min(first_, input_.read())) {
+        throw refuse_restore("the window's state contradicts itself");
+      }
+    }
+
+   private:
+    // The windows that the input's chunk in hand completes, or one element that failed.
+    uint32_t make(uint32_t most, Chunk& out) {
       batch_.empty();
       bool over = false;
       while (complete() == 0 && !over) {
@@ -74,21 +109,6 @@ class WindowStream : public Streamed {
       return static_cast<uint32_t>(count);
     }
 
-    State save() const override { return {{"first", first_}, {"held", input_.save()}}; }
-
-    void load(uint64_t epoch, const State& state) override {
-      const uint64_t first = count_in(state, "first");
-      held_.clear();
-      input_.load(
-          epoch, member_of(state, "held"), [&](uint64_t ordinal) { return ordinal >= first; },
-          [&](std::unique_ptr<HeldRow> row) { held_.push_back(std::move(row)); });
-      first_ = first;
-      if (held_.size() != input_.read() - std::min(first_, input_.read())) {
-        throw refuse_restore("the window's state contradicts itself");
-      }
-    }
-
-   private:
     // Windows all of whose elements were read.
     uint64_t complete() const {
       const uint64_t last = first_ + (options_.size - 1) * options_.stride;
@@ -96,6 +116,8 @@ class WindowStream : public Streamed {
     }
 
     void take() {
+      StreamInput& input = input_.input();
+      for (Failure& lost : input.chunk().take_notes(input.row())) lost_.push_back(std::move(lost));
       if (input_.read() < first_) {
         input_.leave_out();
       } else {
@@ -123,6 +145,7 @@ class WindowStream : public Streamed {
     HeldBack input_;
     std::deque<std::unique_ptr<HeldRow>> held_;  // from first_ on, as far as they were read
     uint64_t first_ = 0;                         // of the next window, an ordinal
+    std::vector<Failure> lost_;                  // on the way to what was read, and not told yet
     std::vector<HeldRow*> window_;
     HeldBatch batch_;
   };

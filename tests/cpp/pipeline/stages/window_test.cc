@@ -102,19 +102,22 @@ TEST(WindowStream, what_cannot_be_stacked_is_the_windows_failure) {
   ASSERT_EQ(reading.failures().size(), 2u);
   EXPECT_EQ(reading.failures()[0].second.stage, "window(2, shift=1, stride=1)");
   EXPECT_EQ(reading.failures()[0].second.position, 1u);
+}
 
-  // Windows of strings are elements, but no elements of further windows.
-  auto texts = node<MapNode>(odds(8), std::make_shared<test::TextOp>());
-  auto once = node<WindowNode>(texts, WindowOptions{.size = 2});
-  StreamReading strings(once);
-  strings.reader().begin(0);
-  EXPECT_EQ(strings.next(1).size(), 1u);
-  EXPECT_TRUE(strings.failures().empty());
-  StreamReading again(node<WindowNode>(once, WindowOptions{.size = 2}));
-  again.reader().begin(0);
-  (void)again.next(1);
-  ASSERT_EQ(again.failures().size(), 1u);
-  EXPECT_NE(text_of(again.failures()[0].second).find("'text'"), std::string::npos);
+TEST(WindowStream, strings_are_a_column_of_the_window) {
+  auto texts = node<MapNode>(odds(30), std::make_shared<test::TextOp>());
+  auto windows = node<WindowNode>(texts, WindowOptions{.size = 4, .shift = 3});
+  check_stream(windows);
+  StreamReading reading(windows);
+  EXPECT_EQ(numbers(reading.epoch(), "number").size(), 4u * 4 + 3);
+  // Which a stage that takes them apart finds again.
+  check_stream(node<UnbatchNode>(windows));
+  StreamReading apart(node<UnbatchNode>(windows));
+  for (const Made& element : apart.epoch()) {
+    const auto text = element->at("text").as_span<const uint8_t>();
+    EXPECT_EQ(std::string(text.begin(), text.end()),
+              std::to_string(numbers({element}, "number")[0]));
+  }
 }
 
 }  // namespace
