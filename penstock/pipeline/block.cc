@@ -41,6 +41,9 @@ uint64_t step_bytes(const Leaf& leaf) {
 
 BlockLayout::BlockLayout(const ElementSpec& spec, uint64_t rows,
                          std::span<const uint64_t> value_bytes) {
+  if (rows > kLargestBlock) {
+    throw Error(Code::kInvalidArgument, "BlockLayout", "a block that is too large");
+  }
   std::vector<Field> fields;
   places_.resize(spec.leaves().size());
   for (size_t i = 0; i < places_.size(); ++i) {

@@ -173,9 +173,8 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
       failed_ = std::move(failure);
       return false;
     }
-    Outcome::Loss loss{ticket.begin + first + row, positions[row], false, {}, nullptr, {}};
+    Outcome::Loss loss{ticket.begin + first + row, failure.position, false, {}, nullptr, {}};
     if (raised) {
-      loss.index = failure.position;
       loss.error = std::move(failure.error);
       loss.stage = std::move(failure.stage);
     } else {

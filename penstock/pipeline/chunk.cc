@@ -77,10 +77,14 @@ bool Chunk::relax(const ElementSpec& other) {
   return true;
 }
 
-void Chunk::keep_all(Chunk& other) {
-  kept_.insert(kept_.end(), other.kept_.begin(), other.kept_.end());
+void Chunk::take_notes_of(Chunk& other) {
   for (auto& [row, failure] : other.notes_) note(row, std::move(failure));
   other.notes_.clear();
+}
+
+void Chunk::keep_all(Chunk& other) {
+  kept_.insert(kept_.end(), other.kept_.begin(), other.kept_.end());
+  take_notes_of(other);
 }
 
 std::byte* Chunk::dense(size_t leaf) {

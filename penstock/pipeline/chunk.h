@@ -74,6 +74,8 @@ class Chunk {
   void note(uint32_t row, Failure failure) { notes_.emplace_back(row, std::move(failure)); }
   // What views point into; until the next reset.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
+  // What was lost on the way to rows of `other`, which stand at the same places here.
+  void take_notes_of(Chunk& other);
   // Everything that `other` keeps, for views of it that are handed on, and its notes.
   void keep_all(Chunk& other);
 

@@ -314,6 +314,7 @@ class CollatedReader : public IndexedReader {
  private:
   void make(const At& at, uint64_t batch, Chunk& out, uint32_t row) {
     rows_.begin(stage_.input()->spec());
+    left_out_.clear();
     uint64_t count = stage_.rows(batch, at.base);
     if (context_.parcel != nullptr)
       count = std::min(count, context_.parcel->rows_from(stage_.element(batch, 0)));

@@ -41,7 +41,7 @@ Block ColumnBlock::read(const std::byte* from, uint64_t bytes, std::shared_ptr<v
   ColumnHead head{};
   if (bytes < sizeof(head)) throw no_column("it ends too soon");
   std::memcpy(&head, from, sizeof(head));
-  if (head.bytes != bytes || head.spec_bytes > bytes - sizeof(head)) {
+  if (head.bytes != bytes || head.spec_bytes > bytes - sizeof(head) || head.rows > bytes) {
     throw no_column("its length is another one");
   }
   auto spec = std::make_shared<ElementSpec>(std::span(from + sizeof(head), head.spec_bytes));

@@ -20,7 +20,14 @@ GatherParcel::GatherParcel(Scratch& scratch, const Streamed& stage)
 GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& wanted) {
   Gathered gathered;
   elements_.begin(spec_);
-  while (gathered.places() < wanted.least && !gathered.failure) {
+  // In place, what was left out is told with what comes behind it: so that is looked for, and there
+  // is room for it, since what was left out has taken none.
+  const auto wants_more = [&] {
+    if (gathered.places() < wanted.least) return true;
+    return wanted.failures == Failures::kInPlace && gathered.places() < wanted.most &&
+           !gathered.forgiven.empty() && gathered.forgiven.back().place == gathered.places();
+  };
+  while (!gathered.failure && wants_more()) {
     const auto most =
         static_cast<uint32_t>(std::min<uint64_t>(wanted.most - gathered.places(), Chunk::kRows));
     uint32_t count = 0;

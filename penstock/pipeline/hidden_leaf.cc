@@ -61,6 +61,7 @@ class WithHidden : public Indexed {
       in_.reset(stage_.input_->spec(), end);
       input_->fetch(at, positions, in_, row);
       for (auto& [lost, failure] : in_.failures()) out.fail(lost, std::move(failure));
+      out.take_notes_of(in_);
       if (in_.spec() == nullptr) return;  // not one of them could be made
       if (run_ == nullptr || (bound_ != in_.spec() && *bound_ != *in_.spec())) {
         result_ = stage_.op_->result(*in_.spec());

@@ -8,6 +8,7 @@ void InputRows::fetch(IndexedReader& reader, const SpecRef& spec, const At& at,
                       std::span<const uint64_t> positions, Chunk& out, uint32_t row, size_t first) {
   make(reader, spec, at, positions, out, row, first);
   for (auto& [lost, failure] : rows_.failures()) out.fail(lost, std::move(failure));
+  out.take_notes_of(rows_);
 }
 
 Chunk& InputRows::make(IndexedReader& reader, const SpecRef& spec, const At& at,

@@ -181,6 +181,7 @@ bool SectionReader::take_read() {
   }
   // What was left out behind the last element: each stands for itself.
   taken.result.failure = std::move(next.notes.front());
+  taken.result.failure->forgiven = true;
   next.notes.erase(next.notes.begin());
   if (next.notes.empty()) read_.pop_front();
   return true;

@@ -94,8 +94,13 @@ void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
 uint32_t PickedRows::give(const SpecRef& spec, Chunk& out) {
   const auto count = size();
   out.reset(spec, count);
-  for (uint32_t i = 0; i < count; ++i) pass_row(*picked_[i].first, picked_[i].second, out, i);
-  picked_.clear();
+  try {
+    for (uint32_t i = 0; i < count; ++i) pass_row(*picked_[i].first, picked_[i].second, out, i);
+  } catch (...) {
+    forget();
+    throw;
+  }
+  forget();
   return count;
 }
 

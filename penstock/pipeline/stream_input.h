@@ -81,6 +81,8 @@ class PickedRows {
     input.use();
   }
   uint32_t size() const { return static_cast<uint32_t>(picked_.size()); }
+  // The inputs go elsewhere.
+  void forget() { picked_.clear(); }
   // They become all rows of `out`, and are forgotten. Returns how many. Error as of pass_row.
   uint32_t give(const SpecRef& spec, Chunk& out);
 

@@ -28,9 +28,10 @@ Owned part(PyObject* ragged, const char* name) {
 // In C order and the machine's byte order, of that type (NPY_NOTYPE: its own).
 Owned plain_array(PyObject* ragged, const char* name, int type) {
   PyArray_Descr* descr = type == NPY_NOTYPE ? nullptr : PyArray_DescrFromType(type);
-  Owned made(PyArray_FromAny(part(ragged, name).get(), descr, 0, 0,
-                             NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED,
-                             nullptr));
+  // FromAny itself does not look at NOTSWAPPED.
+  Owned made(PyArray_CheckFromAny(part(ragged, name).get(), descr, 0, 0,
+                                  NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED,
+                                  nullptr));
   if (!made) throw nb::python_error();
   return made;
 }
@@ -42,20 +43,37 @@ PyArrayObject* array_in(const Owned& made) { return reinterpret_cast<PyArrayObje
 std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
   const Owned values = plain_array(ragged, "values", NPY_NOTYPE);
   const Owned offsets = plain_array(ragged, "offsets", NPY_INT64);
-  const bool deep = part(ragged, "dims").get() != Py_None;
-  const Owned dims = deep ? plain_array(ragged, "dims", NPY_INT64) : Owned();
+  const bool shaped = part(ragged, "dims").get() != Py_None;
+  const Owned dims = shaped ? plain_array(ragged, "dims", NPY_INT64) : Owned();
   const Owned axes = part(ragged, "axes");
   const Owned kind = part(ragged, "kind");
   const char* kind_name = PyUnicode_Check(kind.get()) ? PyUnicode_AsUTF8(kind.get()) : nullptr;
   if (kind_name == nullptr || !PyTuple_Check(axes.get())) refuse_ragged("that is none");
+  // Its parts may have been exchanged since it was made.
+  if (PyArray_NDIM(array_in(values)) == 0) refuse_ragged("whose values have no axis");
+  if (PyArray_NDIM(array_in(offsets)) != 1 || PyArray_DIM(array_in(offsets), 0) == 0) {
+    refuse_ragged("whose offsets are not of shape (rows + 1,)");
+  }
+  const auto rows = static_cast<uint64_t>(PyArray_DIM(array_in(offsets), 0) - 1);
+  const auto* last = static_cast<const int64_t*>(PyArray_DATA(array_in(offsets))) + rows;
+  if (*last != PyArray_DIM(array_in(values), 0)) refuse_ragged("whose offsets and values disagree");
+  if (shaped && (PyArray_NDIM(array_in(dims)) != 2 || PyArray_DIM(array_in(dims), 1) == 0 ||
+                 PyArray_DIM(array_in(dims), 0) != static_cast<npy_intp>(rows) ||
+                 PyArray_NDIM(array_in(values)) != 1)) {
+    refuse_ragged("whose dims are not of shape (rows, axes), with flat values");
+  }
+  // Of one axis they say what the offsets say.
+  const bool deep = shaped && PyArray_DIM(array_in(dims), 1) > 1;
 
   LeafValue taken;
   std::string why;
   if (!taken.take(values.get(), why) || taken.array == nullptr)
     refuse_ragged("whose values " + why);
   Leaf leaf{"", LeafKind::kDense, taken.dtype, {}};
-  const auto rows = static_cast<uint64_t>(PyArray_DIM(array_in(offsets), 0) - 1);
   if (kind_name[0] != 'a') {
+    if (taken.dtype != DType::kUint8 || shaped || PyArray_NDIM(taken.array) != 1) {
+      refuse_ragged("of strings whose values are not uint8 of one axis");
+    }
     leaf.kind = kind_name[0] == 's' ? LeafKind::kText : LeafKind::kBytes;
     leaf.shape = {-1};
   } else if (deep) {
@@ -64,7 +82,6 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
   } else {
     const npy_intp* shape = PyArray_DIMS(array_in(values));
     leaf.shape.assign(shape, shape + PyArray_NDIM(array_in(values)));
-    if (leaf.shape.empty()) refuse_ragged("whose values have no axis");
     leaf.shape[0] = -1;
   }
   if (leaf.kind == LeafKind::kDense && PyTuple_GET_SIZE(axes.get()) > 0) {

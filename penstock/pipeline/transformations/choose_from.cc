@@ -61,6 +61,7 @@ class ChooseFrom : public Streamed {
 
     // The rows of several inputs' chunks become one, as long as none of these is pulled.
     uint32_t next(uint32_t most, Chunk& out) override {
+      picked_.forget();  // what a call that threw has left
       while (picked_.size() < most) {
         if (choices_.left() == 0 && picked_.size() > 0) break;
         if (!choices_.more()) break;

@@ -29,6 +29,7 @@ class Filter : public JudgedStage {
       input_.begin(epoch);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
+      picked_.forget();  // what a call that threw has left
       StreamInput& input = input_.input();
       while (input_.more()) {
         while (input.left() > 0 && picked_.size() < most) {

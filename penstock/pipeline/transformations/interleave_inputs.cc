@@ -54,6 +54,7 @@ class InterleaveInputs : public Streamed {
 
     // The rows of several inputs' chunks become one, as long as none of these is pulled.
     uint32_t next(uint32_t most, Chunk& out) override {
+      picked_.forget();  // what a call that threw has left
       while (picked_.size() < most) {
         size_t& place = places_[place_];
         if (place == kEmpty) {

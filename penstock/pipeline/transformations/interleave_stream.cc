@@ -124,6 +124,7 @@ class InterleaveStream : public Streamed {
 
    private:
     uint32_t pick(uint32_t most, Chunk& out) {
+      picked_.forget();  // what a call that threw has left
       while (picked_.size() < most) {
         std::unique_ptr<Open>& place = places_[place_];
         if (place != nullptr) {

@@ -76,6 +76,7 @@ class MapReader : public IndexedReader {
     hand_bindings_on(out);
     input_->fetch(at, positions, in_, row);
     for (auto& [lost, failure] : in_.failures()) out.fail(lost, std::move(failure));
+    out.take_notes_of(in_);
     if (in_.spec() == nullptr) return;  // not one of them could be made
     if (bound_.in != in_.spec() && (bound_.in == nullptr || *bound_.in != *in_.spec())) {
       try {

@@ -71,6 +71,7 @@ class ReplacingReader : public IndexedReader {
     Chunk& made = rows_.make(*input_, spec, at, positions, out, row);
     lost_.clear();
     std::swap(lost_, made.failures());
+    out.take_notes_of(made);
     if (rows_.spec() != nullptr) {
       if (out.settle(rows_.spec())) {
         rows_.hand_on(out);

@@ -60,6 +60,7 @@ class SampleFrom : public Streamed {
 
     // The rows of several inputs' chunks become one, as long as none of these is pulled.
     uint32_t next(uint32_t most, Chunk& out) override {
+      picked_.forget();  // what a call that threw has left
       while (picked_.size() < most) {
         const std::optional<size_t> drawn = draw();
         if (!drawn) break;

@@ -29,6 +29,7 @@ class TakeWhile : public JudgedStage {
       input_.begin(epoch);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
+      picked_.forget();  // what a call that threw has left
       if (over_ || !input_.more()) return 0;
       StreamInput& input = input_.input();
       while (input.left() > 0 && picked_.size() < most && !over_) {

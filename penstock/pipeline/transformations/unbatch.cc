@@ -77,6 +77,7 @@ class Unbatch : public Streamed {
         : stage_(stage), input_(*stage.input_, context) {}
 
     void begin(uint64_t epoch) override {
+      columns_.clear();
       input_.begin(epoch);
       row_ = 0;
     }
@@ -84,8 +85,7 @@ class Unbatch : public Streamed {
     // Rows of as many of the chunk's elements as go into `out`.
     uint32_t next(uint32_t most, Chunk& out) override {
       uint32_t count = 0;
-      columns_.clear();
-      while (count == 0 && input_.more()) {
+      while (count == 0 && more()) {
         while (count < most && input_.left() > 0) {
           const uint32_t element = input_.row();
           const uint64_t rows = rows_of_next();
@@ -103,10 +103,11 @@ class Unbatch : public Streamed {
     State save() const override { return {{"row", row_}, {"input", input_.save()}}; }
     void load(uint64_t epoch, const State& state) override {
       const uint64_t row = count_in(state, "row");
+      columns_.clear();
       input_.load(epoch, member_of(state, "input"));
       row_ = 0;
       if (row == 0) return;
-      if (!input_.more() || row >= rows_of_next()) {
+      if (!more() || row >= rows_of_next()) {
         throw Error(Code::kInvalidArgument, "restore", "the state is beyond its element's rows");
       }
       row_ = row;
@@ -115,6 +116,12 @@ class Unbatch : public Streamed {
     }
 
    private:
+    struct Columns {
+      uint32_t element;  // of the input's chunk
+      std::vector<Block> blocks;
+      SpecRef rows;
+    };
+
     // One of an element that failed, or cannot be taken apart.
     uint64_t rows_of_next() {
       Chunk& in = input_.chunk();
@@ -123,10 +130,7 @@ class Unbatch : public Streamed {
       try {
         const ElementSpec& spec = *in.spec();
         if (has_columns(spec)) {
-          const std::vector<Block>& columns = columns_of(element);
-          SpecRef rows = row_of(spec, columns);
-          of_ = nullptr;
-          if (told_ == nullptr || *told_ != *rows) told_ = std::move(rows);
+          (void)columns_of(element);
         } else if (in.spec() != of_) {
           of_ = nullptr;
           told_ = row_of(spec);
@@ -151,10 +155,15 @@ class Unbatch : public Streamed {
     bool is_column(size_t leaf) {
       return input_.chunk().spec()->leaves()[leaf].kind == LeafKind::kColumn;
     }
-    // An element's columns of rows that differ in size, which are read once in each call of next().
-    const std::vector<Block>& columns_of(uint32_t element) {
-      for (const auto& [of, columns] : columns_) {
-        if (of == element) return columns;
+    // Whether the input has a next element. What was read of an older chunk is gone with it.
+    bool more() {
+      if (input_.left() == 0) columns_.clear();
+      return input_.more();
+    }
+    // An element's columns of rows that differ in size, and what its rows are; read once.
+    const Columns& columns_of(uint32_t element) {
+      for (const Columns& columns : columns_) {
+        if (columns.element == element) return columns;
       }
       const Chunk& in = input_.chunk();
       std::vector<Block> columns;
@@ -166,12 +175,16 @@ class Unbatch : public Streamed {
                                             static_cast<uint64_t>(in.shape(leaf, element)[0]),
                                             {std::shared_ptr<void>(), first}));
       }
-      return columns_.emplace_back(element, std::move(columns)).second;
+      SpecRef rows = row_of(*in.spec(), columns);
+      // The very same for as long as they are alike, so that nobody needs to compare.
+      if (told_columns_ == nullptr || *told_columns_ != *rows) told_columns_ = std::move(rows);
+      columns_.push_back({element, std::move(columns), told_columns_});
+      return columns_.back();
     }
     const Block& column(size_t leaf, uint32_t element) {
       size_t place = 0;
       for (size_t i = 0; i < leaf; ++i) place += is_column(i) ? 1 : 0;
-      return columns_of(element)[place];
+      return columns_of(element).blocks[place];
     }
     int64_t rows_of(size_t leaf, uint32_t element) {
       if (is_column(leaf)) return static_cast<int64_t>(column(leaf, element).rows());
@@ -188,15 +201,16 @@ class Unbatch : public Streamed {
           continue;
         }
         for (Failure& lost : in.take_notes(element)) out.note(i, std::move(lost));
-        settle_alike(told_, out);
-        for (size_t leaf = 0; leaf < told_->leaves().size(); ++leaf) {
+        const SpecRef& told = has_columns(*in.spec()) ? columns_of(element).rows : told_;
+        settle_alike(told, out);
+        for (size_t leaf = 0; leaf < told->leaves().size(); ++leaf) {
           if (is_column(leaf)) {
             const Example one = column(leaf, element).row(row);
             out.view(leaf, i, one[0].second.data(), one[0].second.shape());
             continue;
           }
           std::span<const int64_t> shape = in.shape(leaf, element).subspan(1);
-          uint64_t bytes = size_of(told_->leaves()[leaf].dtype);
+          uint64_t bytes = size_of(told->leaves()[leaf].dtype);
           for (int64_t length : shape) bytes *= static_cast<uint64_t>(length);
           out.view(leaf, i, in.at(leaf, element) + row * bytes, shape);
         }
@@ -210,9 +224,10 @@ class Unbatch : public Streamed {
     const Unbatch& stage_;
     StreamInput input_;
     std::array<From, Chunk::kRows> from_;
-    SpecRef of_, told_;  // what elements of the chunk are, and their rows
-    std::vector<std::pair<uint32_t, std::vector<Block>>> columns_;  // by element of the chunk
-    uint64_t row_ = 0;                                              // of the input's next element
+    SpecRef of_, told_;             // what elements of the chunk are, and their rows
+    std::vector<Columns> columns_;  // of the chunk's elements that were looked at
+    SpecRef told_columns_;
+    uint64_t row_ = 0;  // of the input's next element
   };
 
   StreamedRef input_;

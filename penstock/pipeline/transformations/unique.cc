@@ -106,6 +106,7 @@ class Unique : public Streamed {
       taken_ = 0;
     }
     uint32_t next(uint32_t most, Chunk& out) override {
+      picked_.forget();  // what a call that threw has left
       while (mapped_.more()) {
         while (input().left() > 0 && picked_.size() < most) {
           if (is_new()) {
