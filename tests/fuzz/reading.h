@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,30 +14,26 @@
 
 namespace penstock {
 
-// What RecordStream makes of one file.
-struct FromTheFront {
-  std::vector<std::string> records;
-  uint64_t lost = 0, lost_bytes = 0;
-  bool operator==(const FromTheFront&) const = default;
-};
+// The records of one file, and nothing for each that was lost.
+using Records = std::vector<std::optional<std::string>>;
 
-inline FromTheFront from_the_front(StreamFiles files, const char* operation,
-                                   std::unique_ptr<Framing> framing, size_t most) {
+// What RecordStream makes of one.
+inline Records from_the_front(StreamFiles files, const char* operation,
+                              std::unique_ptr<Framing> framing, size_t most) {
   RecordStream stream(std::make_shared<StreamFiles>(std::move(files)), operation,
                       std::move(framing));
   stream.begin();
-  FromTheFront made;
+  Records made;
   while (const size_t count = stream.read(most)) {
     REQUIRE(count <= most);
     auto failure = stream.failures().begin();
     for (size_t i = 0; i < count; ++i) {
       const std::span<const std::byte> bytes = stream.row(i).bytes;
       if (failure != stream.failures().end() && failure->row == i) {
-        ++made.lost;
-        made.lost_bytes += failure->bytes;
+        made.emplace_back();
         REQUIRE(bytes.empty() && !std::string(stream.error_of(*failure++).what()).empty());
       } else {
-        made.records.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        made.emplace_back(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
       }
     }
   }
