@@ -337,11 +337,11 @@ class CollatedReader : public IndexedReader {
     }
     try {
       if (!rows_.settle()) {
-        // Each of its elements is counted: the last of them in place of the batch.
-        Failure last = std::move(left_out_.back());
-        left_out_.pop_back();
-        last.forgiven = true;
-        out.fail(row, std::move(last));
+        // Each of its elements is counted: the first of them in place of the batch.
+        Failure first = std::move(left_out_.front());
+        left_out_.erase(left_out_.begin());
+        first.forgiven = true;
+        out.fail(row, std::move(first));
       } else {
         give(out, row);
       }

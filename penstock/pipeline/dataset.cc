@@ -1,5 +1,6 @@
 #include "penstock/pipeline/dataset.h"
 
+#include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/cifar.h"
 #include "penstock/pipeline/sources/csv.h"
@@ -168,6 +169,16 @@ Dataset Dataset::window(const WindowOptions& options) const {
   return made<WindowNode>(node_, options);
 }
 Dataset Dataset::on_error(OnError policy) const { return made<OnErrorNode>(node_, policy); }
+std::optional<uint64_t> Dataset::cardinality() const {
+  const Plan plan(*node_);
+  const auto once = plan.known_length();
+  if (!once || *once == 0) return once;
+  uint64_t all;
+  const bool endless = *once == kEndless || plan.rounds() == kEndless ||
+                       __builtin_mul_overflow(*once, plan.rounds(), &all);
+  return endless ? kEndless : all;
+}
+
 Dataset Dataset::assert_cardinality(uint64_t count) const {
   return made<AssertCardinalityNode>(node_, count);
 }

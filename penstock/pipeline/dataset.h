@@ -170,6 +170,9 @@ class Dataset {
   Dataset on_error(OnError policy) const;
   // Error kDataLoss when it is built: there are more elements, or fewer.
   Dataset assert_cardinality(uint64_t count) const;
+  // Batches (elements, where nothing is batched) of a pass; kEndless; nothing: only running it
+  // tells. Errors as of build.
+  std::optional<uint64_t> cardinality() const;
   // The pass again and again, shuffled anew each time. Without a count: for ever.
   Dataset repeat(std::optional<uint64_t> count = std::nullopt) const;
   // Batches that may be made ahead, at the end of a chain. Without a number: as many as help.

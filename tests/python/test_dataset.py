@@ -194,26 +194,6 @@ def test_a_number_without_a_name_is_no_shuffle():
         Dataset.range(5).shuffle(1000)
 
 
-@pytest.mark.parametrize(
-    "further",
-    [
-        lambda batches: batches.map(functions.as_it_is),
-        lambda batches: batches.batch(2),
-        lambda batches: batches.unbatch(),
-        lambda batches: batches.filter(functions.always).take(1),
-        lambda batches: batches.enumerate(),
-        lambda batches: batches.concatenate(batches),
-    ],
-)
-@pytest.mark.parametrize("strings", [Dataset.items(["a", "bb"]), Dataset.items([b"a", b"bb"])])
-def test_batches_of_strings_are_the_end_of_a_chain(strings, further):
-    for source in (strings, strings.filter(functions.always)):
-        assert [len(batch) for batch in source.batch(2).take(3)] == [2]
-        assert [len(batch) for batch in source.padded_batch(2).map(functions.as_it_is)] == [2]
-        with pytest.raises(penstock.InvalidArgument, match="use padded_batch"):
-            further(source.batch(2)).build(workers=0)
-
-
 def test_a_stream_has_no_length_and_says_what_it_cannot():
     dataset = Dataset.range(9).filter(functions.is_odd)
     assert dataset.cardinality() is None

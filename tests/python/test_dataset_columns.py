@@ -206,3 +206,101 @@ def test_columns_of_files(tmp_path: Any) -> None:
     with lengths.build(**options(THREADS)) as feed:
         seen = [plain(batch) for batch in feed]
     assert [n for batch in seen for n in batch["length"]] == [i % 4 for i in range(9)]
+
+
+def test_rows_of_each_element_are_of_their_own_type() -> None:
+    shapes = [(2, 3), (2, 3), (4, 3), (2, 5)]
+
+    def made(n: int) -> Any:
+        return np.full(shapes[int(n) % 4], int(n))
+
+    rows = Dataset.range(24).map(made).ragged_batch(2).cache().unbatch()
+    for mode in (INLINE, THREADS):
+        with rows.ragged_batch(6).unbatch().build(**options(mode)) as feed:
+            for n, row in enumerate(feed):
+                assert_same(np.asarray(row), made(n))
+
+    def typed(n: int) -> Any:
+        return Ragged(np.arange(n, n + 3).astype(["i1", "f8"][n % 2]), [0, 1, 3])
+
+    mixed = Dataset.source([typed(n) for n in range(4)]).unbatch().filter(any_of_them)
+    with (
+        mixed.build(**options(INLINE)) as feed,
+        pytest.raises(penstock.InvalidArgument, match="must be alike"),
+    ):
+        list(feed)
+
+
+def kept(batch: Any) -> Any:
+    return batch[[i for i in range(len(batch)) if batch[i].startswith("k")]]
+
+
+def test_batches_that_became_empty_hide_nothing() -> None:
+    names = Dataset.range(1000).map(lambda n: ("k" if n >= 700 else "d") + str(n))
+    expected = [f"k{n}" for n in range(700, 1000)]
+    picked = names.batch(5).map(kept)
+    for mode in (INLINE, THREADS):
+        with picked.unbatch().build(**options(mode)) as feed:
+            assert list(feed) == expected
+        with picked.rebatch(10).build(**options(mode)) as feed:
+            assert [name for batch in feed for name in batch] == expected
+
+
+def test_one_feed_goes_to_all_of_its_states() -> None:
+    rows = Dataset.range(10).map(lambda n: "x" * int(n)).batch(4).unbatch().repeat(2)
+    with rows.build(**options(THREADS)) as feed:
+        states = [feed.state()]
+        whole = []
+        for row in feed:
+            whole.append(row)
+            states.append(feed.state())
+        for at, state in enumerate(states[:-1]):
+            feed.restore(state)
+            assert list(feed) == whole[at:]
+
+
+def changed(**parts: Any) -> Any:
+    rows = Ragged(np.arange(4.0), [0, 1, 4])
+    for name, value in parts.items():
+        setattr(rows, name, value)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        changed(dims=np.zeros((2, 0), int), axes=()),
+        changed(offsets=np.array(4)),
+        changed(offsets=np.zeros((2, 100_000), int)),
+        changed(offsets=np.zeros(0, int)),
+        changed(dims=np.ones((100_000, 2), int)),
+        changed(dims=np.ones(2, int)),
+        changed(values=np.arange(2.0)),
+        changed(values=np.array(1.0)),
+        changed(kind="str"),
+        changed(kind=None),
+        changed(axes=None),
+        changed(offsets=np.array([0, 9, 4])),
+    ],
+)
+def test_a_ragged_that_contradicts_itself_is_refused(rows: Any) -> None:
+    with (
+        Dataset.range(1).map(lambda n: rows).build(**options(INLINE)) as feed,
+        pytest.raises((penstock.InvalidArgument, ValueError), match="Ragged"),
+    ):
+        next(iter(feed))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        Ragged(np.arange(4, dtype=">i4"), [0, 0, 4]),
+        Ragged(np.arange(8)[::2], [0, 1, 4]),
+        Ragged(np.arange(4.0), [0, 0, 1, 4], dims=[[0], [1], [3]]),
+        Ragged(np.zeros((0, 2)), [0]),
+        Ragged(np.arange(6), [0, 2, 6], dims=[[1, 2], [2, 2]], axes=(0,)),
+    ],
+)
+def test_a_ragged_comes_as_it_went(rows: Any) -> None:
+    with Dataset.range(1).map(lambda n: rows).build(**options(INLINE)) as feed:
+        assert next(iter(feed)).to_list() == rows.to_list()

@@ -231,3 +231,45 @@ def test_a_counted_stream_is_restored_at_every_element() -> None:
         with dataset.build(**options(INLINE)) as feed:
             feed.restore(json.loads(json.dumps(state)))
             assert passed(feed) == whole[at:]
+
+
+def all_of_the_first_four(n: int) -> int:
+    if n < 4:
+        raise ValueError(f"bad {n}")
+    return int(n)
+
+
+@each(MODES, ())
+def test_all_of_a_batch_is_as_many_losses_as_elements(mode: Mode) -> None:
+    batches = Dataset.range(8).map(all_of_the_first_four).batch(4)
+    stream = Dataset.range(8).map(all_of_the_first_four).filter(any_of_them).batch(4)
+    for dataset in (
+        batches,
+        batches.map(as_it_is),
+        batches.enumerate().map(lambda i, x: x),
+        batches.concatenate(batches.skip(1)).take(2),
+        Dataset.zip(batches, Dataset.range(2)).map(lambda x, i: x),
+        batches.filter(any_of_them),
+        stream.map(as_it_is),
+    ):
+        with dataset.build(on_error="skip", **options(mode)) as feed:
+            assert numbers_of(passed(feed)) == [4, 5, 6, 7]
+            losses = [reason for epoch, _, reason in feed.stats()["losses"] if epoch == 0]
+            assert sorted(reason.split(": ")[-1] for reason in losses) == [
+                f"bad {n}" for n in range(4)
+            ]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 62, 63, 64, 127, 128, 129])
+def test_a_loss_takes_no_place_wherever_it_is(lost: int) -> None:
+    def fails_there(n: int) -> bool:
+        if n == lost:
+            raise ValueError("bad")
+        return True
+
+    stream = Dataset.range(130).map(as_it_is).filter(fails_there).on_error("skip")
+    pairs = Dataset.zip(stream.map(as_it_is), Dataset.range(130))
+    others = [n for n in range(130) if n != lost]
+    for mode in MODES:
+        with pairs.build(**options(mode)) as feed:
+            assert passed(feed) == [[n, i] for i, n in enumerate(others)]

@@ -146,6 +146,16 @@ TEST_P(EngineWorkers, random_numbers_are_the_positions_own) {
   EXPECT_NE(pass_of(other)[0], expected);
 }
 
+TEST(PipelineEngine, how_many_there_are_is_known_or_not) {
+  EXPECT_EQ(Dataset::range(0, 10).batch(4).cardinality(), 3u);
+  EXPECT_EQ(Dataset::range(0, 10).batch(4).repeat(2).cardinality(), 6u);
+  EXPECT_EQ(Dataset::range(0, 10).repeat().cardinality(), kEndless);
+  EXPECT_EQ(Dataset::range(0, 0).repeat().cardinality(), 0u);
+  const Dataset some = Dataset::range(0, 10).filter(test::odd, "odd");
+  EXPECT_EQ(some.cardinality(), std::nullopt);
+  EXPECT_EQ(some.assert_cardinality(5).batch(2).cardinality(), 3u);
+}
+
 OpRef fails_at(int64_t bad, bool user) {
   auto f = [bad](int64_t n, const Keys&, uint32_t) {
     if (n % 100 == bad) throw std::runtime_error("damaged: " + std::to_string(n));
