@@ -49,7 +49,10 @@ std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
   if (entry.used != open_->open_.begin()) {
     open_->open_.splice(open_->open_.begin(), open_->open_, entry.used);
   }
-  return entry.file;
+  std::shared_ptr<File> file = entry.file;
+  // There may be more than that since a time when all of them were held.
+  open_->close_what_is_too_much(closed);
+  return file;
 }
 
 std::shared_ptr<File> FilePool::open(const std::string& path) {

@@ -46,6 +46,11 @@ bool OpenFiles::make_room(Closed& closed) {
   return true;
 }
 
+void OpenFiles::close_what_is_too_much(Closed& closed) {
+  while (open_.size() > most_ && close_oldest(closed)) {
+  }
+}
+
 void OpenFiles::add(Entry& entry, std::shared_ptr<File> file) {
   open_.push_front(&entry);
   entry.used = open_.begin();

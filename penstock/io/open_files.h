@@ -41,6 +41,7 @@ class OpenFiles final : private ForkAware {
   // All with the lock. False: nothing can be closed.
   bool close_oldest(Closed& closed);
   bool make_room(Closed& closed);
+  void close_what_is_too_much(Closed& closed);
   void add(Entry& entry, std::shared_ptr<File> file);
   void close(Entry& entry, Closed& closed);
 
