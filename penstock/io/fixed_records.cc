@@ -31,15 +31,18 @@ class FixedFraming : public Framing {
   const uint64_t record_, footer_;
 };
 
+Error too_short(const File& file, uint64_t bytes) {
+  return {Code::kDataLoss, "fixed_records",
+          file.path() + " has " + std::to_string(bytes) + " bytes, fewer than its header and footer"};
+}
+
 }  // namespace
 
 RecordIndex index_fixed_records(File& file, uint64_t record_bytes, uint64_t header_bytes,
                                 uint64_t footer_bytes) {
   const uint64_t size = file.size();
   if (header_bytes > size || footer_bytes > size - header_bytes) {
-    throw Error(
-        Code::kDataLoss, "fixed_records",
-        file.path() + " has " + std::to_string(size) + " bytes, fewer than its header and footer");
+    throw too_short(file, size);
   }
   const uint64_t body = size - header_bytes - footer_bytes;
   if (body % record_bytes != 0) {
@@ -58,17 +61,14 @@ std::unique_ptr<Framing> fixed_framing(uint64_t record_bytes, uint64_t footer_by
 
 Compression compression_of_fixed(File& file) { return compression_of_text(file); }
 
-void check_header(const std::shared_ptr<File>& file, Compression compression,
-                  uint64_t header_bytes) {
+void check_ends(const std::shared_ptr<File>& file, Compression compression, uint64_t header_bytes,
+                uint64_t footer_bytes) {
   SequentialFile source(file, compression);
-  std::vector<std::byte> piece(std::min<uint64_t>(header_bytes, 64 << 10));
-  for (uint64_t left = header_bytes; left > 0;) {
+  const uint64_t wanted = header_bytes + footer_bytes;
+  std::vector<std::byte> piece(std::min<uint64_t>(wanted, 64 << 10));
+  for (uint64_t left = wanted; left > 0;) {
     const size_t got = source.read(std::span(piece).first(std::min<uint64_t>(left, piece.size())));
-    if (got == 0) {
-      throw Error(Code::kDataLoss, "fixed_records",
-                  file->path() + " has " + std::to_string(header_bytes - left) +
-                      " bytes, fewer than its header");
-    }
+    if (got == 0) throw too_short(*file, wanted - left);
     left -= got;
   }
 }

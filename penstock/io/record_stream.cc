@@ -141,7 +141,11 @@ bool RecordStream::open() {
   file_bytes_ = source_->left();
   if (!files_->fronts.empty()) {
     const uint64_t front = files_->fronts[place_.file];
-    if (drop(front)) place_.offset = front;  // else there is less now, and that is found next
+    if (!drop(front)) {
+      lose_rest(place_, "it ends within its header");
+      return false;
+    }
+    place_.offset = front;
   }
   return true;
 }

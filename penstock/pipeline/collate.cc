@@ -343,7 +343,7 @@ class CollatedReader : public IndexedReader {
         first.forgiven = true;
         out.fail(row, std::move(first));
       } else {
-        give(out, row);
+        batch_.give(rows_, stage_.input()->spec().get(), stage_.ragged(), out, row);
       }
       for (Failure& lost : left_out_) out.note(row, std::move(lost));
     } catch (const Error& error) {
@@ -353,76 +353,13 @@ class CollatedReader : public IndexedReader {
     left_out_.clear();
   }
 
-  // The batch as one element: its columns are leaves with one more axis.
-  void give(Chunk& out, uint32_t row) {
-    const ElementSpec& spec = *rows_.spec();
-    refuse_columns(spec);
-    if (stage_.ragged() || !spec.fixed()) return give_columns(out, row);
-    BlockLayout layout = rows_.layout(rows_.rows());
-    std::byte* block = context_.scratch.take(layout.bytes());
-    rows_.write(layout, block);
-    if (!out.settle(batched(spec, static_cast<int64_t>(rows_.rows())))) {
-      throw Error(Code::kInvalidArgument, "batch", "batches of different elements");
-    }
-    for (size_t i = 0; i < spec.leaves().size(); ++i) {
-      Shape shape = spec.leaves()[i].shape;
-      shape.insert(shape.begin(), static_cast<int64_t>(rows_.rows()));
-      out.view(i, row, layout.fixed().column(block, layout.fixed_place(i)), shape);
-    }
-  }
-
-  // The same where rows differ in size, or may in another batch: such a column is one leaf.
-  void give_columns(Chunk& out, uint32_t row) {
-    const SpecRef declared = stage_.input()->spec();
-    const ElementSpec& spec = *rows_.spec();
-    std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
-    std::vector<bool> apart;
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      Leaf& leaf = leaves[i];
-      const bool may_differ = stage_.ragged() && !leaf.shape.empty() &&
-                              (declared == nullptr || !declared->leaves()[i].fixed());
-      apart.push_back(may_differ || !leaf.fixed());
-      if (apart.back()) {
-        leaf = {leaf.name, LeafKind::kColumn, DType::kUint8, {-1}};
-      } else {
-        leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
-      }
-    }
-    auto batched = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
-    if (made_ == nullptr || *made_ != *batched) made_ = std::move(batched);
-    made_of_ = nullptr;
-    if (!out.settle(made_)) {
-      throw Error(Code::kInvalidArgument, "batch", "batches of different elements");
-    }
-    for (size_t i = 0; i < spec.leaves().size(); ++i) {
-      if (apart[i]) {
-        const std::span<const std::byte> column = rows_.column(i);
-        const auto bytes = static_cast<int64_t>(column.size());
-        out.view(i, row, column.data(), {&bytes, 1});
-      } else {
-        out.view(i, row, rows_.fixed_column(i), made_->leaves()[i].shape);
-      }
-    }
-  }
-
-  SpecRef batched(const ElementSpec& spec, int64_t rows) {
-    if (made_ != nullptr && made_rows_ == rows && made_of_ == rows_.spec()) return made_;
-    std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
-    for (Leaf& leaf : leaves) leaf.shape.insert(leaf.shape.begin(), rows);
-    made_ = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
-    made_of_ = rows_.spec();
-    made_rows_ = rows;
-    return made_;
-  }
-
   const Collated& stage_;
   Context& context_;
   std::unique_ptr<IndexedReader> input_;
   Collector rows_;
   std::vector<uint64_t> positions_;
+  BatchElement batch_{context_.scratch};
   std::vector<Failure> left_out_;  // of the batch in work
-  SpecRef made_, made_of_;
-  int64_t made_rows_ = 0;
 };
 
 }  // namespace

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/column_block.h"
-#include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
 
@@ -32,50 +30,7 @@ void HeldBatch::stack(std::span<HeldRow* const> rows, Chunk& out, uint32_t row) 
     rows = rows.subspan(some.size());
   }
   (void)rows_.settle();
-  refuse_columns(*rows_.spec());
-  rows_.spec()->fixed() ? give_fixed(out, row) : give_columns(out, row);
-}
-
-void HeldBatch::give_fixed(Chunk& out, uint32_t row) {
-  const ElementSpec& spec = *rows_.spec();
-  const BlockLayout layout = rows_.layout(rows_.rows());
-  std::byte* block = scratch_.take(layout.bytes());
-  rows_.write(layout, block);
-  std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
-  for (Leaf& leaf : leaves) {
-    leaf.kind = LeafKind::kDense;
-    leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
-  }
-  const auto batched = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
-  settle_alike(batched, out);
-  for (size_t i = 0; i < batched->leaves().size(); ++i) {
-    out.view(i, row, layout.fixed().column(block, layout.fixed_place(i)),
-             batched->leaves()[i].shape);
-  }
-}
-
-// A column whose rows may differ in size is one leaf.
-void HeldBatch::give_columns(Chunk& out, uint32_t row) {
-  const ElementSpec& spec = *rows_.spec();
-  std::vector<Leaf> leaves(spec.leaves().begin(), spec.leaves().end());
-  for (Leaf& leaf : leaves) {
-    if (leaf.fixed()) {
-      leaf.shape.insert(leaf.shape.begin(), static_cast<int64_t>(rows_.rows()));
-    } else {
-      leaf = {leaf.name, LeafKind::kColumn, DType::kUint8, {-1}};
-    }
-  }
-  const auto batched = std::make_shared<ElementSpec>(std::move(leaves), spec.nest());
-  settle_alike(batched, out);
-  for (size_t i = 0; i < spec.leaves().size(); ++i) {
-    if (spec.leaves()[i].fixed()) {
-      out.view(i, row, rows_.fixed_column(i), batched->leaves()[i].shape);
-    } else {
-      const std::span<const std::byte> column = rows_.column(i);
-      const auto bytes = static_cast<int64_t>(column.size());
-      out.view(i, row, column.data(), {&bytes, 1});
-    }
-  }
+  batch_.give(rows_, input_.get(), false, out, row);
 }
 
 }  // namespace penstock

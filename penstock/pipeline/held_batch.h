@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/pipeline/batch_element.h"
 #include "penstock/pipeline/collate.h"
 #include "penstock/pipeline/held_row.h"
 
@@ -28,13 +29,12 @@ class HeldBatch {
 
  private:
   void stack(std::span<HeldRow* const> rows, Chunk& out, uint32_t row);
-  void give_fixed(Chunk& out, uint32_t row);
-  void give_columns(Chunk& out, uint32_t row);
 
   const std::string stage_;
   const SpecRef input_;
   Scratch scratch_;
   Collector rows_;
+  BatchElement batch_{scratch_};
   std::vector<uint64_t> positions_;
 };
 

@@ -246,6 +246,25 @@ def test_what_is_left_over_of_records_of_one_length_is_lost_alone(tmp_path):
     with dataset.build(workers=0, on_error="skip") as feed:
         assert passed(feed) == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
         assert feed.stats()["skipped"] == 1
-    (tmp_path / "c").write_bytes(gzip.compress(b"he"))
-    with pytest.raises(penstock.DataLoss, match="has 2 bytes, fewer than its header"):
+
+
+@pytest.mark.parametrize("there", [b"he", b"head", b"headen"])
+def test_a_file_that_has_no_room_for_header_and_footer_is_refused(tmp_path, there):
+    (tmp_path / "a").write_bytes(gzip.compress(b"headend"))
+    of = {"header_bytes": 4, "footer_bytes": 3}
+    assert passed(Dataset.fixed_records(str(tmp_path / "*"), 4, **of)) == []
+    (tmp_path / "b").write_bytes(gzip.compress(there))
+    where = f"has {len(there)} bytes, fewer than its header and footer"
+    with pytest.raises(penstock.DataLoss, match=where):
         Dataset.fixed_records(str(tmp_path / "*"), 4, **of).build(workers=0)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_file_that_has_less_than_its_header_now_is_a_loss(tmp_path, pack):
+    for name in "ab":
+        (tmp_path / name).write_bytes(pack(b"header" + bytes(range(8))))
+    files = Dataset.fixed_records(str(tmp_path / "*"), 4, header_bytes=6, stream=True)
+    with files.build(workers=0, on_error="skip") as feed:
+        (tmp_path / "a").write_bytes(pack(b"he"))
+        assert passed(feed) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert feed.stats()["skipped"] == 1

@@ -32,6 +32,10 @@ def as_it_is(x: Any) -> Any:
     return x
 
 
+def none_of_a_short_one(batch: Any) -> Any:
+    return batch[: len(batch) // 4 * 4]
+
+
 def opened(n: int) -> Dataset:
     return Dataset.range(n, n + 1).repeat(2)
 
@@ -47,6 +51,10 @@ CHAINS: dict[str, tuple[Dataset, list[int]]] = {
     "batched": (FAILING.batch(4), NUMBERS),
     "map over batches": (FAILING.batch(4).map(as_it_is), NUMBERS),
     "unbatched": (FAILING.batch(4).unbatch(), NUMBERS),
+    "unbatched, some to nothing": (
+        FAILING.batch(4).map(none_of_a_short_one).unbatch().batch(3),
+        [n for n in NUMBERS if n not in (0, 1, 3, 16, 18, 19, 28, 29)],
+    ),
     "rebatched": (FAILING.batch(4).rebatch(3), NUMBERS),
     "joined batches": (FAILING.batch(5).concatenate(Dataset.range(0).batch(5)), NUMBERS),
     "filtered batches": (FAILING.batch(4).filter(any_of_them), NUMBERS),

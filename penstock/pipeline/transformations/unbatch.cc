@@ -122,11 +122,25 @@ class Unbatch : public Streamed {
       SpecRef rows;
     };
 
-    // One of an element that failed, or cannot be taken apart.
+    // One of an element that failed, or cannot be taken apart; or that has none, but was not the
+    // only one on its way: a row in which those that were lost are told.
     uint64_t rows_of_next() {
+      if (input_.failed()) return 1;
+      const uint64_t rows = rows_of_whole();
+      if (rows > 0) return rows;
       Chunk& in = input_.chunk();
       const uint32_t element = input_.row();
-      if (input_.failed()) return 1;
+      std::vector<Failure> lost = in.take_notes(element);
+      if (lost.empty()) return 0;
+      lost.front().forgiven = true;
+      in.fail(element, std::move(lost.front()));
+      for (size_t i = 1; i < lost.size(); ++i) in.note(element, std::move(lost[i]));
+      return 1;
+    }
+
+    uint64_t rows_of_whole() {
+      Chunk& in = input_.chunk();
+      const uint32_t element = input_.row();
       try {
         const ElementSpec& spec = *in.spec();
         if (has_columns(spec)) {
