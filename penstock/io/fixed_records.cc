@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,8 @@ Compression compression_of_fixed(File& file) { return compression_of_text(file);
 void check_ends(const std::shared_ptr<File>& file, Compression compression, uint64_t header_bytes,
                 uint64_t footer_bytes) {
   SequentialFile source(file, compression);
-  const uint64_t wanted = header_bytes + footer_bytes;
+  const uint64_t wanted =
+      header_bytes + std::min(footer_bytes, std::numeric_limits<uint64_t>::max() - header_bytes);
   std::vector<std::byte> piece(std::min<uint64_t>(wanted, 64 << 10));
   for (uint64_t left = wanted; left > 0;) {
     const size_t got = source.read(std::span(piece).first(std::min<uint64_t>(left, piece.size())));

@@ -15,7 +15,23 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   failures_.clear();
   notes_.clear();
   kept_.clear();
+  known_ = 0;
   open_columns();
+}
+
+void Chunk::come_from(uint32_t row, const std::shared_ptr<const std::string>& file,
+                      uint64_t record) {
+  if (file == nullptr) return;
+  if (origins_.empty()) origins_.resize(kRows);
+  known_ |= uint64_t{1} << row;
+  Origin& origin = origins_[row];
+  if (origin.file != file) origin.file = file;
+  origin.record = record;
+}
+
+const Origin& Chunk::origin(uint32_t row) const {
+  static const Origin kNobodyKnows;
+  return (known_ >> row & 1) != 0 ? origins_[row] : kNobodyKnows;
 }
 
 void Chunk::open_columns() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "penstock/pipeline/element.h"
+#include "penstock/pipeline/origins.h"
 #include "penstock/pipeline/scratch.h"
 
 namespace penstock {
@@ -72,6 +73,8 @@ class Chunk {
   // The row is there, but an element was lost on the way to it: replaced by another one, or left
   // out of those that the row was made of.
   void note(uint32_t row, Failure failure) { notes_.emplace_back(row, std::move(failure)); }
+  // The row is a record as it was read.
+  void come_from(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record);
   // What views point into; until the next reset.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
   // What was lost on the way to rows of `other`, which stand at the same places here.
@@ -92,6 +95,8 @@ class Chunk {
     return {columns_[leaf].dims.data() + row * known.size(), known.size()};
   }
   uint64_t alive() const { return alive_; }  // a bit per row
+  // Not known of rows that something was made of.
+  const Origin& origin(uint32_t row) const;
   std::vector<std::pair<uint32_t, Failure>>& failures() { return failures_; }
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
   std::vector<std::pair<uint32_t, Failure>>& notes() { return notes_; }
@@ -119,6 +124,8 @@ class Chunk {
   std::vector<Column> columns_;  // by leaf; kept from chunk to chunk
   std::vector<std::pair<uint32_t, Failure>> failures_, notes_;
   std::vector<std::shared_ptr<void>> kept_;
+  uint64_t known_ = 0;           // rows that have an origin
+  std::vector<Origin> origins_;  // kept from chunk to chunk: mostly it is the same file again
 };
 
 }  // namespace penstock

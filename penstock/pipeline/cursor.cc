@@ -222,8 +222,8 @@ Cursor::Made Cursor::make() {
     return made;
   }
   made.rows = gathered.rows;
-  made.bytes = Parcel::bytes_of(gathered_.elements());
-  made.offset = Parcel::put(gathered_.elements(), ordinal_, arena_);
+  made.bytes = Parcel::bytes_of(gathered_);
+  made.offset = Parcel::put(gathered_, ordinal_, arena_);
   ordinal_ += gathered.rows;
   if (gathered.failure) {
     made.after = {made.before.ordinal, made.rows, made.before.state};

@@ -20,6 +20,7 @@ GatherParcel::GatherParcel(Scratch& scratch, const Streamed& stage)
 GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& wanted) {
   Gathered gathered;
   elements_.begin(spec_);
+  origins_.clear();
   // In place, what was left out is told with what comes behind it: so that is looked for, and there
   // is room for it, since what was left out has taken none.
   const auto wants_more = [&] {
@@ -103,6 +104,7 @@ void GatherParcel::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
                 "elements of one stream must be alike: there are " + out.spec()->to_string() +
                     " and " + in.spec()->to_string());
   }
+  origins_.add(in.origin(row));
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     std::span<const int64_t> shape = in.shape(leaf, row);
     uint64_t bytes = size_of(in.spec()->leaves()[leaf].dtype);

@@ -43,6 +43,7 @@ class GatherParcel {
   };
   Gathered gather(StreamReader& stream, const Wanted& wanted);
   const Collector& elements() const { return elements_; }
+  const Origins& origins() const { return origins_; }  // of elements()
 
  private:
   uint64_t sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered);
@@ -52,6 +53,7 @@ class GatherParcel {
   SpecRef spec_;
   Chunk chunk_;
   Collector elements_;
+  Origins origins_;
   std::vector<uint64_t> positions_;
 };
 

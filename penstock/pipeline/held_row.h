@@ -42,6 +42,7 @@ class HeldRow {
   std::vector<size_t> at_;     // of each leaf
   std::vector<int64_t> dims_;  // of all leaves
   std::vector<Failure> lost_;
+  Origin origin_;
 };
 
 }  // namespace penstock

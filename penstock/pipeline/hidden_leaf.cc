@@ -38,8 +38,8 @@ class WithHidden : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->user_code() || input_->costly(); }
   bool python() const override { return op_->python() || input_->python(); }
-  std::string origin(const At& at, uint64_t position) const override {
-    return input_->origin(at, position);
+  std::string origin(const Context& context, const At& at, uint64_t position) const override {
+    return input_->origin(context, at, position);
   }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);

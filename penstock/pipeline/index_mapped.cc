@@ -2,10 +2,10 @@
 
 namespace penstock {
 
-std::string IndexMapped::origin(const At& at, uint64_t position) const {
+std::string IndexMapped::origin(const Context& context, const At& at, uint64_t position) const {
   At below = at;
   map(below, {&position, 1});
-  return input_->origin(below, position);
+  return input_->origin(context, below, position);
 }
 
 std::unique_ptr<IndexedReader> IndexMapped::reader(Context& context) const {

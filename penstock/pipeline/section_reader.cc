@@ -77,7 +77,7 @@ Tickets::Described SectionReader::read(Post& post) {
     if (next.notes.empty()) read_.pop_back();
     return Described::kEnd;
   }
-  post.indices_offset = Parcel::put(gathered_->elements(), first, sections_.arena());
+  post.indices_offset = Parcel::put(*gathered_, first, sections_.arena());
   next.posted = true;
   ++ordinal_;
   return Described::kPosted;

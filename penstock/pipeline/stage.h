@@ -39,9 +39,10 @@ class Indexed {
   // It calls Python, and so runs on one of Python's threads.
   virtual bool python() const { return false; }
   // Where an element comes from, for who has to say what is wrong with it: "train.tfrecord, record
-  // 17". Empty: from no file, or from several. REQUIRED: position is below the length.
-  virtual std::string origin(const At& at, uint64_t position) const {
-    return (void)at, (void)position, std::string();
+  // 17". Empty: from no file, or from several. `context`: of the reader that made it, just now.
+  // REQUIRED: position is below the length.
+  virtual std::string origin(const Context& context, const At& at, uint64_t position) const {
+    return (void)context, (void)at, (void)position, std::string();
   }
   virtual std::unique_ptr<IndexedReader> reader(Context& context) const = 0;
   // The same, counted as this stage's time and rows where the context counts: what a stage reads
@@ -64,7 +65,7 @@ class IndexMapped : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
-  std::string origin(const At& at, uint64_t position) const override;
+  std::string origin(const Context& context, const At& at, uint64_t position) const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
  private:

@@ -102,9 +102,9 @@ class TailedStream : public Streamed {
 
     // The tail, to what is alive; rows of `out` leave gaps for what is not.
     void apply(const GatherParcel::Gathered& gathered, uint64_t rows, uint64_t first, Chunk& out) {
-      memory_.resize(Parcel::bytes_of(gathered_.elements()) + 64);
+      memory_.resize(Parcel::bytes_of(gathered_) + 64);
       std::byte* at = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64);
-      Parcel::write(gathered_.elements(), first, at);
+      Parcel::write(gathered_, first, at);
       Parcel parcel = Parcel::read(at);
       own_.parcel = &parcel;
       std::array<uint64_t, Chunk::kRows> positions;

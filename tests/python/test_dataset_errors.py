@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 
 import pytest
@@ -252,6 +253,41 @@ def test_what_is_wrong_with_a_record_names_its_file_and_number(tmp_path):
             losses = feed.stats()["losses"]
         assert losses
         assert all(re.search(where, reason) for *_, reason in losses)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_so_does_what_is_wrong_with_a_record_that_came_in_a_stream(tmp_path, pack, workers):
+    for file in range(3):
+        path = tmp_path / f"{file}.tfrecord"
+        with penstock.TFRecordWriter(path) as writer:
+            for number in range(50):
+                bad = (file, number) in ((0, 0), (1, 13), (2, 49))
+                writer.write(penstock.example({"n": "text" if bad else number}))
+        path.write_bytes(pack(path.read_bytes()))
+    read = Dataset.tfrecord(str(tmp_path / "*.tfrecord"), stream=True)
+    parse = penstock.parse_example({"n": penstock.int64()})
+    mixed = Dataset.interleave(
+        [Dataset.tfrecord(tmp_path / f"{n}.tfrecord", stream=True) for n in range(3)], cycle=3
+    )
+    chains = {
+        "read": read.map(parse),
+        "batched": read.map(parse).batch(7),
+        "filtered": read.filter(len).map(parse).batch(7),
+        "shuffled": read.shuffle(seed=3, buffer=20).map(parse).batch(7),
+        "in a tail": read.map(parse).filter(lambda x: x["n"] >= 0).batch(7),
+        "in a section": read.map(parse).map(dict).filter(len).batch(7),
+        "interleaved": mixed.map(parse).batch(7),
+    }
+    for name, chain in chains.items():
+        options = {"workers": workers, "use_multiprocessing": workers > 0}
+        with chain.build(on_error="skip", **options) as feed:
+            for _ in feed:
+                pass
+            reasons = [reason for *_, reason in feed.stats()["losses"]]
+        places = [re.search(r"of .*/(\d)\.tfrecord, record (\d+)", reason) for reason in reasons]
+        found = {place.groups() for place in places}
+        assert found == {("0", "0"), ("1", "13"), ("2", "49")}, name
 
 
 def test_what_was_lost_is_counted_once_though_its_ticket_is_made_again():

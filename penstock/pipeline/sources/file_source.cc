@@ -132,7 +132,7 @@ StreamedRef FileSource::stream(std::shared_ptr<const StreamFiles>, std::string t
 FileStage::FileStage(std::shared_ptr<const RecordFiles> files, std::string title, SpecRef spec)
     : files_(std::move(files)), title_(std::move(title)), spec_(std::move(spec)) {}
 
-std::string FileStage::origin(const At&, uint64_t position) const {
+std::string FileStage::origin(const Context&, const At&, uint64_t position) const {
   const size_t file = files_->file_of(position);
   return files_->path(file) + ", record " + std::to_string(position - files_->begin(file));
 }

@@ -83,7 +83,7 @@ class FileStage : public Indexed {
   uint64_t length(uint64_t) const override { return files_->size(); }
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return false; }
-  std::string origin(const At& at, uint64_t position) const override;
+  std::string origin(const Context& context, const At& at, uint64_t position) const override;
 
   const std::shared_ptr<const RecordFiles>& files() const { return files_; }
   const std::string& title() const { return title_; }

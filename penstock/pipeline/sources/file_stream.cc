@@ -77,6 +77,8 @@ class FileStream::Reader : public FileStreamReader {
 
  private:
   void make(uint32_t count, Chunk& out) override {
+    // What a record is, further stages find out; a line is its text.
+    if (stage_.spec_->leaves()[0].kind == LeafKind::kBytes) tell_origins(count, out);
     for (uint32_t i = 0; i < count; ++i) {
       const std::span<const std::byte> bytes = records().row(i).bytes;
       if (bytes.empty() && stage_.spec_->fixed()) continue;  // it failed
@@ -86,7 +88,20 @@ class FileStream::Reader : public FileStreamReader {
   }
   const SpecRef& spec() const override { return stage_.spec_; }
 
+  void tell_origins(uint32_t count, Chunk& out) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const RecordStream::Place& place = records().row(i).place;
+      if (file_ == nullptr || place.file != number_) {
+        number_ = place.file;
+        file_ = std::make_shared<const std::string>(stage_.files_->paths[number_]);
+      }
+      out.come_from(i, file_, place.record);
+    }
+  }
+
   const FileStream& stage_;
+  uint64_t number_ = 0;  // of the file whose name file_ is
+  std::shared_ptr<const std::string> file_;
 };
 
 FileStream::FileStream(std::shared_ptr<const StreamFiles> files, const char* operation,

@@ -19,8 +19,8 @@ class Cache : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
-  std::string origin(const At& at, uint64_t position) const override {
-    return input_->origin({0, at.base}, position);
+  std::string origin(const Context& context, const At& at, uint64_t position) const override {
+    return input_->origin(context, {0, at.base}, position);
   }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);

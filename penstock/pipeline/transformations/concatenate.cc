@@ -30,10 +30,10 @@ class Concatenate : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return any_costly(inputs_); }
   bool python() const override { return any_python(inputs_); }
-  std::string origin(const At& at, uint64_t position) const override {
+  std::string origin(const Context& context, const At& at, uint64_t position) const override {
     for (const IndexedRef& input : inputs_) {
       const uint64_t length = input->length(at.base);
-      if (position < length) return input->origin(at, position);
+      if (position < length) return input->origin(context, at, position);
       position -= length;
     }
     return {};

@@ -39,8 +39,8 @@ class Map : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->user_code() || input_->costly(); }
   bool python() const override { return op_->python() || input_->python(); }
-  std::string origin(const At& at, uint64_t position) const override {
-    return input_->origin(at, position);
+  std::string origin(const Context& context, const At& at, uint64_t position) const override {
+    return input_->origin(context, at, position);
   }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
@@ -122,7 +122,7 @@ class MapReader : public IndexedReader {
   // What a native operation finds wrong is of the file's making: say which record's.
   void say_origin(const At& at, Failure& failure) const {
     if (stage_.op().user_code()) return;
-    const std::string origin = stage_.origin(at, failure.position);
+    const std::string origin = stage_.origin(context_, at, failure.position);
     if (origin.empty()) return;
     try {
       std::rethrow_exception(failure.error);

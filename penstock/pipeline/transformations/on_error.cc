@@ -24,8 +24,8 @@ class OnErrorStage : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
-  std::string origin(const At& at, uint64_t position) const override {
-    return input_->origin(at, position);
+  std::string origin(const Context& context, const At& at, uint64_t position) const override {
+    return input_->origin(context, at, position);
   }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
