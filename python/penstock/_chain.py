@@ -73,11 +73,15 @@ class Chain:
         own = str(self._native.title())
         return [title for i in self._inputs for title in i._titles()] + [own]
 
-    def _alone(self) -> Dataset:
-        """The same chain without what iterating leaves here: what a Loader may keep."""
+    def _alone(self, **options: Any) -> Dataset:
+        """The same chain without what iterating leaves here: what a Loader may keep.
+
+        Its passes build their Loaders with `options`.
+        """
         method, arguments = self._recipe
         alone = self._make(method, arguments, self._inputs, self._native, self._several)
         alone._plan = self._built()
+        alone._passes = Passes(**options)
         return alone
 
     def _built(self) -> Any:

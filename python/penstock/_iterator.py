@@ -20,6 +20,7 @@ class DatasetIterator:
         self._loader = loader
         self._own = own  # nobody else uses the loader
         self._over = False
+        self._options = dataset._passes.options  # of every Loader that it has
         loader._go_to_pass(epoch)
         self._next = iter(loader).__next__
 
@@ -65,7 +66,8 @@ class DatasetIterator:
     def reset(self, dataset: Dataset | None = None) -> None:
         """Begin the next pass; or a pass over another Dataset: other files, other parameters."""
         if dataset is not None:
-            loader = dataset.build()  # or it refuses, and nothing has changed
+            # Or it refuses, and nothing has changed.
+            loader = dataset.build(**self._options)
             if self._own:
                 self._loader.close()
             self._dataset, self._loader, self._own = dataset, loader, True
@@ -78,7 +80,7 @@ class DatasetIterator:
     def _have_a_loader(self) -> None:
         """A later iterator of the Dataset may have taken over the one that was shared."""
         if not self._own and not self._dataset._passes.shared_with(self):
-            self._loader, self._own = self._dataset.build(), True
+            self._loader, self._own = self._dataset.build(**self._options), True
 
     def _begin(self) -> None:
         self._next = iter(self._loader).__next__

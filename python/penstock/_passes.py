@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._iterator import DatasetIterator
@@ -17,9 +17,15 @@ class Passes:
 
     They share one Loader, which stays between them; a pass that begins while another one is under
     way gets its own. Any thread.
+
+    Parameters
+    ----------
+    **options
+        What Loaders are built with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
+        self.options = options
         self._lock = threading.RLock()
         self._next = 0
         self._loader: Loader | None = None
@@ -33,10 +39,10 @@ class Passes:
             epoch = self.take()
             latest = None if self._latest is None else self._latest()
             if latest is not None and latest.under_way:
-                return DatasetIterator(dataset, dataset.build(), epoch, own=True)
+                return DatasetIterator(dataset, dataset.build(**self.options), epoch, own=True)
             # A forked child's copy is its parent's.
             if self._loader is None or self._loader.closed or self._loader._foreign():
-                self._loader = dataset.build()
+                self._loader = dataset.build(**self.options)
             iterator = DatasetIterator(dataset, self._loader, epoch, own=False)
             self._latest = weakref.ref(iterator)
             return iterator

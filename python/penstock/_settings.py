@@ -16,6 +16,11 @@ _MOST_WORKERS = 256
 _LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
 
 
+def budget() -> int:
+    """Bytes of batches that a Loader keeps unless it is told: a quarter of what this may use."""
+    return max(_engine.memory_limit() // 4, 1 << 20)
+
+
 def settings_of(
     plan: Plan,
     *,
@@ -57,7 +62,7 @@ def settings_of(
     if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
         raise InvalidArgument(f"timeout is {timeout!r}; give seconds above 0", "Loader")
     if max_bytes is None:
-        max_bytes = max(_engine.memory_limit() // 4, 1 << 20)
+        max_bytes = budget()
     samples = batch_size is not None
     if collate is not None and not callable(collate):
         raise InvalidArgument(f"collate is {collate!r}; give a function", "Loader")

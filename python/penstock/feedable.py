@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._settings import budget
 from .errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 class Feedable:
     """Datasets by names, each with a place of its own.
 
-    Switching between them costs nothing: all of them make their batches ahead.
+    Switching between them costs nothing: all of them make their batches ahead, each within its part
+    of the memory that one Loader would have (``max_bytes``).
 
     Parameters
     ----------
@@ -45,8 +47,9 @@ class Feedable:
             if not isinstance(dataset, Dataset):
                 raise InvalidArgument(f"{name} is {dataset!r}, and no Dataset", "Feedable")
         # Each has a Loader of its own, also where one Dataset is given twice.
+        part = max(budget() // len(datasets), 1)
         self._iterators: dict[str, DatasetIterator] = {
-            name: iter(dataset._alone()) for name, dataset in datasets.items()
+            name: iter(dataset._alone(max_bytes=part)) for name, dataset in datasets.items()
         }
 
     def next(self, name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from . import _engine
 from ._arguments import integer
+from ._settings import budget
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Feeds(Sequence[Feed]):
         if patience is not None and not (isinstance(patience, numbers.Real) and patience > 0):
             raise InvalidArgument(f"patience is {patience!r}; give seconds above 0", "feeds")
         most = options.pop("max_bytes", None)
-        most = max(_engine.memory_limit() // 4, 1 << 20) if most is None else most
+        most = budget() if most is None else most
         half = max(integer("max_bytes", most, 1) // 2, 1)
         loader = Loader(dataset, max_bytes=half, **options)
         queue = int(loader._settings["queue"])

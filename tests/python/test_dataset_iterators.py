@@ -219,3 +219,14 @@ def test_a_feedable_keeps_everybodys_place():
     for wrong in ({}, {"train": [1, 2]}):
         with pytest.raises(penstock.InvalidArgument):
             penstock.Feedable(**wrong)
+
+
+def budget_of(iterator):
+    return iterator._loader._settings["max_bytes"]
+
+
+def test_what_is_switched_between_shares_one_budget():
+    with penstock.Feedable(a=Dataset.range(10), b=Dataset.range(4)) as feeds:
+        feeds.reset("b", Dataset.range(5))
+        each_one = [budget_of(feeds.rest(name)) for name in ("a", "b")]
+    assert each_one == [budget_of(iter(Dataset.range(10))) // 2] * 2
