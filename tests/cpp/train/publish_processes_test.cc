@@ -196,6 +196,8 @@ TEST(PublishProcesses, a_second_learner_is_told_who_the_first_one_is) {
                   "process " + std::to_string(first)));
   // Even if it is stopped, and answers nobody.
   kill(first, SIGSTOP);
+  int status;
+  ASSERT_EQ(waitpid(first, &status, WUNTRACED), first);  // it may still answer until then
   EXPECT_TRUE(has(message_of(Code::kInvalidArgument, [&] { Publisher(name, two_blocks()); }),
                   "process " + std::to_string(first)));
   EXPECT_TRUE(has(message_of(Code::kTimeout, [&] { Model(name, {.timeout_ns = 1'000'000'000}); }),
