@@ -93,6 +93,49 @@ bool Chunk::relax(const ElementSpec& other) {
   return true;
 }
 
+bool Chunk::leave_losses(uint32_t row) {
+  std::vector<Failure> lost = take_notes(row);
+  if (lost.empty()) return false;
+  lost.front().forgiven = true;
+  fail(row, std::move(lost.front()));
+  for (size_t i = 1; i < lost.size(); ++i) note(row, std::move(lost[i]));
+  return true;
+}
+
+void Chunk::remove(uint64_t rows) {
+  if (rows == 0) return;
+  std::array<uint32_t, kRows> to;
+  uint32_t left = 0;
+  uint64_t alive = 0, known = 0;
+  for (uint32_t row = 0; row < rows_; ++row) {
+    to[row] = left;
+    if ((rows >> row & 1) != 0) continue;
+    alive |= (alive_ >> row & 1) << left;
+    known |= (known_ >> row & 1) << left;
+    if (left != row && (known_ >> row & 1) != 0) std::swap(origins_[left], origins_[row]);
+    ++left;
+  }
+  const size_t leaves = spec_ == nullptr ? 0 : spec_->leaves().size();
+  for (size_t leaf = 0; leaf < leaves; ++leaf) {
+    Column& column = columns_[leaf];
+    const size_t axes = spec_->leaves()[leaf].shape.size();
+    for (uint32_t row = 0; row < rows_; ++row) {
+      if ((rows >> row & 1) != 0) continue;
+      column.at[to[row]] = column.viewed ? column.at[row] : column.first + row * column.stride;
+      if (column.fixed) continue;
+      std::copy_n(column.dims.begin() + row * axes, axes, column.dims.begin() + to[row] * axes);
+    }
+    column.viewed = true;
+  }
+  for (auto* said : {&failures_, &notes_}) {
+    std::erase_if(*said, [&](const auto& of) { return (rows >> of.first & 1) != 0; });
+    for (auto& [row, failure] : *said) row = to[row];
+  }
+  rows_ = left;
+  alive_ = alive;
+  known_ = known;
+}
+
 void Chunk::take_notes_of(Chunk& other) {
   for (auto& [row, failure] : other.notes_) note(row, std::move(failure));
   other.notes_.clear();
@@ -140,6 +183,11 @@ Failure Chunk::take_failure(uint32_t row) {
     if (failed == row) return std::move(failure);
   }
   return {};
+}
+
+bool Chunk::forgiven(uint32_t row) const {
+  const auto said = std::ranges::find(failures_, row, &std::pair<uint32_t, Failure>::first);
+  return said != failures_.end() && said->second.forgiven;
 }
 
 std::vector<Failure> Chunk::take_notes(uint32_t row) {

@@ -77,6 +77,11 @@ class Chunk {
   void come_from(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record);
   // What views point into; until the next reset.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
+  // The row, which is alive, is dropped. True: what was lost on the way to it is there in its place,
+  // as what failed and nobody is to see.
+  bool leave_losses(uint32_t row);
+  // Those rows are none any more; the others move up. REQUIRED: nothing is bound.
+  void remove(uint64_t rows);
   // What was lost on the way to rows of `other`, which stand at the same places here.
   void take_notes_of(Chunk& other);
   // Everything that `other` keeps, for views of it that are handed on, and its notes.
@@ -95,6 +100,7 @@ class Chunk {
     return {columns_[leaf].dims.data() + row * known.size(), known.size()};
   }
   uint64_t alive() const { return alive_; }  // a bit per row
+  bool forgiven(uint32_t row) const;         // it failed, and nobody is to see it
   // Not known of rows that something was made of.
   const Origin& origin(uint32_t row) const;
   std::vector<std::pair<uint32_t, Failure>>& failures() { return failures_; }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/json.h"
@@ -19,8 +20,8 @@ class HeldRow {
   // the first time. Error kInvalidArgument: it is not like `out`'s other rows.
   void give(Chunk& out, uint32_t row);
 
-  // What was lost on the way to it was told already.
-  void forget_lost() { lost_.clear(); }
+  // What was lost on the way to it, which does not go along any more.
+  std::vector<Failure> take_lost() { return std::exchange(lost_, {}); }
 
   const SpecRef& spec() const { return spec_; }
 

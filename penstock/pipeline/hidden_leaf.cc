@@ -88,9 +88,7 @@ class WithHidden : public Indexed {
           std::ranges::copy(summary, place);
           out.view(leaves, at_row, place);
         } catch (...) {
-          Failure failure{stage_.title_, positions[at_row - row], std::current_exception()};
-          failure.fatal = true;
-          out.fail(at_row, std::move(failure));
+          out.fail(at_row, {stage_.title_, positions[at_row - row], std::current_exception()});
           continue;
         }
         for (size_t leaf = 0; leaf < leaves; ++leaf) {
@@ -131,6 +129,11 @@ SpecRef without_hidden_leaf(const SpecRef& spec) {
   const auto leaves = spec->leaves().first(spec->leaves().size() - 1);
   return std::make_shared<ElementSpec>(std::vector<Leaf>(leaves.begin(), leaves.end()),
                                        spec->nest());
+}
+
+std::string shown(const ElementSpec& spec) {
+  if (spec.leaves().empty() || spec.leaves().back().name != kName) return spec.to_string();
+  return without_hidden_leaf(std::make_shared<ElementSpec>(spec))->to_string();
 }
 
 void HiddenLeaf::split(Chunk& whole, Chunk& elements) {

@@ -16,7 +16,7 @@ namespace penstock {
 // its own: always 16 bytes, so that what is known of one element is like that of any other.
 using Summary = std::array<std::byte, 16>;
 
-// Of a row of what an operation made, which is alive. What it throws is fatal to the element.
+// Of a row of what an operation made, which is alive. What it throws is the element's failure.
 using Summarize = std::function<Summary(const Chunk& made, uint32_t row)>;
 
 // The elements of `input`, each with the summary of what `op` makes of it. What goes wrong in `op`
@@ -26,6 +26,9 @@ IndexedRef with_hidden_leaf(IndexedRef input, OpRef op, Summarize summarize, uin
 
 // Of such elements: the spec without the leaf; nullptr of nullptr.
 SpecRef without_hidden_leaf(const SpecRef& spec);
+
+// As to_string(), without the leaf if there is one.
+std::string shown(const ElementSpec& spec);
 
 // Takes it off. One thread.
 class HiddenLeaf {

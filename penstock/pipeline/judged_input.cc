@@ -1,6 +1,7 @@
 #include "penstock/pipeline/judged_input.h"
 
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -37,7 +38,13 @@ bool JudgedInput::holds() {
   if (mapped_.hidden()) return input().summary()[0] != std::byte{0};
   const Chunk& verdicts = mapped_.made();
   if (verdicts.spec() != checked_) {
-    check_verdict(*verdicts.spec(), stage_);
+    try {
+      check_verdict(*verdicts.spec(), stage_);
+    } catch (const Error&) {
+      StreamInput& in = input();
+      in.chunk().fail(in.row(), {stage_, in.ordinal() + in.row(), std::current_exception()});
+      return true;
+    }
     checked_ = verdicts.spec();
   }
   return verdict_is_true(verdicts, input().row());

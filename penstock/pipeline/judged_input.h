@@ -21,8 +21,8 @@ class JudgedInput {
 
   void begin(uint64_t epoch) { mapped_.begin(epoch); }
   bool more() { return mapped_.more(); }  // as StreamInput::more
-  // Of the next element; one that failed, or of which the predicate failed, is passed on. Error
-  // kInvalidArgument: the predicate makes something else.
+  // Of the next element; one that failed, or of which the predicate failed or makes something else,
+  // is passed on as one that failed.
   bool holds();
   StreamInput& input() { return mapped_.input(); }
 

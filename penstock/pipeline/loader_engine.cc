@@ -131,7 +131,7 @@ void LoaderEngine::enter() {
 uint64_t LoaderEngine::begin_epoch() {
   std::lock_guard lock(consumer_);
   enter();
-  const Position& at = feed_->position();
+  const Position at = position();
   const uint64_t pass = epochs_per_pass();
   uint64_t into = pass == UINT64_MAX ? at.epoch : at.epoch % pass;
   uint64_t epoch = at.epoch;

@@ -80,6 +80,8 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   virtual void raise_failed() {}
   virtual void enter_epoch(uint64_t epoch);
   virtual void leave_epoch() {}
+  // Of what is handed out next.
+  virtual Position position() const { return feed_->position(); }
   // Of the user's passes, as epochs of the feed.
   virtual uint64_t epochs_per_pass() const { return 1; }
   // Where a row of a ticket came from, for errors.

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "penstock/pipeline/placed_reader.h"
 #include "penstock/pipeline/stage.h"
 #include "penstock/pipeline/stage_clock.h"
 
@@ -63,7 +64,7 @@ std::unique_ptr<IndexedReader> Indexed::open(Context& context) const {
 }
 
 std::unique_ptr<StreamReader> Streamed::open(Context& context) const {
-  return opened<MeasuredStream>(*this, context);
+  return placed_reader(opened<MeasuredStream>(*this, context), context);
 }
 
 }  // namespace penstock

@@ -141,16 +141,21 @@ std::optional<Example> PipelineEngine::take() {
                         false});
     }
   }
-  std::vector<Outcome::Loss> counted = losses;
-  output_.keep_uncounted(counted);
-  note(counted, post.epoch);
   auto item = output_.take(bytes, worker, std::move(losses));
+  count_losses();
   if (item) return example_of(*item);
   return take_held();
 }
 
+void PipelineEngine::count_losses() {
+  const PlanOutput::Losses lost = output_.take_losses();
+  note(lost.losses, lost.epoch);
+}
+
 std::optional<Example> PipelineEngine::take_held() {
-  if (auto item = output_.take_held()) return example_of(*item);
+  auto item = output_.take_held();
+  count_losses();
+  if (item) return example_of(*item);
   if (auto failure = output_.take_failure()) raise(std::move(*failure));
   return std::nullopt;
 }

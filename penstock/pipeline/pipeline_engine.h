@@ -36,6 +36,7 @@ class PipelineEngine : public LoaderEngine {
   void let_go_of_others() override;
   void raise_failed() override;
   void leave_epoch() override;
+  Position position() const override { return output_.position(); }
   uint64_t epochs_per_pass() const override { return plan_->rounds(); }
   uint64_t index_of(const Ticket& ticket, uint32_t row) const override;
   void describe(Snapshot& snapshot) const override;
@@ -43,6 +44,7 @@ class PipelineEngine : public LoaderEngine {
   std::vector<StageSnapshot> stream_stages() const override;
 
   Example example_of(const PlanOutput::Item& item) const;
+  void count_losses();
 
   PlanTickets& tickets() { return static_cast<PlanTickets&>(*tickets_); }
 

@@ -65,8 +65,11 @@ PlanOutput::Said PlanOutput::gather(
 std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
                                                  std::vector<Outcome::Loss> losses) {
   Post& post = feed_.current();
+  std::vector<Outcome::Loss> all = losses;
+  counted_ = {post.epoch, {}};
   std::erase_if(losses, [](const Outcome::Loss& loss) { return !loss.gap; });
   if (plan_->batched()) {
+    counted_.losses = std::move(all);
     const uint64_t rows = post.rows - losses.size();
     if (rows == 0) {
       feed_.skip();
@@ -77,7 +80,12 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
     feed_.deliver(bytes, rows);
     return Item{block.rows(0, rows), std::nullopt};
   }
+  const uint64_t skipped = skip_;  // those that are made again were counted then
   hold(post, worker, losses);
+  std::ranges::stable_sort(all, {}, &Outcome::Loss::row);
+  std::erase_if(all, [&](const Outcome::Loss& loss) { return loss.row < skipped; });
+  uncounted_.assign(std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
+  if (held_.rows() == 0) count_before(pending_ ? skip_ : UINT64_MAX);
   if (pending_) {
     // The ticket is not delivered: the position stays.
   } else if (held_.rows() == 0) {
@@ -88,17 +96,14 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
   return take_held();
 }
 
-void PlanOutput::keep_uncounted(std::vector<Outcome::Loss>& losses) const {
-  if (plan_->batched()) return;
-  uint64_t raised = UINT64_MAX;  // at this place of the ticket
-  for (const Outcome::Loss& loss : losses) {
-    if (loss.error != nullptr && loss.row >= skip_) raised = std::min<uint64_t>(raised, loss.row);
+// What stands at a row without being its gap was lost on the way to it.
+void PlanOutput::count_before(uint64_t row) {
+  while (!uncounted_.empty() && uncounted_.front().row < row) {
+    if (uncounted_.front().error == nullptr) {
+      counted_.losses.push_back(std::move(uncounted_.front()));
+    }
+    uncounted_.pop_front();
   }
-  std::erase_if(losses, [&](const Outcome::Loss& loss) {
-    if (loss.error != nullptr) return false;
-    // What has no gap and stands at the row that is raised was lost on the way to it.
-    return loss.row < skip_ || loss.row > raised || (loss.row == raised && !loss.gap);
-  });
 }
 
 Block PlanOutput::take_block(Post& post, const std::vector<Outcome::Loss>& losses) {
@@ -153,7 +158,13 @@ void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Lo
 std::optional<PlanOutput::Item> PlanOutput::take_held() {
   if (held_.rows() == 0) return std::nullopt;
   Item item{held_, used_++};
-  if (used_ == held_.rows()) held_ = Block();
+  counted_.epoch = held_epoch_;
+  if (used_ == held_.rows()) {
+    held_ = Block();
+    count_before(pending_ ? skip_ : UINT64_MAX);
+  } else {
+    count_before(uint64_t{places_[used_ - 1]} + 1);
+  }
   return item;
 }
 
@@ -166,6 +177,8 @@ void PlanOutput::drop_held() {
   held_ = Block();
   pending_.reset();
   skip_ = 0;
+  uncounted_.clear();
+  tickets_.drop_leftover();
 }
 
 // ---- place --------------------------------------------------------------------------------------
@@ -178,7 +191,7 @@ void PlanOutput::arrived(const Place& place) {
 // Batches, or elements, of a stream's epoch are counted by their ordinals.
 LoaderState PlanOutput::stream_state() const {
   const bool held = held_.rows() != 0;
-  const Position at = held ? Position{held_epoch_, held_base_, held_step_} : feed_.position();
+  const Position at = position();
   const uint64_t used = held ? places_[used_ - 1] + 1 : skip_;
   Cursor::Place place = tickets_.place_at(at);
   LoaderState state;

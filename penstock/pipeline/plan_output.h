@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "penstock/pipeline/block.h"
@@ -41,16 +43,25 @@ class PlanOutput {
   Said gather(Board& board, const std::function<std::vector<Outcome::Loss>(Unit&)>& losses_in);
   // Takes it. Nothing: all of it was lost, or it is take_failure()'s turn.
   std::optional<Item> take(uint64_t bytes, uint32_t worker, std::vector<Outcome::Loss> losses);
-  // Of the ticket that the feed found: leaves those losses that are to be counted now. Of elements
-  // that are handed out one by one a ticket is made again where one of them was raised: what was
-  // lost before that was counted then, and what comes behind it is counted in its turn.
-  void keep_uncounted(std::vector<Outcome::Loss>& losses) const;
   // The next of the elements that were taken.
   std::optional<Item> take_held();
+  // The losses that are to be counted, after either: a batch's with it; of elements that are handed
+  // out one by one those in front of it, and with the last one those behind it, but none behind
+  // one that is raised.
+  struct Losses {
+    uint64_t epoch = 0;
+    std::vector<Outcome::Loss> losses;
+  };
+  Losses take_losses() { return std::exchange(counted_, {}); }
   // What is to be raised after those; the position is that element's then.
   std::optional<LoaderFailure> take_failure();
   bool anything_held() const { return held_.rows() != 0 || pending_ || skip_ != 0; }
   void drop_held();
+  // Of what is handed out next. The feed's own may be in the next epoch while the last elements of
+  // one are held.
+  Position position() const {
+    return held_.rows() == 0 ? feed_.position() : Position{held_epoch_, held_base_, held_step_};
+  }
 
   // An epoch is one of the feed's (see Plan::rounds).
   LoaderState state() const;
@@ -71,6 +82,7 @@ class PlanOutput {
   LoaderState indexed_state() const;
   LoaderState stream_state() const;
   Place place_in_stream(const LoaderState& state) const;
+  void count_before(uint64_t row);
   void hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses);
 
   std::shared_ptr<const Plan> plan_;
@@ -86,6 +98,8 @@ class PlanOutput {
   uint64_t held_epoch_ = 0, held_base_ = 0, held_step_ = 0;
   std::optional<LoaderFailure> pending_;
   uint64_t skip_ = 0;
+  std::deque<Outcome::Loss> uncounted_;  // of the ticket, by rows
+  Losses counted_;
 };
 
 }  // namespace penstock

@@ -47,6 +47,8 @@ class PlanTickets : public Tickets {
     std::vector<Failure> losses;
   };
   Leftover take_leftover(const Position& at);
+  // The epoch is left before its end: nobody was to see what is behind its last ticket.
+  void drop_leftover() { leftover_ = {}; }
   // What the stream failed with, in place of the ticket at the position; once.
   std::optional<Failure> take_failure();
 

@@ -1,10 +1,12 @@
 #include "penstock/pipeline/section_reader.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/hidden_leaf.h"
 #include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/parcel.h"
 #include "penstock/pipeline/stage_clock.h"
@@ -111,6 +113,8 @@ void SectionReader::go_to(uint64_t epoch, uint64_t step) {
   next_ = ordinal_ = step;
   read_.clear();
   taken_.clear();
+  alike_.reset();
+  checked_.reset();
   feed_.seek({epoch, 0, step});
   begun_ = false;
 }
@@ -147,16 +151,39 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
   if (count == 0) return 0;
   out.reset(spec_, count);
   for (uint32_t row = 0; row < count; ++row) {
-    auto& [block, result] = taken_[row];
+    auto& [block, position, result] = taken_[row];
     for (Failure& lost : result.notes) out.note(row, std::move(lost));
     if (result.failure) {
       out.fail(row, std::move(*result.failure));
-    } else {
+      continue;
+    }
+    // Of all elements, and not only of those that happen to be there together.
+    try {
+      check_alike(block.spec());
       settle_alike(block.spec(), out);
       block.view(0, out, row);
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidArgument) throw;
+      out.fail(row, {"stream", position, std::current_exception()});
     }
   }
   return count;
+}
+
+void SectionReader::check_alike(const SpecRef& spec) {
+  if (spec == checked_) return;
+  if (!alike_) {
+    alike_ = *spec;
+  } else if (*spec != *alike_) {
+    std::optional<ElementSpec> both = alike_->merged(*spec);
+    if (!both) {
+      throw Error(Code::kInvalidArgument, "element",
+                  "elements of one stream must be alike: there are " + shown(*alike_) + " and " +
+                      shown(*spec));
+    }
+    alike_ = std::move(both);
+  }
+  checked_ = spec;
 }
 
 void SectionReader::wait() {
@@ -191,6 +218,7 @@ void SectionReader::take_ticket() {
   Post& post = feed_.current();
   Unit& unit = lane_.unit_at(feed_.current_seq(), 0);
   Taken& taken = taken_.emplace_back();
+  taken.position = post.step;
   const uint64_t bytes = unit.bytes;
   if (unit.kind == ResultKind::kRows) {
     taken.result = sections_.inlet().take(unit);

@@ -42,7 +42,8 @@ class SectionReader : public StreamReader, private Tickets {
     std::exception_ptr thrown;       // it ended the stream
   };
   struct Taken {
-    Block block;  // no rows: it failed
+    Block block;            // no rows: it failed
+    uint64_t position = 0;  // of its ticket
     SectionResult result;
   };
 
@@ -56,6 +57,7 @@ class SectionReader : public StreamReader, private Tickets {
   void take_ticket();
   SectionResult failure_of(Unit& unit, uint64_t position);
   void go_to(uint64_t epoch, uint64_t step);
+  void check_alike(const SpecRef& spec);
 
   const Sections& sections_;
   const Plan& plan_;
@@ -67,6 +69,8 @@ class SectionReader : public StreamReader, private Tickets {
   bool begun_ = true;  // the feed was told to
   std::vector<Taken> taken_;  // what the last chunk has views of
   SpecRef told_;              // of the last element
+  SpecRef checked_;           // and of all since the last jump
+  std::optional<ElementSpec> alike_;
 
   // Of a stream with a tail:
   Scratch scratch_;

@@ -79,7 +79,8 @@ class StreamReader {
   virtual void begin(uint64_t epoch) = 0;  // at its start
   // 1 to `most` further elements as rows 0, 1, ... of `out`, which it resets; they are good until
   // the next call. 0: it is over. What goes wrong with one element is out.fail(): then it counts
-  // as a row, and the stream goes on behind it. Throwing ends the stream, at this place. REQUIRED:
+  // as a row, and the stream goes on behind it. So does one that is dropped, if something was lost
+  // on the way to it, as Failure::forgiven. Throwing ends the stream, at this place. REQUIRED:
   // 1 <= most <= Chunk::kRows.
   virtual uint32_t next(uint32_t most, Chunk& out) = 0;
   // The place of the element that next() gives next; and back there, in any reader of the stage.
@@ -97,7 +98,8 @@ class Streamed {
   // Its reader calls Python, and so runs on one of Python's threads.
   virtual bool python() const = 0;
   virtual std::unique_ptr<StreamReader> reader(Context& context) const = 0;
-  std::unique_ptr<StreamReader> open(Context& context) const;  // as Indexed::open
+  // As Indexed::open. What nobody is to see is no row there: see placed_reader.
+  std::unique_ptr<StreamReader> open(Context& context) const;
 };
 using StreamedRef = std::shared_ptr<const Streamed>;
 

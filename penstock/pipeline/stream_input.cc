@@ -6,6 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
 
@@ -61,6 +62,7 @@ State StreamInput::save() const {
 void StreamInput::load(uint64_t epoch, const State& state) {
   reader_->load(epoch, member_of(state, "input"));
   uint64_t used = count_in(state, "used");
+  if (used > Chunk::kRows) throw refuse_restore("more is used of a chunk than there is in one");
   ordinal_ = count_in(state, "ordinal");
   count_ = used_ = 0;
   over_ = false;

@@ -40,6 +40,10 @@ class StreamInput {
   // Of the chunk's row 0: its number in the epoch, lost ones counted.
   uint64_t ordinal() const { return ordinal_; }
   bool failed() const { return (chunk_.alive() >> used_ & 1) == 0; }
+  // Of the next element: it has a place, and is not only what was lost behind the last one.
+  bool placed() const {
+    return chunk_.failures().empty() || !failed() || !chunk_.forgiven(used_);
+  }
   void use(uint32_t elements = 1) { used_ += elements; }
 
   // {"input": the input's state, "ordinal": of its next element, "used": elements}
@@ -79,6 +83,10 @@ class PickedRows {
   void add(StreamInput& input) {
     picked_.emplace_back(&input.chunk(), input.row());
     input.use();
+  }
+  // That element is dropped, and used, and only what was lost on the way to it is here.
+  void drop(StreamInput& input) {
+    input.chunk().leave_losses(input.row()) ? add(input) : input.use();
   }
   uint32_t size() const { return static_cast<uint32_t>(picked_.size()); }
   // The inputs go elsewhere.

@@ -313,6 +313,7 @@ void bind_core(nb::module_& m) {
       .def("start_cursor", &Core::start_cursor)
       .def("run_cursor", &Core::run_cursor, nb::call_guard<nb::gil_scoped_release>())
       .def("begin_pass", &Core::begin_pass)
+      .def("holds", &Core::holds)
       .def("plan_state", &Core::plan_state)
       .def("check_plan_state", &Core::check_plan_state)
       .def("restore_plan", &Core::restore_plan)

@@ -62,6 +62,7 @@ class Core {
   // Of a Dataset: the epoch with which the next pass begins; goes there if the last one was left
   // in the middle. `resumed`: the position was set, so the pass goes on.
   uint64_t begin_pass(bool resumed);
+  bool holds();  // elements of a ticket that was taken
   std::string plan_state();
   LoaderState plan_place() const { return output_->state(); }
   uint64_t rounds() const { return pipeline_->rounds(); }
@@ -111,6 +112,7 @@ class Core {
   nanobind::object take_held();
   nanobind::object object_of(const PlanOutput::Item& item);
   std::vector<Outcome::Loss> plan_losses(Unit& unit);
+  void note_taken_losses();
   void note_plan_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch);
   void note_leftover();
   PlanTickets& plan_tickets() { return static_cast<PlanTickets&>(*tickets_); }

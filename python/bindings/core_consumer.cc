@@ -331,7 +331,7 @@ void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64
 }
 
 nb::tuple Core::position() {
-  const Position& at = feed_->position();
+  const Position at = output_ == nullptr ? feed_->position() : output_->position();
   return nb::make_tuple(at.epoch, at.base, at.step);
 }
 

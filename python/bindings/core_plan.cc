@@ -162,7 +162,9 @@ nb::object Core::object_of(const PlanOutput::Item& item) {
 
 // Elements that were taken already; their ticket's error; or a null object.
 nb::object Core::take_held() {
-  if (auto item = output_->take_held()) return object_of(*item);
+  auto item = output_->take_held();
+  note_taken_losses();
+  if (item) return object_of(*item);
   if (auto failure = output_->take_failure()) raise_plan_failure(std::move(*failure));
   return nb::object();
 }
@@ -191,13 +193,16 @@ nb::object Core::take_plan(Post& post) {
     auto before = losses_of(plan_tickets().take_forgiven({epoch, post.base, post.step}));
     losses.insert(losses.end(), before.begin(), before.end());
   }
-  std::vector<Outcome::Loss> counted = losses;
-  output_->keep_uncounted(counted);
-  note_plan_losses(counted, epoch);
   delivered_epoch_ = epoch;
   auto item = output_->take(bytes, worker, std::move(losses));
+  note_taken_losses();
   if (item) return object_of(*item);
   return take_held();
+}
+
+void Core::note_taken_losses() {
+  const PlanOutput::Losses lost = output_->take_losses();
+  note_plan_losses(lost.losses, lost.epoch);
 }
 
 void Core::note_plan_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch) {
@@ -240,8 +245,8 @@ uint64_t Core::pass_of(uint64_t epoch) const {
 uint64_t Core::begin_pass(bool resumed) {
   ConsumerLock lock(consumer_);
   check_open();
-  delivered_epoch_ = feed_->position().epoch;
-  const Position at = feed_->position();
+  const Position at = output_->position();
+  delivered_epoch_ = at.epoch;
   const uint64_t rounds = pipeline_->rounds();
   const uint64_t into = rounds == kEndless ? at.epoch : at.epoch % rounds;
   uint64_t epoch = at.epoch;
@@ -253,6 +258,11 @@ uint64_t Core::begin_pass(bool resumed) {
     delivered_epoch_ = epoch;
   }
   return epoch;
+}
+
+bool Core::holds() {
+  ConsumerLock lock(consumer_);
+  return output_ != nullptr && output_->anything_held();
 }
 
 std::string Core::plan_state() { return output_->state().to_json(); }

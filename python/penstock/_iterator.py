@@ -20,6 +20,7 @@ class DatasetIterator:
         self._loader = loader
         self._own = own  # nobody else uses the loader
         self._over = False
+        self._pass = epoch
         self._options = dataset._passes.options  # of every Loader that it has
         loader._go_to_pass(epoch)
         self._next = iter(loader).__next__
@@ -54,8 +55,9 @@ class DatasetIterator:
         """
         self._have_a_loader()
         self._loader.restore(state)
+        self._pass = self._loader._plan.pass_of(int(state["epoch"]))
         if not self._own:
-            self._dataset._passes.go_on_behind(self._loader._plan.pass_of(int(state["epoch"])))
+            self._dataset._passes.go_on_behind(self._pass)
         self._begin()
 
     def _check(self, state: Any) -> None:
@@ -71,10 +73,11 @@ class DatasetIterator:
             if self._own:
                 self._loader.close()
             self._dataset, self._loader, self._own = dataset, loader, True
+            self._pass = 0
         else:
             self._have_a_loader()
-            if not self._own:
-                self._loader._go_to_pass(self._dataset._passes.take())
+            self._pass = self._pass + 1 if self._own else self._dataset._passes.take()
+            self._loader._go_to_pass(self._pass)
         self._begin()
 
     def _have_a_loader(self) -> None:

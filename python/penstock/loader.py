@@ -238,7 +238,8 @@ class Loader:
         """For a Dataset: the next ``for`` is this pass, counted from 0."""
         with self._lock:
             epoch = self._plan.first_epoch_of(number)
-            if not self._resumed and tuple(self._core.position()) != (epoch, 0, 0):
+            at = tuple(self._core.position())
+            if not self._resumed and (at != (epoch, 0, 0) or self._core.holds()):
                 self._core.begin_pass(False)
                 self._core.seek(epoch, 0, 0, [])
 

@@ -230,3 +230,44 @@ def test_what_is_switched_between_shares_one_budget():
         feeds.reset("b", Dataset.range(5))
         each_one = [budget_of(feeds.rest(name)) for name in ("a", "b")]
     assert each_one == [budget_of(iter(Dataset.range(10))) // 2] * 2
+
+
+@pytest.mark.parametrize("mixed", [{}, {"buffer": 5}])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_that_was_left_is_followed_by_the_next_one(workers, mixed):
+    """Of elements that come one by one all are made at once, and the engine is further already."""
+    numbers = Dataset.range(30).shuffle(seed=2, **mixed)
+    with numbers.build(workers=workers) as feed:
+        passes = [[int(n) for n in feed] for _ in range(4)]
+    assert sorted(passes[0]) == list(range(30))
+    for taken in (1, 29):
+        with numbers.build(workers=workers) as feed:
+            begun = iter(feed)
+            for n in passes[0][:taken]:
+                assert feed.epoch == 0
+                assert int(next(begun)) == n
+            assert [int(n) for n in feed] == passes[1]
+            assert [int(n) for n in feed] == passes[2]
+        iterator = iter(Dataset.range(30).shuffle(seed=2, **mixed))
+        for _ in range(taken):
+            next(iterator)
+        iterator.reset()
+        assert [int(n) for n in iterator] == passes[1]
+        with penstock.Feedable(a=numbers) as feeds:
+            for _ in range(taken):
+                feeds.next("a")
+            feeds.reset("a")
+            assert [int(n) for n in feeds.rest("a")] == passes[1]
+
+
+def test_each_reset_begins_another_pass():
+    numbers = Dataset.range(30).shuffle(seed=2)
+    passes = [[int(n) for n in numbers] for _ in range(3)]
+    shared = iter(Dataset.range(30).shuffle(seed=2))
+    own = iter(Dataset.range(5))
+    own.reset(Dataset.range(30).shuffle(seed=2))
+    for iterator in (shared, own):
+        iterator.reset()
+        iterator.reset()
+        assert [int(n) for n in iterator] == passes[2]
+        iterator.close()

@@ -88,7 +88,7 @@ class BucketByLength : public Streamed {
         bucket.push_back(input_.hold());
         if (bucket.size() == stage_.options_.batch_sizes[*at]) return give(bucket, out);
       }
-      if (stage_.options_.drop_remainder) return 0;
+      if (stage_.options_.drop_remainder) return drop_rest(out);
       for (Bucket& bucket : buckets_) {
         if (!bucket.empty()) return give(bucket, out);
       }
@@ -134,6 +134,19 @@ class BucketByLength : public Streamed {
     }
 
    private:
+    // Of what waits only what was lost on the way to it is left.
+    uint32_t drop_rest(Chunk& out) {
+      out.reset(nullptr, 1);
+      for (Bucket& bucket : buckets_) {
+        for (auto& row : bucket) {
+          for (Failure& lost : row->take_lost()) out.note(0, std::move(lost));
+          input_.release(std::move(row));
+        }
+        bucket.clear();
+      }
+      return out.leave_losses(0) ? 1 : 0;
+    }
+
     // Nothing: it failed, or has no length.
     std::optional<size_t> bucket_of_next() {
       StreamInput& input = input_.input();

@@ -36,46 +36,60 @@ class CacheStream : public Streamed {
           kept_context_(context.over(kept_scratch_)),
           kept_(stage.keeping_.rows(kept_context_)) {}
 
-    void begin(uint64_t) override { next_ = 0; }
+    void begin(uint64_t) override {
+      next_ = 0;
+      over_ = false;
+    }
 
     uint32_t next(uint32_t most, Chunk& out) override {
-      if (const uint32_t count = give_kept(most, out); count != 0) return count;
+      if (over_) return 0;
+      std::array<uint64_t, Chunk::kRows> positions;
+      std::iota(positions.begin(), positions.begin() + most, next_);
+      kept_scratch_.empty();
+      const uint64_t there = kept_->look(std::span(positions.data(), most));
+      if ((there & 1) != 0) {
+        return give_kept(std::min<uint32_t>(most, static_cast<uint32_t>(std::countr_one(there))),
+                         out);
+      }
       if (kept_->end() == next_) return 0;
       if (!go_to(next_)) return 0;
       scratch_.empty();
-      const uint32_t count = input_->next(most, out);
+      // No further than to the next one that is kept: what was lost on the way to it was told.
+      const auto missing = static_cast<uint32_t>(std::countr_zero(there));
+      const uint32_t count = input_->next(std::min(most, missing), out);
       if (count == 0) {
         over();
         return 0;
       }
+      over_ = out.forgiven(0);  // only what was lost behind the last one
       keep(out, count);
       next_ = place_;
       return count;
     }
 
-    State save() const override { return {{"index", next_}}; }
+    State save() const override {
+      State state = {{"index", next_}};
+      if (over_) state["over"] = true;
+      return state;
+    }
     void load(uint64_t, const State& state) override {
       next_ = count_in(state, "index");
+      over_ = state.contains("over");
       if (kept_->end().value_or(next_) < next_) {
         throw Error(Code::kInvalidArgument, "restore", "the state is beyond the end of the cache");
       }
     }
 
    private:
-    uint32_t give_kept(uint32_t most, Chunk& out) {
-      std::array<uint64_t, Chunk::kRows> positions;
-      std::iota(positions.begin(), positions.begin() + most, next_);
-      kept_scratch_.empty();
-      const uint64_t there = kept_->look(std::span(positions.data(), most));
-      const auto count = std::min<uint32_t>(most, static_cast<uint32_t>(std::countr_one(there)));
-      if (count == 0) return 0;
+    // The first `count` of those that were looked for.
+    uint32_t give_kept(uint32_t count, Chunk& out) {
       out.reset(spec_, count);
       for (uint32_t row = 0; row < count; ++row) {
         try {
           kept_->give(row, out, row);
         } catch (const Error& error) {
           if (error.code() == Code::kOutOfMemory) throw;
-          out.fail(row, {"cache()", positions[row], std::current_exception()});
+          out.fail(row, {"cache()", next_ + row, std::current_exception()});
         }
       }
       next_ += count;
@@ -103,8 +117,10 @@ class CacheStream : public Streamed {
     }
 
     void keep(const Chunk& rows, uint32_t count) {
-      for (uint32_t row = 0; row < count; ++row, ++place_) {
+      for (uint32_t row = 0; row < count; ++row) {
+        if (rows.forgiven(row)) continue;
         if ((rows.alive() >> row & 1) != 0) kept_->keep(place_, rows, row);
+        ++place_;
       }
     }
 
@@ -124,6 +140,7 @@ class CacheStream : public Streamed {
     uint64_t next_ = 0;   // element that is given next
     uint64_t place_ = 0;  // of the input
     bool begun_ = false;
+    bool over_ = false;  // what was lost behind the last element was given
   };
 
   StreamedRef input_;

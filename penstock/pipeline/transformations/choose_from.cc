@@ -75,12 +75,18 @@ class ChooseFrom : public Streamed {
           if (picked_.size() > 0) break;
           if (!input.more()) {
             if (stage_.stop_on_empty_) return 0;
-            choices_.use();
+            picked_.drop(choices_);
             continue;
           }
         }
+        const bool placed = input.placed();
+        if (placed) {
+          for (Failure& lost : choices_.chunk().take_notes(choices_.row())) {
+            input.chunk().note(input.row(), std::move(lost));
+          }
+          choices_.use();
+        }
         picked_.add(input);
-        choices_.use();
       }
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out);
     }

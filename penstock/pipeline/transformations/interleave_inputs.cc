@@ -72,8 +72,9 @@ class InterleaveInputs : public Streamed {
         StreamInput& from = input(place);
         if (from.left() == 0 && picked_.size() > 0) break;
         if (from.more()) {
+          const bool placed = from.placed();
           picked_.add(from);
-          if (++given_ == stage_.block_) move_on();
+          if (placed && ++given_ == stage_.block_) move_on();
         } else {
           place = kEmpty;
           --open_;

@@ -137,8 +137,9 @@ class InterleaveStream : public Streamed {
               continue;
             }
           }
+          const bool placed = place->input->placed();
           picked_.add(*place->input);
-          if (++given_ == stage_.block_) move_on();
+          if (placed && ++given_ == stage_.block_) move_on();
         } else if (outer_.left() > 0 || (picked_.size() == 0 && outer_.more())) {
           if (picked_.size() > 0) break;
           if (std::optional<Failure> failure = open()) {

@@ -7,6 +7,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
 namespace {
@@ -84,14 +85,18 @@ class RepeatStream : public Streamed {
       }
       return 0;
     }
-    State save() const override { return {{"round", round_}, {"input", input_->save()}}; }
+    State save() const override {
+      return {{"round", round_}, {"empty", empty_}, {"input", input_->save()}};
+    }
     void load(uint64_t epoch, const State& state) override {
       first_ = first_of(epoch, count_);
       round_ = count_in(state, "round");
       if (round_ >= count_) {
         throw Error(Code::kInvalidArgument, "restore", "the state's round is none of repeat's");
       }
-      empty_ = false;
+      const State& empty = member_of(state, "empty");
+      if (!empty.is_boolean()) throw refuse_restore("whether repeat's round is empty is not said");
+      empty_ = empty.get<bool>();
       input_->load(first_ + round_, member_of(state, "input"));
     }
 

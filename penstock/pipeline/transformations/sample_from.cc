@@ -73,8 +73,8 @@ class SampleFrom : public Streamed {
             continue;
           }
         }
+        if (input.placed()) ++draws_;
         picked_.add(input);
-        ++draws_;
       }
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out);
     }

@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/stream_input.h"
 
 namespace penstock {
 namespace {
@@ -48,7 +49,10 @@ class SkipStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const SkipStream& stage, Context& context)
-        : stage_(stage), own_(context.over(scratch_)), input_(stage.input_->open(own_)) {}
+        : stage_(stage),
+          own_(context.over(scratch_)),
+          input_(stage.input_->open(own_)),
+          skipping_(scratch_) {}
 
     void begin(uint64_t epoch) override {
       skipped_ = 0;
@@ -58,10 +62,10 @@ class SkipStream : public Streamed {
       scratch_.empty();
       while (skipped_ < stage_.n_) {
         const uint32_t count = input_->next(
-            static_cast<uint32_t>(std::min<uint64_t>(most, stage_.n_ - skipped_)), out);
+            static_cast<uint32_t>(std::min<uint64_t>(most, stage_.n_ - skipped_)), skipping_);
         if (count == 0) return 0;
-        skipped_ += static_cast<uint64_t>(std::popcount(out.alive()));
-        if (!out.failures().empty()) return hand_on_failures(out);
+        skipped_ += static_cast<uint64_t>(std::popcount(skipping_.alive()));
+        if (const uint32_t lost = hand_on_losses(out); lost != 0) return lost;
         scratch_.empty();
       }
       return input_->next(most, out);
@@ -76,11 +80,19 @@ class SkipStream : public Streamed {
     }
 
    private:
-    uint32_t hand_on_failures(Chunk& out) {
-      auto failures = std::move(out.failures());
-      const auto count = static_cast<uint32_t>(failures.size());
+    // What failed is not skipped, nor what was lost on the way to what is.
+    uint32_t hand_on_losses(Chunk& out) {
+      if (skipping_.failures().empty() && skipping_.notes().empty()) return 0;
+      uint64_t skipped = 0;
+      for (uint32_t row = 0; row < skipping_.rows(); ++row) {
+        if ((skipping_.alive() >> row & 1) != 0 && !skipping_.leave_losses(row)) {
+          skipped |= uint64_t{1} << row;
+        }
+      }
+      skipping_.remove(skipped);
+      const uint32_t count = skipping_.rows();
       out.reset(stage_.spec(), count);
-      for (uint32_t i = 0; i < count; ++i) out.fail(i, std::move(failures[i].second));
+      for (uint32_t row = 0; row < count; ++row) pass_row(skipping_, row, out, row);
       return count;
     }
 
@@ -88,6 +100,7 @@ class SkipStream : public Streamed {
     Scratch scratch_;  // so that what is skipped takes no room
     Context own_;
     std::unique_ptr<StreamReader> input_;
+    Chunk skipping_;
     uint64_t skipped_ = 0;
   };
 

@@ -34,7 +34,7 @@ class TakeWhile : public JudgedStage {
       StreamInput& input = input_.input();
       while (input.left() > 0 && picked_.size() < most && !over_) {
         over_ = !input_.holds();
-        if (!over_) picked_.add(input);
+        over_ ? picked_.drop(input) : picked_.add(input);
       }
       return picked_.size() == 0 ? 0 : picked_.give(input.spec(), out);
     }

@@ -128,14 +128,7 @@ class Unbatch : public Streamed {
       if (input_.failed()) return 1;
       const uint64_t rows = rows_of_whole();
       if (rows > 0) return rows;
-      Chunk& in = input_.chunk();
-      const uint32_t element = input_.row();
-      std::vector<Failure> lost = in.take_notes(element);
-      if (lost.empty()) return 0;
-      lost.front().forgiven = true;
-      in.fail(element, std::move(lost.front()));
-      for (size_t i = 1; i < lost.size(); ++i) in.note(element, std::move(lost[i]));
-      return 1;
+      return input_.chunk().leave_losses(input_.row()) ? 1 : 0;
     }
 
     uint64_t rows_of_whole() {

@@ -1,5 +1,6 @@
 #include "penstock/pipeline/transformations/unique.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -63,6 +64,10 @@ Hash hash_of(const Chunk& made, uint32_t row) {
     std::span<const int64_t> shape = made.shape(leaf, row);
     size_t bytes = size_of(made.spec()->leaves()[leaf].dtype);
     for (int64_t length : shape) bytes *= static_cast<size_t>(length);
+    const Leaf& of = made.spec()->leaves()[leaf];
+    const std::array<std::byte, 2> type = {static_cast<std::byte>(of.kind),
+                                           static_cast<std::byte>(of.dtype)};
+    hash = hashed(type.data(), type.size(), hash);
     hash = hashed(shape.data(), shape.size_bytes(), hash);
     hash = hashed(made.at(leaf, row), bytes, hash);
   }
@@ -103,7 +108,7 @@ class Unique : public Streamed {
     void begin(uint64_t epoch) override {
       mapped_.begin(epoch);
       seen_.clear();
-      taken_ = 0;
+      taken_ = behind_ = 0;
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       picked_.forget();  // what a call that threw has left
@@ -111,25 +116,32 @@ class Unique : public Streamed {
         while (input().left() > 0 && picked_.size() < most) {
           if (is_new()) {
             picked_.add(input());
+            ++taken_;
+            behind_ = 0;
           } else {
-            input().use();
+            picked_.drop(input());
+            ++behind_;
           }
         }
-        if (picked_.size() == 0) continue;
-        taken_ += picked_.size();
-        return picked_.give(input().spec(), out);
+        if (picked_.size() > 0) return picked_.give(input().spec(), out);
       }
       return 0;
     }
-    State save() const override { return {{"taken", taken_}}; }
+    State save() const override {
+      State state = {{"taken", taken_}};
+      if (behind_ != 0) state["behind_it"] = behind_;
+      return state;
+    }
     void load(uint64_t epoch, const State& state) override {
       const uint64_t taken = count_in(state, "taken");
+      const uint64_t behind = state.contains("behind_it") ? count_in(state, "behind_it") : 0;
       begin(epoch);
-      while (taken_ < taken) {
+      while (taken_ < taken || behind_ < behind) {
         if (!mapped_.more()) {
           throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
         }
-        taken_ += is_new();
+        (is_new() ? taken_ : behind_) += 1;
+        if (taken_ < taken) behind_ = 0;
         input().use();
       }
     }
@@ -151,7 +163,7 @@ class Unique : public Streamed {
     MappedInput mapped_;
     PickedRows picked_;
     std::unordered_set<Hash, Low> seen_;
-    uint64_t taken_ = 0;
+    uint64_t taken_ = 0, behind_ = 0;  // those that are new; the others since the last of these
   };
 
   Builder::Carrying input_;

@@ -10,6 +10,7 @@
 #include "penstock/pipeline/held_back.h"
 #include "penstock/pipeline/held_batch.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/placed_reader.h"
 #include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
@@ -46,31 +47,36 @@ class WindowStream : public Streamed {
       input_.begin(epoch);
     }
 
-    // What was lost is told with what comes next, so that all of it is at every place: an element
-    // may be in several windows, or in none.
     uint32_t next(uint32_t most, Chunk& out) override {
-      uint32_t count = make(most, out);
-      if (count == 0 && !lost_.empty()) {  // in no window
-        out.reset(nullptr, count = 1);
-        lost_.back().forgiven = true;
-        out.fail(0, std::move(lost_.back()));
-        lost_.pop_back();
-      }
-      for (Failure& lost : lost_) out.note(0, std::move(lost));
-      lost_.clear();
-      return count;
+      const uint32_t count = make(most, out);
+      if (count != 0 || lost_.empty()) return count;
+      out.reset(nullptr, 1);  // in no window
+      tell_up_to(UINT64_MAX, out, 0);
+      return out.leave_losses(0) ? 1 : 0;
     }
 
-    State save() const override { return {{"first", first_}, {"held", input_.save()}}; }
+    State save() const override {
+      State state = {{"first", first_}, {"held", input_.save()}};
+      if (lost_.empty()) return state;
+      State before = State::array();
+      std::vector<Failure> losses;
+      for (const auto& [ordinal, lost] : lost_) {
+        before.push_back(ordinal);
+        losses.push_back(lost);
+      }
+      state["lost"] = state_of_losses(losses);
+      state["lost_before"] = std::move(before);
+      return state;
+    }
 
     void load(uint64_t epoch, const State& state) override {
       const uint64_t first = count_in(state, "first");
       held_.clear();
-      lost_.clear();
+      load_losses(state);
       input_.load(
           epoch, member_of(state, "held"), [&](uint64_t ordinal) { return ordinal >= first; },
           [&](std::unique_ptr<HeldRow> row) {
-            row->forget_lost();
+            (void)row->take_lost();  // told, or in the state
             held_.push_back(std::move(row));
           });
       first_ = first;
@@ -80,6 +86,29 @@ class WindowStream : public Streamed {
     }
 
    private:
+    void load_losses(const State& state) {
+      lost_.clear();
+      if (!state.contains("lost")) return;
+      std::vector<Failure> losses = losses_in(state["lost"]);
+      const State& before = member_of(state, "lost_before");
+      if (!before.is_array() || before.size() != losses.size()) {
+        throw refuse_restore("the window's losses have no places");
+      }
+      for (size_t i = 0; i < losses.size(); ++i) {
+        if (!before[i].is_number_unsigned()) throw refuse_restore("a loss's place is no number");
+        lost_.emplace_back(before[i].get<uint64_t>(), std::move(losses[i]));
+      }
+    }
+
+    // What was lost on the way to elements before an ordinal, and was not told yet, goes with a
+    // row: the first window that reaches so far, for an element may be in several, or in none.
+    void tell_up_to(uint64_t end, Chunk& out, uint32_t row) {
+      while (!lost_.empty() && lost_.front().first < end) {
+        out.note(row, std::move(lost_.front().second));
+        lost_.pop_front();
+      }
+    }
+
     // The windows that the input's chunk in hand completes, or one element that failed.
     uint32_t make(uint32_t most, Chunk& out) {
       batch_.empty();
@@ -117,7 +146,9 @@ class WindowStream : public Streamed {
 
     void take() {
       StreamInput& input = input_.input();
-      for (Failure& lost : input.chunk().take_notes(input.row())) lost_.push_back(std::move(lost));
+      for (Failure& lost : input.chunk().take_notes(input.row())) {
+        lost_.emplace_back(input_.read(), std::move(lost));
+      }
       if (input_.read() < first_) {
         input_.leave_out();
       } else {
@@ -133,6 +164,7 @@ class WindowStream : public Streamed {
         window_.push_back(held_[at].get());
       }
       batch_.give(window_, out, row);
+      tell_up_to(first_ + (options_.size - 1) * options_.stride + 1, out, row);
       first_ += options_.shift;
       while (!held_.empty() && held_.front()->ordinal < first_) {
         input_.release(std::move(held_.front()));
@@ -145,7 +177,7 @@ class WindowStream : public Streamed {
     HeldBack input_;
     std::deque<std::unique_ptr<HeldRow>> held_;  // from first_ on, as far as they were read
     uint64_t first_ = 0;                         // of the next window, an ordinal
-    std::vector<Failure> lost_;                  // on the way to what was read, and not told yet
+    std::deque<std::pair<uint64_t, Failure>> lost_;  // on the way to an ordinal, and not told yet
     std::vector<HeldRow*> window_;
     HeldBatch batch_;
   };

@@ -134,7 +134,7 @@ class ZipStream : public Streamed {
     uint32_t next(uint32_t most, Chunk& out) override {
       uint32_t count = most;
       for (const auto& input : inputs_) {
-        if (!input->more()) return 0;
+        if (!input->more()) return lost_behind(out);
         count = std::min(count, input->left());
       }
       out.reset(stage_.spec_, count);
@@ -158,6 +158,17 @@ class ZipStream : public Streamed {
     }
 
    private:
+    // One of the inputs is over: of the others what was lost behind their last elements.
+    uint32_t lost_behind(Chunk& out) {
+      picked_.forget();
+      for (const auto& input : inputs_) {
+        if (input->left() > 0 && !input->placed() && picked_.size() < Chunk::kRows) {
+          picked_.add(*input);
+        }
+      }
+      return picked_.size() == 0 ? 0 : picked_.give(nullptr, out);
+    }
+
     static void hand_on_losses(StreamInput& input, uint32_t count, Chunk& out) {
       for (auto& [row, failure] : input.chunk().failures()) {
         if (row < input.row() || row - input.row() >= count) continue;
@@ -200,6 +211,7 @@ class ZipStream : public Streamed {
 
     const ZipStream& stage_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
+    PickedRows picked_;
     std::vector<SpecRef> told_;  // by the inputs' elements, and what they make up
     SpecRef spec_;
   };

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "penstock/pipeline/context.h"
+#include "penstock/pipeline/stage.h"
+
+namespace penstock {
+
+// A stream in which every row has a place: what was lost for good (Failure::forgiven) is no row any
+// more, but is noted on the row behind it. Only behind the last one it stands for itself, all of it
+// in one row that failed. So no stage needs to know of what nobody is to see, and it is at the same
+// place however many rows come at a time.
+//
+// State: the input's; with {"lost": [[stage, position, text, replaced], ...], "behind": the input's}
+// where something is lost and what it is to be told with was not given yet.
+std::unique_ptr<StreamReader> placed_reader(std::unique_ptr<StreamReader> input,
+                                            const Context& context);
+
+// Failures as a state has them, and back: of the exceptions there is what they say.
+State state_of_losses(const std::vector<Failure>& losses);
+// Error kInvalidArgument: they are none.
+std::vector<Failure> losses_in(const State& state);
+
+}  // namespace penstock
