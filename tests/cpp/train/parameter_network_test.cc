@@ -1,4 +1,5 @@
 #include <random>
+#include <string>
 #include <thread>
 
 #include "tests/cpp/net/proxy.h"
@@ -80,9 +81,13 @@ TEST_P(ParameterNetwork, every_push_counts_once_however_often_lines_are_cut) {
   for (const auto& proxy : proxies) EXPECT_GT(proxy->faults(), 5u);
 }
 
-INSTANTIATE_TEST_SUITE_P(InTheClear, ParameterNetwork, ::testing::Values(Pushing{false, false}));
-INSTANTIATE_TEST_SUITE_P(OfRows, ParameterNetwork, ::testing::Values(Pushing{false, true}));
-INSTANTIATE_TEST_SUITE_P(Encrypted, ParameterNetwork, ::testing::Values(Pushing{true, false}));
+INSTANTIATE_TEST_SUITE_P(Pushes, ParameterNetwork,
+                         ::testing::Values(Pushing{false, false}, Pushing{false, true},
+                                           Pushing{true, false}),
+                         [](const auto& of) {
+                           return std::string(of.param.rows ? "of_rows" : "whole") +
+                                  (of.param.encrypt ? "_encrypted" : "");
+                         });
 
 TEST(ParameterLines, a_line_that_trickles_harms_nobody) {
   const Parameters parameters(Layout{{"w", {900}}});

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "penstock/train/hogwild_worker.h"
@@ -196,7 +197,11 @@ TEST_P(ParameterRows, what_cannot_be_is_refused_before_anything_is_sent) {
 
 INSTANTIATE_TEST_SUITE_P(Over, ParameterRows,
                          ::testing::Values(Serving{kLocal, 1}, Serving{kLocal, 2}, Serving{kTcp, 1},
-                                           Serving{kTcp, 2}));
+                                           Serving{kTcp, 2}),
+                         [](const auto& of) {
+                           return std::string(of.param.listen == kTcp ? "tcp" : "local") + "_" +
+                                  std::to_string(of.param.copies);
+                         });
 
 // A shard reads the gradient of a push that it holds when the round is complete, whoever gave up.
 TEST(ParameterRowsGivenUp, are_applied_as_they_were) {

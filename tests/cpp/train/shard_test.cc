@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <thread>
 
 #include "tests/cpp/memory/child.h"
@@ -105,7 +106,19 @@ TEST_P(ShardDeath, no_push_is_lost_or_applied_twice) {
 }
 INSTANTIATE_TEST_SUITE_P(Points, ShardDeath,
                          ::testing::Values(DeathAt::kBeforeApply, DeathAt::kInApply,
-                                           DeathAt::kBeforeCommit, DeathAt::kAfterCommit));
+                                           DeathAt::kBeforeCommit, DeathAt::kAfterCommit),
+                         [](const auto& of) -> std::string {
+                           switch (of.param) {
+                             case DeathAt::kBeforeApply:
+                               return "before_apply";
+                             case DeathAt::kInApply:
+                               return "in_apply";
+                             case DeathAt::kBeforeCommit:
+                               return "before_commit";
+                             default:
+                               return "after_commit";
+                           }
+                         });
 
 TEST(Shard, synchronous_rounds_are_averages_that_repeat_bit_for_bit) {
   auto run = [](bool other_way) {
