@@ -19,9 +19,8 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   open_columns();
 }
 
-void Chunk::come_from(uint32_t row, const std::shared_ptr<const std::string>& file,
-                      uint64_t record) {
-  if (file == nullptr) return;
+void Chunk::remember_origin(uint32_t row, const std::shared_ptr<const std::string>& file,
+                            uint64_t record) {
   if (origins_.empty()) origins_.resize(kRows);
   known_ |= uint64_t{1} << row;
   Origin& origin = origins_[row];
@@ -29,10 +28,6 @@ void Chunk::come_from(uint32_t row, const std::shared_ptr<const std::string>& fi
   origin.record = record;
 }
 
-const Origin& Chunk::origin(uint32_t row) const {
-  static const Origin kNobodyKnows;
-  return (known_ >> row & 1) != 0 ? origins_[row] : kNobodyKnows;
-}
 
 void Chunk::open_columns() {
   size_t leaves = spec_ == nullptr ? 0 : spec_->leaves().size();

@@ -74,7 +74,12 @@ class Chunk {
   // out of those that the row was made of.
   void note(uint32_t row, Failure failure) { notes_.emplace_back(row, std::move(failure)); }
   // The row is a record as it was read.
-  void come_from(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record);
+  void come_from(uint32_t row, const Origin& origin) {
+    if (origin.file != nullptr) remember_origin(row, origin.file, origin.record);
+  }
+  void come_from(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record) {
+    remember_origin(row, file, record);
+  }
   // What views point into; until the next reset.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
   // The row, which is alive, is dropped. True: what was lost on the way to it is there in its place,
@@ -102,7 +107,9 @@ class Chunk {
   uint64_t alive() const { return alive_; }  // a bit per row
   bool forgiven(uint32_t row) const;         // it failed, and nobody is to see it
   // Not known of rows that something was made of.
-  const Origin& origin(uint32_t row) const;
+  const Origin& origin(uint32_t row) const {
+    return (known_ >> row & 1) != 0 ? origins_[row] : kUnknownOrigin;
+  }
   std::vector<std::pair<uint32_t, Failure>>& failures() { return failures_; }
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
   std::vector<std::pair<uint32_t, Failure>>& notes() { return notes_; }
@@ -120,6 +127,8 @@ class Chunk {
     std::array<const std::byte*, kRows> at;
   };
   void open_columns();
+  void remember_origin(uint32_t row, const std::shared_ptr<const std::string>& file,
+                       uint64_t record);
   bool relax(const ElementSpec& other);
 
   Scratch& scratch_;

@@ -61,7 +61,7 @@ void HeldRow::give(Chunk& out, uint32_t row) {
   settle_alike(spec_, out);
   for (Failure& lost : lost_) out.note(row, std::move(lost));
   lost_.clear();
-  out.come_from(row, origin_.file, origin_.record);
+  out.come_from(row, origin_);
   size_t dim = 0;
   for (size_t leaf = 0; leaf < leaves(); ++leaf) {
     const size_t axes = spec_->leaves()[leaf].shape.size();

@@ -39,8 +39,8 @@ void Origins::clear() {
   names_.clear();
 }
 
-void Origins::add(const Origin& origin) {
-  const uint64_t element = elements_++;
+void Origins::add_run(uint64_t element, const Origin& origin) {
+  if (!known_ && element > 0) runs_.push_back({0, kNoName, 0});
   const uint64_t name = name_of(origin.file);
   if (!runs_.empty() && runs_.back().name == name) {
     const Run& last = runs_.back();

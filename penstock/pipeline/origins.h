@@ -17,6 +17,7 @@ struct Origin {
 
   std::string text() const;  // "train.tfrecord, record 17"; empty: nobody knows
 };
+inline const Origin kUnknownOrigin;
 
 // Those of a parcel's elements, in few bytes where records follow each other. One thread.
 //
@@ -26,7 +27,10 @@ class Origins {
  public:
   void clear();
   // Of the element behind those that were added.
-  void add(const Origin& origin);
+  void add(const Origin& origin) {
+    const uint64_t element = elements_++;
+    if (known_ || origin.file != nullptr) add_run(element, origin);
+  }
   // 0: nothing is known of any.
   uint64_t bytes() const;
   void write(std::byte* to) const;
@@ -37,6 +41,7 @@ class Origins {
   struct Run {
     uint64_t first, name, record;
   };
+  void add_run(uint64_t element, const Origin& origin);
   uint64_t name_of(const std::shared_ptr<const std::string>& file);
 
   uint64_t elements_ = 0;

@@ -88,7 +88,7 @@ void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
   for (Failure& lost : in.take_notes(from)) out.note(to, std::move(lost));
   if ((in.alive() >> from & 1) == 0) return out.fail(to, in.take_failure(from));
   settle_alike(in.spec(), out);
-  out.come_from(to, in.origin(from).file, in.origin(from).record);
+  out.come_from(to, in.origin(from));
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));
   }
