@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "python_op.h"
+
 namespace penstock::python {
 namespace {
 
@@ -55,7 +57,8 @@ std::string shown(PyObject* object) {
   Owned text(object == nullptr ? nullptr : PyObject_Str(object));
   const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
   std::string out = utf8 != nullptr ? utf8 : "?";
-  PyErr_Clear();
+  clear_trouble();
+  if (PyErr_Occurred() != nullptr) throw nanobind::python_error();
   return out;
 }
 

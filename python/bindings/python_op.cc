@@ -29,15 +29,6 @@ Owned exception_in_flight() {
   return Owned(value);
 }
 
-std::string text_of_exception(PyObject* exception) {
-  std::string text = Py_TYPE(exception)->tp_name;
-  Owned message(PyObject_Str(exception));
-  const char* words = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
-  if (words != nullptr && *words != 0) text += std::string(": ") + words;
-  PyErr_Clear();
-  return text;
-}
-
 class Run : public OpRun {
  public:
   Run(const PythonOp& op, Context& context) : op_(op), context_(context) {}
@@ -52,14 +43,38 @@ class Run : public OpRun {
   Context& context_;
 };
 
+bool is_trouble(PyObject* exception) {
+  return PyType_IsSubtype(Py_TYPE(exception), reinterpret_cast<PyTypeObject*>(PyExc_Exception)) !=
+         0;
+}
+
 }  // namespace
+
+std::string text_of_exception(PyObject* exception) {
+  std::string text = Py_TYPE(exception)->tp_name;
+  Owned message(PyObject_Str(exception));
+  const char* words = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
+  if (words != nullptr && *words != 0) text += std::string(": ") + words;
+  clear_trouble();
+  return text;
+}
+
+void clear_trouble() {
+  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) != 0) PyErr_Clear();
+}
 
 Raised Raised::take() {
   Raised raised;
   Owned exception = exception_in_flight();
   if (!exception) exception = Owned(Py_NewRef(Py_None));
   raised.text_ = text_of_exception(exception.get());
-  raised.trouble_ = PyObject_IsInstance(exception.get(), PyExc_Exception) == 1;
+  raised.trouble_ = is_trouble(exception.get());
+  if (Owned interruption = exception_in_flight(); interruption && raised.trouble_) {
+    exception = std::move(interruption);
+    raised.text_ = text_of_exception(exception.get());
+    PyErr_Clear();  // one is enough
+    raised.trouble_ = false;
+  }
   raised.exception_ = share(exception.get());
   return raised;
 }

@@ -16,7 +16,8 @@ namespace penstock::python {
 // go of it, without the GIL.
 class Raised : public std::exception {
  public:
-  // Takes the exception in flight. With the GIL held.
+  // Takes the exception in flight, or what interrupted the question for its text: that is the
+  // graver one. With the GIL held.
   static Raised take();
   // One of another process, with what was said there. With the GIL held.
   static Raised from(PyObject* exception, std::string text, bool trouble);
@@ -29,6 +30,13 @@ class Raised : public std::exception {
   std::string text_;
   bool trouble_ = true;
 };
+
+// "ValueError: no". Python looks at signals when it is asked for an object's text: Ctrl-C may be
+// set behind it. With the GIL held.
+std::string text_of_exception(PyObject* exception);
+
+// Clears the exception that is set, if it is an error: not Ctrl-C, which would be lost.
+void clear_trouble();
 
 // The Python exception for penstock's own; new reference. nullptr: another one is set. With the GIL
 // held.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "python_op.h"
 #include "python_worker.h"
 #include "random.h"
 #include "sample_spec.h"
@@ -77,7 +78,7 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
 }
 
 // __getitems__: all rows in one call. Left empty when that raised or killed a worker before: then
-// one by one, to know whose fault it is.
+// one by one, to know whose fault it is. What is no error stays set.
 void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
   if (slot.any_poisoned()) return;
@@ -99,7 +100,7 @@ void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned
     stay.returned();
   }
   Owned fast(all ? PySequence_Fast(all.get(), "__getitems__ must return a list") : nullptr);
-  if (!fast) return PyErr_Clear();
+  if (!fast) return clear_trouble();
   all = Owned();
   if (PySequence_Fast_GET_SIZE(fast.get()) != count) return;
   for (uint32_t row = 0; row < count; ++row) {
@@ -111,6 +112,7 @@ void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin;
   std::vector<Owned> fetched;
   if (getitems_) fetch_all(ticket, slot, fetched);
+  if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
   for (uint32_t row = 0; row < count; ++row) {
     Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
     bool fine = value && add_row(ticket, slot, value.get(), row, key_of(ticket, row), ticket.rows);
@@ -132,6 +134,7 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin;
   std::vector<Owned> fetched;
   if (getitems_) fetch_all(ticket, slot, fetched);
+  if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
   Owned samples(PyList_New(0));
   for (uint32_t row = 0; row < count; ++row) {
     Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "python_op.h"
 #include "random.h"
 
 namespace penstock::python {
@@ -182,18 +183,16 @@ bool PythonWorker::is_trouble() { return PyErr_ExceptionMatches(PyExc_Exception)
 std::string PythonWorker::pending_error() {
   Owned exception = take_exception();
   if (!exception) return "unknown";
-  std::string text = Py_TYPE(exception.get())->tp_name;
-  Owned message(PyObject_Str(exception.get()));
-  const char* words = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
-  if (words != nullptr && *words != 0) text += std::string(": ") + words;
-  PyErr_Clear();
-  return text;
+  return text_of_exception(exception.get());
 }
 
-// The error in flight becomes a loss under the policy. False: the policy is to raise it.
+// The error in flight becomes a loss under the policy. False: what is set now is to be raised, by
+// the policy or because it is no error.
 bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
   if (settings_.on_error == OnError::kRaise || !is_trouble()) return false;
-  losses_.push_back({row, index, pending_error(), replaced});
+  std::string reason = pending_error();
+  if (PyErr_Occurred() != nullptr) return false;
+  losses_.push_back({row, index, std::move(reason), replaced});
   return true;
 }
 
@@ -220,6 +219,7 @@ Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
   uint64_t place = order_.position(ticket.base, ticket.step, ticket.begin + row);
   uint32_t most = settings_.samples ? ticket.rows : kItemAttempts;
   std::string first = pending_error();
+  if (PyErr_Occurred() != nullptr) return value;
   for (uint32_t n = 0; n < most; ++n) {
     PyErr_Clear();
     uint64_t other = order_.replacement(ticket.epoch, place, n);

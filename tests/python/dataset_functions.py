@@ -145,6 +145,19 @@ def interrupted(number: Any) -> Any:
     return number
 
 
+class Unspeakable(Exception):
+    """Ctrl-C is pressed while somebody asks for its text."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def unspeakable(number: Any) -> Any:
+    if number == 3:
+        raise Unspeakable
+    return number
+
+
 def as_it_is(value: Any) -> Any:
     return value
 

@@ -129,8 +129,9 @@ def test_a_stop_iteration_ends_nothing(mode):
 
 
 @each((INLINE, THREADS), ())
-def test_ctrl_c_is_no_error_to_pass_over(mode):
-    dataset = Dataset.range(6).map(functions.interrupted).batch(3)
+@pytest.mark.parametrize("function", [functions.interrupted, functions.unspeakable])
+def test_ctrl_c_is_no_error_to_pass_over(mode, function):
+    dataset = Dataset.range(6).map(function).batch(3)
     raises = pytest.raises(KeyboardInterrupt)
     with dataset.build(on_error="skip", retries=2, **options(mode)) as feed, raises:
         list(feed)

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 
+import dataset_functions as functions
 import penstock
 from nests import (
     Pair,
@@ -65,8 +66,14 @@ def test_an_exception_in_user_code_is_told():
 
     with pytest.raises(penstock.InvalidArgument, match=r"'x' .*Broken.*no such file"):
         _engine.pack_elements([{"x": Broken()}])
-    with pytest.raises(KeyboardInterrupt):
-        _engine.pack_elements([{"x": Interrupted()}])
+
+    class Unspeakable:
+        def __array__(self, dtype=None, copy=None):
+            raise functions.Unspeakable
+
+    for interrupted in Interrupted(), Unspeakable():
+        with pytest.raises(KeyboardInterrupt):
+            _engine.pack_elements([{"x": interrupted}])
     with pytest.raises(ZeroDivisionError):
         _engine.pack_elements(1 // n for n in (1, 0))
 

@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
+from dataset_functions import Unspeakable
 from datasets import BatchedSamples, Flaky, Items, Trouble, Troubled, TroubledTogether
 
 pytestmark = pytest.mark.timeout(60)
@@ -39,6 +40,30 @@ def test_skip_lets_items_vanish_and_lists_them(mode):
         assert lost(feed) == [(e, i) for e in range(2) for i in (0, 7, 8, 19)]
         assert stats["delivered"] == 32
         assert "Trouble" in stats["losses"][0][2]
+
+
+@each((INLINE, THREADS), ())
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_ctrl_c_while_an_error_is_noted_is_not_passed_over(policy, mode):
+    class Unspeakables(Items):
+        def __getitem__(self, index):
+            raise Unspeakable
+
+    raises = pytest.raises(KeyboardInterrupt)
+    with penstock.Loader(Unspeakables(20, 10), on_error=policy, **mode.options) as feed, raises:
+        list(feed)
+
+
+@each((INLINE, THREADS), ())
+@pytest.mark.parametrize("collate", [None, list])
+def test_ctrl_c_while_all_samples_are_got_is_not_passed_over(collate, mode):
+    class Interrupted(Items):
+        def __getitems__(self, indices):
+            raise KeyboardInterrupt
+
+    feed = penstock.Loader(Interrupted(20, 10), batch_size=4, collate=collate, **mode.options)
+    with feed, pytest.raises(KeyboardInterrupt):
+        list(feed)
 
 
 @each(KINDS, ())
