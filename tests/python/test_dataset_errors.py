@@ -137,6 +137,17 @@ def test_ctrl_c_is_no_error_to_pass_over(mode, function):
         list(feed)
 
 
+@each((INLINE, THREADS), ())
+def test_ctrl_c_in_the_making_of_another_element_is_no_error_to_pass_over(mode):
+    def fails(number):
+        raise ValueError if number == 0 else KeyboardInterrupt
+
+    dataset = Dataset.range(10).map(fails).on_error("replace").batch(1)
+    raises = pytest.raises(KeyboardInterrupt)
+    with dataset.build(**options(mode)) as feed, raises:
+        next(iter(feed))
+
+
 @each((INLINE, THREADS, PROCESSES), ())
 def test_a_generator_that_raises_does_so_at_its_place(mode):
     dataset = Dataset.generator(functions.yields_and_fails)

@@ -111,14 +111,15 @@ class ReplacingReader : public IndexedReader {
     }
   }
 
-  // Row `row` of `out` becomes another element. False: none could be made.
+  // Row `row` of `out` becomes another element. False: none could be made, or what one of them
+  // raised is to be raised.
   bool replace(const At& at, uint64_t position, Chunk& out, uint32_t row, Failure& failure) {
     Context::Watch* watch = context_.watch;
     Forgetful forgetful(watch);
     context_.watch = &forgetful;
     bool made;
     try {
-      made = attempt(at, position, out, row);
+      made = attempt(at, position, out, row, failure);
     } catch (...) {
       context_.watch = watch;
       throw;
@@ -133,13 +134,18 @@ class ReplacingReader : public IndexedReader {
     return true;
   }
 
-  bool attempt(const At& at, uint64_t position, Chunk& out, uint32_t row) {
+  bool attempt(const At& at, uint64_t position, Chunk& out, uint32_t row, Failure& failure) {
     const uint64_t length = stage_.length(at.base);
     const Order order({.length = length, .seed = context_.seed});
     for (uint32_t n = 0; n < std::min<uint64_t>(length, OnErrorNode::kAttempts); ++n) {
       const uint64_t other = order.replacement(at.epoch, position, n);
       if (other == position) continue;
       Chunk& made = another_.make(*input_, stage_.spec(), at, {&other, 1}, out, row);
+      for (auto& [lost, raised] : made.failures()) {
+        if (!raised.fatal) continue;
+        failure = std::move(raised);
+        return false;
+      }
       if (!made.failures().empty() || !out.settle(another_.spec())) continue;
       another_.hand_on(out);
       return true;

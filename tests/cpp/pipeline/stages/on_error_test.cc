@@ -23,15 +23,20 @@ using testing::Reading;
 using testing::tensor;
 using Numbers = std::vector<int64_t>;
 
-// Numbers below `length`, of which some cannot be made.
-Node::Ref faulty(int64_t length, std::set<int64_t> bad) {
+// Numbers, of which some fail.
+Node::Ref without(Node::Ref input, std::set<int64_t> bad) {
   return node<MapNode>(
-      range(length),
+      std::move(input),
       std::make_shared<FunctionOp>("f", [bad](const Example& element, SampleContext&) {
         const int64_t number = element.at("").as_span<const int64_t>()[0];
         if (bad.count(number) > 0) throw std::runtime_error(std::to_string(number));
         return element;
       }));
+}
+
+// Numbers below `length`.
+Node::Ref faulty(int64_t length, std::set<int64_t> bad) {
+  return without(range(length), std::move(bad));
 }
 
 // The same as bytes that are to be decoded, with a spec that is known beforehand.
@@ -127,6 +132,23 @@ TEST(OnError, where_nothing_can_replace_it_the_failure_is_raised) {
   auto endless = node<RepeatNode>(range(3), kEndless);
   EXPECT_EQ(error_of([&] { Reading(node<OnErrorNode>(endless, OnError::kReplace)); }).code(),
             Code::kInvalidArgument);
+}
+
+TEST(OnError, what_is_to_be_raised_of_another_element_ends_the_replacing) {
+  std::set<int64_t> others;
+  for (int64_t i = 0; i < 50; ++i) others.insert(i);
+  others.erase(3);
+  auto raised = node<OnErrorNode>(faulty(50, others), OnError::kRaise);
+  Reading reading(node<OnErrorNode>(without(raised, {3}), OnError::kReplace));
+  reading.at({}, {3});
+  ASSERT_EQ(reading.failures().size(), 1u);
+  EXPECT_TRUE(reading.failures()[0].second.fatal);
+  try {
+    std::rethrow_exception(reading.failures()[0].second.error);
+  } catch (const std::exception& error) {
+    const Order order({.length = 50, .seed = reading.context().seed});
+    EXPECT_EQ(error.what(), std::to_string(order.replacement(0, 3, 0)));
+  }
 }
 
 TEST(OnError, a_row_that_ran_out_of_time_is_replaced) {
