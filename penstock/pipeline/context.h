@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "penstock/base/error.h"
 #include "penstock/pipeline/scratch.h"
 #include "penstock/pipeline/source.h"
 
@@ -54,6 +55,13 @@ struct Context {
   uint32_t first_row = 0;
   bool one_row = false;
   uint32_t row(uint32_t of_chunk) const { return one_row ? first_row : first_row + of_chunk; }
+
+  // Of a stream's stage that goes on without passing anything on: nobody else would notice that the
+  // loader was closed. Error kClosed.
+  void check_open() const {
+    if (watch == nullptr || watch->progress(0)) return;
+    throw Error(Code::kClosed, "stream", "the loader was closed");
+  }
 
   // The same over memory of its own; without a ticket.
   Context over(Scratch& own) const {

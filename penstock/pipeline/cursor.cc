@@ -13,6 +13,7 @@ class Cursor::Alone : public Context::Watch {
  public:
   explicit Alone(Cursor& cursor) : cursor_(cursor) {}
   bool progress(uint32_t) override {
+    cursor_.attend();
     std::lock_guard lock(cursor_.mutex_);
     return !cursor_.closed_;
   }
@@ -90,14 +91,7 @@ std::optional<Cursor::Made> Cursor::take() {
   if (made_.empty() && !options_.threaded && !resting_ && !closed_) {
     std::optional<Start> begin = std::exchange(start_, std::nullopt);
     lock.unlock();
-    Made parcel;
-    try {
-      if (begin) go_to(*begin);
-      parcel = make();
-    } catch (...) {
-      parcel.before = begin ? begin->place : before_;
-      parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
-    }
+    Made parcel = read(begin);
     lock.lock();
     resting_ = parcel.end || parcel.failure.has_value();
     keep(std::move(parcel));
@@ -128,14 +122,7 @@ void Cursor::run() {
     std::optional<Start> begin = std::exchange(start_, std::nullopt);
     const uint64_t turn = turn_;
     lock.unlock();
-    Made parcel;
-    try {
-      if (begin) go_to(*begin);
-      parcel = make();
-    } catch (...) {
-      parcel.before = begin ? begin->place : before_;
-      parcel.failure = Failure{"stream", ordinal_, std::current_exception()};
-    }
+    Made parcel = read(begin);
     lock.lock();
     std::deque<Made> one;
     const bool last = parcel.end || parcel.failure.has_value();
@@ -175,6 +162,39 @@ void Cursor::let_go() {
   }
   failed_.reset();
   reader_.reset();
+}
+
+void Cursor::attend() {
+  if (options_.threaded || options_.attend == nullptr) return;
+  if (interruption_) std::rethrow_exception(interruption_);
+  try {
+    options_.attend();
+  } catch (...) {
+    interruption_ = std::current_exception();
+    throw;
+  }
+}
+
+// The next parcel, from where it is to begin or else behind the last one.
+Cursor::Made Cursor::read(const std::optional<Start>& begin) {
+  Made parcel;
+  std::exception_ptr error;
+  try {
+    if (begin) go_to(*begin);
+    parcel = make();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (interruption_) {
+    error = std::exchange(interruption_, nullptr);
+    if (parcel.offset != 0) arena_.release(arena_.region()->base() + parcel.offset);
+    parcel = {};
+  }
+  if (error) {
+    parcel.before = begin ? begin->place : before_;
+    parcel.failure = Failure{"stream", ordinal_, std::move(error)};
+  }
+  return parcel;
 }
 
 void Cursor::go_to(const Start& start) {

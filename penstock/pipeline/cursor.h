@@ -59,6 +59,9 @@ class Cursor {
     // Where workers make what is costly in front of the stream's stages; outlives the cursor.
     const Sections* sections = nullptr;
     uint64_t max_bytes = UINT64_MAX;  // of parcels that wait for take(), but for one of any size
+    // Of a take() that makes the parcel itself: called again and again meanwhile. What it throws is
+    // that parcel's failure, whatever the stream makes of it; start() at its front reads it again.
+    std::function<void()> attend = nullptr;
   };
 
   // How `max_bytes` is shared out between batches, with the elements that their tickets take along,
@@ -93,6 +96,8 @@ class Cursor {
   };
   class Alone;  // nobody watches over what the stream calls
 
+  void attend();
+  Made read(const std::optional<Start>& begin);
   void go_to(const Start& start);
   Made make();
   GatherParcel::Wanted so_many(uint64_t elements) const;
@@ -115,8 +120,9 @@ class Cursor {
   std::unique_ptr<StreamReader> reader_;
   GatherParcel gathered_;
   uint64_t ordinal_ = 0;
-  Place before_;                // where the parcel in work begins
-  std::optional<Made> failed_;  // what comes after the rows that were before it
+  Place before_;                     // where the parcel in work begins
+  std::optional<Made> failed_;       // what comes after the rows that were before it
+  std::exception_ptr interruption_;  // of the parcel in work, by attend
 
   std::mutex mutex_;
   std::condition_variable asked_;

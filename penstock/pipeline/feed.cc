@@ -117,6 +117,7 @@ void Feed::tune() {
 }
 
 Feed::Poll Feed::poll(uint64_t epoch) {
+  if (options_.on_asking && asked_ns_ == 0) read_clock_on_asking();
   fill();
   auto there = asked_ns_ == 0 && quick_ && untimed_ + 1 < kUntimed ? candidate() : std::nullopt;
   if (there && board_.ready(*there) && position_.epoch == epoch && !ended(position_)) {
@@ -152,7 +153,7 @@ void Feed::end_stream() {
   }
   clear_current();
   moved_past(at);
-  fill();
+  fill_ahead();
 }
 
 void Feed::wait(int64_t timeout_ns) {
@@ -243,7 +244,7 @@ void Feed::deliver(uint64_t bytes, uint64_t samples) {
   if (board_.fd() >= 0) board_.wake_first(board_.unit_at(current_, 0).worker);
   clear_current();
   moved_past(at);
-  fill();
+  fill_ahead();
   // A tuned queue may be much shorter than the ring, a quarter of which workers are woken for.
   const bool short_queue = options_.tuning && options_.tuning->queue;
   board_.wake_workers(short_queue && current_ % std::max<uint64_t>(window() / 2, 1) == 0);
@@ -272,7 +273,7 @@ void Feed::skip() {
   Position at{post.epoch, post.base, post.step};
   clear_current();
   moved_past(at);
-  fill();
+  fill_ahead();
 }
 
 void Feed::fail() {

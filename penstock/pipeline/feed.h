@@ -67,6 +67,9 @@ class Feed {
     bool ordered = true;
     bool pause_at_epochs = false;  // nothing of the next epoch is made before begin_epoch()
     uint32_t granule_rows = 1;     // of a granule; 0: as need be (BatchDivision)
+    // Tickets are described when poll() asks for one, and never while a batch is handed out: where
+    // that takes long and can be interrupted, nothing is lost by it.
+    bool on_asking = false;
     // Workers (Board::set_active) and queue follow the consumer's pace, from those above on.
     // REQUIRED: the ring has room for the longest queue.
     std::optional<Tuner::Limits> tuning = std::nullopt;
@@ -128,6 +131,9 @@ class Feed {
   void tune();
   bool ended(const Position& at);  // no ticket of its epoch is left at or after `at`
   void fill();
+  void fill_ahead() {
+    if (!options_.on_asking) fill();
+  }
   uint64_t window() const;
   uint32_t granules_of(uint32_t rows) const;
   uint64_t row_ns() const;

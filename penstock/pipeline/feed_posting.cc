@@ -138,7 +138,7 @@ bool Feed::settle(int64_t timeout_ns) {
 void Feed::begin_epoch() {
   if (cursor_.epoch < position_.epoch) start_epoch_at(position_);
   held_ = false;
-  fill();
+  fill_ahead();
 }
 
 void Feed::start_epoch_at(const Position& at) {

@@ -58,7 +58,10 @@ Core::Core(nb::dict s)
     // Elements that go through the feed by the chunk and come out one by one have one place only.
     if (!pipeline_->batched() && rows > 1) options.ordered = true;
     if (pipeline_->stream() != nullptr) options.ordered = true;
-    if (pipeline_->stream() != nullptr && options.workers == 0) options.queue = 1;
+    if (pipeline_->stream() != nullptr && options.workers == 0) {
+      options.queue = 1;
+      options.on_asking = true;
+    }
   }
   const uint32_t share = options.granule_rows;
   shape_.granules = share == 0 ? most_granules(options.workers, rows) : (rows + share - 1) / share;

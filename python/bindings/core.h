@@ -106,6 +106,9 @@ class Core {
   // By stage: of all workers; of the thread that goes through a Dataset's stream.
   std::vector<StageSnapshot> worker_stages() const;
   std::vector<StageSnapshot> stream_stages() const;
+  // While somebody works in line, again and again: lets other threads run, and Python's signal
+  // handlers. False: one of them raised.
+  bool attend();
   nanobind::object take();
   nanobind::object take_rows(Post& post);
   nanobind::object take_plan(Post& post);
@@ -157,6 +160,8 @@ class Core {
   std::vector<nanobind::object> columns_;  // keeps the arrays
   ArenaOf arena_of_;
   std::timed_mutex consumer_;
+  uint64_t attended_ns_ = 0, looked_ns_ = 0;
+  uint32_t unlooked_ = 0;  // calls of attend() before the next look at the clock
   LockTurn turn_;
   nanobind::object fatal_;
   std::vector<LostItem> losses_;

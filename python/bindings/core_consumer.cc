@@ -7,6 +7,7 @@
 
 #include "consumer_lock.h"
 #include "core.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 
 namespace nb = nanobind;
@@ -21,6 +22,8 @@ PyObject* end_marker() {
 namespace {
 
 constexpr int64_t kSignalCheckNs = 100'000'000;
+constexpr uint64_t kQuickNs = 100'000;
+constexpr uint64_t kAttendNs = 5'000'000;  // as often as Python's own threads take turns
 
 nb::object steal(PyObject* object) {
   if (object == nullptr) throw nb::python_error();
@@ -39,6 +42,24 @@ void Core::settle() {
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
+}
+
+bool Core::attend() {
+  if (unlooked_ > 0) {
+    --unlooked_;
+    return true;
+  }
+  const uint64_t before = std::exchange(looked_ns_, now_ns());
+  // For elements that take no time reading the clock would be a noticeable part of it.
+  if (looked_ns_ - before < kQuickNs) unlooked_ = 15;
+  if (looked_ns_ - attended_ns_ < kAttendNs) return true;
+  {
+    StayWhenEnded stay;
+    { nb::gil_scoped_release unlocked; }
+    stay.returned();
+  }
+  attended_ns_ = now_ns();
+  return PyErr_CheckSignals() == 0;
 }
 
 nb::object Core::next(uint64_t epoch, uint64_t serial) {
@@ -79,6 +100,7 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
         }
         return nb::borrow(end_marker());
       case Feed::Poll::kFailed:
+        check_open();
         raise_stream_failure();
       case Feed::Poll::kBatch: {
         nb::object batch = take();
@@ -101,6 +123,7 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
         }
         break;
     }
+    if (inline_ != nullptr && !attend()) throw nb::python_error();
   }
 }
 

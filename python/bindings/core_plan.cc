@@ -79,6 +79,9 @@ void Core::make_cursor(const Feed::Options& options, const Cursor::Shares& share
   Cursor::Options of{window, plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip,
                      options.workers > 0};
   of.max_bytes = shares.cursor;
+  of.attend = [this] {
+    if (!attend()) throw Raised::take();
+  };
   if (board_->lanes() > 1) {
     if (processes_) {
       inlet_ = std::make_unique<ProcessInlet>(*this);

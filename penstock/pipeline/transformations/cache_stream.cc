@@ -104,6 +104,7 @@ class CacheStream : public Streamed {
         input_->begin(0);
       }
       while (place_ < index) {
+        own_.check_open();
         scratch_.empty();
         const auto most = static_cast<uint32_t>(std::min<uint64_t>(Chunk::kRows, index - place_));
         const uint32_t count = input_->next(most, passed_);

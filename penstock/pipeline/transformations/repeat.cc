@@ -66,7 +66,7 @@ class RepeatStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const RepeatStream& stage, Context& context)
-        : count_(stage.count_), input_(stage.input_->open(context)) {}
+        : context_(context), count_(stage.count_), input_(stage.input_->open(context)) {}
 
     void begin(uint64_t epoch) override {
       first_ = first_of(epoch, count_);
@@ -81,6 +81,7 @@ class RepeatStream : public Streamed {
         // Endless rounds of nothing would never come back.
         if (empty_ && count_ == kEndless) return 0;
         if (round_ + 1 == count_) return 0;
+        context_.check_open();
         enter(round_ + 1);
       }
       return 0;
@@ -107,6 +108,7 @@ class RepeatStream : public Streamed {
       input_->begin(first_ + round);
     }
 
+    const Context& context_;
     uint64_t count_;
     std::unique_ptr<StreamReader> input_;
     uint64_t first_ = 0;  // the input's epoch that round 0 is

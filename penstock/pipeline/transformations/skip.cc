@@ -61,6 +61,7 @@ class SkipStream : public Streamed {
     uint32_t next(uint32_t most, Chunk& out) override {
       scratch_.empty();
       while (skipped_ < stage_.n_) {
+        own_.check_open();
         const uint32_t count = input_->next(
             static_cast<uint32_t>(std::min<uint64_t>(most, stage_.n_ - skipped_)), skipping_);
         if (count == 0) return 0;

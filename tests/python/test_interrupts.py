@@ -1,0 +1,113 @@
+"""Ctrl-C and close() where the engine goes on for long in the calling thread: they are heard, and
+nothing is lost by them.
+
+What cannot be interrupted cannot be given up by pytest either: each runs as a script of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+HEAD = """
+import functools, itertools, os, signal, sys, threading, time
+import penstock
+from penstock import Dataset
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+def press_ctrl_c(seconds):
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+def interrupted(call, *arguments):
+    begin = time.monotonic()
+    press_ctrl_c(0.2)
+    try:
+        call(*arguments)
+    except KeyboardInterrupt:
+        assert time.monotonic() - begin < 5
+    else:
+        raise AssertionError("it came back")
+"""
+
+
+def run(text: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + text, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=Path(__file__).parent,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "fine\n"
+
+
+# Batches, or elements, that come at first; then none for as long as anybody waits.
+SILENT = [
+    (4, "Dataset.range(20).repeat().unique().batch(5)"),
+    (0, "Dataset.range(20).repeat().unique()"),
+    (0, "Dataset.generator(itertools.count).skip(10**12).batch(5)"),
+    (0, "Dataset.range(20).repeat().shuffle(seed=1, buffer=10).skip(10**12)"),
+    (4, "Dataset.range(20).cache().repeat().unique().map(float).batch(5)"),
+]
+
+
+@pytest.mark.parametrize(("first", "dataset"), SILENT)
+def test_ctrl_c_ends_a_wait_for_a_stream_without_workers(first, dataset):
+    run(
+        f"""
+feed = {dataset}.build(workers=0)
+batches = iter(feed)
+for _ in range({first}):
+    next(batches)
+state = feed.state()
+for _ in range(2):
+    interrupted(next, iter(feed.steps(1)))
+    assert feed.state() == state
+feed.close()
+print("fine")
+"""
+    )
+
+
+def test_after_ctrl_c_the_stream_goes_on_where_it_was():
+    run(
+        """
+box = {"then": 0}  # again and again, until it is something else
+def numbers():
+    more = iter(functools.partial(box.get, "then"), "go on")
+    return itertools.chain(range(20), more, range(20, 40))
+
+feed = Dataset.generator(numbers).unique().batch(5).build(workers=0)
+seen = [batch.tolist() for batch in feed.steps(4)]
+for _ in range(3):
+    interrupted(next, iter(feed.steps(1)))
+box["then"] = "go on"
+seen += [batch.tolist() for batch in feed.steps(4)]
+assert sum(seen, []) == list(range(40)), seen
+print("fine")
+"""
+    )
+
+
+@pytest.mark.parametrize(("first", "dataset"), SILENT)
+def test_close_ends_a_wait_for_a_stream_without_workers(first, dataset):
+    run(
+        f"""
+feed = {dataset}.build(workers=0)
+batches = iter(feed)
+for _ in range({first}):
+    next(batches)
+threading.Timer(0.2, feed.close).start()
+try:
+    next(batches)
+except penstock.Closed:
+    print("fine")
+"""
+    )
