@@ -71,7 +71,7 @@ size_t empty_lines(std::span<const std::byte> bytes) {
   return empty;
 }
 
-RecordIndex index_csv(File& file, char delimiter, uint64_t begin) {
+RecordIndex index_csv(File& file, char delimiter, uint64_t begin, Progress* progress) {
   constexpr uint64_t kPiece = 256 << 10;
   const uint64_t size = file.size();
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(std::min(kPiece, size));
@@ -80,6 +80,7 @@ RecordIndex index_csv(File& file, char delimiter, uint64_t begin) {
   bool between = true;  // no record is in hand
   uint64_t offset = begin;
   while (offset < size) {
+    if (progress != nullptr) progress->reached(offset, file.path());
     const uint64_t bytes = std::min(kPiece, size - offset);
     const File::Segment segment{offset, buffer.get(), bytes};
     file.read({&segment, 1});

@@ -8,6 +8,7 @@
 
 #include "penstock/io/file.h"
 #include "penstock/io/framing.h"
+#include "penstock/io/progress.h"
 #include "penstock/io/record_index.h"
 
 namespace penstock {
@@ -36,8 +37,8 @@ size_t empty_lines(std::span<const std::byte> bytes);
 
 // One pass over a CSV file from byte `begin` on: where each record lies. Empty lines are part of
 // what is in front of them. Takes no memory but the index and 256 KiB. Error kDataLoss if the file
-// becomes shorter meanwhile, kSystem. Any thread.
-RecordIndex index_csv(File& file, char delimiter, uint64_t begin);
+// becomes shorter meanwhile, kSystem, kClosed. Any thread.
+RecordIndex index_csv(File& file, char delimiter, uint64_t begin, Progress* progress = nullptr);
 
 // The same records for whoever goes through a file from the front.
 std::unique_ptr<Framing> csv_framing(char delimiter);

@@ -74,13 +74,14 @@ class LineFraming : public Framing {
 
 }  // namespace
 
-RecordIndex index_lines(File& file) {
+RecordIndex index_lines(File& file, Progress* progress) {
   constexpr uint64_t kPiece = 256 << 10;
   const uint64_t size = file.size();
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(std::min(kPiece, size));
   RecordIndex::Builder index;
   bool begins = true;  // a line does, at the byte that comes next
   for (uint64_t offset = 0; offset < size;) {
+    if (progress != nullptr) progress->reached(offset, file.path());
     const uint64_t bytes = std::min(kPiece, size - offset);
     const File::Segment segment{offset, buffer.get(), bytes};
     file.read({&segment, 1});

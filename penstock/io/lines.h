@@ -8,14 +8,15 @@
 
 #include "penstock/io/compression.h"
 #include "penstock/io/framing.h"
+#include "penstock/io/progress.h"
 #include "penstock/io/record_reader.h"
 
 namespace penstock {
 
 // One pass over a text file: where each line lies, its end (LF, or CR LF) included. A last line may
 // lack its end; behind the last end there is no further line. Takes no memory but the index and 256
-// KiB. Error kDataLoss if the file becomes shorter meanwhile, kSystem. Any thread.
-RecordIndex index_lines(File& file);
+// KiB. Error kDataLoss if the file becomes shorter meanwhile, kSystem, kClosed. Any thread.
+RecordIndex index_lines(File& file, Progress* progress = nullptr);
 
 // Reads lines by their numbers, a chunk at a time. A line that is no UTF-8 fails (kDataLoss), and
 // so does one that is another than when the file was indexed, as far as its end shows it. One

@@ -101,11 +101,7 @@ class Pass {
   }
 
   void report(uint64_t offset) {
-    if (progress_ == nullptr) return;
-    progress_->bytes.store(offset, std::memory_order_relaxed);
-    if (progress_->stop.load(std::memory_order_relaxed)) {
-      throw Error(Code::kClosed, "index", "stopped while " + file_.path() + " was looked through");
-    }
+    if (progress_ != nullptr) progress_->reached(offset, file_.path());
   }
 
   File& file_;

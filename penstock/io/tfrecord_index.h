@@ -1,18 +1,10 @@
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-
 #include "penstock/io/file.h"
+#include "penstock/io/progress.h"
 #include "penstock/io/record_index.h"
 
 namespace penstock {
-
-// How far a pass over a file is, for whoever watches it. Any thread.
-struct Progress {
-  std::atomic<uint64_t> bytes{0};
-  std::atomic<bool> stop{false};  // set: the pass ends with Error kClosed
-};
 
 // One pass over the length fields of a TFRecord file; the payloads' checksums are looked at when
 // they are read. Where a length field is wrong (its checksum, or more bytes than the file has left)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/io/file_pool.h"
+#include "penstock/io/progress.h"
 #include "penstock/pipeline/hidden_leaf.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/shared_store.h"
@@ -19,8 +20,10 @@ class Builder {
  public:
   // `sections`: costly stretches in front of streams' stages become sections, as many as a board
   // has lanes for. Not so in a plan that a running stream opens: the workers do not know it.
-  explicit Builder(std::shared_ptr<FileSystem> files = posix_files(), bool sections = true)
-      : files_(std::move(files)), may_section_(sections) {}
+  // `progress`: of passes over files; outlives the builder.
+  explicit Builder(std::shared_ptr<FileSystem> files = posix_files(), bool sections = true,
+                   Progress* progress = nullptr)
+      : files_(std::move(files)), progress_(progress), may_section_(sections) {}
 
   // Builds `node` and what is below it, from the source upward.
   Built build(const Node& node);
@@ -44,6 +47,7 @@ class Builder {
   // so that a stage added at the end changes no numbers below it.
   uint32_t operation() { return ++operations_; }
   const std::shared_ptr<FileSystem>& files() const { return files_; }
+  Progress* progress() const { return progress_; }  // nullptr: nobody watches
   // The files of all sources of the plan.
   const std::shared_ptr<FilePool>& pool();
   // There is a shard in the plan, of so many ranks, which `all` elements are dealt out to.
@@ -67,6 +71,7 @@ class Builder {
  private:
   std::shared_ptr<FileSystem> files_;
   std::shared_ptr<FilePool> pool_;
+  Progress* progress_;
   bool may_section_;
   std::vector<Built> sections_;
   uint32_t operations_ = 0;

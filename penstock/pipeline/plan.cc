@@ -33,7 +33,7 @@ uint32_t per_ticket(const Indexed& chain) {
 
 }  // namespace
 
-Plan::Plan(const Node& node) {
+Plan::Plan(const Node& node, Progress* progress) {
   const Node* outermost = &node;
   for (;;) {
     if (auto* repeat = dynamic_cast<const RepeatNode*>(outermost); repeat != nullptr) {
@@ -45,7 +45,7 @@ Plan::Plan(const Node& node) {
     }
     outermost = outermost->inputs()[0].get();
   }
-  Builder builder;
+  Builder builder(posix_files(), true, progress);
   take(builder.build(*outermost));
   for (const Built& section : builder.sections()) {
     sections_.push_back(std::make_shared<Plan>(section, builder.stages()));

@@ -21,7 +21,8 @@ namespace penstock {
 class Plan {
  public:
   // Error kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... : what the nodes find.
-  explicit Plan(const Node& node);
+  // kClosed: passes over files were stopped by `progress`, and the nodes know nothing of them yet.
+  explicit Plan(const Node& node, Progress* progress = nullptr);
   // A section's: elements of `built`, one to a ticket. `stages` are all of the plan's.
   Plan(const Built& built, const StageNumbers& stages);
 

@@ -7,11 +7,16 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <filesystem>
+#include <future>
+#include <thread>
 
 #include "dataset.h"
 #include "elements.h"
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
+#include "penstock/io/progress.h"
 #include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/transformations/parse_example.h"
@@ -125,6 +130,30 @@ DType dtype_named(const std::string& name) {
 }
 
 std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(std::move(op)); }
+
+// In another thread where there may be one, for it may go over files for long: only the calling one
+// hears of Ctrl-C, and ends it.
+std::shared_ptr<const Plan> build(const Dataset& dataset) {
+  constexpr std::chrono::milliseconds kSignalCheck(100);
+  Progress progress;
+  std::future<std::shared_ptr<const Plan>> plan = std::async(
+      std::launch::async | std::launch::deferred, [&, caller = std::this_thread::get_id()] {
+        if (std::this_thread::get_id() != caller) os::block_all_signals();
+        return std::make_shared<const Plan>(*dataset.node(), &progress);
+      });
+  for (;;) {
+    {
+      nb::gil_scoped_release unlocked;
+      if (plan.wait_for(kSignalCheck) != std::future_status::timeout) return plan.get();
+    }
+    if (PyErr_CheckSignals() == 0) continue;
+    progress.stop = true;
+    nb::gil_scoped_release unlocked;
+    plan.wait();
+    break;
+  }
+  throw nb::python_error();
+}
 
 }  // namespace
 
@@ -382,10 +411,7 @@ void bind_dataset(nb::module_& m) {
       .def("repeat", &Dataset::repeat, nb::arg("count").none())
       .def("prefetch", &Dataset::prefetch, nb::arg("batches").none())
       .def("title", [](const Dataset& d) { return d.node()->title(); })
-      .def("build", [](const Dataset& d) {
-        nb::gil_scoped_release unlocked;
-        return BuiltPlan{std::make_shared<Plan>(*d.node())};
-      });
+      .def("build", [](const Dataset& d) { return BuiltPlan{build(d)}; });
 }
 
 }  // namespace penstock::python

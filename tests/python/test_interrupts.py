@@ -111,3 +111,32 @@ except penstock.Closed:
     print("fine")
 """
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "length"),
+    [
+        ("lines(path, index='beside')", "a\n1\n", 2),
+        ("csv(path, {'a': 'int64'}, index='beside')", "a\n1\n", 1),
+        ("tfrecord(path, index='beside')", "", 0),
+    ],
+)
+def test_ctrl_c_ends_a_pass_over_a_file_for_its_index(source, content, length, tmp_path):
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(b"a\n")
+        file.truncate(1 << 40)  # it has a hole, and takes hours
+    run(
+        f"""
+path = sys.argv[1]
+dataset = Dataset.{source}
+for _ in range(2):
+    interrupted(dataset.build)
+    assert os.listdir(os.path.dirname(path)) == ["file"]
+with open(path, "w") as file:
+    file.write({content!r})
+assert len(dataset) == {length}
+print("fine")
+""",
+        str(path),
+    )

@@ -38,7 +38,7 @@ CifarNode::CifarNode(CifarKind kind, Paths paths, const CifarOptions& options)
       kind_(kind) {}
 
 // A stream says the same of a file at its end; of a plain one it can be said at once.
-RecordIndex CifarNode::index(const std::shared_ptr<File>& file) const {
+RecordIndex CifarNode::index(const std::shared_ptr<File>& file, Progress*) const {
   const uint64_t size = file->size(), record = record_bytes(kind_), left = size % record;
   if (left != 0) {
     throw Error(Code::kDataLoss, operation(),

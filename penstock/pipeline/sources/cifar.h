@@ -26,7 +26,7 @@ class CifarNode : public FileSource {
   CifarNode(Kind kind, Paths paths, const CifarOptions& options);
 
  private:
-  RecordIndex index(const std::shared_ptr<File>& file) const override;
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override;
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
   Compression compression_of(File& file) const override;
   StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override;

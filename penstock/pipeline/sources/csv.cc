@@ -244,8 +244,8 @@ CsvNode::CsvNode(Paths paths, const CsvOptions& options)
   const CsvParser checked(format_, {});
 }
 
-RecordIndex CsvNode::index(const std::shared_ptr<File>& file) const {
-  return index_csv(*file, format_->delimiter, front(file, Compression::kNone));
+RecordIndex CsvNode::index(const std::shared_ptr<File>& file, Progress* progress) const {
+  return index_csv(*file, format_->delimiter, front(file, Compression::kNone), progress);
 }
 
 std::string CsvNode::index_format() const { return std::string("csv") + format_->delimiter; }

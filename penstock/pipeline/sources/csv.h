@@ -23,7 +23,7 @@ class CsvNode : public FileSource {
   CsvNode(Paths paths, const CsvOptions& options);
 
  private:
-  RecordIndex index(const std::shared_ptr<File>& file) const override;
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override;
   std::string index_format() const override;
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
   Compression compression_of(File& file) const override;

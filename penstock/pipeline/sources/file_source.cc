@@ -112,17 +112,18 @@ void FileSource::find(Builder& builder) const {
                                               std::move(fronts));
   } else {
     indexed_ = index_files(pool, std::move(paths), threads, [&](const std::shared_ptr<File>& file) {
-      return index_of(*builder.files(), file);
+      return index_of(builder, file);
     });
   }
   found_in_ = builder.files();
 }
 
-RecordIndex FileSource::index_of(FileSystem& files, const std::shared_ptr<File>& file) const {
-  if (!beside_) return index(file);
+RecordIndex FileSource::index_of(Builder& builder, const std::shared_ptr<File>& file) const {
+  auto make = [&] { return index(file, builder.progress()); };
+  if (!beside_) return make();
   // What is in front of the records is looked at in any case: it may be wrong.
   const uint64_t begin = has_front() ? front(file, Compression::kNone) : 0;
-  return kept_index(files, *file, index_format(), begin, [&] { return index(file); });
+  return kept_index(*builder.files(), *file, index_format(), begin, make);
 }
 
 StreamedRef FileSource::stream(std::shared_ptr<const StreamFiles>, std::string title) const {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "penstock/io/glob.h"
+#include "penstock/io/progress.h"
 #include "penstock/io/record_reader.h"
 #include "penstock/io/record_stream.h"
 #include "penstock/pipeline/node.h"
@@ -20,10 +21,10 @@ namespace penstock {
 // the same time, or their indices are read where these are kept beside them; every further build
 // uses the same index. If one of them is compressed, or a stream
 // was asked for, none is indexed, and the node becomes a stream. Building fails with Error
-// kNotFound (no such file, a pattern without files), kSystem, and what the format says of a whole
-// file. What is wrong with a record is that element's failure, at its place: kDataLoss, and
-// kNotFound or kSystem for a file that vanished or cannot be read. It names the file, the record's
-// number in it, its first byte and the bytes that are lost.
+// kNotFound (no such file, a pattern without files), kSystem, kClosed (Builder::progress), and what
+// the format says of a whole file. What is wrong with a record is that element's failure, at its
+// place: kDataLoss, and kNotFound or kSystem for a file that vanished or cannot be read. It names
+// the file, the record's number in it, its first byte and the bytes that are lost.
 class FileSource : public Node {
  public:
   struct Reading {
@@ -41,7 +42,7 @@ class FileSource : public Node {
   FileSource(const char* operation, Paths paths, const Reading& reading);
 
  private:
-  virtual RecordIndex index(const std::shared_ptr<File>& file) const = 0;
+  virtual RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const = 0;
   // What a kept index's format is called. REQUIRED: only asked of sources whose Reading::index may
   // be other than the default.
   virtual std::string index_format() const { return operation_; }
@@ -59,7 +60,7 @@ class FileSource : public Node {
   virtual std::string arguments() const { return {}; }
 
   void find(Builder& builder) const;
-  RecordIndex index_of(FileSystem& files, const std::shared_ptr<File>& file) const;
+  RecordIndex index_of(Builder& builder, const std::shared_ptr<File>& file) const;
 
   const char* const operation_;
   const Paths paths_;

@@ -28,7 +28,7 @@ FixedRecordsNode::FixedRecordsNode(Paths paths, const FixedRecordOptions& option
   }
 }
 
-RecordIndex FixedRecordsNode::index(const std::shared_ptr<File>& file) const {
+RecordIndex FixedRecordsNode::index(const std::shared_ptr<File>& file, Progress*) const {
   return index_fixed_records(*file, options_.record_bytes, options_.header_bytes,
                              options_.footer_bytes);
 }

@@ -18,7 +18,7 @@ class FixedRecordsNode : public FileSource {
   FixedRecordsNode(Paths paths, const FixedRecordOptions& options);
 
  private:
-  RecordIndex index(const std::shared_ptr<File>& file) const override;
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override;
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
   std::string arguments() const override;
   Compression compression_of(File& file) const override;

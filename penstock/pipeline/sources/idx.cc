@@ -37,7 +37,7 @@ IdxHeader IdxNode::look(const std::shared_ptr<File>& file, Compression compressi
   return headers_[file->path()] = std::move(header);
 }
 
-RecordIndex IdxNode::index(const std::shared_ptr<File>& file) const {
+RecordIndex IdxNode::index(const std::shared_ptr<File>& file, Progress*) const {
   const IdxHeader header = look(file, Compression::kNone);
   return RecordIndex::equal(header.bytes, header.row_bytes, header.rows);
 }

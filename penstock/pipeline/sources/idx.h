@@ -34,7 +34,7 @@ class IdxNode : public FileSource {
   std::vector<Counted> counted() const;
 
  private:
-  RecordIndex index(const std::shared_ptr<File>& file) const override;
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override;
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
   Compression compression_of(File& file) const override { return compression_of_idx(file); }
   bool has_front() const override { return true; }

@@ -46,7 +46,9 @@ class Lines : public FileStage {
 LinesNode::LinesNode(Paths paths, const LineOptions& options)
     : FileSource("lines", std::move(paths), {options.compression, options.stream, options.index}) {}
 
-RecordIndex LinesNode::index(const std::shared_ptr<File>& file) const { return index_lines(*file); }
+RecordIndex LinesNode::index(const std::shared_ptr<File>& file, Progress* progress) const {
+  return index_lines(*file, progress);
+}
 
 IndexedRef LinesNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
   return std::make_shared<Lines>(std::move(files), std::move(title));

@@ -17,7 +17,7 @@ class LinesNode : public FileSource {
   LinesNode(Paths paths, const LineOptions& options);
 
  private:
-  RecordIndex index(const std::shared_ptr<File>& file) const override;
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override;
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override;
   Compression compression_of(File& file) const override;
   StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override;

@@ -49,8 +49,8 @@ TFRecordNode::TFRecordNode(Paths paths, const TFRecordOptions& options)
     : FileSource("tfrecord", std::move(paths),
                  {options.compression, options.stream, options.index}) {}
 
-RecordIndex TFRecordNode::index(const std::shared_ptr<File>& file) const {
-  return index_tfrecord(*file);
+RecordIndex TFRecordNode::index(const std::shared_ptr<File>& file, Progress* progress) const {
+  return index_tfrecord(*file, progress);
 }
 
 IndexedRef TFRecordNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <random>
 
 #include "../../io/tfrecords.h"
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
+#include "penstock/io/kept_index.h"
 #include "penstock/io/lines.h"
 #include "penstock/pipeline/builder.h"
 
@@ -58,6 +60,22 @@ struct Lines : ::testing::Test {
   Chunk chunk{scratch};
   std::vector<Failure> failures;
 };
+
+TEST_F(Lines, building_can_be_stopped_and_leaves_nothing) {
+  for (char i = 'a'; i < 'e'; ++i) (*files)[std::string(1, i)] = std::string(1 << 20, '\n');
+  Progress progress;
+  std::atomic<int> reads = 0;
+  files->before_read("c", [&] { progress.stop = ++reads == 2; });
+  LineOptions options;
+  options.index = "beside";
+  const LinesNode node({"a", "b", "c", "d"}, options);
+  const Error error = testing::error_of([&] { Builder(files, true, &progress).build(node); });
+  EXPECT_EQ(error.code(), Code::kClosed);
+  EXPECT_EQ(reads, 2);
+  EXPECT_THROW((void)files->open("c" + std::string(kIndexSuffix)), Error);
+  progress.stop = false;
+  EXPECT_EQ(Builder(files, true, &progress).build(node).indexed->length(0), 4u << 20);
+}
 
 TEST_F(Lines, end_with_lf_or_cr_lf_or_the_file) {
   for (std::string text : {"", "\n", "a", "a\n", "a\r\n", "a\r", "\r\n", "\n\n", "a\n\nb", "a\rb\n",
