@@ -1,7 +1,7 @@
 #include "penstock/io/csv_numbers.h"
 
+#include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -27,41 +27,43 @@ bool integer(std::string_view text, std::byte* to) {
   return true;
 }
 
-// Of a number that no double holds: it is too near to 0, and not too large.
+// Of a number that its type does not hold: it is too near to 0, and not too large. That is the
+// exponent of its first digit that is not 0, as it would be written with one digit in front of the
+// point; neither the digits before that nor the exponent that is written tell it alone.
 bool is_tiny(std::string_view text) {
-  const size_t exponent = text.find_first_of("eE");
-  if (exponent != text.npos) return exponent + 1 < text.size() && text[exponent + 1] == '-';
-  return text.substr(0, text.find('.')).find_first_of("123456789") == text.npos;
+  const size_t e = std::min(text.find_first_of("eE"), text.size());
+  const std::string_view digits = text.substr(0, e);
+  const size_t first = digits.find_first_of("123456789");
+  if (first == digits.npos) return true;
+  const auto point = static_cast<int64_t>(std::min(digits.find('.'), digits.size()));
+  const auto at = static_cast<int64_t>(first);
+  const int64_t place = at < point ? point - at - 1 : point - at;
+  int64_t exponent = 0;
+  if (e < text.size()) {
+    const char* from = text.data() + e + 1;
+    if (*from == '+') ++from;
+    const char* const end = text.data() + text.size();
+    if (std::from_chars(from, end, exponent).ec == std::errc::result_out_of_range) {
+      return *from == '-';  // no text has so many digits
+    }
+  }
+  return exponent < -place;
 }
+
+// What is between brackets behind a nan says nothing to anybody.
+bool has_payload(std::string_view text) { return text.ends_with(')'); }
 
 template <class T>
 bool floating(std::string_view text, std::byte* to) {
-  double value;
+  T value;
   const char* const end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
   if (error == std::errc::result_out_of_range && at == end && is_tiny(text)) {
-    value = text[0] == '-' ? -0.0 : 0.0;
-  } else if (error != std::errc() || at != end) {
+    value = text[0] == '-' ? -T{0} : T{0};
+  } else if (error != std::errc() || at != end || has_payload(text)) {
     return false;
   }
-  const auto narrow = static_cast<T>(value);
-  if (std::isinf(narrow) && !std::isinf(value)) return false;
-  std::memcpy(to, &narrow, sizeof(T));
-  return true;
-}
-
-// To the nearest one, and not to the nearest double first.
-template <>
-bool floating<float>(std::string_view text, std::byte* to) {
-  float value;
-  const char* const end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc::result_out_of_range && at == end && is_tiny(text)) {
-    value = text[0] == '-' ? -0.0F : 0.0F;
-  } else if (error != std::errc() || at != end) {
-    return false;
-  }
-  std::memcpy(to, &value, sizeof(value));
+  std::memcpy(to, &value, sizeof(T));
   return true;
 }
 

@@ -157,3 +157,46 @@ def test_a_state_is_of_its_columns(folder):
     other = Dataset.csv(folder / "part-0.csv", {"id": "int32"}).build(workers=0)
     with other, pytest.raises(penstock.InvalidArgument, match="int64"):
         other.restore(state)
+
+
+def long_number(rng):
+    """A decimal of many digits, most of them 0, and perhaps an exponent that makes up for them."""
+    digits = ["".join(rng.choice("0001") for _ in range(rng.randrange(4))) for _ in range(2)]
+    digits[0] += "0" * rng.choice([0, 0, 5, 40, 330])
+    digits[1] = "0" * rng.choice([0, 0, 5, 40, 330]) + digits[1]
+    text = digits[0] + rng.choice([".", ""]) + digits[1] or "0"
+    if not text.strip("."):
+        text = "0"
+    if rng.randrange(4):
+        text += rng.choice("eE") + rng.choice(["", "+", "-"]) + str(rng.randrange(400))
+    return rng.choice(["", "-"]) + text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_numbers_are_what_python_reads(tmp_path, dtype):
+    rng = random.Random(5)
+    numbers = [long_number(rng) for _ in range(3000)]
+    huge = "9" * 40
+    numbers += [f"1e-{huge}", f"-1e-{huge}", f"0e{huge}", f"0e-{huge}", f"0.0e+{huge}"]
+    numbers += ["1" + "0" * 44 + "e-2", "0." + "0" * 60 + "1e10", "0." + "0" * 400 + "1e10"]
+    with np.errstate(over="ignore"):
+        wanted = [np.dtype(dtype).type(float(text)) for text in numbers]
+    fits = [not np.isinf(value) for value in wanted]
+    assert 100 < fits.count(False) < 2000
+    path = tmp_path / "numbers.csv"
+    path.write_text("a\n" + "\n".join(numbers) + "\n")
+    dataset = Dataset.csv(str(path), {"a": dtype})
+    with dataset.build(workers=0, on_error="skip") as feed:
+        got = [row["a"] for row in feed]
+    expected = [value for value, fit in zip(wanted, fits, strict=True) if fit]
+    assert len(got) == len(expected)
+    assert np.array(got).tobytes() == np.array(expected, dtype).tobytes()
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400 + "e-5", f"1e{'9' * 40}", "nan(abc)", "nan()"])
+def test_what_does_not_fit_or_is_no_number_is_an_error(tmp_path, number):
+    path = tmp_path / "numbers.csv"
+    path.write_text(f"a\n{number}\n")
+    for dtype in ("float32", "float64"):
+        with pytest.raises(penstock.DataLoss, match=f"is no {dtype}"):
+            list(Dataset.csv(str(path), {"a": dtype}))
