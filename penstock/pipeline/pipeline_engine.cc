@@ -99,11 +99,12 @@ void PipelineEngine::raise_failed() {
   raise({at.epoch, at.step, failed->position, failed->stage, 0, failed->error});
 }
 
-// What was lost behind the last batch.
 void PipelineEngine::leave_epoch() {
-  if (cursor_ == nullptr) return;
-  PlanTickets::Leftover behind = tickets().take_leftover(feed_->position());
-  note(losses_of(behind.losses), behind.epoch);
+  if (cursor_ != nullptr) {  // what was lost behind the last batch
+    PlanTickets::Leftover behind = tickets().take_leftover(feed_->position());
+    note(losses_of(behind.losses), behind.epoch);
+  }
+  for (const auto& cache : plan_->caches()) cache->end_pass();
 }
 
 std::unique_ptr<Fulfiller> PipelineEngine::make_worker() {

@@ -19,6 +19,10 @@ class SharedStore {
   // That store, by descriptors of its own. Before it is used. Error kInvalidArgument: it is another
   // plan's.
   virtual void attach(std::vector<os::Fd> fds) = 0;
+
+  // In the consumer's process: a pass is over, so what only waits for elements that it gave is
+  // done. May wait. Errors are the store's own.
+  virtual void end_pass() {}
 };
 
 }  // namespace penstock

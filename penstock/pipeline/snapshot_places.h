@@ -21,17 +21,18 @@ class SnapshotPlaces {
     uint64_t magic, capacity;
     // Bytes of the file that are claimed, of which kClosed says that no more are.
     std::atomic<uint64_t> used;
-    std::atomic<uint64_t> count;     // of words that are set
+    std::atomic<uint64_t> next;      // all words before it are set
     std::atomic<uint64_t> end;       // elements that there are; kUnknown: of a stream
     std::atomic<uint64_t> seed;      // that they are made with; kUnknown: nobody asked yet
     std::atomic<uint64_t> spec;      // where the first spec is
-    std::atomic<uint32_t> several;   // there are others
+    std::atomic<uint32_t> several;   // kNobodyKnows, kOthers: there are others, kNone
     std::atomic<uint32_t> finished;  // kFilling, kFinishing, kWhole
     char hidden[2048];               // the file's name until then
   };
   static constexpr uint64_t kClosed = uint64_t{1} << 63;
   static constexpr uint64_t kUnknown = UINT64_MAX;
   enum : uint32_t { kFilling, kFinishing, kWhole };
+  enum : uint32_t { kNobodyKnows, kOthers, kNone };
 
   // For so many positions, or as many as there may be. Error kOutOfMemory, kSystem.
   explicit SnapshotPlaces(std::optional<uint64_t> positions);

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/posix_file.h"
@@ -48,20 +50,14 @@ SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
     load();
   } else if (positions_ == 0) {  // which nobody is going to ask for
     open();
-    finish(0);
+    finish();
   }
 }
 
 SnapshotStore::~SnapshotStore() {
   if (filling_ == nullptr || !filling_->owned()) return;
   try {  // what a worker that was killed left to do
-    Header& header = places_->header();
-    const uint64_t end = header.end;
-    if (header.finished == SnapshotPlaces::kWhole || end == kUnknown) return;
-    for (uint64_t position = 0; position < end; ++position) {
-      if (!find(position)) return;
-    }
-    finish(end);
+    if (places_->header().finished != SnapshotPlaces::kWhole && all_there()) finish();
   } catch (const std::exception&) {  // there is no file then, and nobody to be told
   }
 }
@@ -83,11 +79,12 @@ void SnapshotStore::load() {
       read_snapshot_index(*file_, end, places_->words(end.elements));
       Header& header = places_->header();
       header.used = end.index | SnapshotPlaces::kClosed;
-      header.count = end.elements;
+      header.next = end.elements;
       header.spec = end.spec;
-      header.several = end.spec == 0;
+      header.several = end.spec == 0 ? SnapshotPlaces::kOthers : SnapshotPlaces::kNone;
       header.finished = SnapshotPlaces::kWhole;
       if (fills_) header.seed = nlohmann::json::parse(text).at("seed").get<uint64_t>();
+      begun_ = true;
     } catch (const Error& error) {
       if (error.code() != Code::kDataLoss) throw;
       throw Error(Code::kDataLoss, fills_ ? "cache" : "snapshot",
@@ -138,6 +135,7 @@ void SnapshotStore::open() {
     const auto front = snapshot_front();
     write_at(fd_.get(), 0, front.data(), front.size(), path_);
     header.used = kSnapshotFront;
+    begun_ = true;
   });
 }
 
@@ -153,6 +151,7 @@ void SnapshotStore::attach(std::vector<os::Fd> fds) {
   filling_ = nullptr;
   const uint64_t end = places_->header().end;
   std::call_once(opened_, [] {});
+  begun_ = true;
   if (positions_ && end != *positions_) {
     throw Error(Code::kInvalidArgument, "cache", "it is the cache of another plan");
   }
@@ -209,7 +208,8 @@ std::vector<std::byte> SnapshotStore::spec(uint64_t place) {
 
 std::optional<uint64_t> SnapshotStore::only_spec() {
   const Header& header = places_->header();
-  if (header.finished != SnapshotPlaces::kWhole || header.several != 0) return std::nullopt;
+  if (header.finished != SnapshotPlaces::kWhole) return std::nullopt;
+  if (header.several == SnapshotPlaces::kOthers) return std::nullopt;
   return header.spec;
 }
 
@@ -253,7 +253,10 @@ uint64_t SnapshotStore::spec_record(std::span<const std::byte> spec) {
   uint64_t first = 0;
   Header& header = places_->header();
   if (!header.spec.compare_exchange_strong(first, at)) {
-    if (!std::ranges::equal(this->spec(first), spec)) header.several = 1;
+    uint32_t unknown = SnapshotPlaces::kNobodyKnows;
+    if (!std::ranges::equal(this->spec(first), spec)) {
+      header.several.compare_exchange_strong(unknown, SnapshotPlaces::kOthers);
+    }
   }
   return at;
 }
@@ -283,9 +286,7 @@ void SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint
   if (at == 0) return;  // it is closed, so somebody else published this position meanwhile
   const SnapshotPlace place(at, up(sizeof(SnapshotHead) + block.size()));
   uint64_t none = 0;
-  if (!word->compare_exchange_strong(none, place.word(), std::memory_order_acq_rel)) return;
-  places_->header().count.fetch_add(1, std::memory_order_acq_rel);
-  finish_if_all();
+  if (word->compare_exchange_strong(none, place.word())) finish_if_all();
 }
 
 void SnapshotStore::set_end(uint64_t end) {
@@ -295,12 +296,50 @@ void SnapshotStore::set_end(uint64_t end) {
   finish_if_all();
 }
 
-void SnapshotStore::finish_if_all() {
+// Words and `next` are moved in one order for all (seq_cst): whoever sets a word and then finds an
+// earlier one empty leaves the rest to who sets that.
+bool SnapshotStore::all_there() {
   Header& header = places_->header();
-  const uint64_t end = header.end.load(std::memory_order_acquire);
-  if (header.count.load(std::memory_order_acquire) != end) return;
+  const uint64_t end = header.end, most = std::min(end, places_->capacity());
+  auto is_set = [&](uint64_t position) {
+    const std::atomic<uint64_t>* word = places_->word(position);
+    return word != nullptr && word->load() != 0;
+  };
+  uint64_t next = header.next;
+  while (true) {
+    uint64_t to = next;
+    while (to < most && is_set(to)) ++to;
+    if (to == next) return next == end;
+    if (header.next.compare_exchange_strong(next, to)) next = to;
+  }
+}
+
+void SnapshotStore::finish_if_all() {
+  std::atomic<uint32_t>& finished = places_->header().finished;
   uint32_t filling = SnapshotPlaces::kFilling;
-  if (header.finished.compare_exchange_strong(filling, SnapshotPlaces::kFinishing)) finish(end);
+  if (!all_there() || !finished.compare_exchange_strong(filling, SnapshotPlaces::kFinishing)) {
+    return;
+  }
+  try {
+    finish();
+  } catch (...) {
+    finished = SnapshotPlaces::kFilling;
+    os::futex_wake(finished, INT_MAX, true);
+    throw;
+  }
+}
+
+void SnapshotStore::end_pass() {
+  if (!begun_) return;
+  std::atomic<uint32_t>& finished = places_->header().finished;
+  const uint64_t until = now_ns() + std::chrono::nanoseconds(kPatience).count();
+  while (finished != SnapshotPlaces::kWhole && all_there()) {
+    finish_if_all();
+    if (finished != SnapshotPlaces::kFinishing) continue;
+    const uint64_t now = now_ns();
+    if (now >= until) return finish();
+    os::futex_wait(finished, SnapshotPlaces::kFinishing, static_cast<int64_t>(until - now), true);
+  }
 }
 
 std::string SnapshotStore::text() const {
@@ -329,17 +368,20 @@ uint64_t SnapshotStore::write_index(SnapshotEnd& end) {
   return at;
 }
 
-void SnapshotStore::finish(uint64_t elements) {
+// Of several that do this at once all write the same.
+void SnapshotStore::finish() {
   Header& header = places_->header();
   SnapshotEnd end;
-  end.elements = elements;
+  end.elements = header.end;
   end.index = header.used.fetch_or(SnapshotPlaces::kClosed) & ~SnapshotPlaces::kClosed;
   end.text = write_index(end);
   const std::string said = text();
   end.text_bytes = said.size();
   end.text_crc = crc32c(std::as_bytes(std::span(said)));
   write_at(fd_.get(), end.text, said.data(), said.size(), path_);
-  end.spec = header.several != 0 ? 0 : header.spec.load();
+  uint32_t several = SnapshotPlaces::kNobodyKnows;
+  header.several.compare_exchange_strong(several, SnapshotPlaces::kNone);
+  end.spec = header.several == SnapshotPlaces::kOthers ? 0 : header.spec.load();
   const auto bytes = end.bytes();
   write_at(fd_.get(), end.text + said.size(), bytes.data(), bytes.size(), path_);
   if (!publish_file(fd_.get(), header.hidden, path_)) {
@@ -347,6 +389,7 @@ void SnapshotStore::finish(uint64_t elements) {
     const SnapshotStore theirs(path_, plan_, positions_);
   }
   header.finished = SnapshotPlaces::kWhole;
+  os::futex_wake(header.finished, INT_MAX, true);
 }
 
 }  // namespace penstock

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -19,20 +21,27 @@ namespace penstock {
 // Elements by their positions in a file: one that is there, or one that any number of threads and
 // processes fill and that appears when it is whole.
 //
-// | state     | what it is                            | moved by |
-// |-----------|---------------------------------------|---------------------------------------------|
-// | made      | nothing is there, nothing was begun   | the first who asks -> filling | | filling
-// | a hidden file and SnapshotPlaces      | who publishes the last element -> finishing | |
-// finishing | index, text and end are being written | the same -> whole                           |
-// | whole     | the file has its name                 | |
+//   made ──> filling ──> finishing ──> whole
+//                 └──────────┘ if it fails
+//
+//   made       nothing is there, nothing was begun; who asks first moves it
+//   filling    a hidden file and SnapshotPlaces; who finds all words set moves it
+//   finishing  index, text and end are being written; by who moved it here, and by the consumer
+//              that has waited for that too long: whoever is done first moves it
+//   whole      the file has its name
 //
 // 1. Room is claimed by moving `used` on, and never given back.
 // 2. A record is written whole, and only then its word is set, once: whoever sees the word can read
 //    the record, and neither changes. Two that make the same position both write; the first counts.
-// 3. So a process that is killed in between has published nothing. One that is killed while it
-//    finishes leaves that to the owner, whose destructor finishes what has every element.
-// 4. Before the end is written `used` is closed, so nothing comes behind it.
-// 5. Of two plans that fill files for one path the first that finishes has the name; the other
+// 3. All is there when all words are set: nothing else is counted. `next` only says from where on
+//    to look. Whoever set a word looks, and so do the consumer when a pass is over and the owner
+//    when it goes; of several that set the last words at once, one sees them all.
+// 4. Before the end is written `used` is closed, so nothing comes behind it. From then on all that
+//    is written is decided: two that finish write the same bytes to the same places, and one of
+//    them gives the name. So nobody needs to know whether the other is dead.
+// 5. A process that is killed before it set a word has published nothing; behind that, or while it
+//    finishes, it leaves the rest to whoever looks next (3), at the latest the owner's destructor.
+// 6. Of two plans that fill files for one path the first that finishes has the name; the other
 //    one's file goes.
 //
 // Threads: any, of any process that attached it, for everything but attach(), which comes first.
@@ -49,6 +58,10 @@ class SnapshotStore : public SharedStore {
   std::vector<int> fds() override;
   size_t fd_count() const override { return 2; }
   void attach(std::vector<os::Fd> fds) override;
+  // If every element is there, so is the file then: whoever has begun to finish it gets kPatience,
+  // and then it is done here, too. Errors of put().
+  void end_pass() override;
+  static constexpr std::chrono::seconds kPatience{1};
 
   // The seed that elements are made with, from now on. Error kInvalidArgument: they are made, or
   // were, with another one. As kNotFound and kSystem of beginning a file.
@@ -83,8 +96,9 @@ class SnapshotStore : public SharedStore {
   uint64_t claim(uint64_t bytes);
   uint64_t append(SnapshotHead head, std::span<const std::byte> contents);
   uint64_t spec_record(std::span<const std::byte> spec);
+  bool all_there();
   void finish_if_all();
-  void finish(uint64_t elements);
+  void finish();
   uint64_t write_index(SnapshotEnd& end);
   std::string text() const;
 
@@ -94,6 +108,7 @@ class SnapshotStore : public SharedStore {
   const bool fills_;
   const std::string remedy_;
   std::once_flag opened_;
+  std::atomic<bool> begun_{false};        // what follows is there
   std::unique_ptr<FillingFile> filling_;  // of who began it
   std::unique_ptr<SnapshotPlaces> places_;
   os::Fd fd_;

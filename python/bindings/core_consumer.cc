@@ -80,6 +80,10 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
       // A pass of the user's may be several epochs of the feed.
       const uint64_t at = feed_->position().epoch;
       note_leftover();
+      if (at != epoch) {
+        nb::gil_scoped_release unlocked;
+        for (const auto& cache : pipeline_->caches()) cache->end_pass();
+      }
       if (pass_of(at) != pass_of(epoch) || pipeline_->known_length() == uint64_t{0}) {
         return nb::borrow(end_marker());
       }

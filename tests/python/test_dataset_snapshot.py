@@ -37,6 +37,19 @@ def test_it_is_made_once_by_all_workers_and_is_there_the_next_time(mode, tmp_pat
     assert called.count() == 90
 
 
+@pytest.mark.parametrize("batch", [None, 2])
+def test_it_is_there_when_the_first_pass_is_over_whoever_made_the_last_element(tmp_path, batch):
+    for number in range(150):
+        path = tmp_path / str(number)
+        dataset = Dataset.range(3).cache(path)
+        if batch is not None:
+            dataset = dataset.batch(batch)
+        with dataset.build(workers=4) as feed:  # some of which make the next pass already
+            for _ in feed:
+                pass
+            assert path.exists(), number
+
+
 @each(KINDS, ())
 def test_a_snapshot_of_every_kind_of_leaf_is_shuffled_and_mapped(mode, tmp_path):
     path = tmp_path / "elements"

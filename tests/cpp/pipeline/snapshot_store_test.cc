@@ -5,12 +5,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <memory>
 #include <thread>
 
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
 #include "snapshot_folder.h"
 
 namespace penstock {
@@ -91,23 +93,81 @@ TEST_F(SnapshotStores, many_threads_and_a_second_mapping_fill_one_file) {
   }
 }
 
-TEST_F(SnapshotStores, a_worker_that_dies_while_it_finishes_leaves_that_to_the_owner) {
-  auto store = std::make_shared<SnapshotStore>(path(), std::vector<std::string>{}, 2);
+// A store of two elements, both made by a worker, whose words this test has to set.
+class SnapshotStoresOfTwo : public SnapshotStores {
+ protected:
+  SnapshotStoresOfTwo() {
+    store_->set_seed(0);
+    places_ = std::make_unique<SnapshotPlaces>(os::Fd(dup(store_->fds()[0])));
+    put(0);
+  }
+  void put(uint64_t position) {
+    const std::vector<std::byte> spec(8), block(64);
+    store_->put(position, spec, place_, block);
+  }
+  // As by a worker that was killed then: nobody looked whether all is there.
+  void set_last_word() { places_->word(1)->store(places_->word(0)->load()); }
+  bool whole() const { return std::filesystem::exists(path()) && SnapshotStore(path()).end() == 2; }
+
+  std::shared_ptr<SnapshotStore> store_ =
+      std::make_shared<SnapshotStore>(path(), std::vector<std::string>{}, 2);
+  std::unique_ptr<SnapshotPlaces> places_;
+  uint64_t place_ = 0;
+};
+
+TEST_F(SnapshotStoresOfTwo, a_worker_that_dies_before_it_finishes_leaves_that_to_the_owner) {
+  set_last_word();
+  EXPECT_FALSE(std::filesystem::exists(path()));
+  store_.reset();
+  EXPECT_TRUE(whole());
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(SnapshotStoresOfTwo, the_file_is_there_when_a_pass_is_over_in_which_such_a_worker_died) {
+  store_->end_pass();
+  EXPECT_FALSE(std::filesystem::exists(path())) << "one element is there";
+  set_last_word();
+  store_->end_pass();
+  EXPECT_TRUE(whole());
+  store_->end_pass();
+}
+
+TEST_F(SnapshotStoresOfTwo, so_it_is_if_one_died_while_it_finished) {
+  set_last_word();
+  places_->header().finished = SnapshotPlaces::kFinishing;
+  store_->end_pass();
+  EXPECT_TRUE(whole());
+}
+
+TEST_F(SnapshotStoresOfTwo, the_end_of_a_pass_waits_for_who_finishes_it) {
+  set_last_word();
+  SnapshotPlaces::Header& header = places_->header();
+  header.finished = SnapshotPlaces::kFinishing;
+  std::atomic<bool> over{false};
+  std::thread consumer([&] {
+    store_->end_pass();
+    over = true;
+  });
+  std::this_thread::sleep_for(SnapshotStore::kPatience / 10);
+  EXPECT_FALSE(over);
+  header.finished = SnapshotPlaces::kWhole;
+  os::futex_wake(header.finished, 1, true);
+  consumer.join();
+  EXPECT_FALSE(std::filesystem::exists(path())) << "that was not the waiting one's to do";
+}
+
+TEST_F(SnapshotStores, a_worker_that_dies_behind_a_word_keeps_no_other_from_finishing) {
+  auto store = std::make_shared<SnapshotStore>(path(), std::vector<std::string>{}, 4);
   store->set_seed(0);
-  std::vector<os::Fd> fds;
-  for (int fd : store->fds()) fds.emplace_back(dup(fd));
+  SnapshotPlaces places(os::Fd(dup(store->fds()[0])));
   const std::vector<std::byte> spec(8), block(64);
   uint64_t place = 0;
-  store->put(0, spec, place, block);
-  {
-    // The last word is set, and nobody counted it.
-    SnapshotPlaces places(std::move(fds[0]));
-    places.word(1)->store(places.word(0)->load());
-  }
+  store->put(2, spec, place, block);
+  places.word(1)->store(places.word(2)->load());
+  places.word(3)->store(places.word(2)->load());
   EXPECT_FALSE(std::filesystem::exists(path()));
-  store.reset();
-  EXPECT_EQ(SnapshotStore(path()).end(), 2u);
-  EXPECT_EQ(files(), 1u);
+  store->put(0, spec, place, block);
+  EXPECT_EQ(SnapshotStore(path()).end(), 4u);
 }
 
 TEST_F(SnapshotStores, a_full_disk_is_an_error_and_leaves_nothing) {
