@@ -20,6 +20,21 @@ uint64_t share_of(const Ticket& ticket, uint64_t bytes) {
   return bytes * ticket.end / rows - bytes * ticket.begin / rows;
 }
 
+// What a post has room for; Slot::rows() would refuse it as no matter of the element's.
+void refuse_many_leaves(const ElementSpec& spec) {
+  const size_t bytes = spec.bytes().size();
+  if (bytes <= kLayoutBytes) return;
+  throw Error(Code::kInvalidArgument, "batch",
+              "an element has " + std::to_string(spec.leaves().size()) +
+                  " leaves, whose names and shapes take " + std::to_string(bytes) +
+                  " bytes; a batch has room for " + std::to_string(kLayoutBytes) +
+                  " of them: put what is alike into one array");
+}
+
+constexpr const char* kTimeoutText = "took longer than timeout allows";
+constexpr const char* kLostText =
+    "lost its worker process three times (killed, crashed or out of memory)";
+
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
 Collector::Lengths lengths_of(const Plan& plan, bool section) {
@@ -241,6 +256,12 @@ bool ChainWorker::gather(const Ticket& ticket) {
       reader_->fetch(at, positions_, chunk, 0);
     }
     if (!note_failures(ticket, chunk, row - ticket.begin, positions_.data())) return false;
+  try {
+    refuse_many_leaves(*spec_);
+  } catch (const Error&) {
+    failed_ = {"batch", ticket.step, std::current_exception()};
+    return finish(ticket, slot, 0);
+  }
     row += count;
   }
   return true;
@@ -306,6 +327,7 @@ void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
   }
   slot.counters().samples.add_single_writer(ticket.end - ticket.begin - losses_.size());
   slot.counters().bytes.add_single_writer(bytes);
+    refuse_many_leaves(*collected_.spec());
   if (plan_->batched()) clock_.count(plan_->last_stage(), ticket.end - ticket.begin);
   if (failed_) {
     outlet_->fail(slot, ticket, std::move(*failed_));
@@ -316,3 +338,4 @@ void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
 }
 
 }  // namespace penstock
+    refuse_many_leaves(*collected_.spec());

@@ -168,7 +168,11 @@ class Putter {
 
   // Whether these axes may differ. A chunk whose elements said different things allows all of them.
   bool differ(const Nest::LeafForm& form, PyObject* axes) const {
-    if (out_ == nullptr) return PyObject_RichCompareBool(axes, form.axes.get(), Py_EQ) == 1;
+    if (out_ == nullptr) {
+      const int same = PyObject_RichCompareBool(axes, form.axes.get(), Py_EQ);
+      if (same < 0) PyErr_Clear();  // they are no numbers, and refused where the form is made
+      return same == 1;
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(axes); ++i) {
       const Py_ssize_t axis = PyNumber_AsSsize_t(PyTuple_GET_ITEM(axes, i), nullptr);
       if (axis == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();

@@ -2,9 +2,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "leaf_value.h"
 #include "penstock/base/error.h"
@@ -32,8 +34,26 @@ Owned plain_array(PyObject* ragged, const char* name, int type) {
   Owned made(PyArray_CheckFromAny(part(ragged, name).get(), descr, 0, 0,
                                   NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED,
                                   nullptr));
-  if (!made) throw nb::python_error();
-  return made;
+  if (made) return made;
+  nb::python_error error;
+  if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw error;
+  refuse_ragged(std::string("whose ") + name + " are none: " + error.what());
+}
+
+// Which numbers `axes` has in it; one that is too large is of no axis.
+std::vector<Py_ssize_t> numbers_in(PyObject* axes) {
+  std::vector<Py_ssize_t> numbers;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(axes); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(axes, i);
+    if (!PyIndex_Check(item)) refuse_ragged("along axes that are no integers");
+    const Py_ssize_t number = PyNumber_AsSsize_t(item, nullptr);
+    if (number == -1 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      refuse_ragged("along axes that are no integers");
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
 }
 
 PyArrayObject* array_in(const Owned& made) { return reinterpret_cast<PyArrayObject*>(made.get()); }
@@ -49,6 +69,7 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
   const Owned kind = part(ragged, "kind");
   const char* kind_name = PyUnicode_Check(kind.get()) ? PyUnicode_AsUTF8(kind.get()) : nullptr;
   if (kind_name == nullptr || !PyTuple_Check(axes.get())) refuse_ragged("that is none");
+  const std::vector<Py_ssize_t> named = numbers_in(axes.get());
   // Its parts may have been exchanged since it was made.
   if (PyArray_NDIM(array_in(values)) == 0) refuse_ragged("whose values have no axis");
   if (PyArray_NDIM(array_in(offsets)) != 1 || PyArray_DIM(array_in(offsets), 0) == 0) {
@@ -84,15 +105,14 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
     leaf.shape.assign(shape, shape + PyArray_NDIM(array_in(values)));
     leaf.shape[0] = -1;
   }
-  if (leaf.kind == LeafKind::kDense && PyTuple_GET_SIZE(axes.get()) > 0) {
+  if (leaf.kind == LeafKind::kDense && !named.empty()) {
     leaf.kind = LeafKind::kRagged;
     const auto* lengths =
         deep ? static_cast<const int64_t*>(PyArray_DATA(array_in(dims))) : nullptr;
     for (size_t axis = 1; deep && rows > 0 && axis < leaf.shape.size(); ++axis) {
-      Owned number(PyLong_FromSize_t(axis));
-      const int named = PySequence_Contains(axes.get(), number.get());
-      if (named < 0) throw nb::python_error();
-      if (named == 0) leaf.shape[axis] = lengths[axis];
+      if (std::ranges::count(named, static_cast<Py_ssize_t>(axis)) == 0) {
+        leaf.shape[axis] = lengths[axis];
+      }
     }
     // Rows carry their shapes where an axis behind the first differs.
     if (deep && !leaf.deep()) leaf.shape.back() = -1;

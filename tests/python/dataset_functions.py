@@ -288,3 +288,7 @@ def refuses_in_its_own_way(number: Any) -> Any:
     if number % 10 == 7:
         raise LosesOne(int(number), "not")
     return number
+
+
+def of_many_leaves(value: Any) -> dict[str, Any]:
+    return {f"{name:060d}": value for name in range(250)}

@@ -13,7 +13,7 @@ from nests import (
     Pair,
     batch_of,
 )
-from penstock import _engine
+from penstock import Dataset, _engine
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,38 @@ def test_lengths_that_differ_make_a_ragged_batch():
     # A chunk that was settled by rows that are ragged along less.
     mixed = [penstock.ragged(np.ones((2, n))) for n in (2, 3, 2)]
     assert all(map(np.array_equal, batch_of(mixed), mixed))
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("axes", (np.zeros(2),), "along axes that are no integers"),
+        ("axes", ("x",), "along axes that are no integers"),
+        ("axes", (0, None), "along axes that are no integers"),
+        ("axes", [0], "that is none"),
+        ("offsets", ["x"], "whose offsets are none: ValueError"),
+        ("dims", [object(), object()], "whose dims are none: TypeError"),
+        ("values", [[1], [2, 3]], "whose values are none: ValueError"),
+        ("kind", 3, "that is none"),
+    ],
+)
+@pytest.mark.parametrize("dims", [None, [[1, 2], [2, 1]]])
+def test_a_ragged_whose_parts_were_exchanged_is_refused(part, value, message, dims):
+    element = penstock.Ragged(np.arange(4), [0, 2, 4], "array", dims)
+    setattr(element, part, value)
+    with pytest.raises(penstock.InvalidArgument, match=f"a penstock.Ragged {message}"):
+        _engine.pack_elements([element])
+
+
+@pytest.mark.parametrize("stack", ["batch", "padded_batch"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_element_of_too_many_leaves_for_a_batch_says_so(stack, workers):
+    dataset = getattr(Dataset.range(4).map(functions.of_many_leaves), stack)(2)
+    fixed = Dataset.arrays(functions.of_many_leaves(np.zeros(4))).batch(2)
+    words = r"250 leaves, whose names and shapes take 17\d+ bytes; .* 16384 "
+    for wide in (dataset, fixed):
+        with (
+            wide.build(workers=workers) as feed,
+            pytest.raises(penstock.InvalidArgument, match=words),
+        ):
+            next(iter(feed))
