@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arguments import integer, one_of, shard_of, text
+from ._arguments import MOST_QUEUED, integer, one_of, shard_of, text
 from ._arguments import path as path_of
 from ._chain import Chain, datasets
 from ._recipe import Operation, title_of
@@ -359,7 +359,9 @@ class Transformations(Chain):
 
     def prefetch(self, batches: int | None = None) -> Dataset:
         """Make up to `batches` batches ahead; at the end of a chain. None: as many as help."""
-        return self._then("prefetch", None if batches is None else integer("batches", batches, 1))
+        if batches is not None:
+            batches = integer("batches", batches, 1, MOST_QUEUED)
+        return self._then("prefetch", batches)
 
 
 def _axes(name: str, shape: Any) -> list[int]:

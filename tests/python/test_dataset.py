@@ -189,6 +189,45 @@ def test_what_cannot_be_is_refused_at_once(wrong):
         wrong()
 
 
+@pytest.mark.parametrize("number", [1 << 16, 1 << 32, 1 << 40, 1 << 63, 1 << 64, 1 << 100])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ds, n: ds.prefetch(n),
+        lambda ds, n: ds.take(n),
+        lambda ds, n: ds.skip(n),
+        lambda ds, n: ds.batch(n),
+        lambda ds, n: ds.ragged_batch(n),
+        lambda ds, n: ds.padded_batch(n),
+        lambda ds, n: ds.padded_batch(2, shapes={"": [n]}),
+        lambda ds, n: ds.repeat(n),
+        lambda ds, n: ds.enumerate(n),
+        lambda ds, n: ds.window(n),
+        lambda ds, n: ds.window(2, shift=n, stride=n),
+        lambda ds, n: ds.shuffle(seed=n),
+        lambda ds, n: ds.shuffle(buffer=n),
+        lambda ds, n: ds.shuffle(block=n, window=n),
+        lambda ds, n: ds.shard(0, n),
+        lambda ds, n: ds.split_batch(n),
+        lambda ds, n: ds.cache(max_bytes=n),
+        lambda ds, n: ds.rebatch(n),
+        lambda ds, n: ds.bucket_by_length([n], [n, n]),
+        lambda ds, n: ds.interleave(Dataset.range, cycle=n, block=n),
+        lambda ds, n: ds.assert_cardinality(n),
+        lambda ds, n: Dataset.range(n),
+        lambda ds, n: Dataset.sample_from([ds], seed=n),
+        lambda ds, n: Dataset.interleave([ds], cycle=n, block=n),
+        lambda ds, n: Dataset.fixed_records("x", n, header_bytes=n, footer_bytes=n),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused_as_an_argument(call, number):
+    try:
+        call(Dataset.range(5), number)
+    except penstock.InvalidArgument:
+        return
+    assert number < 1 << 63
+
+
 def test_a_number_without_a_name_is_no_shuffle():
     with pytest.raises(penstock.InvalidArgument, match=r"shuffle\(buffer=1000\)"):
         Dataset.range(5).shuffle(1000)
