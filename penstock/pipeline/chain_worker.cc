@@ -120,6 +120,59 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
 bool ChainWorker::progress(uint32_t row) { return slot_->progress(row); }
 bool ChainWorker::poisoned(uint32_t row) { return slot_->poisoned(row); }
 
+// Short, for it may be passed over, and then is a loss's reason. A section's has no other place.
+std::exception_ptr ChainWorker::reason(uint32_t row) {
+  const Board::Ending ending = slot_->ending(row);
+  const bool lost = ending.kind == ResultKind::kLost;
+  std::string text = options_.section ? place_of_row(row, ending.worker) + " " : "";
+  text += lost ? kLostText : kTimeoutText;
+  auto error =
+      std::make_exception_ptr(Error(lost ? Code::kWorkerLost : Code::kTimeout, "Loader", text));
+  ended_.emplace_back(row, error);
+  return error;
+}
+
+uint64_t ChainWorker::index_of(uint32_t row) const {
+  const Ticket ticket = ticket_of(slot_->claim());
+  uint64_t index = 0;
+  locate(ticket, ticket.begin + row, {&index, 1});
+  return index;
+}
+
+std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
+  const Ticket ticket = ticket_of(slot_->claim());
+  const uint64_t index = index_of(row);
+  const std::string epoch = "epoch " + std::to_string(ticket.epoch);
+  const std::string by = "worker " + std::to_string(worker);
+  if (options_.section) {
+    return "element " + std::to_string(index) + " of a stage in front of a stream's (" + epoch +
+           ", " + by + ")";
+  }
+  return epoch + ", index " + std::to_string(index) + " (step " + std::to_string(ticket.step) +
+         "), " + by;
+}
+
+// A failure that is raised says where it was, and what to do.
+void ChainWorker::name_if_ended(Failure& failure) const {
+  const auto found =
+      std::ranges::find(ended_, failure.error, [](auto& each) { return each.second; });
+  if (found == ended_.end()) return;
+  const auto [worker, kind] = slot_->ending(found->first);
+  std::string text = place_of_row(found->first, worker) + " ";
+  if (kind == ResultKind::kTimeout) {
+    text.append(kTimeoutText)
+        .append("; its worker was stopped. Raise timeout=, or mend the sample");
+  } else {
+    text.append(kLostText).append("; run element ");
+    text.append(std::to_string(index_of(found->first))).append(" of ");
+    const auto& titles = plan_->titles();
+    for (size_t i = 0; i < titles.size(); ++i) text.append(i == 0 ? "" : " > ").append(titles[i]);
+    text.append(" alone to see why");
+  }
+  const Code code = kind == ResultKind::kTimeout ? Code::kTimeout : Code::kWorkerLost;
+  failure.error = std::make_exception_ptr(Error(code, "Loader", text));
+}
+
 void ChainWorker::threw(bool again) {
   slot_->counters().errors.add_single_writer();
   if (again) board_.consumer().retried.add();
@@ -133,6 +186,7 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   losses_.clear();
   notes_.clear();
   failed_.reset();
+  ended_.clear();
   result_ = {};
   if (reader_ == nullptr) reader_ = plan_->chain().open(context_);
   scratch_.empty();
@@ -184,6 +238,7 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [row, failure] : failures) {
     const bool raised = failure.fatal || (!failure.forgiven && !options_.skip);
+    if (raised) name_if_ended(failure);
     if (raised && plan_->batched()) {
       failed_ = std::move(failure);
       return false;
@@ -201,6 +256,12 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
 }
 
 void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
+  try {
+    refuse_many_leaves(*spec_);
+  } catch (const Error&) {
+    failed_ = {"batch", ticket.step, std::current_exception()};
+    return finish(ticket, slot, 0);
+  }
   if (layout_.rows() != ticket.rows || layout_.bytes() == 0) {
     layout_ = BlockLayout(*spec_, ticket.rows);
   }
@@ -256,12 +317,6 @@ bool ChainWorker::gather(const Ticket& ticket) {
       reader_->fetch(at, positions_, chunk, 0);
     }
     if (!note_failures(ticket, chunk, row - ticket.begin, positions_.data())) return false;
-  try {
-    refuse_many_leaves(*spec_);
-  } catch (const Error&) {
-    failed_ = {"batch", ticket.step, std::current_exception()};
-    return finish(ticket, slot, 0);
-  }
     row += count;
   }
   return true;
@@ -272,6 +327,7 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
   try {
     StageClock::Piece piece(clock_, settling_, plan_->last_stage());
     if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
+    refuse_many_leaves(*collected_.spec());
     if (plan_->batched() && !options_.section) refuse_columns(*collected_.spec());
   } catch (const Error& error) {
     if (error.code() != Code::kInvalidArgument) throw;
@@ -301,6 +357,7 @@ void ChainWorker::run_part(const Ticket& ticket, Slot& slot) {
   try {
     StageClock::Piece piece(clock_, settling_, plan_->last_stage());
     if (!collected_.settle()) return finish(ticket, slot, 0);
+    refuse_many_leaves(*collected_.spec());
   } catch (const Error& error) {
     if (error.code() != Code::kInvalidArgument) throw;
     return apart();
@@ -327,7 +384,6 @@ void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
   }
   slot.counters().samples.add_single_writer(ticket.end - ticket.begin - losses_.size());
   slot.counters().bytes.add_single_writer(bytes);
-    refuse_many_leaves(*collected_.spec());
   if (plan_->batched()) clock_.count(plan_->last_stage(), ticket.end - ticket.begin);
   if (failed_) {
     outlet_->fail(slot, ticket, std::move(*failed_));
@@ -338,4 +394,3 @@ void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
 }
 
 }  // namespace penstock
-    refuse_many_leaves(*collected_.spec());

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/pipeline/collate.h"
@@ -57,8 +60,12 @@ class ChainWorker : public Fulfiller, private Context::Watch {
  private:
   bool progress(uint32_t row) override;
   bool poisoned(uint32_t row) override;
+  std::exception_ptr reason(uint32_t row) override;
   void threw(bool again) override;
 
+  void name_if_ended(Failure& failure) const;
+  uint64_t index_of(uint32_t row) const;
+  std::string place_of_row(uint32_t row, uint32_t worker) const;
   At locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const;
   void run_bound(const Ticket& ticket, Slot& slot);
   void run_collected(const Ticket& ticket, Slot& slot);
@@ -91,6 +98,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   std::vector<Outcome::Loss> notes_;   // what was lost on the way to rows that are
   std::optional<Failure> failed_;      // what ends it
   SectionResult result_;               // of a section
+  // Rows that were poisoned, and what each failed with.
+  std::vector<std::pair<uint32_t, std::exception_ptr>> ended_;
 };
 
 // A worker of the plan and of all of its sections: of every lane of the board. `outlet` makes one

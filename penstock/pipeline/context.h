@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <span>
 
 #include "penstock/base/error.h"
@@ -31,6 +32,11 @@ struct Context {
     virtual bool progress(uint32_t row) = 0;
     // This row timed out, or killed its worker: it is not to be tried again.
     virtual bool poisoned(uint32_t row) = 0;
+    // What such a row fails with.
+    virtual std::exception_ptr reason(uint32_t) {
+      return std::make_exception_ptr(
+          Error(Code::kTimeout, "Loader", "took longer than timeout allows"));
+    }
     // User code threw, and is tried again or not.
     virtual void threw(bool again) = 0;
   };

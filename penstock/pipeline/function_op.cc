@@ -34,7 +34,7 @@ class FunctionRun : public OpRun {
       throw Error(Code::kClosed, name_, "the ticket was taken away");
     }
     if (watch != nullptr && watch->poisoned(place)) {
-      return std::make_exception_ptr(Error(Code::kTimeout, name_, "took longer than is allowed"));
+      return watch->reason(place);
     }
     const Example element = viewed(in, row);
     for (uint32_t n = 0;; ++n) {

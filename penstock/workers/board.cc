@@ -1,6 +1,7 @@
 #include "penstock/workers/board.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "penstock/workers/board_header.h"
 
@@ -35,7 +36,26 @@ bool Board::poisoned(const Claim& claim, uint32_t row) const {
   return (poison_word(claim, row).load(std::memory_order_relaxed) >> row % 64 & 1) != 0;
 }
 
-bool Board::poison(const Claim& claim, uint32_t row) {
+Board::Ending Board::ending(const Claim& claim, uint32_t row) const {
+  const uint32_t count = claim.unit->ended.load(std::memory_order_acquire);
+  constexpr uint32_t kThere = sizeof(Unit::endings) / sizeof(uint64_t);
+  uint64_t found = claim.unit->endings[(count - 1) % kThere].load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < std::min(count, kThere); ++i) {
+    const uint64_t each = claim.unit->endings[i].load(std::memory_order_relaxed);
+    if (each >> 32 == row) found = each;
+  }
+  return {static_cast<uint32_t>(found) >> 8, static_cast<ResultKind>(found & 0xff)};
+}
+
+bool Board::poison(const Claim& claim, uint32_t row, ResultKind kind) {
+  if (!any_poisoned(claim)) claim.unit->ended.store(0, std::memory_order_relaxed);
+  if (!poisoned(claim, row)) {
+    const uint32_t count = claim.unit->ended.load(std::memory_order_relaxed);
+    claim.unit->endings[count % std::size(claim.unit->endings)].store(
+        uint64_t{row} << 32 | uint64_t{claim.worker} << 8 | static_cast<uint64_t>(kind),
+        std::memory_order_relaxed);
+    claim.unit->ended.store(count + 1, std::memory_order_release);
+  }
   if (poison_words_ > 1 && !any_poisoned(claim)) {
     for (uint32_t w = 0; w < poison_words_; ++w) {
       poison_word(claim, 64 * w).store(0, std::memory_order_relaxed);

@@ -84,15 +84,17 @@ struct alignas(64) Unit {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
   std::atomic<uint64_t> claimed_ns;  // for the timeout: when it was first seen claimed; 0: not yet
   std::atomic<uint64_t> poison;      // 0: no row is poisoned; see Board::poison
+  std::atomic<uint64_t> endings[4];  // of poisoned rows: row << 32 | worker << 8 | ResultKind
   std::atomic<uint32_t> progress;    // the row in work
   std::atomic<uint32_t> writers;  // threads that write into the batch's rows just now (Slot::Write)
+  std::atomic<uint32_t> ended;    // of them there were so many, and the last ones are there
   ResultKind kind;
   uint32_t worker;  // who made it
   uint32_t length;  // of the packet
   uint64_t bytes;   // payload, for the bytes budget
   uint64_t object;  // 0: none
   BlockRef block;   // where the packet is, when it is not inline (length > inline)
-  std::byte packet[kUnitBytes - 88];
+  std::byte packet[kUnitBytes - 120];
 };
 static_assert(sizeof(Unit) == kUnitBytes);
 
@@ -249,6 +251,13 @@ class Board {
   // Rows that are not to be tried again. Exact for batches of up to 65536 rows; in larger ones a
   // bit may stand for several.
   bool poisoned(const Claim& claim, uint32_t row) const;
+  // Who had such a row in hand, and how that ended: kTimeout or kLost. Of a unit with many of them,
+  // exact for the last four; then it is the last one's.
+  struct Ending {
+    uint32_t worker;
+    ResultKind kind;
+  };
+  Ending ending(const Claim& claim, uint32_t row) const;
   bool any_poisoned(const Claim& claim) const {
     return claim.unit->poison.load(std::memory_order_relaxed) != 0;
   }
@@ -290,8 +299,8 @@ class Board {
   bool take_over(const Claim& claim);
   void reopen_unit(const Claim& claim, uint32_t losses);
   // The row (of the granule) is not to be tried again: it timed out, or killed its worker. False:
-  // it was poisoned before.
-  bool poison(const Claim& claim, uint32_t row);
+  // it was poisoned before. `kind`: kTimeout or kLost.
+  bool poison(const Claim& claim, uint32_t row, ResultKind kind);
   // The ring's oldest post that may not be at rest; withdrawn ones are older than head().
   uint64_t oldest() const;
 

@@ -21,7 +21,7 @@ void Supervisor::give_up(const Board::Claim& claim, ResultKind kind) {
   // A row that was poisoned before was not tried, this time: so it is something else (collate, say)
   // that takes the worker, and would for ever.
   if (policy_.raise || (just_poisoned_.erase({claim.lane, claim.word}) == 0 &&
-                        !board_.lane(claim.lane).poison(claim, row))) {
+                        !board_.lane(claim.lane).poison(claim, row, kind))) {
     claim.unit->kind = kind;
     claim.unit->length = 0;
     claim.unit->bytes = row;
@@ -78,7 +78,9 @@ void Supervisor::end_process(const Board::Claim& claim) {
   if (!policy_.raise) {
     // The unit stays its own until its death is seen (reopen).
     const uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
-    if (board_.lane(claim.lane).poison(claim, row)) just_poisoned_.insert({claim.lane, claim.word});
+    if (board_.lane(claim.lane).poison(claim, row, ResultKind::kTimeout)) {
+      just_poisoned_.insert({claim.lane, claim.word});
+    }
   }
   bool gone = true;
   {

@@ -84,6 +84,7 @@ class Slot {
   }
   // Rows (counted from the ticket's begin) that timed out or killed workers: not to be tried again.
   bool poisoned(uint32_t row) const { return board_.poisoned(claim_, row); }
+  Board::Ending ending(uint32_t row) const { return board_.ending(claim_, row); }  // of such a row
   bool any_poisoned() const { return board_.any_poisoned(claim_); }
 
   // Memory for the whole batch, shared by all its granules. The first to come proposes the layout

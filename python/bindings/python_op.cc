@@ -126,7 +126,7 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
     throw Error(Code::kClosed, "worker", "the ticket was taken away");
   }
   if (context.watch->poisoned(context.row(row))) {
-    return Failure{{}, 0, std::make_exception_ptr(Error(Code::kTimeout, "map", kPoisoned))};
+    return Failure{{}, 0, context.watch->reason(context.row(row))};
   }
   struct Keyed {
     ~Keyed() { clear_ticket_key(); }

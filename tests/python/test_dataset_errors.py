@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 
+import numpy as np
 import pytest
 
 import dataset_functions as functions
@@ -215,6 +216,39 @@ def test_a_timeout_is_an_error_that_names_the_element(mode):
     dataset = Dataset.range(20).map(functions.Sleeps(9, 1.0)).batch(4)
     raises = pytest.raises(penstock.Timeout, match=r"index 9")
     with dataset.build(timeout=0.3, **options(mode)) as feed, raises:
+        list(feed)
+
+
+# What ends its worker, or its time, at number 9, how that is told, and in which modes.
+ENDINGS = [
+    (functions.Kills(9), penstock.WorkerLost, "lost its worker process three times", PROCESSES),
+    (functions.Sleeps(9, 3.0), penstock.Timeout, "took longer than timeout allows", PROCESSES),
+    (functions.Sleeps(9, 3.0), penstock.Timeout, "took longer than timeout allows", THREADS),
+]
+
+
+@pytest.mark.parametrize(("ends", "error", "words", "mode"), ENDINGS)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_ends_its_worker_is_passed_over_with_its_reason(ends, error, words, mode, streamed):
+    dataset = Dataset.range(20).map(ends)
+    dataset = dataset.filter(functions.always) if streamed else dataset.batch(4)
+    with dataset.build(timeout=0.5, on_error="skip", **options(mode)) as feed:
+        got = [n for batch in feed for n in np.atleast_1d(batch).tolist()]
+        stats = feed.stats()
+    assert got == [*range(9), *range(10, 20)]
+    assert stats["skipped"] == 1
+    [(epoch, index, reason)] = stats["losses"]
+    assert (epoch, index) == (0, 9)
+    assert words in reason
+
+
+@pytest.mark.parametrize(("ends", "error", "words", "mode"), ENDINGS)
+def test_on_error_raise_raises_what_the_option_would_pass_over(ends, error, words, mode):
+    dataset = Dataset.range(20).map(ends).on_error("raise").batch(4)
+    with (
+        dataset.build(timeout=0.5, on_error="skip", **options(mode)) as feed,
+        pytest.raises(error, match=f"epoch 0, index 9 .*worker \\d+ {words}"),
+    ):
         list(feed)
 
 

@@ -71,10 +71,16 @@ TEST(Board, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_post) 
         const std::set<uint32_t> bad = {0, rows / 2, rows - 1};
         for (uint32_t row : bad) {
           EXPECT_FALSE(theirs->poisoned(claim, row));
-          EXPECT_TRUE(board->poison(ours, row));
-          EXPECT_FALSE(board->poison(ours, row));  // was already
+          EXPECT_TRUE(
+              board->poison(ours, row, row == 0 ? ResultKind::kLost : ResultKind::kTimeout));
+          EXPECT_FALSE(board->poison(ours, row, ResultKind::kError));  // was already
         }
         EXPECT_TRUE(theirs->any_poisoned(claim));
+        for (uint32_t row : bad) {
+          const Board::Ending ending = theirs->ending(claim, row);
+          EXPECT_EQ(ending.kind, row == 0 ? ResultKind::kLost : ResultKind::kTimeout) << row;
+          EXPECT_EQ(ending.worker, claim.worker);
+        }
         for (uint32_t row = 0; row < rows && rows * granules <= 65536; ++row) {
           EXPECT_EQ(theirs->poisoned(claim, row), bad.contains(row)) << row;
         }
