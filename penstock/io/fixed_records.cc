@@ -33,8 +33,9 @@ class FixedFraming : public Framing {
 };
 
 Error too_short(const File& file, uint64_t bytes) {
-  return {Code::kDataLoss, "fixed_records",
-          file.path() + " has " + std::to_string(bytes) + " bytes, fewer than its header and footer"};
+  return {
+      Code::kDataLoss, "fixed_records",
+      file.path() + " has " + std::to_string(bytes) + " bytes, fewer than its header and footer"};
 }
 
 }  // namespace

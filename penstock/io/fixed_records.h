@@ -24,8 +24,8 @@ std::unique_ptr<Framing> fixed_framing(uint64_t record_bytes, uint64_t footer_by
 // may be a record.) Error kSystem. Any thread.
 Compression compression_of_fixed(File& file);
 
-// Error kDataLoss, which names the file: it has fewer bytes than its header and footer, or is damaged
-// within as many.
+// Error kDataLoss, which names the file: it has fewer bytes than its header and footer, or is
+// damaged within as many.
 void check_ends(const std::shared_ptr<File>& file, Compression compression, uint64_t header_bytes,
                 uint64_t footer_bytes);
 

@@ -40,8 +40,7 @@ bool BatchElement::is_column(const ElementSpec& spec, size_t leaf, const Element
                              bool ragged) {
   const Leaf& of = spec.leaves()[leaf];
   if (!of.fixed()) return true;
-  return ragged && !of.shape.empty() &&
-         (declared == nullptr || !declared->leaves()[leaf].fixed());
+  return ragged && !of.shape.empty() && (declared == nullptr || !declared->leaves()[leaf].fixed());
 }
 
 void BatchElement::settle(const Collector& rows, const ElementSpec* declared, bool ragged,
@@ -62,9 +61,9 @@ void BatchElement::settle(const Collector& rows, const ElementSpec* declared, bo
     made_rows_ = rows.rows();
   }
   if (out.settle(made_)) return;
-  throw Error(Code::kInvalidArgument, "batch",
-              "batches of different elements: " + out.spec()->to_string() + " and " +
-                  made_->to_string());
+  throw Error(
+      Code::kInvalidArgument, "batch",
+      "batches of different elements: " + out.spec()->to_string() + " and " + made_->to_string());
 }
 
 }  // namespace penstock

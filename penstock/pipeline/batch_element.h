@@ -16,7 +16,8 @@ class BatchElement {
   // What was collected, as row `row` of `out`: views of scratch. `declared`: the spec that the rows
   // were said to have, or nullptr; with `ragged` what differs in length there is a column in every
   // batch, also in one whose rows happen to be of one length. Error kInvalidArgument: it is unlike
-  // the rows in front of it, or its rows are batches with columns. REQUIRED: rows.settle() was true.
+  // the rows in front of it, or its rows are batches with columns. REQUIRED: rows.settle() was
+  // true.
   void give(const Collector& rows, const ElementSpec* declared, bool ragged, Chunk& out,
             uint32_t row);
 

@@ -28,7 +28,6 @@ void Chunk::remember_origin(uint32_t row, const std::shared_ptr<const std::strin
   origin.record = record;
 }
 
-
 void Chunk::open_columns() {
   size_t leaves = spec_ == nullptr ? 0 : spec_->leaves().size();
   if (columns_.size() < leaves) columns_.resize(leaves);

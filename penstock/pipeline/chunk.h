@@ -82,8 +82,8 @@ class Chunk {
   }
   // What views point into; until the next reset.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
-  // The row, which is alive, is dropped. True: what was lost on the way to it is there in its place,
-  // as what failed and nobody is to see.
+  // The row, which is alive, is dropped. True: what was lost on the way to it is there in its
+  // place, as what failed and nobody is to see.
   bool leave_losses(uint32_t row);
   // Those rows are none any more; the others move up. REQUIRED: nothing is bound.
   void remove(uint64_t rows);

@@ -16,9 +16,12 @@ struct ParcelHead {
 
 ParcelHead head_of(const GatherParcel& gathered, uint64_t ordinal) {
   const Collector& elements = gathered.elements();
-  ParcelHead head{Parcel::kKind, 0,
-                  ordinal,       elements.rows(),
-                  elements.spec()->bytes().size(), gathered.origins().bytes()};
+  ParcelHead head{Parcel::kKind,
+                  0,
+                  ordinal,
+                  elements.rows(),
+                  elements.spec()->bytes().size(),
+                  gathered.origins().bytes()};
   head.bytes = head.block_at() + elements.layout(elements.rows()).bytes();
   return head;
 }

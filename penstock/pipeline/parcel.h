@@ -15,7 +15,8 @@ namespace penstock {
 // the feed's arena, which workers in every process reach.
 //
 //   u64 kind (2), u64 bytes of all, u64 ordinal, u64 rows, u64 bytes of the spec, u64 bytes of
-//   Origins; the spec's bytes; from the next 64-byte boundary on Origins; from the next one the Block
+//   Origins; the spec's bytes; from the next 64-byte boundary on Origins; from the next one the
+//   Block
 //
 // An ordinal is an element's number in the stream's epoch, of those that were handed out.
 struct Parcel {

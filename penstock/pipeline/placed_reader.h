@@ -12,8 +12,8 @@ namespace penstock {
 // in one row that failed. So no stage needs to know of what nobody is to see, and it is at the same
 // place however many rows come at a time.
 //
-// State: the input's; with {"lost": [[stage, position, text, replaced], ...], "behind": the input's}
-// where something is lost and what it is to be told with was not given yet.
+// State: the input's; with {"lost": [[stage, position, text, replaced], ...], "behind": the
+// input's} where something is lost and what it is to be told with was not given yet.
 std::unique_ptr<StreamReader> placed_reader(std::unique_ptr<StreamReader> input,
                                             const Context& context);
 

@@ -41,9 +41,7 @@ class StreamInput {
   uint64_t ordinal() const { return ordinal_; }
   bool failed() const { return (chunk_.alive() >> used_ & 1) == 0; }
   // Of the next element: it has a place, and is not only what was lost behind the last one.
-  bool placed() const {
-    return chunk_.failures().empty() || !failed() || !chunk_.forgiven(used_);
-  }
+  bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.forgiven(used_); }
   void use(uint32_t elements = 1) { used_ += elements; }
 
   // {"input": the input's state, "ordinal": of its next element, "used": elements}

@@ -23,8 +23,8 @@ namespace {
 
 constexpr int64_t kSignalCheckNs = 100'000'000;
 constexpr uint64_t kQuickNs = 100'000;
-// Who waits for the GIL asks for it once 5 ms have passed in which nobody let go of it, and only then
-// is it handed over: whoever lets go more often, and takes it again, keeps it for ever.
+// Who waits for the GIL asks for it once 5 ms have passed in which nobody let go of it, and only
+// then is it handed over: whoever lets go more often, and takes it again, keeps it for ever.
 constexpr uint64_t kAttendNs = 20'000'000;
 
 nb::object steal(PyObject* object) {

@@ -1,4 +1,4 @@
-"""What is lost takes no place in a stream, whoever made it, and is counted once, wherever one goes on."""
+"""What is lost takes no place in a stream, whoever made it, and is counted once, come what may."""
 
 from __future__ import annotations
 

@@ -175,8 +175,8 @@ class WindowStream : public Streamed {
     const WindowStream& stage_;
     const WindowOptions& options_;
     HeldBack input_;
-    std::deque<std::unique_ptr<HeldRow>> held_;  // from first_ on, as far as they were read
-    uint64_t first_ = 0;                         // of the next window, an ordinal
+    std::deque<std::unique_ptr<HeldRow>> held_;      // from first_ on, as far as they were read
+    uint64_t first_ = 0;                             // of the next window, an ordinal
     std::deque<std::pair<uint64_t, Failure>> lost_;  // on the way to an ordinal, and not told yet
     std::vector<HeldRow*> window_;
     HeldBatch batch_;
