@@ -191,26 +191,26 @@ uint64_t CacheStore::append(std::span<const std::span<const std::byte>> pieces) 
   return at;
 }
 
-bool CacheStore::put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
-                     std::span<const std::byte> block) {
+CacheStore::Put CacheStore::put(uint64_t position, std::span<const std::byte> spec,
+                                uint64_t& spec_place, std::span<const std::byte> block) {
   open();
   std::atomic<uint64_t>* word = this->word(position);
-  if (word == nullptr) return false;
-  if (word->load(std::memory_order_relaxed) != 0) return true;
+  if (word == nullptr) return Put::kNoRoom;
+  if (word->load(std::memory_order_relaxed) != 0) return Put::kThere;
   if (spec_place == 0) {
     const uint64_t bytes = spec.size();
     const std::array<std::span<const std::byte>, 2> record{std::as_bytes(std::span(&bytes, 1)),
                                                            spec};
     spec_place = append(record);
-    if (spec_place == 0) return false;
+    if (spec_place == 0) return Put::kNoRoom;
   }
   const std::array<uint64_t, 4> entry{block.size(), spec_place, position, 0};
   const std::array<std::span<const std::byte>, 2> pieces{std::as_bytes(std::span(entry)), block};
   const uint64_t at = append(pieces);
-  if (at == 0) return false;
+  if (at == 0) return Put::kNoRoom;
   uint64_t none = 0;
-  word->compare_exchange_strong(none, at, std::memory_order_release);
-  return true;
+  const bool first = word->compare_exchange_strong(none, at, std::memory_order_release);
+  return first ? Put::kPublished : Put::kThere;
 }
 
 }  // namespace penstock

@@ -58,9 +58,14 @@ class CacheStore : public SharedStore {
 
   // Whether an entry with so large a block would be kept.
   bool has_room(uint64_t position, uint64_t block_bytes);
-  // `spec_place`: where this spec is, 0 at first; kept by the caller. False: there is no room.
-  bool put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
-           std::span<const std::byte> block);
+  enum class Put : uint8_t {
+    kPublished,
+    kThere,   // somebody else did that before
+    kNoRoom,  // it is not kept
+  };
+  // `spec_place`: where this spec is, 0 at first; kept by the caller.
+  Put put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
+          std::span<const std::byte> block);
 
   // Of a stream: how many there are, once somebody saw its end.
   std::optional<uint64_t> end();

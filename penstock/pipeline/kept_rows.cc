@@ -57,12 +57,13 @@ class RowsInMemory : public KeptRows {
     element.view(0, out, row);
   }
 
-  void keep(uint64_t position, const Chunk& in, uint32_t row) override {
-    if (!used_) return;
+  bool keep(uint64_t position, const Chunk& in, uint32_t row) override {
+    if (!used_) return true;
     const BlockLayout layout = row_layout(in, row);
-    if (!store_->has_room(position, layout.bytes())) return;
+    if (!store_->has_room(position, layout.bytes())) return true;
     uint64_t& place = place_of(in.spec());
-    store_->put(position, in.spec()->bytes(), place, block_of(in, row, layout));
+    return store_->put(position, in.spec()->bytes(), place, block_of(in, row, layout)) !=
+           CacheStore::Put::kThere;
   }
 
   std::optional<uint64_t> end() override { return used_ ? store_->end() : std::nullopt; }

@@ -29,8 +29,9 @@ class KeptRows {
   // emptied. Errors kInvalidArgument: it is not like the chunk's other rows; kDataLoss: it is
   // damaged.
   virtual void give(uint32_t i, Chunk& out, uint32_t row) = 0;
-  // Keeps a row that is alive, if there is room for it.
-  virtual void keep(uint64_t position, const Chunk& in, uint32_t row) = 0;
+  // Keeps a row that is alive, if there is room for it. False: somebody else has made and kept it
+  // meanwhile, and says what was lost on the way to it.
+  virtual bool keep(uint64_t position, const Chunk& in, uint32_t row) = 0;
 
   // Elements that there are, of a stream whose end was seen.
   virtual std::optional<uint64_t> end() = 0;

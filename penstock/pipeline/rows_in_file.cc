@@ -64,10 +64,10 @@ class RowsInFile : public KeptRows {
     }
   }
 
-  void keep(uint64_t position, const Chunk& in, uint32_t row) override {
+  bool keep(uint64_t position, const Chunk& in, uint32_t row) override {
     const BlockLayout layout = row_layout(in, row);
     uint64_t& place = place_of(in.spec());
-    store_->put(position, in.spec()->bytes(), place, block_of(in, row, layout));
+    return store_->put(position, in.spec()->bytes(), place, block_of(in, row, layout));
   }
 
   std::optional<uint64_t> end() override { return store_->end(); }

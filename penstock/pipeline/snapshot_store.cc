@@ -261,7 +261,7 @@ uint64_t SnapshotStore::spec_record(std::span<const std::byte> spec) {
   return at;
 }
 
-void SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
+bool SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
                         std::span<const std::byte> block) {
   open();
   if (position >= places_->capacity()) {
@@ -279,14 +279,16 @@ void SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint
   if (word == nullptr) {
     throw Error::from_errno(ENOMEM, "cache", path_ + ": memory for where its elements lie");
   }
-  if (word->load(std::memory_order_relaxed) != 0) return;
+  if (word->load(std::memory_order_relaxed) != 0) return false;
   if (spec_place == 0) spec_place = spec_record(spec);
   const uint64_t at =
       spec_place == 0 ? 0 : append({.spec = spec_place, .position = position}, block);
-  if (at == 0) return;  // it is closed, so somebody else published this position meanwhile
+  if (at == 0) return false;  // it is closed, so somebody else published this position meanwhile
   const SnapshotPlace place(at, up(sizeof(SnapshotHead) + block.size()));
   uint64_t none = 0;
-  if (word->compare_exchange_strong(none, place.word())) finish_if_all();
+  if (!word->compare_exchange_strong(none, place.word())) return false;
+  finish_if_all();
+  return true;
 }
 
 void SnapshotStore::set_end(uint64_t end) {

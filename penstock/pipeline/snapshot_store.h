@@ -76,8 +76,8 @@ class SnapshotStore : public SharedStore {
 
   // Writes an element, unless it is there; `spec_place`: as CacheStore's. The last one finishes the
   // file. Error kSystem: the disk is full, ...; kInvalidArgument: it is longer than a snapshot's
-  // elements may be.
-  void put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
+  // elements may be. False: it was there, or is by now.
+  bool put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
            std::span<const std::byte> block);
 
   std::optional<uint64_t> end();  // elements that there are, if it is known
