@@ -216,8 +216,7 @@ At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> p
 }
 
 // The rows of `chunk` that were lost become losses. False: one of them ends the ticket.
-bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first,
-                                const uint64_t* positions) {
+bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first) {
   if (options_.section) {
     for (auto& [row, lost] : chunk.notes()) result_.notes.push_back(std::move(lost));
     if (!chunk.failures().empty()) result_.failure = std::move(chunk.failures().front().second);
@@ -288,7 +287,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
       }
       reader_->fetch(at, std::span<const uint64_t>(positions.data(), count), chunk_, 0);
     }
-    if (!note_failures(ticket, chunk_, row - ticket.begin, positions.data())) break;
+    if (!note_failures(ticket, chunk_, row - ticket.begin)) break;
     scratch_.empty();
     row += count;
   }
@@ -316,7 +315,7 @@ bool ChainWorker::gather(const Ticket& ticket) {
       StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
       reader_->fetch(at, positions_, chunk, 0);
     }
-    if (!note_failures(ticket, chunk, row - ticket.begin, positions_.data())) return false;
+    if (!note_failures(ticket, chunk, row - ticket.begin)) return false;
     row += count;
   }
   return true;

@@ -71,7 +71,7 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   void run_collected(const Ticket& ticket, Slot& slot);
   void run_part(const Ticket& ticket, Slot& slot);
   bool gather(const Ticket& ticket);
-  bool note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first, const uint64_t* positions);
+  bool note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first);
   void finish(const Ticket& ticket, Slot& slot, uint64_t bytes);
 
   std::shared_ptr<const Plan> plan_;

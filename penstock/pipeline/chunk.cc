@@ -115,7 +115,11 @@ void Chunk::remove(uint64_t rows) {
     const size_t axes = spec_->leaves()[leaf].shape.size();
     for (uint32_t row = 0; row < rows_; ++row) {
       if ((rows >> row & 1) != 0) continue;
-      column.at[to[row]] = column.viewed ? column.at[row] : column.first + row * column.stride;
+      if (!column.viewed) {
+        column.at[to[row]] = column.first == nullptr ? nullptr : at(leaf, row);
+      } else {
+        column.at[to[row]] = column.at[row];
+      }
       if (column.fixed) continue;
       std::copy_n(column.dims.begin() + row * axes, axes, column.dims.begin() + to[row] * axes);
     }

@@ -130,6 +130,60 @@ TEST(Chunk, rows_fail_one_by_one_and_for_their_first_reason) {
   EXPECT_TRUE(chunk.failures().empty());
 }
 
+TEST(Chunk, rows_that_are_removed_leave_no_gap) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(spec(), 5);
+  auto* labels = reinterpret_cast<int32_t*>(chunk.dense(0));
+  const std::string text = "abcde";
+  const auto file = std::make_shared<const std::string>("file");
+  for (int64_t i = 0; i < 5; ++i) {
+    labels[i] = static_cast<int32_t>(10 + i);
+    const int64_t dims[] = {1, i};
+    chunk.view(3, static_cast<uint32_t>(i), reinterpret_cast<const std::byte*>(&text[i]), dims);
+    if (i != 3) chunk.come_from(static_cast<uint32_t>(i), file, static_cast<uint64_t>(i));
+  }
+  auto error = std::make_exception_ptr(std::runtime_error("no"));
+  chunk.fail(0, {"map(f)", 0, error});
+  chunk.fail(4, {"map(f)", 4, error});
+  chunk.note(1, {"map(g)", 1, error});
+  chunk.note(3, {"map(g)", 3, error});
+  chunk.remove(0b00101);
+  ASSERT_EQ(chunk.rows(), 3U);
+  EXPECT_EQ(chunk.alive(), 0b011U);
+  EXPECT_EQ(label(chunk, 0), 11);
+  EXPECT_EQ(label(chunk, 1), 13);
+  EXPECT_EQ(static_cast<char>(*chunk.at(3, 1)), 'd');
+  EXPECT_EQ(chunk.shape(3, 1)[1], 3);
+  ASSERT_EQ(chunk.failures().size(), 1U);
+  EXPECT_EQ(chunk.failures()[0].first, 2U);
+  ASSERT_EQ(chunk.notes().size(), 2U);
+  EXPECT_EQ(chunk.notes()[0].first, 0U);
+  EXPECT_EQ(chunk.notes()[1].first, 1U);
+  EXPECT_EQ(chunk.origin(0).text(), "file, record 1");
+  EXPECT_EQ(chunk.origin(1).text(), "");
+  EXPECT_EQ(chunk.origin(2).text(), "file, record 4");
+  chunk.remove(0b111);
+  EXPECT_EQ(chunk.rows(), 0U);
+}
+
+TEST(Chunk, a_row_that_is_dropped_leaves_what_was_lost_on_the_way_to_it) {
+  Scratch scratch;
+  Chunk chunk(scratch);
+  chunk.reset(spec(), 2);
+  EXPECT_FALSE(chunk.leave_losses(0));
+  EXPECT_EQ(chunk.alive(), 0b11U);
+  auto error = std::make_exception_ptr(std::runtime_error("no"));
+  chunk.note(1, {"map(f)", 5, error});
+  chunk.note(1, {"map(f)", 6, error});
+  EXPECT_TRUE(chunk.leave_losses(1));
+  EXPECT_EQ(chunk.alive(), 0b01U);
+  EXPECT_FALSE(chunk.forgiven(0));
+  EXPECT_TRUE(chunk.forgiven(1));
+  EXPECT_EQ(chunk.failures()[0].second.position, 5U);
+  EXPECT_EQ(chunk.take_notes(1).size(), 1U);
+}
+
 TEST(Chunk, keeps_what_views_point_into_until_the_next_reset) {
   Scratch scratch;
   Chunk chunk(scratch);

@@ -231,9 +231,7 @@ TEST(Cache, what_two_make_at_once_was_lost_once) {
     EXPECT_EQ(chunk.shape(0, 0)[0], 3);
     lost += chunk.notes().size();
   };
-  {
-    std::jthread one(read), two(read);
-  }
+  { std::jthread one(read), two(read); }
   EXPECT_EQ(lost, 1U);
   read();
   EXPECT_EQ(lost, 1U);
