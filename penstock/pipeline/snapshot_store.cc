@@ -325,7 +325,10 @@ void SnapshotStore::finish_if_all() {
   try {
     finish();
   } catch (...) {
-    finished = SnapshotPlaces::kFilling;
+    uint32_t finishing = SnapshotPlaces::kFinishing;
+    if (!finished.compare_exchange_strong(finishing, SnapshotPlaces::kFilling)) {
+      if (finishing == SnapshotPlaces::kWhole) return;  // by who did not wait any longer
+    }
     os::futex_wake(finished, INT_MAX, true);
     throw;
   }

@@ -61,7 +61,10 @@ class PythonStream : public Streamed {
         }
       }
       const auto rows = static_cast<uint32_t>(values.size()) + (error != nullptr);
-      if (rows == 0) return 0;
+      if (rows == 0) {
+        if (!over_) context_.check_open();  // it is not at its end
+        return 0;
+      }
       out.reset(nullptr, rows);
       for (uint32_t row = 0; row < values.size(); ++row) {
         try {
@@ -85,7 +88,10 @@ class PythonStream : public Streamed {
       const uint64_t taken = count_in(state, "taken");
       begin(epoch);
       nb::gil_scoped_acquire locked;
-      while (taken_ < taken && !over_ && context_.watch->progress(0)) (void)pull();
+      while (taken_ < taken && !over_) {
+        context_.check_open();
+        (void)pull();
+      }
     }
 
    private:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 import dataset_functions as functions
 import penstock
-from contract import KINDS, PROCESSES, SPAWN, Mode, each, options, passed, plain
+from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, each, options, passed, plain
 from penstock import Dataset
 
 
@@ -119,3 +121,63 @@ def test_of_a_stream(tmp_path):
 def test_what_cache_cannot_be():
     with pytest.raises(penstock.InvalidArgument, match="max_bytes is 100; give 16384"):
         Dataset.range(3).cache(max_bytes=100)
+
+
+@pytest.mark.parametrize("mode", [INLINE, THREADS], ids=str)
+@pytest.mark.parametrize("in_a_file", [True, False])
+def test_a_stream_that_was_closed_in_the_middle_is_not_kept_as_all_of_it(tmp_path, in_a_file, mode):
+    taken = threading.Event()
+    slow = True
+
+    def numbers():
+        for n in range(1000):
+            if slow and n > 100:
+                taken.set()
+                time.sleep(0.001)
+            yield n
+
+    generated = Dataset.generator(numbers)
+    kept = generated.cache(tmp_path / "kept") if in_a_file else generated.cache()
+    feed = kept.batch(400).build(**options(mode))
+    closing = threading.Thread(target=lambda: taken.wait(20) and feed.close())
+    closing.start()
+    with pytest.raises(penstock.Closed):
+        list(feed)
+    closing.join()
+    assert not (tmp_path / "kept").exists()
+    slow = False
+    with kept.batch(400).build(workers=0) as feed:
+        for _ in range(2):
+            assert [n for batch in feed for n in batch] == list(range(1000))
+
+
+@pytest.mark.parametrize("mode", [INLINE, THREADS], ids=str)
+def test_a_stream_that_threw_is_read_from_its_front(mode):
+    odd = [object()]
+
+    def numbers():
+        for n in range(200):
+            yield odd.pop() if n == 100 and odd else n
+
+    with Dataset.generator(numbers).cache().batch(10).build(**options(mode)) as feed:
+        seen = []
+        with pytest.raises(penstock.InvalidArgument):
+            seen.extend(n for batch in feed for n in batch)
+        seen.extend(n for batch in feed.steps(20 - len(seen) // 10) for n in batch)
+        assert seen == list(range(200))
+        assert [n for batch in feed.steps(20) for n in batch] == seen
+
+
+@pytest.mark.parametrize("mode", [INLINE, THREADS], ids=str)
+def test_it_is_whole_after_one_pass_though_the_last_element_was_lost(tmp_path, mode):
+    def but_the_last(n):
+        if n == 9:
+            raise ValueError("the last one")
+        return n
+
+    kept = Dataset.range(10).map(but_the_last).on_error("skip").filter(lambda _: True)
+    with kept.cache(tmp_path / "kept").build(**options(mode)) as feed:
+        assert [int(n) for n in feed] == list(range(9))
+        assert feed.stats()["skipped"] == 1
+        assert os.listdir(tmp_path) == ["kept"]
+    assert [int(n) for n in Dataset.snapshot(tmp_path / "kept")] == list(range(9))

@@ -108,6 +108,12 @@ CHAINS: dict[str, tuple[Dataset, int]] = {
         .bucket_by_length([2], [7, 7], drop_remainder=True),
         1,
     ),
+    "the choice that ends it": (
+        Dataset.choose_from(
+            forgiving(20, 8).map(lambda n: np.int64(n * 0)), [Dataset.range(8)], stop_on_empty=True
+        ),
+        1,
+    ),
     "choices": (
         Dataset.choose_from(
             forgiving(10, 3).map(lambda n: np.int64(n % 2)), [MORE, Dataset.range(200, 220)]

@@ -141,8 +141,8 @@ def test_functions_of_jax_return_their_gradients(kind):
         feed.append((x, x @ truth))
     parameters = train.Parameters({"w": (5,)})
     workers = kind(jax_step, parameters, train.SGD(0.1), feed)
-    # The gradient of a worker that compiles while the other one goes on may be the last one applied,
-    # of the weights that were first.
+    # The gradient of a worker that compiles while the other one goes on may be the last one that is
+    # applied, and of the weights that were first.
     workers.run(epochs=1)
     report = workers.run(epochs=2)
     np.testing.assert_allclose(parameters["w"], truth, atol=1e-3)

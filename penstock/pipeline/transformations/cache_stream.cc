@@ -56,14 +56,15 @@ class CacheStream : public Streamed {
       scratch_.empty();
       // No further than to the next one that is kept: what was lost on the way to it was told.
       const auto missing = static_cast<uint32_t>(std::countr_zero(there));
-      const uint32_t count = input_->next(std::min(most, missing), out);
+      const uint32_t count = pull(std::min(most, missing), out);
       if (count == 0) {
         over();
         return 0;
       }
-      over_ = out.forgiven(0);  // only what was lost behind the last one
       keep(out, count);
       next_ = place_;
+      over_ = out.forgiven(0);  // only what was lost behind the last one
+      if (over_) over();
       return count;
     }
 
@@ -96,18 +97,29 @@ class CacheStream : public Streamed {
       return count;
     }
 
+    // Where an input that threw stands nobody knows: it is begun anew.
+    uint32_t pull(uint32_t most, Chunk& out) {
+      try {
+        return input_->next(most, out);
+      } catch (...) {
+        begun_ = false;
+        throw;
+      }
+    }
+
     // Brings the input to an element, from its front if it is beyond; false: it ends before.
     bool go_to(uint64_t index) {
       if (!begun_ || place_ > index) {
+        begun_ = false;
+        input_->begin(0);
         begun_ = true;
         place_ = 0;
-        input_->begin(0);
       }
       while (place_ < index) {
         own_.check_open();
         scratch_.empty();
         const auto most = static_cast<uint32_t>(std::min<uint64_t>(Chunk::kRows, index - place_));
-        const uint32_t count = input_->next(most, passed_);
+        const uint32_t count = pull(most, passed_);
         if (count == 0) {
           over();
           return false;
@@ -126,7 +138,8 @@ class CacheStream : public Streamed {
     }
 
     void over() {
-      begun_ = false;  // it may not be asked again
+      own_.check_open();  // or what was read is not all
+      begun_ = false;     // it may not be asked again
       kept_->set_end(place_);
     }
 

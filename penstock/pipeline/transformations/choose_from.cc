@@ -55,6 +55,7 @@ class ChooseFrom : public Streamed {
     }
 
     void begin(uint64_t epoch) override {
+      over_ = false;
       choices_.begin(epoch);
       for (const auto& input : inputs_) input->begin(epoch);
     }
@@ -62,7 +63,7 @@ class ChooseFrom : public Streamed {
     // The rows of several inputs' chunks become one, as long as none of these is pulled.
     uint32_t next(uint32_t most, Chunk& out) override {
       picked_.forget();  // what a call that threw has left
-      while (picked_.size() < most) {
+      while (picked_.size() < most && !over_) {
         if (choices_.left() == 0 && picked_.size() > 0) break;
         if (!choices_.more()) break;
         const std::optional<size_t> choice = chosen();
@@ -74,7 +75,7 @@ class ChooseFrom : public Streamed {
         if (input.left() == 0) {
           if (picked_.size() > 0) break;
           if (!input.more()) {
-            if (stage_.stop_on_empty_) return 0;
+            over_ = stage_.stop_on_empty_;
             picked_.drop(choices_);
             continue;
           }
@@ -94,13 +95,16 @@ class ChooseFrom : public Streamed {
     State save() const override {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());
-      return {{"choices", choices_.save()}, {"inputs", std::move(inputs)}};
+      State state = {{"choices", choices_.save()}, {"inputs", std::move(inputs)}};
+      if (over_) state["over"] = true;
+      return state;
     }
     void load(uint64_t epoch, const State& state) override {
       const State& inputs = member_of(state, "inputs");
       if (!inputs.is_array() || inputs.size() != inputs_.size()) {
         throw Error(Code::kInvalidArgument, "restore", "the state is of another number of inputs");
       }
+      over_ = state.contains("over");
       choices_.load(epoch, member_of(state, "choices"));
       for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i]->load(epoch, inputs[i]);
     }
@@ -128,6 +132,7 @@ class ChooseFrom : public Streamed {
     StreamInput choices_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
+    bool over_ = false;  // an input that was chosen is
   };
 
   StreamedRef choices_;
