@@ -58,15 +58,20 @@ SILENT = [
 ]
 
 
-@pytest.mark.parametrize(("first", "dataset"), SILENT)
-def test_ctrl_c_ends_a_wait_for_a_stream_without_workers(first, dataset):
-    run(
-        f"""
+def begun(dataset: str, first: int) -> str:
+    return f"""
 feed = {dataset}.build(workers=0)
 batches = iter(feed)
 for _ in range({first}):
     next(batches)
-state = feed.state()
+"""
+
+
+@pytest.mark.parametrize(("first", "dataset"), SILENT)
+def test_ctrl_c_ends_a_wait_for_a_stream_without_workers(first, dataset):
+    run(
+        f"""
+{begun(dataset, first)}state = feed.state()
 for _ in range(2):
     interrupted(next, iter(feed.steps(1)))
     assert feed.state() == state
@@ -100,11 +105,7 @@ print("fine")
 def test_close_ends_a_wait_for_a_stream_without_workers(first, dataset):
     run(
         f"""
-feed = {dataset}.build(workers=0)
-batches = iter(feed)
-for _ in range({first}):
-    next(batches)
-threading.Timer(0.2, feed.close).start()
+{begun(dataset, first)}threading.Timer(0.2, feed.close).start()
 try:
     next(batches)
 except penstock.Closed:
