@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/base/error.h"
 #include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/restore_error.h"
@@ -37,8 +36,8 @@ class PlacedReader : public StreamReader {
         return count;
       } else if (place(out) != 0) {
         return out.rows();
-      } else if (context_.watch != nullptr && !context_.watch->progress(0)) {
-        throw Error(Code::kClosed, "stream", "the loader was closed");
+      } else {
+        context_.check_open();
       }
     }
     if (lost_.empty()) return 0;

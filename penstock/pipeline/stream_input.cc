@@ -40,10 +40,7 @@ void StreamInput::begin(uint64_t epoch) {
 bool StreamInput::more() {
   if (used_ < count_) return true;
   if (over_) return false;
-  if (own_.watch != nullptr && !own_.watch->progress(0)) {
-    // Of a stream that passes nothing on nobody would notice otherwise.
-    throw Error(Code::kClosed, "stream", "the loader was closed");
-  }
+  own_.check_open();
   before_ = reader_->save();
   ordinal_ += count_;
   used_ = 0;

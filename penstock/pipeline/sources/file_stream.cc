@@ -10,12 +10,8 @@ namespace penstock {
 namespace {
 
 // Ends a read whose loader was closed meanwhile: of a large record, or of damage without end.
-std::function<void()> alive(const Context& context, const std::string& title) {
-  return [&context, &title] {
-    if (context.watch != nullptr && !context.watch->progress(0)) {
-      throw Error(Code::kClosed, title, "the loader was closed");
-    }
-  };
+std::function<void()> alive(const Context& context) {
+  return [&context] { context.check_open(); };
 }
 
 }  // namespace
@@ -23,8 +19,7 @@ std::function<void()> alive(const Context& context, const std::string& title) {
 FileStreamReader::FileStreamReader(std::shared_ptr<const StreamFiles> files, const char* operation,
                                    const std::string& title, std::unique_ptr<Framing> framing,
                                    const Context& context)
-    : title_(title),
-      records_(std::move(files), operation, std::move(framing), alive(context, title)) {}
+    : title_(title), records_(std::move(files), operation, std::move(framing), alive(context)) {}
 
 void FileStreamReader::begin(uint64_t) {
   records_.begin();

@@ -77,9 +77,7 @@ class Generator : public Streamed {
     // After the end it is not asked again.
     std::optional<Example> pull() {
       if (!pull_) return std::nullopt;
-      if (context_.watch != nullptr && !context_.watch->progress(0)) {
-        throw Error(Code::kClosed, stage_.title_, "the stream was closed");
-      }
+      context_.check_open();
       std::optional<Example> pulled = pull_();
       if (!pulled) pull_ = nullptr;
       return pulled;

@@ -180,9 +180,7 @@ class InterleaveStream : public Streamed {
         outer_.use();
         return in.take_failure(row);
       }
-      if (context_.watch != nullptr && !context_.watch->progress(0)) {
-        throw Error(Code::kClosed, stage_.title_, "the stream was closed");
-      }
+      context_.check_open();
       auto opened =
           std::make_unique<Open>(Open{outer_.save(), Builder(stage_.files_, false), {}, {}});
       std::optional<Failure> failure;

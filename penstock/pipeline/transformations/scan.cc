@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/example_rows.h"
 #include "penstock/pipeline/indexed_stream.h"
@@ -118,9 +117,7 @@ class Scan : public Streamed {
       const uint32_t count = std::min(most, input_.left());
       out.reset(nullptr, count);
       for (uint32_t i = 0; i < count; ++i) {
-        if (context_.watch != nullptr && !context_.watch->progress(0)) {
-          throw Error(Code::kClosed, stage_.title_, "the stream was closed");
-        }
+        context_.check_open();
         if (input_.failed()) {
           pass_row(input_.chunk(), input_.row(), out, i);
         } else {
