@@ -63,6 +63,9 @@ class Builder {
   // There is a split_batch in the plan, wherever it stands.
   void count_split() { ++splits_; }
   uint32_t splits() const { return splits_; }
+  // There is an on_error in the plan.
+  void add_policy() { policies_ = true; }
+  bool policies() const { return policies_; }
   // Of all nodes that were built, in the order of a walk that takes inputs first.
   const std::vector<std::string>& titles() const { return titles_; }
   // What the nodes became, by the places of their titles.
@@ -77,6 +80,7 @@ class Builder {
   uint32_t operations_ = 0;
   std::optional<Sharded> sharded_;
   uint32_t splits_ = 0;
+  bool policies_ = false;
   std::vector<std::shared_ptr<SharedStore>> caches_;
   std::vector<std::string> titles_;
   StageNumbers stages_;

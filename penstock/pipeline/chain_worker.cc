@@ -117,18 +117,18 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
       collected_(scratch_, lengths_of(*plan_, options.section),
                  plan_->batched() ? plan_->root()->padding() : nullptr) {}
 
-bool ChainWorker::progress(uint32_t row) { return slot_->progress(row); }
-bool ChainWorker::poisoned(uint32_t row) { return slot_->poisoned(row); }
+bool ChainWorker::progress(uint32_t row, uint32_t call) { return slot_->progress({row, call}); }
 
 // Short, for it may be passed over, and then is a loss's reason. A section's has no other place.
-std::exception_ptr ChainWorker::reason(uint32_t row) {
-  const Board::Ending ending = slot_->ending(row);
-  const bool lost = ending.kind == ResultKind::kLost;
-  std::string text = options_.section ? place_of_row(row, ending.worker) + " " : "";
+std::exception_ptr ChainWorker::poisoned(uint32_t row, uint32_t call) {
+  const std::optional<Board::Ending> ending = slot_->ending({row, call});
+  if (!ending) return nullptr;
+  const bool lost = ending->kind == ResultKind::kLost;
+  std::string text = options_.section ? place_of_row(row, ending->worker) + " " : "";
   text += lost ? kLostText : kTimeoutText;
   auto error =
       std::make_exception_ptr(Error(lost ? Code::kWorkerLost : Code::kTimeout, "Loader", text));
-  ended_.emplace_back(row, error);
+  ended_.emplace_back(Call{row, call}, error);
   return error;
 }
 
@@ -157,14 +157,15 @@ void ChainWorker::name_if_ended(Failure& failure) const {
   const auto found =
       std::ranges::find(ended_, failure.error, [](auto& each) { return each.second; });
   if (found == ended_.end()) return;
-  const auto [worker, kind] = slot_->ending(found->first);
-  std::string text = place_of_row(found->first, worker) + " ";
+  const uint32_t row = found->first.row;
+  const auto [worker, kind] = *slot_->ending(found->first);
+  std::string text = place_of_row(row, worker) + " ";
   if (kind == ResultKind::kTimeout) {
     text.append(kTimeoutText)
         .append("; its worker was stopped. Raise timeout=, or mend the sample");
   } else {
     text.append(kLostText).append("; run element ");
-    text.append(std::to_string(index_of(found->first))).append(" of ");
+    text.append(std::to_string(index_of(row))).append(" of ");
     const auto& titles = plan_->titles();
     for (size_t i = 0; i < titles.size(); ++i) text.append(i == 0 ? "" : " > ").append(titles[i]);
     text.append(" alone to see why");

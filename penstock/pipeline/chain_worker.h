@@ -58,9 +58,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   void run(const Ticket& ticket, Slot& slot) override;
 
  private:
-  bool progress(uint32_t row) override;
-  bool poisoned(uint32_t row) override;
-  std::exception_ptr reason(uint32_t row) override;
+  bool progress(uint32_t row, uint32_t call) override;
+  std::exception_ptr poisoned(uint32_t row, uint32_t call) override;
   void threw(bool again) override;
 
   void name_if_ended(Failure& failure) const;
@@ -98,8 +97,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   std::vector<Outcome::Loss> notes_;   // what was lost on the way to rows that are
   std::optional<Failure> failed_;      // what ends it
   SectionResult result_;               // of a section
-  // Rows that were poisoned, and what each failed with.
-  std::vector<std::pair<uint32_t, std::exception_ptr>> ended_;
+  // Calls that were poisoned, and what each failed with.
+  std::vector<std::pair<Call, std::exception_ptr>> ended_;
 };
 
 // A worker of the plan and of all of its sections: of every lane of the board. `outlet` makes one

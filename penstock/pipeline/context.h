@@ -23,20 +23,17 @@ class StageNumbers;
 
 // What a worker gives the readers of its chain; outlives them. One thread.
 struct Context {
-  // Who watches over the ticket in hand. Rows are counted from the ticket's first.
+  // Who watches over the ticket in hand. Rows are counted from the ticket's first; `call` is which
+  // of the functions that make the row (Keys::call).
   class Watch {
    public:
     virtual ~Watch() = default;
     // Before user code runs for a row. False: the ticket was taken away, so what is made of it is
     // for nothing.
-    virtual bool progress(uint32_t row) = 0;
-    // This row timed out, or killed its worker: it is not to be tried again.
-    virtual bool poisoned(uint32_t row) = 0;
-    // What such a row fails with.
-    virtual std::exception_ptr reason(uint32_t) {
-      return std::make_exception_ptr(
-          Error(Code::kTimeout, "Loader", "took longer than timeout allows"));
-    }
+    virtual bool progress(uint32_t row, uint32_t call) = 0;
+    // What the row fails with if this call timed out, or killed its worker, and is not to be tried
+    // again; null: it is not so.
+    virtual std::exception_ptr poisoned(uint32_t row, uint32_t call) = 0;
     // User code threw, and is tried again or not.
     virtual void threw(bool again) = 0;
   };
@@ -65,7 +62,7 @@ struct Context {
   // Of a stream's stage that goes on without passing anything on: nobody else would notice that the
   // loader was closed. Error kClosed.
   void check_open() const {
-    if (watch == nullptr || watch->progress(0)) return;
+    if (watch == nullptr || watch->progress(0, 0)) return;
     throw Error(Code::kClosed, "stream", "the loader was closed");
   }
 
@@ -87,6 +84,12 @@ class Keys {
   // Of the j-th element, in the stage's own input.
   uint64_t position(uint32_t j) const { return positions_[j]; }
   uint32_t operation() const { return operation_; }
+  // The j-th element's call, told from others of its ticket; never 0.
+  uint32_t call(uint32_t j) const {
+    uint64_t key = (epoch_ * 0x9e3779b97f4a7c15 + positions_[j]) * 0xbf58476d1ce4e5b9 + operation_;
+    key = (key ^ key >> 31) * 0x94d049bb133111eb;
+    return static_cast<uint32_t>(key >> 32) | 1;
+  }
   uint64_t seed() const { return context_.seed; }
   // Its rng() is keyed (seed, epoch, position, operation).
   SampleContext sample(uint32_t j) const {

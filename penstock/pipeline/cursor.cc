@@ -12,12 +12,12 @@ namespace penstock {
 class Cursor::Alone : public Context::Watch {
  public:
   explicit Alone(Cursor& cursor) : cursor_(cursor) {}
-  bool progress(uint32_t) override {
+  bool progress(uint32_t, uint32_t) override {
     cursor_.attend();
     std::lock_guard lock(cursor_.mutex_);
     return !cursor_.closed_;
   }
-  bool poisoned(uint32_t) override { return false; }
+  std::exception_ptr poisoned(uint32_t, uint32_t) override { return nullptr; }
   void threw(bool) override {}
 
  private:

@@ -30,11 +30,11 @@ class FunctionRun : public OpRun {
                              Example& result) {
     Context::Watch* watch = context_.watch;
     const uint32_t place = context_.row(row);
-    if (watch != nullptr && !watch->progress(place)) {
+    if (watch != nullptr && !watch->progress(place, keys.call(j))) {
       throw Error(Code::kClosed, name_, "the ticket was taken away");
     }
-    if (watch != nullptr && watch->poisoned(place)) {
-      return watch->reason(place);
+    if (watch != nullptr) {
+      if (auto error = watch->poisoned(place, keys.call(j))) return error;
     }
     const Example element = viewed(in, row);
     for (uint32_t n = 0;; ++n) {

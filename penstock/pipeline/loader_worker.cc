@@ -74,11 +74,11 @@ std::exception_ptr LoaderWorker::attempt(const Ticket& ticket, uint64_t index, u
 // the row is lost, and noted.
 std::exception_ptr LoaderWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row,
                                         Example& out) {
-  if (!slot.progress(row)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+  if (!slot.progress({row})) throw Error(Code::kClosed, "worker", "the ticket was taken away");
   uint64_t index = indices_[row];
   out = Example();
   std::exception_ptr error;
-  if (slot.poisoned(row)) {
+  if (slot.ending({row})) {
     error = std::make_exception_ptr(Error(Code::kTimeout, "Loader", "took longer than is allowed"));
   } else {
     error = attempt(ticket, index, slot.claim().worker, out);
@@ -100,6 +100,9 @@ std::exception_ptr LoaderWorker::replacement(const Ticket& ticket, Slot& slot, u
   for (uint32_t n = 0; n < most; ++n) {
     uint64_t other = order_.replacement(ticket.epoch, position, n);
     if (other == indices_[row]) continue;
+    const Call call{row, n + 1};
+    if (!slot.progress(call)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+    if (slot.ending(call)) continue;
     error = attempt(ticket, other, slot.claim().worker, out);
     if (error == nullptr) {
       losses_.push_back({ticket.begin + row, indices_[row], true, std::move(reason), nullptr, {}});

@@ -53,6 +53,7 @@ Plan::Plan(const Node& node, Progress* progress) {
   titles_ = builder.titles();
   stages_ = builder.stages();
   caches_ = builder.caches();
+  policies_ = builder.policies();
   find_shard(*outermost, builder);
   for (IndexedRef stage = top_;;) {
     if ((root_ = std::dynamic_pointer_cast<const Collated>(stage)) != nullptr) break;

@@ -78,6 +78,8 @@ class Plan {
   const StageNumbers& stages() const { return stages_; }
   uint32_t last_stage() const { return last_stage_; }
   uint32_t stream_stage() const { return stream_stage_; }
+  // Whether an on_error in the chain has a word on what fails: not only the option of build.
+  bool policies() const { return policies_; }
   // For workers in other processes, which build the same plan and attach these.
   const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
 
@@ -101,6 +103,7 @@ class Plan {
   bool shard_moves_ = false;
   uint64_t below_ = 1;  // elements below the shard that a batch takes
   uint64_t all_ = 0;
+  bool policies_ = false;
   std::vector<std::string> titles_;
   StageNumbers stages_;
   uint32_t last_stage_ = 0, stream_stage_ = 0;

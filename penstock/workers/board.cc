@@ -20,50 +20,36 @@ TraceRing& Board::consumer_trace() { return header_->consumer_trace; }
 uint64_t Board::head() const { return header_->head.load(std::memory_order_acquire); }
 uint64_t Board::posted() const { return header_->posted.load(std::memory_order_acquire); }
 
-// ---- poisoned rows -----------------------------------------------------------------------------
+// ---- poisoned calls ----------------------------------------------------------------------------
 //
-// Up to 64 rows are the bits of Unit::poison. A granule of more rows has words of its own in the
-// poison ring, and Unit::poison says whether they are those of this post: so posting costs nothing.
+// Each unit has a list of its own. Its pages are there only once it is written to, and what is
+// behind its count is of an earlier post.
 
-std::atomic<uint64_t>& Board::poison_word(const Claim& claim, uint32_t row) const {
-  if (poison_words_ == 1) return claim.unit->poison;
+std::span<Poisoned> Board::poisoned_of(const Claim& claim) const {
   const auto unit = static_cast<size_t>(claim.unit - unit_ring_);
-  return poison_ring_[unit * poison_words_ + row / 64 % poison_words_];
+  return {poisoned_ring_ + unit * most_poisoned_, most_poisoned_};
 }
 
-bool Board::poisoned(const Claim& claim, uint32_t row) const {
-  if (!any_poisoned(claim)) return false;
-  return (poison_word(claim, row).load(std::memory_order_relaxed) >> row % 64 & 1) != 0;
+std::optional<Board::Ending> Board::ending(const Claim& claim, const Call& call) const {
+  const uint32_t count = claim.unit->poisoned.load(std::memory_order_acquire);
+  for (const Poisoned& each : poisoned_of(claim).first(count)) {
+    if (each.call.load(std::memory_order_relaxed) != call.word()) continue;
+    const uint64_t ending = each.ending.load(std::memory_order_relaxed);
+    return Ending{static_cast<uint32_t>(ending >> 8), static_cast<ResultKind>(ending & 0xff)};
+  }
+  return std::nullopt;
 }
 
-Board::Ending Board::ending(const Claim& claim, uint32_t row) const {
-  const uint32_t count = claim.unit->ended.load(std::memory_order_acquire);
-  constexpr uint32_t kThere = sizeof(Unit::endings) / sizeof(uint64_t);
-  uint64_t found = claim.unit->endings[(count - 1) % kThere].load(std::memory_order_relaxed);
-  for (uint32_t i = 0; i < std::min(count, kThere); ++i) {
-    const uint64_t each = claim.unit->endings[i].load(std::memory_order_relaxed);
-    if (each >> 32 == row) found = each;
-  }
-  return {static_cast<uint32_t>(found) >> 8, static_cast<ResultKind>(found & 0xff)};
-}
-
-bool Board::poison(const Claim& claim, uint32_t row, ResultKind kind) {
-  if (!any_poisoned(claim)) claim.unit->ended.store(0, std::memory_order_relaxed);
-  if (!poisoned(claim, row)) {
-    const uint32_t count = claim.unit->ended.load(std::memory_order_relaxed);
-    claim.unit->endings[count % std::size(claim.unit->endings)].store(
-        uint64_t{row} << 32 | uint64_t{claim.worker} << 8 | static_cast<uint64_t>(kind),
-        std::memory_order_relaxed);
-    claim.unit->ended.store(count + 1, std::memory_order_release);
-  }
-  if (poison_words_ > 1 && !any_poisoned(claim)) {
-    for (uint32_t w = 0; w < poison_words_; ++w) {
-      poison_word(claim, 64 * w).store(0, std::memory_order_relaxed);
-    }
-    claim.unit->poison.store(1, std::memory_order_relaxed);
-  }
-  const uint64_t bit = uint64_t{1} << row % 64;
-  return (poison_word(claim, row).fetch_or(bit) & bit) == 0;
+bool Board::poison(const Claim& claim, const Call& call, ResultKind kind) {
+  const uint32_t count = claim.unit->poisoned.load(std::memory_order_relaxed);
+  if (count == most_poisoned_ || ending(claim, call)) return false;
+  Poisoned& next = poisoned_of(claim)[count];
+  if (!there(&next, sizeof(Poisoned))) return false;
+  next.call.store(call.word(), std::memory_order_relaxed);
+  next.ending.store(uint64_t{claim.worker} << 8 | static_cast<uint64_t>(kind),
+                    std::memory_order_relaxed);
+  claim.unit->poisoned.store(count + 1, std::memory_order_release);
+  return true;
 }
 
 void Board::set_exclusive(bool exclusive) {
@@ -102,9 +88,9 @@ Post& Board::next_post() {
 void Board::publish(Post& post) {
   for (uint32_t g = 0, end = granules_at(post.seq); g < end; ++g) {
     Unit& unit = unit_at(post.seq, g);
-    unit.poison.store(0, std::memory_order_relaxed);
+    unit.poisoned.store(0, std::memory_order_relaxed);
     unit.claimed_ns.store(0, std::memory_order_relaxed);
-    unit.progress.store(0, std::memory_order_relaxed);
+    unit.in_hand.store(0, std::memory_order_relaxed);
     unit.kind = ResultKind::kNone;
     unit.length = 0;
     unit.bytes = 0;
@@ -328,7 +314,7 @@ void Board::reopen_unit(const Claim& claim, uint32_t losses) {
   claim.unit->kind = ResultKind::kNone;
   claim.unit->length = 0;
   claim.unit->claimed_ns.store(0, std::memory_order_relaxed);
-  claim.unit->progress.store(0, std::memory_order_relaxed);
+  claim.unit->in_hand.store(0, std::memory_order_relaxed);
   uint32_t attempt = attempt_of(claim.word) % 255 + 1;
   uint32_t owner = claim.post->owner.load(std::memory_order_relaxed);
   claim.unit->word.store(word_of(claim.seq, 0, attempt, losses, UnitState::kOpen),

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -80,23 +81,40 @@ inline constexpr uint64_t kClockStopped = UINT64_MAX;  // Unit::claimed_ns: it c
 inline constexpr size_t kUnitBytes = 512;
 inline constexpr size_t kLayoutBytes = 16 * 1024;
 
+// What a worker has in hand of its granule: a row, and of what several functions do for it, which
+// call. One word, so that whoever reads it of a dead worker never has half of each.
+struct Call {
+  uint32_t row = 0;
+  uint32_t what = 0;  // 0: the row is made by one function, or none was called yet
+
+  uint64_t word() const { return uint64_t{row} << 32 | what; }
+  static Call of(uint64_t word) {
+    return {static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word)};
+  }
+  bool operator==(const Call&) const = default;
+};
+
 struct alignas(64) Unit {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
   std::atomic<uint64_t> claimed_ns;  // for the timeout: when it was first seen claimed; 0: not yet
-  std::atomic<uint64_t> poison;      // 0: no row is poisoned; see Board::poison
-  std::atomic<uint64_t> endings[4];  // of poisoned rows: row << 32 | worker << 8 | ResultKind
-  std::atomic<uint32_t> progress;    // the row in work
+  std::atomic<uint64_t> in_hand;     // Call::word
+  std::atomic<uint32_t> poisoned;    // calls that are; see Board::poison
   std::atomic<uint32_t> writers;  // threads that write into the batch's rows just now (Slot::Write)
-  std::atomic<uint32_t> ended;    // of them there were so many, and the last ones are there
   ResultKind kind;
   uint32_t worker;  // who made it
   uint32_t length;  // of the packet
   uint64_t bytes;   // payload, for the bytes budget
   uint64_t object;  // 0: none
   BlockRef block;   // where the packet is, when it is not inline (length > inline)
-  std::byte packet[kUnitBytes - 120];
+  std::byte packet[kUnitBytes - 88];
 };
 static_assert(sizeof(Unit) == kUnitBytes);
+
+// A call that is not to be tried again.
+struct Poisoned {
+  std::atomic<uint64_t> call;    // Call::word
+  std::atomic<uint64_t> ending;  // worker << 8 | ResultKind: who had it in hand, and how that ended
+};
 
 // Whether a batch's memory is there (Post::layout_state), and who moves it:
 //
@@ -248,18 +266,15 @@ class Board {
   bool holds(const Claim& claim) const {
     return claim.unit->word.load(std::memory_order_seq_cst) == claim.word;
   }
-  // Rows that are not to be tried again. Exact for batches of up to 65536 rows; in larger ones a
-  // bit may stand for several.
-  bool poisoned(const Claim& claim, uint32_t row) const;
-  // Who had such a row in hand, and how that ended: kTimeout or kLost. Of a unit with many of them,
-  // exact for the last four; then it is the last one's.
+  // Of a call that is not to be tried again: who had it in hand, and whether it took too long
+  // (kTimeout) or cost the worker (kLost).
   struct Ending {
     uint32_t worker;
     ResultKind kind;
   };
-  Ending ending(const Claim& claim, uint32_t row) const;
+  std::optional<Ending> ending(const Claim& claim, const Call& call) const;
   bool any_poisoned(const Claim& claim) const {
-    return claim.unit->poison.load(std::memory_order_relaxed) != 0;
+    return claim.unit->poisoned.load(std::memory_order_acquire) != 0;
   }
   // False: the ticket was taken away; drop the result.
   bool begin_result(const Claim& claim);
@@ -298,9 +313,9 @@ class Board {
   // Takes a claimed unit from its worker. After this the caller writes the result and calls finish.
   bool take_over(const Claim& claim);
   void reopen_unit(const Claim& claim, uint32_t losses);
-  // The row (of the granule) is not to be tried again: it timed out, or killed its worker. False:
-  // it was poisoned before. `kind`: kTimeout or kLost.
-  bool poison(const Claim& claim, uint32_t row, ResultKind kind);
+  // The call is not to be tried again: it timed out, or killed its worker. False: it was poisoned
+  // before, or there is no room for more of them. `kind`: kTimeout or kLost.
+  bool poison(const Claim& claim, const Call& call, ResultKind kind);
   // The ring's oldest post that may not be at rest; withdrawn ones are older than head().
   uint64_t oldest() const;
 
@@ -341,10 +356,11 @@ class Board {
   struct Header;
   Board() = default;
   void lay_out(std::byte* base);
-  std::atomic<uint64_t>& poison_word(const Claim& claim, uint32_t row) const;
+  std::span<Poisoned> poisoned_of(const Claim& claim) const;
   size_t lay_out_rings(std::byte* base, size_t at);
   void shape_lanes(std::span<const uint32_t> inner);
   void populate();
+  bool there(void* from, size_t bytes);
   void map();
   bool try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
                  Claim& out);
@@ -365,13 +381,13 @@ class Board {
   std::shared_ptr<std::byte> base_;
   size_t bytes_ = 0;
   uint32_t posts_ = 0, granules_ = 0, workers_ = 0;
-  uint32_t poison_words_ = 1;  // of a unit
+  uint32_t most_poisoned_ = kMaxGranuleRows;  // calls of a unit
   Header* header_ = nullptr;
   Header* common_ = nullptr;  // the first lane's
   WorkerPlace* places_ = nullptr;
   Post* post_ring_ = nullptr;
   Unit* unit_ring_ = nullptr;
-  std::atomic<uint64_t>* poison_ring_ = nullptr;  // where a unit has more than its own word
+  Poisoned* poisoned_ring_ = nullptr;
   std::atomic<bool> exclusive_{false};
   std::atomic<uint32_t> wake_first_{0};  // this process's, which wakes workers
   std::atomic<bool> all_hands_{true};    // what lock_trial_ said last; false: most are spare

@@ -8,7 +8,7 @@ namespace penstock {
 // board.cc and board_memory.cc see it.
 struct Board::Header {
   uint64_t magic;
-  uint32_t posts, granules, workers, poison_words;
+  uint32_t posts, granules, workers, most_poisoned;
   uint32_t lanes;
   uint32_t inner[kMaxLanes - 1];  // posts of the further lanes
   alignas(64) std::atomic<uint64_t> head;

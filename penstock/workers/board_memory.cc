@@ -11,16 +11,16 @@
 namespace penstock {
 
 namespace {
-constexpr uint64_t kBoardMagic = 0x32647262'6b6e7370;  // "psnkbrd2"
-constexpr uint32_t kMostPoisonWords = 1024;            // of a post: 64 rows each
+constexpr uint64_t kBoardMagic = 0x33647262'6b6e7370;  // "psnkbrd3"
+constexpr uint32_t kMostPoisoned = 65536;              // calls of a post
 constexpr size_t up_to(size_t n, size_t to) { return (n + to - 1) / to * to; }
 }  // namespace
 
 size_t Board::lay_out_rings(std::byte* base, size_t at) {
   unit_ring_ = reinterpret_cast<Unit*>(base + at);
   at += up_to(sizeof(Unit) * posts_ * granules_, 4096);
-  poison_ring_ = reinterpret_cast<std::atomic<uint64_t>*>(base + at);
-  if (poison_words_ > 1) at += up_to(8 * size_t{posts_} * granules_ * poison_words_, 4096);
+  poisoned_ring_ = reinterpret_cast<Poisoned*>(base + at);
+  at += up_to(sizeof(Poisoned) * size_t{posts_} * granules_ * most_poisoned_, 4096);
   post_ring_ = reinterpret_cast<Post*>(base + at);
   return at + up_to(sizeof(Post) * posts_, 4096);
 }
@@ -64,18 +64,23 @@ void Board::map() {
   }
 }
 
+// Sees to it that writing there meets no full machine. False: it would.
+bool Board::there(void* from, size_t bytes) {
+  auto* base = reinterpret_cast<std::byte*>(common_);
+  const size_t page = os::page_size(), at = static_cast<std::byte*>(from) - base;
+  const size_t begin = at / page * page, end = up_to(at + bytes, page);
+  return os::populate_write(base + begin, end - begin, fd(), begin) == 0;
+}
+
 // What is written from the first ticket on must not meet a full machine half-way.
 void Board::populate() {
-  auto there = [this](void* from, size_t bytes) {
-    const size_t at = static_cast<std::byte*>(from) - base_.get();
-    if (os::populate_write(static_cast<std::byte*>(from), bytes, fd(), at) == 0) return;
-    throw Error(Code::kOutOfMemory, "Loader", "no room for the board of tickets in flight");
-  };
   for (uint32_t l = 0; l < lanes(); ++l) {
     Board& of = lane(l);
-    there(of.header_, up_to(sizeof(Header) - sizeof(TraceRing), 4096));
-    auto* units = reinterpret_cast<std::byte*>(of.unit_ring_);  // and the poisoned rows
-    there(units, static_cast<size_t>(reinterpret_cast<std::byte*>(of.post_ring_) - units));
+    if (there(of.header_, sizeof(Header) - sizeof(TraceRing)) &&
+        there(of.unit_ring_, sizeof(Unit) * of.posts_ * of.granules_)) {
+      continue;
+    }
+    throw Error(Code::kOutOfMemory, "Loader", "no room for the board of tickets in flight");
   }
 }
 
@@ -90,8 +95,8 @@ std::unique_ptr<Board> Board::create(const Shape& shape, bool shared) {
   board->posts_ = std::bit_ceil(std::max(shape.posts, 2u));
   board->granules_ = std::max(shape.granules, 1u);
   board->workers_ = std::max(shape.workers, 1u);
-  board->poison_words_ =
-      std::clamp((shape.rows + 63) / 64, 1u, std::max(kMostPoisonWords / board->granules_, 1u));
+  board->most_poisoned_ = std::clamp(shape.rows, kMaxGranuleRows,
+                                     std::max(kMostPoisoned / board->granules_, kMaxGranuleRows));
   std::vector<uint32_t> inner;
   for (uint32_t posts : shape.inner) inner.push_back(std::bit_ceil(std::max(posts, 2u)));
   board->shape_lanes(inner);
@@ -106,7 +111,7 @@ std::unique_ptr<Board> Board::create(const Shape& shape, bool shared) {
   h->posts = board->posts_;
   h->granules = board->granules_;
   h->workers = board->workers_;
-  h->poison_words = board->poison_words_;
+  h->most_poisoned = board->most_poisoned_;
   h->lanes = board->lanes();
   std::copy(inner.begin(), inner.end(), h->inner);
   h->active.store(board->workers_, std::memory_order_relaxed);
@@ -127,7 +132,7 @@ std::unique_ptr<Board> Board::open(int fd) {
   board->posts_ = header->posts;
   board->granules_ = header->granules;
   board->workers_ = header->workers;
-  board->poison_words_ = header->poison_words;
+  board->most_poisoned_ = header->most_poisoned;
   std::vector<uint32_t> inner;
   if (known) inner.assign(header->inner, header->inner + header->lanes - 1);
   os::unmap(first, up_to(sizeof(Header), 4096));

@@ -41,7 +41,7 @@ inline constexpr uint32_t kSpilled = 0xffffffff;  // BlockRef::arena of such a p
 class Supervisor {
  public:
   struct Policy {
-    bool raise = true;        // a lost or timed-out ticket is an error; else its row is poisoned
+    bool raise = true;        // a lost or timed-out ticket is an error; else its call is poisoned
     int64_t timeout_ns = -1;  // of a ticket; < 0: none
     uint32_t most_losses = 3;
     bool processes = true;  // a worker that is stuck can be killed; a thread can only be abandoned

@@ -17,14 +17,14 @@ void Supervisor::too_often(void* self, const Board::Claim& claim) {
 
 // The unit is ours: its worker is dead, or it was taken over.
 void Supervisor::give_up(const Board::Claim& claim, ResultKind kind) {
-  uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
-  // A row that was poisoned before was not tried, this time: so it is something else (collate, say)
-  // that takes the worker, and would for ever.
+  const Call call = Call::of(claim.unit->in_hand.load(std::memory_order_relaxed));
+  // What was poisoned before was not tried, this time: so it is something else (collate, say) that
+  // takes the worker, and would for ever.
   if (policy_.raise || (just_poisoned_.erase({claim.lane, claim.word}) == 0 &&
-                        !board_.lane(claim.lane).poison(claim, row, kind))) {
+                        !board_.lane(claim.lane).poison(claim, call, kind))) {
     claim.unit->kind = kind;
     claim.unit->length = 0;
-    claim.unit->bytes = row;
+    claim.unit->bytes = call.row;
     board_.lane(claim.lane).finish(claim);
   } else {
     board_.lane(claim.lane).reopen_unit(claim, 1);
@@ -77,8 +77,8 @@ void Supervisor::check_timeouts_of(Board& lane, uint64_t now, Event& event) {
 void Supervisor::end_process(const Board::Claim& claim) {
   if (!policy_.raise) {
     // The unit stays its own until its death is seen (reopen).
-    const uint32_t row = claim.unit->progress.load(std::memory_order_relaxed);
-    if (board_.lane(claim.lane).poison(claim, row, ResultKind::kTimeout)) {
+    const Call call = Call::of(claim.unit->in_hand.load(std::memory_order_relaxed));
+    if (board_.lane(claim.lane).poison(claim, call, ResultKind::kTimeout)) {
       just_poisoned_.insert({claim.lane, claim.word});
     }
   }

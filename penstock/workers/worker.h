@@ -71,20 +71,22 @@ class Slot {
   const Board::Claim& claim() const { return claim_; }
   WorkerCounters& counters() { return board_.place(claim_.worker).counters; }
 
-  // The row in work: it is named if the ticket times out or kills its worker. False: the ticket was
-  // taken away, so whatever is made of it is for nothing.
-  bool progress(uint32_t row) {
+  // What is in hand from now on (a row counted from the ticket's begin): it is blamed if the ticket
+  // times out or kills its worker. False: the ticket was taken away, so whatever is made of it is
+  // for nothing.
+  bool progress(const Call& call) {
     if (!board_.holds(claim_)) return false;
-    claim_.unit->progress.store(row, std::memory_order_relaxed);
+    claim_.unit->in_hand.store(call.word(), std::memory_order_relaxed);
     return true;
   }
   // What was done so far is not the ticket's own work: its time begins now.
   void restart_clock() {
     if (board_.holds(claim_)) claim_.unit->claimed_ns.store(0, std::memory_order_relaxed);
   }
-  // Rows (counted from the ticket's begin) that timed out or killed workers: not to be tried again.
-  bool poisoned(uint32_t row) const { return board_.poisoned(claim_, row); }
-  Board::Ending ending(uint32_t row) const { return board_.ending(claim_, row); }  // of such a row
+  // Of what timed out or killed its worker, and is not to be tried again.
+  std::optional<Board::Ending> ending(const Call& call) const {
+    return any_poisoned() ? board_.ending(claim_, call) : std::nullopt;
+  }
   bool any_poisoned() const { return board_.any_poisoned(claim_); }
 
   // Memory for the whole batch, shared by all its granules. The first to come proposes the layout

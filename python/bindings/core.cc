@@ -101,7 +101,8 @@ Core::Core(nb::dict s)
     tickets_ = std::move(indexed);
   }
   Supervisor::Policy policy;
-  policy.raise = plan_.on_error == OnError::kRaise;
+  policy.raise =
+      plan_.on_error == OnError::kRaise && (pipeline_ == nullptr || !pipeline_->policies());
   policy.processes = processes_;
   double timeout = setting<double>(s, "timeout");
   policy.timeout_ns = timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9);

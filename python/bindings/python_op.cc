@@ -122,11 +122,11 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
                                     const std::function<void()>& call) {
   // Each operation has numbers of its own.
   const uint64_t seed = derive_key(keys.seed(), keys.operation(), KeyUse::kSamples);
-  if (!context.watch->progress(context.row(row))) {
+  if (!context.watch->progress(context.row(row), keys.call(j))) {
     throw Error(Code::kClosed, "worker", "the ticket was taken away");
   }
-  if (context.watch->poisoned(context.row(row))) {
-    return Failure{{}, 0, context.watch->reason(context.row(row))};
+  if (auto error = context.watch->poisoned(context.row(row), keys.call(j))) {
+    return Failure{{}, 0, std::move(error)};
   }
   struct Keyed {
     ~Keyed() { clear_ticket_key(); }

@@ -82,7 +82,7 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
 void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
   if (slot.any_poisoned()) return;
-  slot.progress(0);
+  slot.progress({.what = kAllAtOnce});
   Owned list(PyList_New(count));
   for (uint32_t row = 0; list && row < count; ++row) {
     PyList_SET_ITEM(list.get(), row, indices_.at(row));

@@ -52,7 +52,7 @@ class PythonStream : public Streamed {
       release_references();
       std::vector<Owned> values;
       std::exception_ptr error;
-      while (values.size() < most && !over_ && context_.watch->progress(0)) {
+      while (values.size() < most && !over_ && context_.watch->progress(0, 0)) {
         try {
           Owned value = pull();
           if (value) values.push_back(std::move(value));

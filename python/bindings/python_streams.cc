@@ -52,9 +52,9 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   // Under "skip" fewer rows may come of it than items were pulled.
   for (uint32_t pulled = 0; pulled < rows && !stream.ended; ++pulled) {
     uint64_t at = ordinal * rows + pulled;
-    slot.progress(pulled);
+    slot.progress({pulled});
     Owned value;
-    if (slot.poisoned(pulled)) {
+    if (slot.ending({pulled})) {
       PyErr_SetString(PyExc_RuntimeError, kPoisoned);
     } else {
       value = next(at);

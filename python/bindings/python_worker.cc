@@ -199,10 +199,10 @@ bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
 // One row's sample under the error policy. Null with an exception set: to be raised. Null without:
 // the row is lost, and noted.
 Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
-  if (!slot.progress(row)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+  if (!slot.progress({row})) throw Error(Code::kClosed, "worker", "the ticket was taken away");
   uint64_t key = key_of(ticket, row);
   Owned value;
-  if (slot.poisoned(row)) {
+  if (slot.ending({row})) {
     PyErr_SetString(PyExc_RuntimeError, kPoisoned);
   } else {
     Owned index(indices_.at(row));
@@ -224,6 +224,9 @@ Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
     PyErr_Clear();
     uint64_t other = order_.replacement(ticket.epoch, place, n);
     if (other == key) continue;
+    const Call call{row, n + 1};
+    if (!slot.progress(call)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+    if (slot.ending(call)) continue;
     Owned index(PyLong_FromUnsignedLongLong(other));
     value = attempt(ticket, index.get(), other);
     if (value) {

@@ -18,6 +18,7 @@
 namespace penstock::python {
 
 // Why a row fails that must not be tried again (Unit::poison).
+inline constexpr uint32_t kAllAtOnce = UINT32_MAX;  // Call::what of __getitems__
 inline constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
 
 enum class OnError { kRaise, kSkip, kReplace };

@@ -111,6 +111,20 @@ class Kills:
         return number
 
 
+def summed(batch: Any) -> Any:
+    return batch.sum()
+
+
+class KillsBelow:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, number: Any) -> Any:
+        if number < self.number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+
 class Sleeps:
     def __init__(self, number: int, seconds: float) -> None:
         self.number = number

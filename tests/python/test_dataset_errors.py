@@ -252,6 +252,71 @@ def test_on_error_raise_raises_what_the_option_would_pass_over(ends, error, word
         list(feed)
 
 
+@pytest.mark.parametrize(("ends", "error", "words", "mode"), ENDINGS)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_on_error_passes_over_what_ended_its_worker_below(ends, error, words, mode, streamed):
+    dataset = Dataset.range(20).map(functions.as_it_is).map(ends).on_error("skip")
+    dataset = dataset.filter(functions.always) if streamed else dataset.batch(4)
+    with dataset.map(functions.as_it_is).build(timeout=0.5, **options(mode)) as feed:
+        assert [n for batch in feed for n in np.atleast_1d(batch).tolist()] == [
+            *range(9),
+            *range(10, 20),
+        ]
+        stats = feed.stats()
+    assert stats["skipped"] == 1
+    [(epoch, index, reason)] = stats["losses"]
+    assert (epoch, index) == (0, 9)
+    assert words in reason
+    assert reason.startswith(f"map({type(ends).__name__})")
+
+
+@pytest.mark.parametrize(("ends", "error", "words", "mode"), ENDINGS)
+def test_on_error_replaces_what_ended_its_worker_below(ends, error, words, mode):
+    dataset = Dataset.range(20).map(ends).on_error("replace").map(functions.as_it_is).batch(4)
+    with dataset.build(seed=3, timeout=0.5, **options(mode)) as feed:
+        got = [n for batch in feed for n in batch.tolist()]
+        stats = feed.stats()
+    assert got[:9] + got[10:] == [*range(9), *range(10, 20)]
+    assert 0 <= got[9] < 20
+    assert got[9] != 9
+    assert (stats["replaced"], stats["skipped"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("ends", "error", "words", "mode"), ENDINGS)
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_on_error_does_not_decide_on_what_ends_its_worker_above(ends, error, words, mode, policy):
+    dataset = Dataset.range(20).map(functions.as_it_is).on_error(policy).map(ends).batch(4)
+    with dataset.build(timeout=0.5, **options(mode)) as feed:
+        seen = []
+        with pytest.raises(error, match=f"epoch 0, index 9 .*worker \\d+ {words}"):
+            for batch in feed:
+                seen += plain(batch)
+        assert seen == list(range(8))
+        assert feed.state()["batches"] == 2
+
+
+@each((PROCESSES,), ())
+def test_what_stands_in_for_what_killed_its_worker_may_kill_it_too(mode):
+    low = Dataset.range(20).map(functions.KillsBelow(5)).on_error("replace").batch(4)
+    with low.build(seed=1, **options(mode)) as feed:
+        got = [n for batch in feed for n in batch.tolist()]
+        stats = feed.stats()
+    assert len(got) == 20
+    assert got[5:] == list(range(5, 20))
+    assert min(got) >= 5
+    assert (stats["replaced"], stats["skipped"]) == (5, 0)
+
+
+@each((PROCESSES,), ())
+def test_elements_of_one_batch_that_kill_their_workers_are_told_apart(mode):
+    below = Dataset.range(12).map(functions.KillsBelow(3)).on_error("skip").batch(4)
+    with below.map(functions.summed).build(**options(mode)) as feed:
+        assert [int(total) for total in feed] == [3, 22, 38]
+        stats = feed.stats()
+    assert stats["skipped"] == 3
+    assert sorted(index for _, index, _ in stats["losses"]) == [0, 1, 2]
+
+
 def test_workers_that_cannot_start_close_the_feed(monkeypatch):
     def refuses(thread):
         raise RuntimeError("can't start new thread")

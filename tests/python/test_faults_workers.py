@@ -100,7 +100,21 @@ def test_what_always_kills_in_getitems_is_passed_over(collate, mode, tmp_path):
         **mode.options,
     ) as feed:
         assert len(list(feed)) == 5
-        assert (0, 5) in [loss[:2] for loss in feed.stats()["losses"]]
+        assert [loss[:2] for loss in feed.stats()["losses"]] == [(0, 5)]
+
+
+@each((TWO,), ())
+def test_what_stands_in_for_a_deadly_sample_may_be_deadly_too(mode, tmp_path):
+    with penstock.Loader(
+        Deadly(tmp_path, set(range(6)), times=1000),
+        batch_size=4,
+        on_error="replace",
+        **mode.options,
+    ) as feed:
+        taken = [int(i) for batch in feed for i in batch[1]]
+        assert taken[6:] == list(range(6, 20))
+        assert min(taken) >= 6
+        assert feed.stats()["replaced"] == 6
 
 
 def indices_of(samples):

@@ -87,20 +87,6 @@ class ReplacingReader : public IndexedReader {
   }
 
  private:
-  // What was said of the row that failed is not to be held against the one that takes its place.
-  class Forgetful : public Context::Watch {
-   public:
-    explicit Forgetful(Context::Watch* watch) : watch_(watch) {}
-    bool progress(uint32_t row) override { return watch_ == nullptr || watch_->progress(row); }
-    bool poisoned(uint32_t) override { return false; }
-    void threw(bool again) override {
-      if (watch_ != nullptr) watch_->threw(again);
-    }
-
-   private:
-    Context::Watch* watch_;
-  };
-
   void fail_all(std::span<const uint64_t> positions, Chunk& out, uint32_t row) const {
     auto error = std::make_exception_ptr(Error(Code::kInvalidArgument, "on_error",
                                                "elements must be alike: one is " +
@@ -114,18 +100,7 @@ class ReplacingReader : public IndexedReader {
   // Row `row` of `out` becomes another element. False: none could be made, or what one of them
   // raised is to be raised.
   bool replace(const At& at, uint64_t position, Chunk& out, uint32_t row, Failure& failure) {
-    Context::Watch* watch = context_.watch;
-    Forgetful forgetful(watch);
-    context_.watch = &forgetful;
-    bool made;
-    try {
-      made = attempt(at, position, out, row, failure);
-    } catch (...) {
-      context_.watch = watch;
-      throw;
-    }
-    context_.watch = watch;
-    if (!made) {
+    if (!attempt(at, position, out, row, failure)) {
       failure.fatal = true;
       return false;
     }
@@ -217,7 +192,8 @@ std::string OnErrorNode::title() const {
   return "on_error(raise)";
 }
 
-Built OnErrorNode::build(std::vector<Built> inputs, Builder&) const {
+Built OnErrorNode::build(std::vector<Built> inputs, Builder& builder) const {
+  builder.add_policy();
   if (inputs[0].stream != nullptr) {
     if (policy_ == OnError::kReplace) {
       throw Error(

@@ -70,30 +70,46 @@ TEST(Board, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_post) 
         EXPECT_FALSE(theirs->any_poisoned(claim));
         const std::set<uint32_t> bad = {0, rows / 2, rows - 1};
         for (uint32_t row : bad) {
-          EXPECT_FALSE(theirs->poisoned(claim, row));
+          EXPECT_FALSE(theirs->ending(claim, {row}));
           EXPECT_TRUE(
-              board->poison(ours, row, row == 0 ? ResultKind::kLost : ResultKind::kTimeout));
-          EXPECT_FALSE(board->poison(ours, row, ResultKind::kError));  // was already
+              board->poison(ours, {row}, row == 0 ? ResultKind::kLost : ResultKind::kTimeout));
+          EXPECT_FALSE(board->poison(ours, {row}, ResultKind::kError));  // was already
         }
         EXPECT_TRUE(theirs->any_poisoned(claim));
         for (uint32_t row : bad) {
-          const Board::Ending ending = theirs->ending(claim, row);
-          EXPECT_EQ(ending.kind, row == 0 ? ResultKind::kLost : ResultKind::kTimeout) << row;
-          EXPECT_EQ(ending.worker, claim.worker);
+          const auto ending = theirs->ending(claim, {row});
+          ASSERT_TRUE(ending);
+          EXPECT_EQ(ending->kind, row == 0 ? ResultKind::kLost : ResultKind::kTimeout) << row;
+          EXPECT_EQ(ending->worker, claim.worker);
+          EXPECT_FALSE(theirs->ending(claim, {row, 7})) << "another function of that row";
         }
-        for (uint32_t row = 0; row < rows && rows * granules <= 65536; ++row) {
-          EXPECT_EQ(theirs->poisoned(claim, row), bad.contains(row)) << row;
+        for (uint32_t row = 0; row < rows; ++row) {
+          EXPECT_EQ(theirs->ending(claim, {row}).has_value(), bad.contains(row)) << row;
         }
         finish(*theirs, claim);
         for (uint32_t g = 1; g < granules; ++g) {
           ASSERT_TRUE(theirs->claim(0, cursor, claim));
-          EXPECT_FALSE(theirs->any_poisoned(claim) || theirs->poisoned(claim, rows - 1));
+          EXPECT_FALSE(theirs->any_poisoned(claim) || theirs->ending(claim, {rows - 1}));
           finish(*theirs, claim);
         }
         board->clear(seq);
         board->advance_head(seq + 1);
       }
     }
+  }
+}
+
+TEST(Board, what_is_poisoned_beyond_all_rows_is_refused) {
+  auto board = Board::create({.posts = 2, .granules = 1, .workers = 1, .rows = 1}, true);
+  post(*board, 1);
+  uint64_t cursor = 0;
+  Board::Claim claim;
+  ASSERT_TRUE(board->claim(0, cursor, claim));
+  uint32_t poisoned = 0;
+  while (poisoned < 1000 && board->poison(claim, {0, poisoned + 1}, ResultKind::kLost)) ++poisoned;
+  EXPECT_EQ(poisoned, kMaxGranuleRows);
+  for (uint32_t call = 0; call < 200; ++call) {
+    EXPECT_EQ(board->ending(claim, {0, call}).has_value(), call >= 1 && call <= poisoned) << call;
   }
 }
 

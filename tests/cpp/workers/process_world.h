@@ -56,8 +56,8 @@ class RowWriter : public Fulfiller {
   void run(const Ticket& ticket, Slot& slot) override {
     std::byte* base = nullptr;
     for (uint32_t row = 0; row < ticket.end - ticket.begin; ++row) {
-      slot.progress(row);
-      if (slot.poisoned(row)) continue;
+      slot.progress({row});
+      if (slot.ending({row})) continue;
       happen(ticket, ticket.begin + row, false);
       if (base == nullptr) {
         base = slot.rows(std::as_bytes(std::span("rows", 4)), ticket.rows * kRowBytes);

@@ -242,14 +242,14 @@ TEST(Slot, what_was_taken_away_is_not_written_any_more) {
   world.post();
   Board::Claim claim = world.claim(0);
   Slot slot(*world.board, claim, &world.memory, idle);
-  EXPECT_TRUE(slot.progress(3));
+  EXPECT_TRUE(slot.progress({3}));
   EXPECT_NE(slot.rows(layout_of("x"), kRowsBytes), nullptr);
   { EXPECT_TRUE(static_cast<bool>(Slot::Write(slot))); }
   ASSERT_TRUE(world.board->take_over(claim));
   world.board->reopen_unit(claim, 0);
   { EXPECT_FALSE(static_cast<bool>(Slot::Write(slot))); }
-  EXPECT_FALSE(slot.progress(5));
-  EXPECT_EQ(claim.unit->progress.load(), 0u);
+  EXPECT_FALSE(slot.progress({5}));
+  EXPECT_EQ(claim.unit->in_hand.load(), 0u);
   EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), kRowsBytes); }), Code::kClosed);
   EXPECT_FALSE(slot.taken_away());
   EXPECT_FALSE(slot.finish_inline(ResultKind::kRows, 0, {}));

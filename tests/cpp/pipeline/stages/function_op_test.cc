@@ -30,11 +30,14 @@ int64_t number(const Example& element) { return element.at("").as_span<const int
 // What a worker would hear of user code, and say.
 class Watch : public Context::Watch {
  public:
-  bool progress(uint32_t row) override {
+  bool progress(uint32_t row, uint32_t) override {
     rows.push_back(row);
     return rows.size() <= most;
   }
-  bool poisoned(uint32_t row) override { return bad.count(row) > 0; }
+  std::exception_ptr poisoned(uint32_t row, uint32_t) override {
+    if (bad.count(row) == 0) return nullptr;
+    return std::make_exception_ptr(Error(Code::kTimeout, "Loader", "took too long"));
+  }
   void threw(bool again) override { again ? ++retried : ++lost; }
 
   std::vector<uint32_t> rows;
