@@ -179,6 +179,11 @@ void ChainWorker::threw(bool again) {
   if (again) board_.consumer().retried.add();
 }
 
+bool ChainWorker::interrupted(const std::exception_ptr& by) {
+  if (options_.in_line) interruption_ = by;
+  return options_.in_line;
+}
+
 void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   slot_ = &slot;
   begin_ = ticket.begin;
@@ -197,6 +202,18 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
     parcel_ = Parcel::read(parcel);
     context_.parcel = &parcel_;
   }
+  try {
+    make(ticket, slot);
+  } catch (...) {
+    if (interruption_ == nullptr) throw;
+    const Call call = Call::of(slot.claim().unit->in_hand.load(std::memory_order_relaxed));
+    failed_ = {plan_->titles()[plan_->last_stage()], index_of(call.row),
+               std::exchange(interruption_, nullptr), false, true};
+    finish(ticket, slot, 0);
+  }
+}
+
+void ChainWorker::make(const Ticket& ticket, Slot& slot) {
   if (bound_) {
     run_bound(ticket, slot);
   } else if (is_part(ticket)) {

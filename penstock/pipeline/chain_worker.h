@@ -49,6 +49,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
     // The tickets are elements for a stream's stage: what went wrong with one is handed over as it
     // is, for others to decide. `plan` is a section's.
     bool section = false;
+    // It works in the consumer's own call: an interruption there ends the ticket.
+    bool in_line = false;
   };
 
   // `board` outlives the worker.
@@ -61,11 +63,13 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   bool progress(uint32_t row, uint32_t call) override;
   std::exception_ptr poisoned(uint32_t row, uint32_t call) override;
   void threw(bool again) override;
+  bool interrupted(const std::exception_ptr& by) override;
 
   void name_if_ended(Failure& failure) const;
   uint64_t index_of(uint32_t row) const;
   std::string place_of_row(uint32_t row, uint32_t worker) const;
   At locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const;
+  void make(const Ticket& ticket, Slot& slot);
   void run_bound(const Ticket& ticket, Slot& slot);
   void run_collected(const Ticket& ticket, Slot& slot);
   void run_part(const Ticket& ticket, Slot& slot);
@@ -96,7 +100,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   std::vector<Outcome::Loss> losses_;  // rows that are not there
   std::vector<Outcome::Loss> notes_;   // what was lost on the way to rows that are
   std::optional<Failure> failed_;      // what ends it
-  SectionResult result_;               // of a section
+  std::exception_ptr interruption_;
+  SectionResult result_;  // of a section
   // Calls that were poisoned, and what each failed with.
   std::vector<std::pair<Call, std::exception_ptr>> ended_;
 };

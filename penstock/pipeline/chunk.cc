@@ -183,6 +183,13 @@ Failure Chunk::take_failure(uint32_t row) {
   return {};
 }
 
+uint64_t Chunk::bytes(size_t leaf, uint32_t row) const {
+  if (columns_[leaf].fixed) return columns_[leaf].row_bytes;
+  uint64_t bytes = size_of(spec_->leaves()[leaf].dtype);
+  for (int64_t length : shape(leaf, row)) bytes *= static_cast<uint64_t>(length);
+  return bytes;
+}
+
 bool Chunk::forgiven(uint32_t row) const {
   const auto said = std::ranges::find(failures_, row, &std::pair<uint32_t, Failure>::first);
   return said != failures_.end() && said->second.forgiven;

@@ -104,8 +104,9 @@ class Chunk {
     if (columns_[leaf].fixed) return known;
     return {columns_[leaf].dims.data() + row * known.size(), known.size()};
   }
-  uint64_t alive() const { return alive_; }  // a bit per row
-  bool forgiven(uint32_t row) const;         // it failed, and nobody is to see it
+  uint64_t bytes(size_t leaf, uint32_t row) const;  // of a row's values
+  uint64_t alive() const { return alive_; }         // a bit per row
+  bool forgiven(uint32_t row) const;                // it failed, and nobody is to see it
   // Not known of rows that something was made of.
   const Origin& origin(uint32_t row) const {
     return (known_ >> row & 1) != 0 ? origins_[row] : kUnknownOrigin;

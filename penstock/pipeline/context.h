@@ -36,6 +36,9 @@ struct Context {
     virtual std::exception_ptr poisoned(uint32_t row, uint32_t call) = 0;
     // User code threw, and is tried again or not.
     virtual void threw(bool again) = 0;
+    // It threw what is no failure of an element's (Ctrl-C), in the thread of whoever is to hear it.
+    // True: it is to be thrown on, and the ticket fails with it at once.
+    virtual bool interrupted(const std::exception_ptr&) { return false; }
   };
 
   Scratch& scratch;  // emptied between granules

@@ -6,6 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/parcel.h"
+#include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
 
@@ -19,6 +20,10 @@ class Cursor::Alone : public Context::Watch {
   }
   std::exception_ptr poisoned(uint32_t, uint32_t) override { return nullptr; }
   void threw(bool) override {}
+  bool interrupted(const std::exception_ptr& by) override {
+    if (!cursor_.options_.threaded) cursor_.interruption_ = by;
+    return !cursor_.options_.threaded;
+  }
 
  private:
   Cursor& cursor_;
@@ -162,6 +167,7 @@ void Cursor::let_go() {
   }
   failed_.reset();
   reader_.reset();
+  gathered_.let_go();
 }
 
 void Cursor::attend() {
@@ -209,7 +215,10 @@ void Cursor::go_to(const Start& start) {
   }
   if (place.used == 0) return;
   scratch_.empty();
-  ordinal_ += gathered_.gather(*reader_, so_many(place.used)).rows;
+  const GatherParcel::Gathered before = gathered_.gather(*reader_, so_many(place.used));
+  if (before.failure) std::rethrow_exception(before.failure->error);
+  if (before.rows < place.used) throw refuse_restore("it is beyond the stream's end");
+  ordinal_ += before.rows;
 }
 
 GatherParcel::Wanted Cursor::so_many(uint64_t elements) const {

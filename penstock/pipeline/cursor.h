@@ -122,7 +122,7 @@ class Cursor {
   uint64_t ordinal_ = 0;
   Place before_;                     // where the parcel in work begins
   std::optional<Made> failed_;       // what comes after the rows that were before it
-  std::exception_ptr interruption_;  // of the parcel in work, by attend
+  std::exception_ptr interruption_;  // of the parcel in work, by attend or user code
 
   std::mutex mutex_;
   std::condition_variable asked_;

@@ -150,6 +150,14 @@ std::optional<ElementSpec> ElementSpec::merged(const ElementSpec& other) const {
   return ElementSpec(std::move(both), nest_);
 }
 
+uint64_t ElementSpec::fixed_bytes() const {
+  uint64_t bytes = 0;
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.fixed()) bytes += static_cast<uint64_t>(leaf.fixed_values()) * size_of(leaf.dtype);
+  }
+  return bytes;
+}
+
 bool ElementSpec::fixed() const {
   return std::all_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.fixed(); });
 }

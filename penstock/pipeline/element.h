@@ -57,6 +57,7 @@ class ElementSpec {
   std::optional<size_t> find(std::string_view name) const;
   std::span<const std::byte> bytes() const { return bytes_; }
   bool fixed() const;             // all leaves are
+  uint64_t fixed_bytes() const;   // of an element's leaves that are
   std::string to_string() const;  // "{image: bytes, label: int64 ()}"
 
   // What elements of both specs are: a length that differs between them is -1. Nothing: they differ

@@ -106,12 +106,10 @@ void GatherParcel::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
   }
   origins_.add(in.origin(row));
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
-    std::span<const int64_t> shape = in.shape(leaf, row);
-    uint64_t bytes = size_of(in.spec()->leaves()[leaf].dtype);
-    for (int64_t length : shape) bytes *= static_cast<uint64_t>(length);
+    const uint64_t bytes = in.bytes(leaf, row);
     std::byte* copy = scratch_.take(bytes);
     if (bytes != 0) std::memcpy(copy, in.at(leaf, row), bytes);
-    out.view(leaf, to, copy, shape);
+    out.view(leaf, to, copy, in.shape(leaf, row));
   }
 }
 

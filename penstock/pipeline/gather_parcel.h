@@ -42,6 +42,8 @@ class GatherParcel {
     bool skip = false;  // all are forgiven but the fatal ones
   };
   Gathered gather(StreamReader& stream, const Wanted& wanted);
+  // Lets go of what failed in the last chunk.
+  void let_go() { chunk_.reset(nullptr, 0); }
   const Collector& elements() const { return elements_; }
   const Origins& origins() const { return origins_; }  // of elements()
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "penstock/base/error.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
 
@@ -13,6 +13,12 @@ void HeldBack::begin(uint64_t epoch) {
   read_ = consumed_ = oldest_ = 0;
   notes_.clear();
   held_.clear();
+}
+
+bool HeldBack::more() {
+  if (!input_.more()) return false;
+  if (judge_ != nullptr && !input_.failed()) judge_(input_);
+  return true;
 }
 
 void HeldBack::note() {
@@ -73,20 +79,23 @@ void HeldBack::drop_notes() {
 State HeldBack::save() const {
   if (notes_.empty()) return {{"from", read_}, {"since", 0}, {"input", input_.save()}};
   const Note& from = notes_.front();
-  return {{"from", from.ordinal}, {"since", consumed_ - from.consumed}, {"input", from.input}};
+  const uint64_t since = consumed_ - from.consumed;
+  State state = {{"from", from.ordinal}, {"since", since}, {"input", from.input}};
+  if (since != read_ - from.ordinal) state["failed"] = since - (read_ - from.ordinal);
+  return state;
 }
 
 void HeldBack::load(uint64_t epoch, const State& state, const std::function<bool(uint64_t)>& wanted,
                     const std::function<void(std::unique_ptr<HeldRow>)>& held) {
   begin(epoch);
   const uint64_t since = count_in(state, "since");
+  uint64_t failed_then = state.contains("failed") ? count_in(state, "failed") : 0;
   read_ = oldest_ = count_in(state, "from");
   input_.load(epoch, member_of(state, "input"));
   while (consumed_ < since) {
-    if (!input_.more()) {
-      throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
-    }
+    if (!more()) throw refuse_restore("the state is beyond its input's end");
     if (input_.failed()) {
+      if (failed_then-- == 0) input_.raise_failure();
       pass();
     } else if (wanted(read_)) {
       held(hold());

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "penstock/pipeline/held_row.h"
@@ -18,11 +19,13 @@ namespace penstock {
 // one and how far the input was read, and what is held is read again from there. One thread.
 class HeldBack {
  public:
-  HeldBack(const Streamed& input, const Context& context, uint64_t every)
-      : input_(input, context), every_(every) {}
+  // `judge`: fails a next element that cannot be held; it is asked whenever one is looked at.
+  HeldBack(const Streamed& input, const Context& context, uint64_t every,
+           std::function<void(StreamInput&)> judge = nullptr)
+      : input_(input, context), every_(every), judge_(std::move(judge)) {}
 
   void begin(uint64_t epoch);
-  bool more() { return input_.more(); }
+  bool more();
   StreamInput& input() { return input_; }
   uint64_t read() const { return read_; }  // elements that were held so far: the next one's ordinal
   // The input's next element. REQUIRED: it has not failed.
@@ -35,9 +38,11 @@ class HeldBack {
   // It is no longer held, and its memory good for another one.
   void release(std::unique_ptr<HeldRow> row);
 
-  // {"from": a note's ordinal, "since": elements read from there on, "input": its state}
+  // {"from": a note's ordinal, "since": elements read from there on, "input": its state}, with
+  // "failed" where some of those did.
   State save() const;
   // `held` gets the elements that were held, of those for which `wanted` says true of the ordinal.
+  // Errors of StreamInput::load.
   void load(uint64_t epoch, const State& state, const std::function<bool(uint64_t)>& wanted,
             const std::function<void(std::unique_ptr<HeldRow>)>& held);
 
@@ -51,6 +56,7 @@ class HeldBack {
 
   StreamInput input_;
   uint64_t every_;
+  std::function<void(StreamInput&)> judge_;
   uint64_t read_ = 0;
   uint64_t consumed_ = 0;  // the same with those that failed
   std::deque<Note> notes_;

@@ -10,6 +10,9 @@
 namespace penstock {
 
 void HeldBatch::give(std::span<HeldRow* const> rows, Chunk& out, uint32_t row) {
+  for (HeldRow* held : rows) {
+    for (Failure& lost : held->take_lost()) out.note(row, std::move(lost));
+  }
   try {
     stack(rows, out, row);
   } catch (const Error& error) {
@@ -26,7 +29,6 @@ void HeldBatch::stack(std::span<HeldRow* const> rows, Chunk& out, uint32_t row) 
     for (const HeldRow* held : some) positions_.push_back(held->ordinal);
     Chunk& chunk = rows_.add(positions_);
     for (size_t i = 0; i < some.size(); ++i) some[i]->give(chunk, static_cast<uint32_t>(i));
-    for (auto& [from, lost] : chunk.notes()) out.note(row, std::move(lost));
     rows = rows.subspan(some.size());
   }
   (void)rows_.settle();

@@ -24,11 +24,7 @@ constexpr uint64_t kLargeElement = 16 << 10;
 uint32_t per_ticket(const Indexed& chain) {
   SpecRef spec = chain.spec();
   if (chain.costly() || spec == nullptr) return 1;
-  uint64_t bytes = 0;
-  for (const Leaf& leaf : spec->leaves()) {
-    if (leaf.fixed()) bytes += static_cast<uint64_t>(leaf.fixed_values()) * size_of(leaf.dtype);
-  }
-  return bytes > kLargeElement ? 1 : Chunk::kRows;
+  return spec->fixed_bytes() > kLargeElement ? 1 : Chunk::kRows;
 }
 
 }  // namespace

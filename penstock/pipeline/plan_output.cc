@@ -80,7 +80,7 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
     feed_.deliver(bytes, rows);
     return Item{block.rows(0, rows), std::nullopt};
   }
-  const uint64_t skipped = skip_;  // those that are made again were counted then
+  const uint64_t skipped = this->skipped();  // what is made again was counted then
   hold(post, worker, losses);
   std::ranges::stable_sort(all, {}, &Outcome::Loss::row);
   std::erase_if(all, [&](const Outcome::Loss& loss) { return loss.row < skipped; });
@@ -127,8 +127,10 @@ void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Lo
   // All of it, or nothing: taking the block may find no memory.
   std::vector<uint32_t> places;
   std::optional<LoaderFailure> pending;
-  const uint64_t skip = skip_;
-  uint64_t skip_next = 0;
+  const uint64_t skip = skipped();
+  // A ticket that is made again may end before: what is to be raised then comes in place of the
+  // next one.
+  uint64_t skip_next = skip > post.rows ? skip - post.rows : 0;
   auto loss = losses.begin();
   for (uint32_t place = 0; place < post.rows; ++place) {
     if (loss == losses.end() || loss->row != place) {
@@ -153,6 +155,7 @@ void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Lo
   used_ = used;
   pending_ = std::move(pending);
   skip_ = skip_next;
+  skip_epoch_ = epoch;
 }
 
 std::optional<PlanOutput::Item> PlanOutput::take_held() {
@@ -185,6 +188,7 @@ void PlanOutput::drop_held() {
 
 void PlanOutput::arrived(const Place& place) {
   skip_ = place.skip;
+  skip_epoch_ = place.position.epoch;
   if (place.stream) tickets_.restore(place.position, *place.stream);
 }
 
@@ -192,7 +196,7 @@ void PlanOutput::arrived(const Place& place) {
 LoaderState PlanOutput::stream_state() const {
   const bool held = held_.rows() != 0;
   const Position at = position();
-  const uint64_t used = held ? places_[used_ - 1] + 1 : skip_;
+  const uint64_t used = held ? places_[used_ - 1] + 1 : skipped();
   Cursor::Place place = tickets_.place_at(at);
   LoaderState state;
   state.epoch = at.epoch;
@@ -247,7 +251,7 @@ LoaderState PlanOutput::indexed_state() const {
   const uint64_t world = plan_->world();
   state.epoch = at.epoch;
   state.base = at.base;
-  uint64_t own = at.step * per + skip_;
+  uint64_t own = at.step * per + skipped();
   if (held_.rows() != 0) {
     state.epoch = held_epoch_;
     state.base = held_base_;

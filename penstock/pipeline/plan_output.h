@@ -55,7 +55,7 @@ class PlanOutput {
   Losses take_losses() { return std::exchange(counted_, {}); }
   // What is to be raised after those; the position is that element's then.
   std::optional<LoaderFailure> take_failure();
-  bool anything_held() const { return held_.rows() != 0 || pending_ || skip_ != 0; }
+  bool anything_held() const { return held_.rows() != 0 || pending_ || skipped() != 0; }
   void drop_held();
   // Of what is handed out next. The feed's own may be in the next epoch while the last elements of
   // one are held.
@@ -83,6 +83,7 @@ class PlanOutput {
   LoaderState stream_state() const;
   Place place_in_stream(const LoaderState& state) const;
   void count_before(uint64_t row);
+  uint64_t skipped() const { return feed_.position().epoch == skip_epoch_ ? skip_ : 0; }
   void hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses);
 
   std::shared_ptr<const Plan> plan_;
@@ -97,7 +98,8 @@ class PlanOutput {
   std::vector<uint32_t> places_;  // of its rows among the ticket's
   uint64_t held_epoch_ = 0, held_base_ = 0, held_step_ = 0;
   std::optional<LoaderFailure> pending_;
-  uint64_t skip_ = 0;
+  uint64_t skip_ = 0;        // elements from the position on that were handed out, or may not be
+  uint64_t skip_epoch_ = 0;  // those are of
   std::deque<Outcome::Loss> uncounted_;  // of the ticket, by rows
   Losses counted_;
 };

@@ -101,6 +101,12 @@ PlanTickets::Leftover PlanTickets::take_leftover(const Position& at) {
   return std::exchange(leftover_, {});
 }
 
+void PlanTickets::let_go() {
+  for (Record& record : records_) record.forgiven.clear();
+  failure_.reset();
+  leftover_ = {};
+}
+
 std::optional<Failure> PlanTickets::take_failure() { return std::exchange(failure_, std::nullopt); }
 
 }  // namespace penstock

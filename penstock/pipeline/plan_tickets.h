@@ -49,6 +49,8 @@ class PlanTickets : public Tickets {
   Leftover take_leftover(const Position& at);
   // The epoch is left before its end: nobody was to see what is behind its last ticket.
   void drop_leftover() { leftover_ = {}; }
+  // Nothing is asked for any more: exceptions, and what they hold, go.
+  void let_go();
   // What the stream failed with, in place of the ticket at the position; once.
   std::optional<Failure> take_failure();
 

@@ -1,5 +1,4 @@
-#ifndef PENSTOCK_PIPELINE_RESTORE_ERROR_H_
-#define PENSTOCK_PIPELINE_RESTORE_ERROR_H_
+#pragma once
 
 #include <string>
 
@@ -13,5 +12,3 @@ inline Error refuse_restore(const std::string& why) {
 }
 
 }  // namespace penstock
-
-#endif  // PENSTOCK_PIPELINE_RESTORE_ERROR_H_

@@ -206,11 +206,12 @@ bool SectionReader::take_read() {
     read_.pop_front();
     return true;
   }
-  // What was left out behind the last element: each stands for itself.
+  // What was left out behind the last element, all in one row: there is no state in between.
   taken.result.failure = std::move(next.notes.front());
   taken.result.failure->forgiven = true;
   next.notes.erase(next.notes.begin());
-  if (next.notes.empty()) read_.pop_front();
+  taken.result.notes = std::move(next.notes);
+  read_.pop_front();
   return true;
 }
 

@@ -1,6 +1,8 @@
 #include "penstock/pipeline/stream_input.h"
 
 #include <algorithm>
+#include <bit>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -11,6 +13,14 @@
 namespace penstock {
 
 namespace {
+
+constexpr uint64_t kChunkBytes = 1 << 20;
+
+// Elements of such a size.
+uint32_t in_chunk(uint64_t bytes) {
+  const uint64_t count = kChunkBytes / std::max<uint64_t>(bytes, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(count, 1, Chunk::kRows));
+}
 
 // Every element of `part` is one of `whole`.
 bool covers(const ElementSpec& whole, const ElementSpec& part) {
@@ -32,7 +42,7 @@ bool covers(const ElementSpec& whole, const ElementSpec& part) {
 
 void StreamInput::begin(uint64_t epoch) {
   reader_->begin(epoch);
-  count_ = used_ = 0;
+  count_ = used_ = most_ = 0;
   ordinal_ = 0;
   over_ = false;
 }
@@ -42,25 +52,58 @@ bool StreamInput::more() {
   if (over_) return false;
   own_.check_open();
   before_ = reader_->save();
+  most_ = so_many();
   ordinal_ += count_;
   used_ = 0;
   scratch_.empty();
-  count_ = reader_->next(Chunk::kRows, hidden_ ? whole_ : chunk_);
+  count_ = reader_->next(most_, hidden_ ? whole_ : chunk_);
   if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
   over_ = count_ == 0;
   return !over_;
 }
 
+// Elements that are to be pulled: as many as kChunkBytes of the last ones' size, and at first one,
+// then twice as many each time. It depends on nothing but the elements, so that rows come together
+// in the same way whenever they are read.
+uint32_t StreamInput::so_many() const {
+  if (count_ == 0 && most_ != 0) return most_;
+  if (count_ == 0) return spec_ != nullptr && spec_->fixed() ? in_chunk(spec_->fixed_bytes()) : 1;
+  uint64_t bytes = 0;
+  for (uint64_t alive = chunk_.alive(); alive != 0; alive &= alive - 1) {
+    const auto row = static_cast<uint32_t>(std::countr_zero(alive));
+    for (size_t leaf = 0; leaf < chunk_.spec()->leaves().size(); ++leaf) {
+      bytes += chunk_.bytes(leaf, row);
+    }
+  }
+  return std::min(2 * most_, in_chunk(bytes / count_));
+}
+
+uint32_t StreamInput::failed_before(uint32_t row) const {
+  const uint64_t before = row == Chunk::kRows ? ~uint64_t{0} : (uint64_t{1} << row) - 1;
+  return static_cast<uint32_t>(std::popcount(~chunk_.alive() & before));
+}
+
+void StreamInput::raise_failure() { std::rethrow_exception(chunk_.take_failure(used_).error); }
+
 State StreamInput::save() const {
-  if (used_ < count_) return {{"input", before_}, {"ordinal", ordinal_}, {"used", used_}};
-  return {{"input", reader_->save()}, {"ordinal", ordinal_ + count_}, {"used", 0}};
+  const bool amid = used_ < count_;
+  State state = {{"input", amid ? before_ : reader_->save()},
+                 {"ordinal", amid ? ordinal_ : ordinal_ + count_},
+                 {"used", amid ? used_ : 0}};
+  if (const uint32_t failed = amid ? failed_before(used_) : 0) state["failed"] = failed;
+  if (const uint32_t most = amid ? most_ : so_many(); most != Chunk::kRows) state["most"] = most;
+  return state;
 }
 
 void StreamInput::load(uint64_t epoch, const State& state) {
   reader_->load(epoch, member_of(state, "input"));
   uint64_t used = count_in(state, "used");
   if (used > Chunk::kRows) throw refuse_restore("more is used of a chunk than there is in one");
+  uint64_t failed_then = state.contains("failed") ? count_in(state, "failed") : 0;
   ordinal_ = count_in(state, "ordinal");
+  const uint64_t most = state.contains("most") ? count_in(state, "most") : Chunk::kRows;
+  if (most == 0 || most > Chunk::kRows) throw refuse_restore("a chunk is of 1 to 64 elements");
+  most_ = static_cast<uint32_t>(most);
   count_ = used_ = 0;
   over_ = false;
   // They may come in smaller pieces than those that the state was taken of.
@@ -68,9 +111,10 @@ void StreamInput::load(uint64_t epoch, const State& state) {
     if (!more()) {
       throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
     }
-    const auto some = static_cast<uint32_t>(std::min<uint64_t>(used, left()));
-    use(some);
-    used -= some;
+    for (; used > 0 && left() > 0; --used) {
+      if (failed() && failed_then-- == 0) raise_failure();
+      use();
+    }
   }
 }
 

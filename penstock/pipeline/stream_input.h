@@ -11,9 +11,10 @@
 
 namespace penstock {
 
-// The input of a stream's stage, pulled 64 elements at a time and used one by one. Its state is the
-// input's before those 64 and how many of them are used. They lie in memory of its own, for whoever
-// gave the context empties his between two of them. One thread.
+// The input of a stream's stage, pulled up to 64 elements at a time and used one by one: fewer
+// where they are large, so that a stage with many inputs does not hold 64 times as many. Its state
+// is the input's before those and how many of them are used. They lie in memory of its own, for
+// whoever gave the context empties his between two of them. One thread.
 class StreamInput {
  public:
   // `hidden`: its elements carry a hidden leaf, which is in summary() and not in chunk().
@@ -39,15 +40,21 @@ class StreamInput {
   uint32_t left() const { return count_ - used_; }
   // Of the chunk's row 0: its number in the epoch, lost ones counted.
   uint64_t ordinal() const { return ordinal_; }
+  // Its end was seen, and nothing is left.
+  bool over() const { return over_ && used_ == count_; }
   bool failed() const { return (chunk_.alive() >> used_ & 1) == 0; }
   // Of the next element: it has a place, and is not only what was lost behind the last one.
   bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.forgiven(used_); }
   void use(uint32_t elements = 1) { used_ += elements; }
 
-  // {"input": the input's state, "ordinal": of its next element, "used": elements}
+  // {"input": the input's state, "ordinal": of its next element, "used": elements}, with "failed"
+  // where some of those did, and "most", that are pulled at a time, where they are not 64.
   State save() const;
-  // Error kInvalidArgument: it is no state of this input.
+  // Error kInvalidArgument: it is no state of this input. What an element failed with that is gone
+  // past again and had not failed then.
   void load(uint64_t epoch, const State& state);
+  // The same, of the next element, for whoever goes past it. REQUIRED: it failed.
+  [[noreturn]] void raise_failure();
 
   const SpecRef& spec() const { return spec_; }  // that the stage says; nullptr: not known
 
@@ -59,6 +66,10 @@ class StreamInput {
   std::unique_ptr<StreamReader> reader_;
   Chunk whole_, chunk_;  // the first where there is a hidden leaf
   HiddenLeaf leaf_;
+  uint32_t failed_before(uint32_t row) const;
+  uint32_t so_many() const;
+
+  uint32_t most_ = 0;  // elements that were asked for
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;

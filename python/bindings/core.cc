@@ -161,7 +161,10 @@ void Core::close(double grace) {
 
 void Core::drain() {
   if (getpid() != owner_ || !consumer_.try_lock()) return;  // whoever is in next() goes on to ~Core
-  if (cursor_ != nullptr) cursor_->let_go();
+  if (cursor_ != nullptr) {
+    cursor_->let_go();
+    plan_tickets().let_go();
+  }
   feed_->drain();
   supervisor_->forget_arenas();
   consumer_.unlock();

@@ -121,7 +121,7 @@ class Core {
   PlanTickets& plan_tickets() { return static_cast<PlanTickets&>(*tickets_); }
   [[noreturn]] void raise_stream_failure();
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
-  std::unique_ptr<Fulfiller> chain_worker();
+  std::unique_ptr<Fulfiller> chain_worker(bool in_line);
   void make_cursor(const Feed::Options& options, const Cursor::Shares& shares,
                    uint32_t longest);  // the queue, at its longest
   uint64_t pass_of(uint64_t epoch) const;

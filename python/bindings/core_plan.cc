@@ -16,8 +16,9 @@ namespace nb = nanobind;
 
 namespace penstock::python {
 
-std::unique_ptr<Fulfiller> Core::chain_worker() {
+std::unique_ptr<Fulfiller> Core::chain_worker(bool in_line) {
   ChainWorker::Options options{plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip};
+  options.in_line = in_line;
   return worker_of_plan(pipeline_, options, *board_, local_outlet);
 }
 
@@ -98,11 +99,11 @@ void Core::make_cursor(const Feed::Options& options, const Cursor::Shares& share
 }
 
 void Core::start_plan(uint32_t threads) {
-  if (threads == 0) inline_ = chain_worker();
+  if (threads == 0) inline_ = chain_worker(true);
   for (uint32_t w = 0; w < threads; ++w) {
     threads_.emplace_back([this, w] {
       os::block_all_signals();
-      std::unique_ptr<Fulfiller> chain = chain_worker();
+      std::unique_ptr<Fulfiller> chain = chain_worker(false);
       serve(*board_, w, *chain, rows_.get());
     });
   }
@@ -113,7 +114,7 @@ void Core::run_plan_thread(uint32_t worker) {
   board_->set_exclusive(true);
 #endif
   nb::gil_scoped_release unlocked;
-  std::unique_ptr<Fulfiller> chain = chain_worker();
+  std::unique_ptr<Fulfiller> chain = chain_worker(false);
   serve(*board_, worker, *chain, rows_.get());
 }
 
@@ -196,11 +197,11 @@ nb::object Core::take_plan(Post& post) {
     auto before = losses_of(plan_tickets().take_forgiven({epoch, post.base, post.step}));
     losses.insert(losses.end(), before.begin(), before.end());
   }
-  delivered_epoch_ = epoch;
   auto item = output_->take(bytes, worker, std::move(losses));
   note_taken_losses();
-  if (item) return object_of(*item);
-  return take_held();
+  if (!item) return take_held();
+  delivered_epoch_ = epoch;
+  return object_of(*item);
 }
 
 void Core::note_taken_losses() {

@@ -145,6 +145,7 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
         throw Raised::take();
       }
     } catch (const Raised& raised) {
+      if (!raised.trouble() && context.watch->interrupted(std::current_exception())) throw;
       const bool again = raised.trouble() && n < context.retries;
       context.watch->threw(again);
       if (again) continue;

@@ -4,11 +4,11 @@
 
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <vector>
 
 #include "elements.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/restore_error.h"
 #include "python_op.h"
 #include "random.h"
 #include "references.h"
@@ -50,37 +50,14 @@ class PythonStream : public Streamed {
     uint32_t next(uint32_t most, Chunk& out) override {
       nb::gil_scoped_acquire locked;
       release_references();
-      std::vector<Owned> values;
-      std::exception_ptr error;
-      while (values.size() < most && !over_ && context_.watch->progress(0, 0)) {
-        try {
-          Owned value = pull();
-          if (value) values.push_back(std::move(value));
-        } catch (const Raised&) {
-          error = std::current_exception();
-        }
+      out.reset(nullptr, most);
+      uint32_t count = 0;
+      while (count < most && !over_ && context_.watch->progress(0, 0)) {
+        if (take(out, count)) ++count;
       }
-      const auto rows = static_cast<uint32_t>(values.size()) + (error != nullptr);
-      if (rows == 0) {
-        if (!over_) context_.check_open();  // it is not at its end
-        return 0;
-      }
-      out.reset(nullptr, rows);
-      for (uint32_t row = 0; row < values.size(); ++row) {
-        try {
-          put_element(values[row].get(), out, row, context_.scratch);
-        } catch (nb::python_error& raised) {
-          raised.restore();
-          throw Raised::take();
-        }
-      }
-      if (error != nullptr) {
-        // A generator that raised is over: no policy goes on behind that.
-        Failure failure{stage_.title_, taken_, error};
-        failure.fatal = true;
-        out.fail(rows - 1, std::move(failure));
-      }
-      return rows;
+      if (count == 0 && !over_) context_.check_open();  // it is not at its end
+      out.remove(count == Chunk::kRows ? 0 : ~uint64_t{0} << count);
+      return count;
     }
 
     State save() const override { return {{"taken", taken_}}; }
@@ -88,13 +65,39 @@ class PythonStream : public Streamed {
       const uint64_t taken = count_in(state, "taken");
       begin(epoch);
       nb::gil_scoped_acquire locked;
-      while (taken_ < taken && !over_) {
+      while (taken_ < taken) {
         context_.check_open();
-        (void)pull();
+        if (!pull()) throw refuse_restore("the state is beyond the generator's end");
       }
     }
 
    private:
+    // The next element becomes a row, before another one is asked for: a generator may use its
+    // memory again. False: there is none.
+    bool take(Chunk& out, uint32_t row) {
+      const uint64_t position = taken_;
+      try {
+        const Owned value = pull();
+        if (!value) return false;
+        try {
+          put_element(value.get(), out, row, context_.scratch);
+        } catch (nb::python_error& raised) {
+          raised.restore();
+          throw Raised::take();
+        }
+      } catch (const Raised& raised) {
+        const bool interrupted =
+            !raised.trouble() && context_.watch->interrupted(std::current_exception());
+        if (interrupted) throw;
+        // A generator that raised is over: no policy goes on behind that.
+        out.fail(row, {stage_.title_, position, std::current_exception(), false, true});
+      } catch (const Error& error) {
+        if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;
+        out.fail(row, {stage_.title_, position, std::current_exception()});
+      }
+      return true;
+    }
+
     // The next element, or nothing at the end. With the GIL held.
     Owned pull() {
       const uint64_t seed = derive_key(context_.seed, stage_.operation_, KeyUse::kSamples);

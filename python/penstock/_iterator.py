@@ -42,6 +42,7 @@ class DatasetIterator:
 
     def state(self) -> dict[str, Any]:
         """Return the place, a small JSON-able dict: exact, whatever was made ahead."""
+        self._have_a_loader()
         return self._loader.state()
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -73,17 +74,17 @@ class DatasetIterator:
             if self._own:
                 self._loader.close()
             self._dataset, self._loader, self._own = dataset, loader, True
-            self._pass = 0
         else:
             self._have_a_loader()
-            self._pass = self._pass + 1 if self._own else self._dataset._passes.take()
-            self._loader._go_to_pass(self._pass)
+        self._pass = self._dataset._passes.take()
+        self._loader._go_to_pass(self._pass)
         self._begin()
 
     def _have_a_loader(self) -> None:
         """A later iterator of the Dataset may have taken over the one that was shared."""
         if not self._own and not self._dataset._passes.shared_with(self):
             self._loader, self._own = self._dataset.build(**self._options), True
+            self._loader._go_to_pass(self._pass + 1)
 
     def _begin(self) -> None:
         self._next = iter(self._loader).__next__

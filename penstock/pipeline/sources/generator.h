@@ -12,7 +12,8 @@
 namespace penstock {
 
 // A generator's next element; nothing: it is over. What it throws ends the stream at this place. It
-// is called by one thread at a time.
+// is called by one thread at a time. What its tensors are views of must stay as it is while they
+// are: give copies of a buffer that is used again.
 using Pull = std::function<std::optional<Example>()>;
 
 // What a function of the user's gives, one after the other. A stream; state {"taken": elements}:

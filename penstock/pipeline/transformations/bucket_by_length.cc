@@ -63,7 +63,7 @@ class BucketByLength : public Streamed {
    public:
     Reader(const BucketByLength& stage, Context& context)
         : stage_(stage),
-          input_(*stage.input_, context, 64),
+          input_(*stage.input_, context, 64, [this](StreamInput& input) { judge(input); }),
           buckets_(stage.options_.batch_sizes.size()),
           batch_(stage.title_, stage.input_->spec(), Collector::Lengths::kPadded, &stage.padding_) {
     }
@@ -77,16 +77,15 @@ class BucketByLength : public Streamed {
     uint32_t next(uint32_t, Chunk& out) override {
       batch_.empty();
       while (input_.more()) {
-        const std::optional<size_t> at = bucket_of_next();
-        if (!at) {
+        if (input_.input().failed()) {
           out.reset(nullptr, 1);
           pass_row(input_.input().chunk(), input_.input().row(), out, 0);
           input_.pass();
           return 1;
         }
-        Bucket& bucket = buckets_[*at];
-        bucket.push_back(input_.hold());
-        if (bucket.size() == stage_.options_.batch_sizes[*at]) return give(bucket, out);
+        const size_t at = bucket_of_next();
+        buckets_[at].push_back(input_.hold());
+        if (buckets_[at].size() == stage_.options_.batch_sizes[at]) return give(buckets_[at], out);
       }
       if (stage_.options_.drop_remainder) return drop_rest(out);
       for (Bucket& bucket : buckets_) {
@@ -147,22 +146,25 @@ class BucketByLength : public Streamed {
       return out.leave_losses(0) ? 1 : 0;
     }
 
-    // Nothing: it failed, or has no length.
-    std::optional<size_t> bucket_of_next() {
-      StreamInput& input = input_.input();
-      if (input.failed()) return std::nullopt;
+    // What has no length is not held.
+    void judge(StreamInput& input) const {
       Chunk& in = input.chunk();
       try {
-        const size_t leaf = leaf_of(*in.spec(), stage_.options_.field);
-        const auto length = static_cast<uint64_t>(in.shape(leaf, input.row())[0]);
-        const auto& boundaries = stage_.options_.boundaries;
-        return static_cast<size_t>(std::upper_bound(boundaries.begin(), boundaries.end(), length) -
-                                   boundaries.begin());
+        (void)leaf_of(*in.spec(), stage_.options_.field);
       } catch (const Error&) {
         in.fail(input.row(),
                 {stage_.title_, input.ordinal() + input.row(), std::current_exception()});
-        return std::nullopt;
       }
+    }
+
+    size_t bucket_of_next() {
+      const StreamInput& input = input_.input();
+      const Chunk& in = input_.input().chunk();
+      const size_t leaf = leaf_of(*in.spec(), stage_.options_.field);
+      const auto length = static_cast<uint64_t>(in.shape(leaf, input.row())[0]);
+      const auto& boundaries = stage_.options_.boundaries;
+      return static_cast<size_t>(std::upper_bound(boundaries.begin(), boundaries.end(), length) -
+                                 boundaries.begin());
     }
 
     // The bucket as one element: its columns are leaves with one more axis.

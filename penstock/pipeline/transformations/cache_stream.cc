@@ -113,6 +113,7 @@ class CacheStream : public Streamed {
         begun_ = false;
         input_->begin(0);
         begun_ = true;
+        sure_ = true;
         place_ = 0;
       }
       while (place_ < index) {
@@ -129,18 +130,26 @@ class CacheStream : public Streamed {
       return true;
     }
 
+    // What failed has a place for now; but another time it may be there, or be left out, and then
+    // those behind it have other places: so none of them is kept, nor is the end.
     void keep(const Chunk& rows, uint32_t count) {
-      for (uint32_t row = 0; row < count; ++row) {
-        if (rows.forgiven(row)) continue;
-        if ((rows.alive() >> row & 1) != 0) kept_->keep(place_, rows, row);
-        ++place_;
+      try {
+        for (uint32_t row = 0; row < count; ++row) {
+          if (rows.forgiven(row)) continue;
+          sure_ = sure_ && (rows.alive() >> row & 1) != 0;
+          if (sure_) kept_->keep(place_, rows, row);
+          ++place_;
+        }
+      } catch (...) {
+        begun_ = false;  // the input is at the end of those rows, and this is not
+        throw;
       }
     }
 
     void over() {
       own_.check_open();  // or what was read is not all
       begun_ = false;     // it may not be asked again
-      kept_->set_end(place_);
+      if (sure_) kept_->set_end(place_);
     }
 
     SpecRef spec_;
@@ -154,6 +163,7 @@ class CacheStream : public Streamed {
     uint64_t next_ = 0;   // element that is given next
     uint64_t place_ = 0;  // of the input
     bool begun_ = false;
+    bool sure_ = true;   // that it would be at place_ each time
     bool over_ = false;  // what was lost behind the last element was given
   };
 

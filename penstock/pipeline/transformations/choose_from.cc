@@ -1,5 +1,6 @@
 #include "penstock/pipeline/transformations/choose_from.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -75,7 +76,8 @@ class ChooseFrom : public Streamed {
         if (input.left() == 0) {
           if (picked_.size() > 0) break;
           if (!input.more()) {
-            over_ = stage_.stop_on_empty_;
+            const auto over = [](const auto& each) { return each->over(); };
+            over_ = stage_.stop_on_empty_ || std::ranges::all_of(inputs_, over);
             picked_.drop(choices_);
             continue;
           }
@@ -132,7 +134,7 @@ class ChooseFrom : public Streamed {
     StreamInput choices_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
-    bool over_ = false;  // an input that was chosen is
+    bool over_ = false;  // an input that was chosen is, or all are
   };
 
   StreamedRef choices_;

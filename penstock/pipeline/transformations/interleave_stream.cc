@@ -77,9 +77,9 @@ class InterleaveStream : public Streamed {
       } else if (!lost_.empty()) {
         // Nothing came of the elements that they were lost on the way to.
         out.reset(nullptr, 1);
-        lost_.back().forgiven = true;
-        out.fail(0, std::move(lost_.back()));
-        lost_.pop_back();
+        for (Failure& lost : lost_) out.note(0, std::move(lost));
+        lost_.clear();
+        (void)out.leave_losses(0);
         return 1;
       }
       return count;
@@ -110,10 +110,11 @@ class InterleaveStream : public Streamed {
       for (place_ = 0; place_ < places.size(); ++place_) {
         if (places[place_].is_null()) continue;
         outer_.load(epoch, member_of(places[place_], "outer"));
-        if (!outer_.more() || open()) {
+        if (!outer_.more()) {
           throw Error(Code::kInvalidArgument, "restore",
                       "the element that a plan was opened from is not there any more");
         }
+        if (auto failure = open()) std::rethrow_exception(failure->error);
         places_[place_]->input->load(epoch, member_of(places[place_], "inner"));
       }
       place_ = place;

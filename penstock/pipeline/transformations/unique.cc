@@ -62,14 +62,12 @@ Hash hash_of(const Chunk& made, uint32_t row) {
   Hash hash;
   for (size_t leaf = 0; leaf < made.spec()->leaves().size(); ++leaf) {
     std::span<const int64_t> shape = made.shape(leaf, row);
-    size_t bytes = size_of(made.spec()->leaves()[leaf].dtype);
-    for (int64_t length : shape) bytes *= static_cast<size_t>(length);
     const Leaf& of = made.spec()->leaves()[leaf];
     const std::array<std::byte, 2> type = {static_cast<std::byte>(of.kind),
                                            static_cast<std::byte>(of.dtype)};
     hash = hashed(type.data(), type.size(), hash);
     hash = hashed(shape.data(), shape.size_bytes(), hash);
-    hash = hashed(made.at(leaf, row), bytes, hash);
+    hash = hashed(made.at(leaf, row), made.bytes(leaf, row), hash);
   }
   return hash;
 }
@@ -108,7 +106,7 @@ class Unique : public Streamed {
     void begin(uint64_t epoch) override {
       mapped_.begin(epoch);
       seen_.clear();
-      taken_ = behind_ = 0;
+      taken_ = behind_ = failed_ = 0;
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       picked_.forget();  // what a call that threw has left
@@ -130,16 +128,19 @@ class Unique : public Streamed {
     State save() const override {
       State state = {{"taken", taken_}};
       if (behind_ != 0) state["behind_it"] = behind_;
+      if (failed_ != 0) state["failed"] = failed_;
       return state;
     }
     void load(uint64_t epoch, const State& state) override {
       const uint64_t taken = count_in(state, "taken");
       const uint64_t behind = state.contains("behind_it") ? count_in(state, "behind_it") : 0;
+      const uint64_t failed = state.contains("failed") ? count_in(state, "failed") : 0;
       begin(epoch);
       while (taken_ < taken || behind_ < behind) {
         if (!mapped_.more()) {
           throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
         }
+        if (input().failed() && failed_ == failed) input().raise_failure();
         (is_new() ? taken_ : behind_) += 1;
         if (taken_ < taken) behind_ = 0;
         input().use();
@@ -151,7 +152,10 @@ class Unique : public Streamed {
 
     // The next element, or it failed.
     bool is_new() {
-      if (input().failed()) return true;
+      if (input().failed()) {
+        ++failed_;
+        return true;
+      }
       const Hash hash = mapped_.hidden() ? std::bit_cast<Hash>(input().summary())
                                          : hash_of(mapped_.made(), input().row());
       return seen_.insert(hash).second;
@@ -164,6 +168,7 @@ class Unique : public Streamed {
     PickedRows picked_;
     std::unordered_set<Hash, Low> seen_;
     uint64_t taken_ = 0, behind_ = 0;  // those that are new; the others since the last of these
+    uint64_t failed_ = 0;              // of the new ones
   };
 
   Builder::Carrying input_;
