@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -18,6 +19,14 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kVersion = 1;
 constexpr uint32_t kMostConsumers = 4096;
 constexpr auto kLookAgain = std::chrono::milliseconds(200);
+
+// With fractions where it is short, for a patience may be.
+std::string seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), ns < 100'000'000'000 ? "%.3g" : "%.0f",
+                static_cast<double>(ns) / 1e9);
+  return text;
+}
 
 std::string name_of_consumer(uint32_t consumer) { return "consumer " + std::to_string(consumer); }
 
@@ -170,8 +179,7 @@ void FeedsHub::look_at_patience(uint32_t consumer, uint32_t blocking) {
   const bool own_over = own && waited >= options_.own_patience_ns;
   if (!own_over && (options_.patience_ns < 0 || waited < options_.patience_ns)) return;
   me.blocked_since = 0;
-  std::string text = name_of_consumer(consumer) + " waited " +
-                     std::to_string(waited / 1'000'000'000) + " s for " +
+  std::string text = name_of_consumer(consumer) + " waited " + seconds(waited) + " s for " +
                      name_of_consumer(blocking) + ", for which " +
                      std::to_string(other.queue.size()) + " batches wait; ";
   text += own ? "this thread used both: take from them in turn, or on a thread each"
