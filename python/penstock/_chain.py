@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
@@ -63,15 +64,48 @@ class Chain:
         return self._make(method, arguments, datasets(method, (self,)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        method, arguments = self._recipe
-        return self._make, (method, arguments, self._inputs, None, self._several)
+        return self._made_again, (self._stages(),)
+
+    # A chain may have more stages than Python has frames: what goes through it does so in loops.
+
+    def _stages(self) -> list[tuple[Any, ...]]:
+        """Return the calls that made this, each behind those for its inputs, which it numbers."""
+        stages: list[tuple[Any, ...]] = []
+        numbers: dict[int, int] = {}
+        left: list[Chain] = [self]
+        while left:
+            chain = left[-1]
+            missing = [i for i in chain._inputs if id(i) not in numbers]
+            if missing:
+                left += missing
+                continue
+            left.pop()
+            if id(chain) in numbers:
+                continue
+            numbers[id(chain)] = len(stages)
+            inputs = [numbers[id(i)] for i in chain._inputs]
+            stages.append((*chain._recipe, inputs, chain._several))
+        return stages
+
+    @classmethod
+    def _made_again(cls, stages: list[tuple[Any, ...]]) -> Dataset:
+        made: list[Dataset] = []
+        for method, arguments, inputs, several in stages:
+            of = tuple(made[number] for number in inputs)
+            made.append(cls._make(method, arguments, of, several=several))
+        return made[-1]
 
     def __repr__(self) -> str:
         return " > ".join(self._titles())
 
     def _titles(self) -> list[str]:
-        own = str(self._native.title())
-        return [title for i in self._inputs for title in i._titles()] + [own]
+        titles: list[str] = []
+        left: list[Chain] = [self]
+        while left:  # from the last stage to the first
+            chain = left.pop()
+            titles.append(str(chain._native.title()))
+            left += chain._inputs
+        return titles[::-1]
 
     def _alone(self, **options: Any) -> Dataset:
         """The same chain without what iterating leaves here: what a Loader may keep.
@@ -91,14 +125,18 @@ class Chain:
             return self._plan
 
 
-def datasets(method: str, inputs: tuple[Any, ...], least: int = 0) -> tuple[Dataset, ...]:
+def datasets(method: str, inputs: Iterable[Any], least: int = 0) -> tuple[Dataset, ...]:
     """Return the inputs of a stage, if they are Datasets, and as many as it needs.
 
     Raises
     ------
     InvalidArgument
-        One of them is something else, or there are too few.
+        One of them is something else, there are too few, or this is no list of them.
     """
+    # A Dataset can be iterated over, too, and perhaps for ever.
+    if isinstance(inputs, Chain) or not isinstance(inputs, Iterable):
+        raise InvalidArgument(f"{inputs!r} is no list; give a list of Datasets", method)
+    inputs = tuple(inputs)
     if len(inputs) < least:
         raise InvalidArgument("there are no inputs", method)
     for given in inputs:

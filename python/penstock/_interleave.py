@@ -46,7 +46,7 @@ def _of_datasets(
     One that ends makes room for the next. Called of a Dataset, ``dataset.interleave(function)``,
     it is about the Datasets that a function makes of the elements.
     """
-    each = datasets("interleave", tuple(inputs), 1)
+    each = datasets("interleave", inputs, 1)
     sizes = (integer("cycle", cycle, 1), integer("block", block, 1))
     return cls._make("interleave", sizes, each, several=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
@@ -81,12 +82,19 @@ class Dataset(Sources, FileSources, Transformations):
         Raises
         ------
         TypeError
-            It never ends, or only running it tells.
+            It never ends, only running it tells, or there are more than ``sys.maxsize``, which is
+            the most that Python's `len` can say.
         """
         count = self.cardinality()
         if count is None or count == float("inf"):
             raise TypeError(f"this Dataset has no length: {self!r}")
+        if count > sys.maxsize:
+            raise TypeError(f"{count} are more than len() can say: use cardinality()")
         return int(count)
+
+    def __bool__(self) -> bool:
+        """True: what is in it, is not looked at."""
+        return True
 
     def __iter__(self) -> DatasetIterator:
         """Begin the next pass: a `DatasetIterator`."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -115,6 +117,63 @@ def test_lengths_are_those_of_a_pass():
         len(dataset.repeat())
     with dataset.build(workers=0) as feed:
         assert len(feed) == 3
+
+
+def test_a_length_that_len_cannot_say_is_a_cardinality():
+    dataset = Dataset.range(1 << 62).repeat(2)
+    assert dataset.cardinality() == 1 << 63 > sys.maxsize
+    with pytest.raises(TypeError, match=r"9223372036854775808 .*: use cardinality\(\)"):
+        len(dataset)
+    assert operator.length_hint(dataset, 3) == 3
+    with dataset.build(workers=0) as feed, pytest.raises(TypeError, match="cardinality"):
+        len(feed)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Dataset.range(0),
+        Dataset.range(3).repeat(),
+        Dataset.generator(functions.yields),
+        Dataset.range(3).assert_cardinality(4),
+        Dataset.lines("/no/such/file"),
+    ],
+)
+def test_a_dataset_is_true_and_not_looked_into(dataset):
+    assert bool(dataset) is True
+
+
+LONG = {
+    "concatenate": (lambda d: d.concatenate(Dataset.range(1)), 2001),
+    "cast": (lambda d: d.map(penstock.cast("int64")), 1),
+    "function": (lambda d: d.map(functions.as_it_is), 1),
+    "repeat": (lambda d: d.repeat(1), 1),
+}
+
+
+@pytest.mark.parametrize("stage", LONG)
+def test_a_chain_may_have_more_stages_than_python_has_frames(stage):
+    follow, length = LONG[stage]
+    dataset = Dataset.range(1)
+    for _ in range(2000):
+        dataset = follow(dataset)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert repr(copy) == repr(dataset)
+    assert repr(dataset).count(" > ") >= 2000
+    assert len(dataset) == length
+    for chain in (dataset, copy):
+        with chain.build(workers=0) as feed:
+            assert passed(feed) == [0] * length
+            feed.restore(feed.state())
+
+
+def test_inputs_that_are_one_stay_one_when_they_travel():
+    source = Dataset.range(3).cache()
+    both = Dataset.zip(source, source.map(functions.as_it_is), source)
+    copy = pickle.loads(pickle.dumps(both))
+    assert repr(copy) == repr(both)
+    first, second, third = copy._inputs
+    assert first is third is second._inputs[0]
 
 
 def test_a_dataset_says_what_it_is_and_pickles():
