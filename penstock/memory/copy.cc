@@ -161,4 +161,9 @@ void copy_reversed(void* dst, const void* src, size_t bytes, size_t number) {
   }
 }
 
+size_t number_bytes(DType dtype) {
+  const bool pair = dtype == DType::kComplex64 || dtype == DType::kComplex128;
+  return size_of(dtype) / (pair ? 2 : 1);
+}
+
 }  // namespace penstock

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "penstock/memory/dtype.h"
+
 namespace penstock {
 
 // memcpy that, for large copies, writes past the caches: the bytes are next read by somebody else,
@@ -19,5 +21,7 @@ void gather_rows(void* dst, const void* src_base, size_t row_bytes, size_t row_s
 // Copies numbers of so many bytes each (1, 2, 4 or 8), with the bytes of each in the opposite
 // order. `dst` may be `src`. REQUIRED: `bytes` are whole numbers. Any thread.
 void copy_reversed(void* dst, const void* src, size_t bytes, size_t number);
+// Bytes of a number that stands in one byte order: of a complex value, each of its two.
+size_t number_bytes(DType dtype);
 
 }  // namespace penstock

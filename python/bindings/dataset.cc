@@ -19,6 +19,7 @@
 #include "penstock/io/progress.h"
 #include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/parse_example.h"
 #include "penstock/pipeline/transformations/parse_sequence_example.h"
 #include "python_op.h"
@@ -168,9 +169,12 @@ void bind_dataset(nb::module_& m) {
   m.def("cast", [](const std::string& dtype, std::vector<std::string> fields) {
     return mutable_op(cast(dtype_named(dtype), std::move(fields)));
   });
-  m.def("decode_raw", [](std::string field, const std::string& dtype, Shape shape) {
-    return mutable_op(decode_raw(std::move(field), dtype_named(dtype), std::move(shape)));
-  });
+  m.def("decode_raw",
+        [](std::string field, const std::string& dtype, Shape shape,
+           bool reversed) -> std::shared_ptr<Op> {
+          return std::make_shared<DecodeRawOp>(std::move(field), dtype_named(dtype),
+                                               std::move(shape), reversed);
+        });
   nb::class_<BuiltPlan>(m, "Plan", "A Dataset that was built. Internal.")
       .def_prop_ro("titles", [](const BuiltPlan& b) { return b.plan->titles(); })
       .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->known_length(); })

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
 from .errors import InvalidArgument
 
 MOST_ROWS = (1 << 31) - 1  # of a batch
@@ -42,6 +44,46 @@ def text(value: Any, operation: str) -> str:
     except (AttributeError, UnicodeEncodeError):
         raise InvalidArgument(f"{value!r} is no name; give a str of UTF-8", operation) from None
     return str(value)
+
+
+def leaf(name: str, value: Any, operation: str) -> str:
+    """A leaf's name."""
+    if not isinstance(value, str):
+        raise InvalidArgument(
+            f'{name} is {value!r}; give the name of a leaf, such as "image" or "0"', operation
+        )
+    return text(value, operation)
+
+
+def dtype_of(value: Any) -> np.dtype[Any] | None:
+    """None: it is no dtype. NumPy takes None for float64."""
+    try:
+        kind: np.dtype[Any] = np.dtype(value)
+    except (TypeError, ValueError):
+        return None
+    return None if value is None else kind
+
+
+def compression(value: Any, operation: str) -> str:
+    """The engine knows which there are."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"compression is {value!r}; give 'gzip', 'zlib' or 'none'", operation)
+    return text(value, operation)
+
+
+def several(name: str, values: Any, of: str, operation: str) -> list[Any]:
+    """What is in a list, or in anything like one. A string is one thing."""
+    try:
+        given = None if isinstance(values, (str, bytes)) else iter(values)
+    except TypeError:
+        given = None
+    if given is None:
+        raise InvalidArgument(f"{name} is {values!r}; give a list of {of}", operation)
+    return list(given)
+
+
+def integer_list(name: str, values: Any, least: int, operation: str) -> list[int]:
+    return [integer(name, value, least) for value in several(name, values, "integers", operation)]
 
 
 def integers(name: str, values: Any) -> list[int]:

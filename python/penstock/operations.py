@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ._arguments import dtype_of, integer_list, leaf, several
 from ._recipe import Operation
 from .errors import InvalidArgument
 
@@ -26,7 +28,8 @@ def normalize(
         Names of leaves, such as ``"image"`` or ``"0"``. None: all arrays of uint8, float32 and
         float64.
     """
-    return Operation("normalize", _floats("mean", mean), _floats("std", std), _names(fields))
+    names = _names(fields, "normalize")
+    return Operation("normalize", _floats("mean", mean), _floats("std", std), names)
 
 
 def cast(dtype: Any, *, fields: str | Sequence[str] | None = None) -> Operation:
@@ -39,7 +42,7 @@ def cast(dtype: Any, *, fields: str | Sequence[str] | None = None) -> Operation:
     fields : str or list of str, optional
         Names of leaves. None: all arrays.
     """
-    return Operation("cast", _name_of(dtype), _names(fields))
+    return Operation("cast", _dtype(dtype, "cast").name, _names(fields, "cast"))
 
 
 def decode_raw(field: str, dtype: Any, shape: int | Sequence[int]) -> Operation:
@@ -50,29 +53,42 @@ def decode_raw(field: str, dtype: Any, shape: int | Sequence[int]) -> Operation:
     field : str
         The leaf's name; ``""`` where the element is nothing but the string.
     dtype : dtype
-        In the machine's byte order.
+        Of the values in the string, in any byte order (``">i4"``); the array has the machine's. Of
+        bools every byte but 0 is True.
     shape : tuple of int
         A string of another length is an error.
     """
-    axes = [shape] if isinstance(shape, int) else [int(length) for length in shape]
-    return Operation("decode_raw", field, _name_of(dtype), axes)
+    kind = _dtype(dtype, "decode_raw")
+    given = [shape] if isinstance(shape, numbers.Integral) else shape
+    axes = integer_list("shape", given, 0, "decode_raw")
+    name = leaf("field", field, "decode_raw")
+    return Operation("decode_raw", name, kind.name, axes, not kind.isnative)
 
 
-def _names(fields: str | Sequence[str] | None) -> list[str]:
+def _names(fields: Any, operation: str) -> list[str]:
     if fields is None:
         return []
-    return [fields] if isinstance(fields, str) else list(fields)
+    given = [fields] if isinstance(fields, str) else several("fields", fields, "names", operation)
+    return [leaf("fields", name, operation) for name in given]
 
 
 def _floats(name: str, value: Any) -> list[float]:
-    numbers = np.atleast_1d(np.asarray(value, np.float32))
-    if numbers.ndim != 1:
-        raise InvalidArgument(f"{name} has shape {numbers.shape}; give numbers", "normalize")
-    return [float(number) for number in numbers]
-
-
-def _name_of(dtype: Any) -> str:
     try:
-        return str(np.dtype(dtype).name)
-    except TypeError:
-        raise InvalidArgument(f"{dtype!r} is no dtype", "cast") from None
+        with np.errstate(over="ignore"):
+            each = np.atleast_1d(np.asarray(value, np.float32))
+    except (TypeError, ValueError, OverflowError):
+        each = np.array([np.nan])
+    if not np.isfinite(each).all():
+        raise InvalidArgument(
+            f"{name} is {value!r}; give finite numbers, one or one for each channel", "normalize"
+        )
+    if each.ndim != 1:
+        raise InvalidArgument(f"{name} has shape {each.shape}; give numbers", "normalize")
+    return [float(number) for number in each]
+
+
+def _dtype(dtype: Any, operation: str) -> np.dtype[Any]:
+    kind = dtype_of(dtype)
+    if kind is None:
+        raise InvalidArgument(f'dtype is {dtype!r}; give a dtype, such as "float32"', operation)
+    return kind

@@ -11,17 +11,13 @@
 namespace penstock {
 namespace {
 
-size_t number_of(DType dtype) {
-  return size_of(dtype) / (dtype == DType::kComplex64 || dtype == DType::kComplex128 ? 2 : 1);
-}
-
 // How one array's rows are found.
 struct Column {
   Column(const Tensor& tensor, bool reversed)
       : first(tensor.data()),
         stride(tensor.strides()[0]),
         itemsize(size_of(tensor.dtype())),
-        number(reversed ? number_of(tensor.dtype()) : 1),
+        number(reversed ? number_bytes(tensor.dtype()) : 1),
         shape(tensor.shape().begin() + 1, tensor.shape().end()),
         strides(tensor.strides().begin() + 1, tensor.strides().end()) {
     if (tensor.dim(0) == 0) return;

@@ -1,9 +1,10 @@
 #include "penstock/pipeline/transformations/decode_raw.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
 
 namespace penstock {
 namespace {
@@ -17,6 +18,9 @@ Error wrong_length(const Leaf& in, const Leaf& out, uint64_t bytes) {
 
 class DecodeRun : public FieldOp::Run {
  public:
+  DecodeRun(DType dtype, bool reversed)
+      : truths_(dtype == DType::kBool), number_(reversed ? number_bytes(dtype) : 1) {}
+
   // Copied, for bytes of a record may lie at any address, and an array's values may not.
   void run(const Chunk& in, size_t from, Chunk& out, size_t to, uint32_t row,
            uint32_t end) override {
@@ -28,15 +32,28 @@ class DecodeRun : public FieldOp::Run {
         Error error = wrong_length(in.spec()->leaves()[from], out.spec()->leaves()[to], own);
         return out.fail(i, {"", 0, std::make_exception_ptr(error)});
       }
-      if (bytes > 0) std::memcpy(first + i * stride, in.at(from, i), bytes);
+      put(first + i * stride, in.at(from, i), bytes);
     });
   }
+
+ private:
+  void put(std::byte* to, const std::byte* from, uint64_t bytes) const {
+    if (!truths_) return copy_reversed(to, from, bytes, number_);
+    // A bool is 0 or 1, or whoever reads it may do anything.
+    std::transform(from, from + bytes, to, [](std::byte b) { return std::byte{b != std::byte{}}; });
+  }
+
+  bool truths_;
+  size_t number_;  // bytes of what stands in the other byte order; 1: nothing does
 };
 
 }  // namespace
 
-DecodeRawOp::DecodeRawOp(std::string field, DType dtype, Shape shape)
-    : FieldOp("decode_raw", {std::move(field)}), dtype_(dtype), shape_(std::move(shape)) {
+DecodeRawOp::DecodeRawOp(std::string field, DType dtype, Shape shape, bool reversed)
+    : FieldOp("decode_raw", {std::move(field)}),
+      dtype_(dtype),
+      shape_(std::move(shape)),
+      reversed_(reversed) {
   if (!is_valid(dtype)) throw Error(Code::kInvalidArgument, name(), "there is no such dtype");
   const int64_t values = element_count(shape_);
   if (__builtin_mul_overflow(static_cast<uint64_t>(values), size_of(dtype), &bytes_)) {
@@ -46,7 +63,7 @@ DecodeRawOp::DecodeRawOp(std::string field, DType dtype, Shape shape)
 
 std::string DecodeRawOp::title() const {
   return "decode_raw(" + fields()[0] + ", " + std::string(name_of(dtype_)) + ", " +
-         to_string(shape_) + ")";
+         to_string(shape_) + (reversed_ ? ", reversed)" : ")");
 }
 
 Leaf DecodeRawOp::result_of(const Leaf& in) const {
@@ -61,7 +78,7 @@ Leaf DecodeRawOp::result_of(const Leaf& in) const {
 }
 
 std::unique_ptr<FieldOp::Run> DecodeRawOp::bind_leaf(const Leaf&, const Leaf&, Context&) const {
-  return std::make_unique<DecodeRun>();
+  return std::make_unique<DecodeRun>(dtype_, reversed_);
 }
 
 }  // namespace penstock

@@ -6,12 +6,14 @@
 
 namespace penstock {
 
-// Bytes that are an array's values, in C order and the machine's byte order, become that array.
+// Bytes that are an array's values, in C order, become that array. Of bools every byte but 0 is
+// true.
 class DecodeRawOp : public FieldOp {
  public:
   // `field`: a byte string, or an array of uint8 with one axis. A string of another length fails.
-  // Error kInvalidArgument: a length below 0, a size that overflows.
-  DecodeRawOp(std::string field, DType dtype, Shape shape);
+  // `reversed`: the values stand in the byte order that is not the machine's. Error
+  // kInvalidArgument: a length below 0, a size that overflows.
+  DecodeRawOp(std::string field, DType dtype, Shape shape, bool reversed = false);
 
   std::string title() const override;
 
@@ -22,6 +24,7 @@ class DecodeRawOp : public FieldOp {
 
   DType dtype_;
   Shape shape_;
+  bool reversed_;
   uint64_t bytes_;
 };
 

@@ -1,0 +1,75 @@
+"""Arguments of Datasets, operations and features that cannot be: which one, and what to give."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import Dataset, cast, decode_raw, int64, normalize, parse_example
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: normalize(None, 1), "mean is None; give finite numbers"),
+        (lambda: normalize("a", 1), "mean is 'a'; give finite numbers"),
+        (lambda: normalize(0, float("nan")), "std is nan; give finite numbers"),
+        (lambda: normalize([0, 1e300], 1), "mean is .*; give finite numbers"),
+        (lambda: normalize(10**400, 1), "mean is .*; give finite numbers"),
+        (lambda: normalize([[1]], 1), r"mean has shape \(1, 1\)"),
+        (lambda: normalize(0, 1, fields=3), "fields is 3; give a list of names"),
+        (lambda: cast(None), "dtype is None; give a dtype"),
+        (lambda: cast("number"), "dtype is 'number'; give a dtype"),
+        (lambda: cast("f4", fields=3), "fields is 3; give a list of names"),
+        (lambda: cast("f4", fields=[3]), "fields is 3; give the name of a leaf"),
+        (lambda: decode_raw(None, "i4", 1), "field is None; give the name of a leaf"),
+        (lambda: decode_raw("", None, 1), "dtype is None; give a dtype"),
+        (lambda: decode_raw("", "i4", (2.7,)), "shape is 2.7; give an integer"),
+        (lambda: decode_raw("", "i4", 2.7), "shape is 2.7; give a list of integers"),
+        (lambda: decode_raw("", "i4", "3"), "shape is '3'; give a list of integers"),
+        (lambda: decode_raw("", "i4", ("3",)), "shape is '3'; give an integer"),
+        (lambda: decode_raw("", "i4", None), "shape is None; give a list of integers"),
+        (lambda: decode_raw("", "i4", -1), "shape is -1; give 0 or more"),
+        (lambda: parse_example({"a": int64()}, field=3), "field is 3; give the name of a leaf"),
+        (
+            lambda: penstock.parse_sequence_example({"a": int64()}, field=None),
+            "field is None; give the name of a leaf",
+        ),
+    ],
+)
+def test_what_an_operation_cannot_be_given_is_named(wrong, said):
+    with pytest.raises(penstock.InvalidArgument, match=said):
+        wrong()
+
+
+@pytest.mark.parametrize("dtype", ["<i4", ">i4", "=i4", ">f8", ">u2", ">c8", ">i1", "<f2"])
+@pytest.mark.parametrize("shape", [3, (3,), np.int64(3), np.array([3]), (1, 3)])
+def test_raw_values_may_stand_in_either_byte_order(dtype, shape):
+    raw = bytes(range(3 * np.dtype(dtype).itemsize))
+    [got] = Dataset.items([raw]).map(decode_raw("", dtype, shape))
+    assert got.dtype == np.dtype(dtype).newbyteorder("=")
+    assert got.dtype.isnative
+    assert got.tolist() == np.frombuffer(raw, dtype).reshape(shape).tolist()
+
+
+def test_byte_orders_are_two_operations():
+    kept, turned = (repr(decode_raw("x", order + "i4", 2)) for order in "<>")
+    assert {kept, turned} == {
+        "decode_raw(x, int32, (2,))",
+        "decode_raw(x, int32, (2,), reversed)",
+    }
+
+
+def test_raw_bools_are_zero_or_one():
+    [got] = Dataset.items([b"\0\1\2\xff"]).map(decode_raw("", "bool", 4))
+    assert got.dtype == np.bool_
+    assert got.view(np.uint8).tolist() == [0, 1, 1, 1]
+
+
+def test_a_field_is_told_from_text():
+    said = re.escape("""give the name of a leaf, such as "image" or "0\"""")
+    with pytest.raises(penstock.InvalidArgument, match=said):
+        decode_raw(b"x", "i4", 1)
