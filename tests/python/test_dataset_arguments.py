@@ -45,6 +45,34 @@ def test_what_an_operation_cannot_be_given_is_named(wrong, said):
         wrong()
 
 
+@pytest.mark.parametrize("start", [-(1 << 63), 0, (1 << 63) - 5])
+def test_elements_are_counted_to_the_last_number_there_is(start):
+    numbered = Dataset.range(5).enumerate(start)
+    assert [int(number) for number, _ in numbered] == list(range(start, start + 5))
+
+
+@pytest.mark.parametrize("stage", [lambda d: d, lambda d: d.batch(1), lambda d: d.unbatch()])
+def test_more_elements_than_can_be_numbered_are_refused(stage):
+    numbered = stage(Dataset.range(5).batch(1)).enumerate((1 << 63) - 4)
+    with pytest.raises(penstock.InvalidArgument, match=r"counts 4 elements .*: give a lower start"):
+        list(numbered)
+
+
+@pytest.mark.parametrize(
+    "endless", [Dataset.range(5).repeat(), Dataset.range(5).filter(lambda _: True)]
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_element_that_cannot_be_numbered_fails_at_its_place(endless, workers):
+    seen = []
+    with (
+        endless.enumerate((1 << 63) - 4).build(workers=workers) as feed,
+        pytest.raises(penstock.InvalidArgument, match=r"counts 4 elements .*: give a lower start"),
+    ):
+        for number, _ in feed:
+            seen.append(int(number))
+    assert seen == list(range((1 << 63) - 4, 1 << 63))
+
+
 @pytest.mark.parametrize("dtype", ["<i4", ">i4", "=i4", ">f8", ">u2", ">c8", ">i1", "<f2"])
 @pytest.mark.parametrize("shape", [3, (3,), np.int64(3), np.array([3]), (1, 3)])
 def test_raw_values_may_stand_in_either_byte_order(dtype, shape):

@@ -1,18 +1,34 @@
 #include "penstock/pipeline/transformations/enumerate.h"
 
 #include <cstring>
+#include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/pipeline/transformations/zip.h"
 
 namespace penstock {
 namespace {
 
+// How many numbers there are from `start` on; of -2^63 one less, so that they can be counted.
+uint64_t numbers_from(int64_t start) {
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const uint64_t above = kMost - static_cast<uint64_t>(start);
+  return above == kEndless ? above : above + 1;
+}
+
+Error too_many(int64_t start) {
+  return {Code::kInvalidArgument, "enumerate",
+          "an int64 counts " + std::to_string(numbers_from(start)) + " elements from start " +
+              std::to_string(start) + " on; there are more: give a lower start"};
+}
+
 class Numbers : public Indexed {
  public:
   explicit Numbers(int64_t start)
-      : start_(static_cast<uint64_t>(start)),
+      : start_(start),
         spec_(std::make_shared<ElementSpec>(
             std::vector<Leaf>{{"", LeafKind::kDense, DType::kInt64, {}}})) {}
 
@@ -26,21 +42,26 @@ class Numbers : public Indexed {
  private:
   class Reader : public IndexedReader {
    public:
-    explicit Reader(uint64_t start) : start_(start) {}
+    explicit Reader(int64_t start) : start_(start), count_(numbers_from(start)) {}
     void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
       std::byte* to = out.dense(0) + row * out.stride(0);
       for (uint64_t position : positions) {
-        uint64_t number = start_ + position;
+        if (position >= count_) {
+          out.fail(row, {"", position, std::make_exception_ptr(too_many(start_))});
+        }
+        const uint64_t number = static_cast<uint64_t>(start_) + position;
         std::memcpy(to, &number, sizeof(number));
         to += out.stride(0);
+        ++row;
       }
     }
 
    private:
-    uint64_t start_;
+    int64_t start_;
+    uint64_t count_;
   };
 
-  uint64_t start_;
+  int64_t start_;
   SpecRef spec_;
 };
 
@@ -51,6 +72,11 @@ std::string EnumerateNode::title() const {
 }
 
 Built EnumerateNode::build(std::vector<Built> inputs, Builder&) const {
+  const Built& built = inputs[0];
+  const auto length = built.stream == nullptr ? built.indexed->length(0) : built.stream->length();
+  if (length && *length != kEndless && *length / built.per_output > numbers_from(start_)) {
+    throw too_many(start_);
+  }
   return inputs[0].with([&](IndexedRef input) {
     return zipped({std::make_shared<Numbers>(start_), std::move(input)}, {});
   });
