@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ._arguments import text
+from ._arguments import dtype_of, leaf, text
 from ._recipe import Operation
 from .errors import InvalidArgument
 
 _BYTES, _FLOAT32, _INT64 = 1, 2, 3
+_MOST = (1 << 63) - 1  # bytes of a feature
 _FIXED, _RAGGED, _STRING, _STRINGS = 0, 1, 2, 3
 
 
@@ -49,10 +50,7 @@ def int64(
     default : number or array, optional
         For records that lack the feature. None: they are an error.
     """
-    name = np.dtype(dtype).name
-    if name not in ("int64", "int32"):
-        raise InvalidArgument(f"dtype is {name}; give int64 or int32", "int64")
-    return _numbers(_INT64, shape, ragged, np.dtype(name), default, "int64")
+    return _numbers(_INT64, shape, ragged, _integers(dtype), default, "int64")
 
 
 def float32(
@@ -79,6 +77,8 @@ def bytes(
     default : bytes, optional
         For records that lack the feature. None: they are an error.
     """
+    if default is not None and not isinstance(default, (builtins.bytes, bytearray)):
+        raise InvalidArgument(f"default is {default!r}; give bytes, or None", "bytes")
     value = None if default is None else (builtins.bytes(default), [len(default)] if many else [])
     if length is None:
         return Feature(_BYTES, _STRINGS if many else _STRING, default=value)
@@ -113,7 +113,8 @@ def parse_example(features: dict[str, Feature], *, field: str = "") -> Operation
     """
     if not isinstance(features, dict) or not features:
         raise InvalidArgument("give a dict of names and features", "parse_example")
-    return Operation("parse_example", _wanted(features, "parse_example"), field)
+    operation = "parse_example"
+    return Operation(operation, _wanted(features, operation), leaf("field", field, operation))
 
 
 def parse_sequence_example(
@@ -158,7 +159,8 @@ def parse_sequence_example(
         else step
         for name, step in each[1].items()
     }
-    return Operation(operation, _wanted(each[0], operation), _wanted(lists, operation), field)
+    name = leaf("field", field, operation)
+    return Operation(operation, _wanted(each[0], operation), _wanted(lists, operation), name)
 
 
 def _wanted(features: dict[str, Feature], operation: str) -> list[tuple[Any, ...]]:
@@ -192,17 +194,58 @@ def _numbers(
     narrow = dtype == np.int32
     if ragged and axes:
         raise InvalidArgument("give shape or ragged, not both", name)
+    if math.prod(axes) * dtype.itemsize > _MOST:
+        raise InvalidArgument(f"shape is {axes}; give one that fits into memory", name)
     value: tuple[builtins.bytes, list[int]] | None = None
     if default is not None:
-        array = np.asarray(default, dtype)
-        if ragged:
-            array = array.reshape(-1)
-        elif array.shape != axes:
-            array = np.broadcast_to(array, axes)
-        value = (np.ascontiguousarray(array).tobytes(), [])
+        array = _default(default, dtype, name)
+        if not ragged:
+            array = _broadcast(array, axes, name)
+        value = (array.tobytes(), [])
     if ragged:
         return Feature(type, _RAGGED, narrow=narrow, default=value)
     return Feature(type, _FIXED, math.prod(axes), axes, narrow, value)
+
+
+def _default(default: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:
+    """What stands for a feature that is not there, if nothing of it is lost in `dtype`."""
+    kinds = "biu" if dtype.kind == "i" else "biuf"
+    try:
+        given = np.asarray(default)
+    except (TypeError, ValueError):  # rows of different lengths, ...
+        given = np.empty((), object)
+    if given.size == 0 and given.dtype == np.float64:  # no value is of any type
+        given = given.astype(dtype)
+    if given.dtype.kind in kinds:
+        with np.errstate(over="ignore"):
+            array = given.astype(dtype)
+        lost = array != given if dtype.kind == "i" else np.isinf(array) & ~np.isinf(given)
+        if not lost.any():
+            return array
+    raise InvalidArgument(
+        f"default is {default!r}; give numbers that {dtype.name} has, or None", name
+    )
+
+
+def _broadcast(
+    array: np.ndarray[Any, Any], axes: tuple[int, ...], name: str
+) -> np.ndarray[Any, Any]:
+    try:
+        return np.broadcast_to(array, axes)
+    except ValueError:
+        raise InvalidArgument(
+            f"default has shape {array.shape}, and the feature {axes}: give one number, or an "
+            "array of that shape",
+            name,
+        ) from None
+
+
+def _integers(dtype: Any) -> np.dtype[Any]:
+    kind = dtype_of(dtype)
+    for known in (np.dtype("int64"), np.dtype("int32")):
+        if kind is not None and kind.name == known.name:
+            return known
+    raise InvalidArgument(f"dtype is {dtype!r}; give int64 or int32", "int64")
 
 
 def _whole(number: Any, name: str) -> int:
@@ -212,4 +255,6 @@ def _whole(number: Any, name: str) -> int:
         raise InvalidArgument(f"{number!r} is no length", name) from None
     if length < 0:
         raise InvalidArgument(f"a length is {length}; give 0 or more", name)
+    if length > _MOST:
+        raise InvalidArgument(f"a length is {length}; give {_MOST} at most", name)
     return length

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import Dataset, cast, decode_raw, int64, normalize, parse_example
+from penstock import Dataset, cast, decode_raw, float32, int64, normalize, parse_example
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,57 @@ from penstock import Dataset, cast, decode_raw, int64, normalize, parse_example
 def test_what_an_operation_cannot_be_given_is_named(wrong, said):
     with pytest.raises(penstock.InvalidArgument, match=said):
         wrong()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: int64(default=1.7), "default is 1.7; give numbers that int64 has"),
+        (lambda: int64(default="a"), "default is 'a'; give numbers that int64 has"),
+        (lambda: int64(default=1 << 63), "give numbers that int64 has"),
+        (lambda: int64(default=1 << 64), "give numbers that int64 has"),
+        (lambda: int64(dtype="int32", default=1 << 40), "give numbers that int32 has"),
+        (lambda: int64(2, default=[[1], [2, 3]]), "give numbers that int64 has"),
+        (lambda: int64((3,), default=[1, 2]), r"default has shape \(2,\), and the feature \(3,\)"),
+        (lambda: int64(default=[1]), r"default has shape \(1,\), and the feature \(\)"),
+        (lambda: int64(dtype="nope"), "dtype is 'nope'; give int64 or int32"),
+        (lambda: int64(dtype=None), "dtype is None; give int64 or int32"),
+        (lambda: int64((1 << 40, 1 << 40)), "shape is .*; give one that fits"),
+        (lambda: int64(1 << 64), "a length is 18446744073709551616; give 9223372036854775807"),
+        (lambda: float32(default="x"), "default is 'x'; give numbers that float32 has"),
+        (lambda: float32(default=1e39), "default is 1e[+]39; give numbers that float32 has"),
+        (lambda: float32(default=1j), "give numbers that float32 has"),
+        (lambda: penstock.bytes(default=5), "default is 5; give bytes"),
+        (lambda: penstock.bytes(default="ab"), "default is 'ab'; give bytes"),
+        (lambda: penstock.bytes(1 << 64), "a length is 18446744073709551616"),
+    ],
+)
+def test_what_a_feature_cannot_be_given_is_named(wrong, said):
+    with pytest.raises(penstock.InvalidArgument, match=said):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("feature", "wanted"),
+    [
+        (int64(default=True), 1),
+        (int64(2, default=np.uint8(3)), [3, 3]),
+        (int64((1, 2), default=[4, 5]), [[4, 5]]),
+        (int64(dtype="int32", default=-(1 << 31)), -(1 << 31)),
+        (int64(dtype=">i4", default=5), 5),
+        (int64(ragged=True, default=[]), []),
+        (int64(ragged=True, default=[[1], [2]]), [1, 2]),
+        (int64(0, default=[]), []),
+        (float32(default=3), 3),
+        (float32(2, default=[float("inf"), 0.5]), [float("inf"), 0.5]),
+        (penstock.bytes(default=bytearray(b"ab")), b"ab"),
+    ],
+)
+def test_a_default_stands_for_what_is_not_there(feature, wanted):
+    empty = Dataset.items([penstock.example({})])
+    [element] = empty.map(parse_example({"a": feature}))
+    got = element["a"]
+    assert (got.tolist() if isinstance(got, (np.ndarray, np.generic)) else got) == wanted
 
 
 @pytest.mark.parametrize("start", [-(1 << 63), 0, (1 << 63) - 5])
