@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
-from ._arguments import integer, text
+from ._arguments import compression as compression_of
+from ._arguments import dtype_of, integer, several, text
 from ._arguments import path as path_of
 from ._chain import Chain
 from .errors import InvalidArgument
@@ -54,9 +53,7 @@ class FileSources(Chain):
             later runs do not. Made again when a file was changed; where it cannot be written it is
             in memory, as with None. Of plain files only.
         """
-        return cls._make(
-            "tfrecord", (_paths(files, "tfrecord"), compression, bool(stream), index or "")
-        )
+        return cls._make("tfrecord", _reading("tfrecord", files, compression, stream, index))
 
     @classmethod
     def lines(
@@ -72,7 +69,7 @@ class FileSources(Chain):
         A line that is no UTF-8 is a `DataLoss` that names file, record and byte. A zlib file cannot
         be told from text: say so.
         """
-        return cls._make("lines", (_paths(files, "lines"), compression, bool(stream), index or ""))
+        return cls._make("lines", _reading("lines", files, compression, stream, index))
 
     @classmethod
     def snapshot(cls, path: Path) -> Dataset:
@@ -121,17 +118,23 @@ class FileSources(Chain):
         """
         if header is True:
             names: list[str] = []
-        elif isinstance(header, (str, bytes)) or not header:
-            raise InvalidArgument(
-                f"header is {header!r}; give True, or the names of all columns", "csv"
-            )
         else:
-            names = [text(name, "csv") for name in header]
-        if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
+            given = several("header", header, "the names of all columns, or True", "csv")
+            names = [text(name, "csv") for name in given]
+            if not names:
+                raise InvalidArgument(
+                    f"header is {header!r}; give True, or the names of all columns", "csv"
+                )
+        if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()):
             raise InvalidArgument(f"delimiter is {delimiter!r}; give one character", "csv")
-        wanted = [_column(name, what) for name, what in dict(columns).items()]
-        where = (_paths(files, "csv"), wanted, names, delimiter)
-        return cls._make("csv", (*where, compression, bool(stream), index or ""))
+        if not isinstance(columns, Mapping):
+            raise InvalidArgument(
+                f"columns is {columns!r}; give a dict of names and dtypes, such as {{'n': int}}",
+                "csv",
+            )
+        wanted = [_column(name, what) for name, what in columns.items()]
+        paths, *reading = _reading("csv", files, compression, stream, index)
+        return cls._make("csv", (paths, wanted, names, delimiter, *reading))
 
     @classmethod
     def fixed_records(
@@ -158,9 +161,8 @@ class FileSources(Chain):
             integer("header_bytes", header_bytes, 0),
             integer("footer_bytes", footer_bytes, 0),
         )
-        return cls._make(
-            "fixed_records", (_paths(files, "fixed_records"), *sizes, compression, bool(stream))
-        )
+        paths, *reading = _reading("fixed_records", files, compression, stream)
+        return cls._make("fixed_records", (paths, *sizes, *reading))
 
     @classmethod
     def idx(
@@ -194,7 +196,8 @@ class FileSources(Chain):
         named = [] if labels is None else _paths(labels, "idx")
         if labels is not None and not named:
             raise InvalidArgument("the list of labels is empty; give files, or None", "idx")
-        return cls._make("idx", (_paths(images, "idx"), named, compression, bool(stream)))
+        paths, *reading = _reading("idx", images, compression, stream)
+        return cls._make("idx", (paths, named, *reading))
 
     @classmethod
     def cifar10(cls, files: Files, *, compression: str = "", stream: bool = False) -> Dataset:
@@ -211,7 +214,7 @@ class FileSources(Chain):
             As of `tfrecord`; a zlib file cannot be told from records: say so. An archive
             (``.tar.gz``) is to be unpacked.
         """
-        return cls._make("cifar10", (_paths(files, "cifar10"), compression, bool(stream)))
+        return cls._make("cifar10", _reading("cifar10", files, compression, stream))
 
     @classmethod
     def cifar100(cls, files: Files, *, compression: str = "", stream: bool = False) -> Dataset:
@@ -220,7 +223,22 @@ class FileSources(Chain):
         Elements are ``{"image": ..., "label": uint8, "coarse_label": uint8}``: the fine label, of
         100, and that of its 20 superclasses.
         """
-        return cls._make("cifar100", (_paths(files, "cifar100"), compression, bool(stream)))
+        return cls._make("cifar100", _reading("cifar100", files, compression, stream))
+
+
+def _reading(
+    operation: str, files: Files, compression: str, stream: bool, *index: str | None
+) -> tuple[Any, ...]:
+    """What the sources have in common, checked, in the order that the engine takes it in."""
+    for given in index:
+        if given not in (None, "beside"):
+            raise InvalidArgument(f"index is {given!r}; give 'beside', or None", operation)
+    return (
+        _paths(files, operation),
+        compression_of(compression, operation),
+        bool(stream),
+        *(given or "" for given in index),
+    )
 
 
 def _column(name: str, what: Any) -> tuple[str, str, bytes | None]:
@@ -233,12 +251,12 @@ def _column(name: str, what: Any) -> tuple[str, str, bytes | None]:
         if default is not None and not isinstance(default, what):
             raise InvalidArgument(f"{name!r}: the default {default!r} is no {what.__name__}", "csv")
     else:
-        try:
-            kind = np.dtype(what).name
-        except TypeError:
+        dtype = dtype_of(what)
+        if dtype is None:
             raise InvalidArgument(
                 f"{name!r} is {what!r}; give a dtype, str or bytes, or (dtype, default)", "csv"
-            ) from None
+            )
+        kind = dtype.name
     if default is None or isinstance(default, bytes):
         return name, kind, default
     return name, kind, text(str(default), "csv").encode()

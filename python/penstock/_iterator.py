@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._chain import Chain
+from .errors import InvalidArgument
+
 if TYPE_CHECKING:
     from .dataset import Dataset
     from .loader import Loader
@@ -70,6 +73,10 @@ class DatasetIterator:
         """Begin the next pass; or a pass over another Dataset: other files, other parameters."""
         if dataset is not None:
             # Or it refuses, and nothing has changed.
+            if not isinstance(dataset, Chain):
+                raise InvalidArgument(
+                    f"dataset is {dataset!r}; give a Dataset, or None for the next pass", "reset"
+                )
             loader = dataset.build(**self._options)
             if self._own:
                 self._loader.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _engine
-from ._arguments import integer
+from ._arguments import integer, several
 from ._chain import Chain, datasets
 from ._nests import leaves_of, mapped
 from ._recipe import title_of
@@ -48,13 +48,20 @@ class Sources(Chain):
         arrays : array, or tuple, list or dict of them
             Row i of each is element i, in the same nest. They are not copied, and must not change
             while they are fed. Elements come in the machine's byte order, whatever the array's is.
+            Nor must the file of a memory-mapped one be cut short: reading what it no longer has
+            is a SIGBUS, which ends the process.
         """
         nest = mapped(np.asanyarray, arrays)
         leaves = leaves_of(nest)
         if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):
             raise InvalidArgument("a masked array: use .filled()", "arrays")
-        lengths = {len(leaf) if leaf.ndim else -1 for leaf in leaves}
-        if len(lengths) != 1 or -1 in lengths:
+        if not all(leaf.ndim for leaf in leaves):
+            raise InvalidArgument(
+                "a single value has no rows: give arrays, such as np.array([1, 2, 3]), or "
+                "elements to Dataset.items",
+                "arrays",
+            )
+        if len({len(leaf) for leaf in leaves}) != 1:
             shapes = ", ".join(str(leaf.shape) for leaf in leaves)
             raise InvalidArgument(
                 f"arrays that are fed together must be equally long; their shapes are {shapes}",
@@ -74,7 +81,7 @@ class Sources(Chain):
             Of whatever a function of `map` may return. They are copied, and must be alike: only
             lengths may differ.
         """
-        each = list(elements)
+        each = several("elements", elements, "elements", "items")
         spec, block = _engine.pack_elements(each, batch=False) if each else (b"", b"")
         return cls._make("items", (spec, len(each), block))
 
@@ -128,9 +135,8 @@ class Sources(Chain):
         stop_on_empty : bool
             End when one has ended, rather than draw among the others.
         """
-        each = datasets("sample_from", tuple(inputs), 1)
-        given = [] if weights is None else [float(weight) for weight in weights]
-        arguments = (given, integer("seed", seed, 0), bool(stop_on_empty))
+        each = datasets("sample_from", inputs, 1)
+        arguments = (_weights(weights), integer("seed", seed, 0), bool(stop_on_empty))
         return cls._make("sample_from", arguments, each, several=True)
 
     @classmethod
@@ -138,7 +144,7 @@ class Sources(Chain):
         cls, choices: Dataset, inputs: Sequence[Dataset], *, stop_on_empty: bool = True
     ) -> Dataset:
         """Take each element from the Dataset whose number the next of `choices` is. A stream."""
-        each = datasets("choose_from", (choices, *inputs), 2)
+        each = datasets("choose_from", (choices, *datasets("choose_from", inputs, 1)))
         return cls._make("choose_from", (bool(stop_on_empty),), each, several=True)
 
     @classmethod
@@ -151,3 +157,13 @@ class Sources(Chain):
             raise InvalidArgument("give Datasets, or Datasets by names", "zip")
         each = datasets("zip", inputs or tuple(named.values()))
         return cls._make("zip", (list(named),), each, several=True)
+
+
+def _weights(weights: Any) -> list[float]:
+    each = [] if weights is None else several("weights", weights, "numbers", "sample_from")
+    try:
+        return [float(weight) for weight in each]
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(
+            f"weights is {weights!r}; give a number for each input", "sample_from"
+        ) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arguments import MOST_QUEUED, integer, one_of, shard_of, text
+from ._arguments import MOST_QUEUED, integer, integer_list, leaf, one_of, shard_of, text
 from ._arguments import path as path_of
 from ._chain import Chain, datasets
 from ._recipe import Operation, title_of
@@ -117,9 +117,11 @@ class Transformations(Chain):
         drop_remainder : bool
             Leave out what is left in the buckets at the end.
         """
-        limits = [integer("boundaries", number, 0) for number in boundaries]
-        sizes = [integer("batch_sizes", number, 1) for number in batch_sizes]
-        return self._then("bucket_by_length", str(field), limits, sizes, bool(drop_remainder))
+        operation = "bucket_by_length"
+        name = leaf("field", field, operation)
+        limits = integer_list("boundaries", boundaries, 0, operation)
+        sizes = integer_list("batch_sizes", batch_sizes, 1, operation)
+        return self._then(operation, name, limits, sizes, bool(drop_remainder))
 
     def unbatch(self) -> Dataset:
         """Take batches apart: the rows of every element, one by one. A stream."""
@@ -136,7 +138,7 @@ class Transformations(Chain):
         reshuffle: bool = True,
         buffer: int | None = None,
         block: int | None = None,
-        window: int = 1,
+        window: int | None = None,
     ) -> Dataset:
         """Put all elements in a random order: exactly, over the whole source, in no memory.
 
@@ -154,6 +156,8 @@ class Transformations(Chain):
         block : int, optional
             For media that want to be read in sequence: blocks of so many neighbours come in random
             order, and within each `window` of them all elements are mixed.
+        window : int, optional
+            How many blocks are mixed. None: each by itself.
         """
         if given:
             raise InvalidArgument(
@@ -164,12 +168,17 @@ class Transformations(Chain):
         seed = integer("seed", seed, 0)
         if buffer is not None and block is not None:
             raise InvalidArgument("give buffer or block, not both", "shuffle")
+        if window is not None and block is None:
+            raise InvalidArgument(
+                f"window is {window!r}, of blocks: give block too, or buffer without it", "shuffle"
+            )
         if buffer is not None:
             size = integer("buffer", buffer, 1)
             return self._then("shuffle_buffer", seed, size, bool(reshuffle))
         if block is None:
             return self._then("shuffle", seed, bool(reshuffle))
-        block, window = integer("block", block, 1), integer("window", window, 1)
+        block = integer("block", block, 1)
+        window = integer("window", 1 if window is None else window, 1)
         return self._then("shuffle_blocks", seed, block, window, bool(reshuffle))
 
     def take(self, count: int) -> Dataset:
@@ -199,7 +208,11 @@ class Transformations(Chain):
         return self._make("concatenate", (), each, several=True)
 
     def enumerate(self, start: int = 0) -> Dataset:
-        """Number the elements: ``(number, element)``."""
+        """Number the elements: ``(number, element)``, in int64.
+
+        More elements than there are numbers from `start` on are an `InvalidArgument` when this is
+        built, or, where no length is known, in the place of the first one that has none.
+        """
         return self._then("enumerate", integer("start", start, -(1 << 63)))
 
     def map(self, function: Callable[..., Any] | Operation) -> Dataset:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _engine
+from ._arguments import compression as compression_of
 from ._arguments import path as path_of
 from ._arguments import text
 from .errors import InvalidArgument
@@ -47,7 +48,7 @@ class TFRecordWriter:
 
     def __init__(self, path: str | os.PathLike[str], *, compression: str = "none") -> None:
         self.path = path_of(path, "tfrecord")
-        self._native = _engine.TFRecordWriter(self.path, compression)
+        self._native = _engine.TFRecordWriter(self.path, compression_of(compression, "tfrecord"))
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
         """Write the next record.

@@ -10,6 +10,9 @@ import pytest
 import penstock
 from penstock import Dataset, cast, decode_raw, float32, int64, normalize, parse_example
 
+TWO = [Dataset.range(3), Dataset.range(3)]
+ENDLESS = Dataset.range(3).repeat()
+
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
@@ -94,6 +97,76 @@ def test_a_default_stands_for_what_is_not_there(feature, wanted):
     [element] = empty.map(parse_example({"a": feature}))
     got = element["a"]
     assert (got.tolist() if isinstance(got, (np.ndarray, np.generic)) else got) == wanted
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Dataset.interleave(ENDLESS, cycle=2),
+        lambda: Dataset.interleave(5, cycle=2),
+        lambda: Dataset.sample_from(ENDLESS),
+        lambda: Dataset.choose_from(Dataset.range(2), ENDLESS),
+        lambda: Dataset.choose_from(Dataset.range(2), 5),
+    ],
+)
+def test_one_dataset_is_no_list_of_them_and_not_gone_through(wrong):
+    with pytest.raises(penstock.InvalidArgument, match="give a list of Datasets"):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Dataset.sample_from(TWO, weights=5), "weights is 5; give a list of numbers"),
+        (lambda: Dataset.sample_from(TWO, weights=["a", 1]), "weights is .*; give a number for"),
+        (lambda: Dataset.items(5), "elements is 5; give a list"),
+        (lambda: Dataset.items("text"), "elements is 'text'; give a list"),
+        (lambda: Dataset.arrays([1, 2, 3]), "no rows: give arrays, such as .*Dataset.items"),
+        (lambda: Dataset.tfrecord("x", compression=None), "compression is None; give 'gzip'"),
+        (lambda: Dataset.tfrecord("x", index=True), "index is True; give 'beside', or None"),
+        (lambda: Dataset.lines("x", index=b"beside"), "index is b'beside'; give 'beside'"),
+        (lambda: Dataset.lines("x", compression=True), "compression is True; give 'gzip'"),
+        (lambda: Dataset.idx("x", compression=3), "compression is 3; give 'gzip'"),
+        (lambda: Dataset.cifar10("x", compression=3), "compression is 3; give 'gzip'"),
+        (lambda: Dataset.fixed_records("x", 1, compression=3), "compression is 3; give 'gzip'"),
+        (lambda: Dataset.csv("x", None), "columns is None; give a dict"),
+        (lambda: Dataset.csv("x", {"a": None}), "'a' is None; give a dtype"),
+        (lambda: Dataset.csv("x", ["a"]), "columns is .'a'.; give a dict"),
+        (lambda: Dataset.csv(None, {"a": int}), "None is no path"),
+        (lambda: Dataset.csv("x", {"a": int}, header=5), "header is 5; give a list of the names"),
+        (lambda: Dataset.csv("x", {"a": int}, header=[]), "header is .*; give True, or"),
+        (lambda: Dataset.csv("x", {"a": int}, delimiter="\ud800"), "give one character"),
+        (lambda: Dataset.csv("x", {"a": int}, compression=3), "compression is 3; give 'gzip'"),
+        (lambda: TWO[0].bucket_by_length(3, [1]), "boundaries is 3; give a list of integers"),
+        (lambda: TWO[0].bucket_by_length([3], 1), "batch_sizes is 1; give a list of integers"),
+        (
+            lambda: TWO[0].bucket_by_length([3], [1, 1], field=None),
+            "field is None; give the name of a leaf",
+        ),
+        (lambda: TWO[0].shuffle(window=4), "window is 4, of blocks: give block too"),
+        (lambda: TWO[0].shuffle(window=1, buffer=4), "window is 1, of blocks"),
+        (lambda: TWO[0].shuffle(block=2, window=0), "window is 0; give 1 or more"),
+        (lambda: iter(TWO[0]).reset(5), "dataset is 5; give a Dataset, or None"),
+        (lambda: penstock.Feedable(a=TWO[0]).reset("a", 5), "dataset is 5; give a Dataset"),
+    ],
+)
+def test_what_a_stage_cannot_be_given_is_named(wrong, said):
+    with pytest.raises(penstock.InvalidArgument, match=said):
+        wrong()
+
+
+def test_a_writer_names_the_compression_that_it_cannot_do(tmp_path):
+    with pytest.raises(penstock.InvalidArgument, match="compression is None; give 'gzip'"):
+        penstock.TFRecordWriter(tmp_path / "x", compression=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lists_may_be_anything_that_is_like_one():
+    buckets = Dataset.items([np.arange(n) for n in (1, 3, 2)])
+    assert len(list(buckets.bucket_by_length(range(2, 3), np.array([2, 2])))) == 2
+    assert list(Dataset.items(iter([1, 2]))) == [1, 2]
+    assert list(Dataset.interleave((d for d in TWO), cycle=2)) == [0, 0, 1, 1, 2, 2]
+    assert len(list(Dataset.sample_from(TWO, weights=np.array([1, 2])))) == 6
 
 
 @pytest.mark.parametrize("start", [-(1 << 63), 0, (1 << 63) - 5])
