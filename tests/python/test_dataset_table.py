@@ -19,7 +19,7 @@ NUMBERS = list(range(12))
 
 
 def rows() -> list[tuple[str, str]]:
-    """The first two columns of the two tables: what Python calls it, and C++."""
+    """The first two columns of the tables: what Python calls it, and C++."""
     text = (ROOT / "docs" / "dataset.md").read_text(encoding="utf-8")
     found = []
     for table in re.findall(r"^\| Python \| C\+\+ \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M):
@@ -102,6 +102,14 @@ def raw(n: Any) -> dict[str, bytes]:
 TWELVE = Dataset.range(12)
 FIVE = Dataset.range(5)
 TENS = Dataset.range(0, 50, 10)
+
+
+# What a Dataset is asked for, and what this one gives.
+ASKED: dict[str, Any] = {
+    "cardinality()": lambda: FIVE.cardinality() == 5,
+    "build(**options)": lambda: isinstance(FIVE.build(workers=0), penstock.Loader),
+    "feeds(n, **options)": lambda: len(FIVE.feeds(2, workers=0)) == 2,
+}
 
 
 def permuted(pass_: list[Any]) -> bool:
@@ -245,7 +253,12 @@ CHAINS: dict[str, tuple[Any, Any]] = {
 
 
 def test_every_row_has_a_chain_here():
-    assert {code for python, _ in rows() for code in codes(python)} == set(CHAINS)
+    assert {code for python, _ in rows() for code in codes(python)} == {*CHAINS, *ASKED}
+
+
+@pytest.mark.parametrize("row", ASKED)
+def test_a_dataset_gives_what_it_is_asked_for(row):
+    assert ASKED[row]()
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: re.sub(r"[`| ]", "", row[0]))
