@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import glob
 import json
 import os
@@ -363,6 +364,7 @@ def test_a_closed_feed_holds_no_exceptions_and_no_file(mode: Mode, tmp_path: Any
 
     for _ in range(3):
         left_in_the_middle()
+    gc.collect()
     assert os.listdir(tmp_path) == []
 
 
