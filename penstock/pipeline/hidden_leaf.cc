@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/stage_clock.h"
 
 namespace penstock {
 namespace {
@@ -70,7 +71,10 @@ class WithHidden : public Indexed {
         joined_ = stage_.spec_ != nullptr ? stage_.spec_ : joined(*bound_);
       }
       made_.reset(result_, end);
-      run_->run(Keys(context_, at.epoch, positions, stage_.operation_), in_, made_, row);
+      {
+        StageClock::Part part(context_.clock);
+        run_->run(Keys(context_, at.epoch, positions, stage_.operation_), in_, made_, row);
+      }
       for (auto& [lost, failure] : made_.failures()) {
         if (failure.stage.empty()) failure.stage = stage_.title_;
         failure.position = positions[lost - row];

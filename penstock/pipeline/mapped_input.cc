@@ -39,6 +39,7 @@ void MappedInput::apply() {
   std::array<uint64_t, Chunk::kRows> positions;
   std::iota(positions.begin(), positions.begin() + (end - first), input_.ordinal() + first);
   made_.reset(result_, end);
+  StageClock::Part part(input_.context().clock);
   run_->run(Keys(input_.context(), epoch_, std::span(positions.data(), end - first), operation_),
             in, made_, first);
   for (auto& [row, failure] : made_.failures()) {

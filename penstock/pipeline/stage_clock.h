@@ -31,7 +31,8 @@ class StageNumbers {
 //
 // Reading the clock around every stage would be a noticeable part of stages that do little. So of
 // pieces of work that are quickly done one in kOneIn is timed, and stands for the others; rows are
-// counted always.
+// counted always. Where one piece in many has work for all of them, as a stream that makes 64
+// elements and hands them out one by one, that work is a Part: timed, or not, for itself.
 class StageClock {
  public:
   using Now = uint64_t (*)();
@@ -53,20 +54,61 @@ class StageClock {
     bool quick_ = false;
   };
 
+  // How the piece in work, or the part, is timed.
+  class Timing {
+    friend class StageClock;
+    uint32_t weight_ = 0;  // those that it stands for; 0: it is not timed
+    uint64_t reads_ = 0;
+    uint64_t ns_ = 0;  // its own, without its parts'
+  };
+
   // A piece of work from its begin to its end. What is not done Within some other stage is
   // `stage`'s. REQUIRED: not within another piece.
   class Piece {
    public:
     Piece(StageClock& clock, Kind& kind, uint32_t stage) : clock_(clock), kind_(kind) {
-      clock_.begin(kind_, stage);
+      clock_.at_ = stage;
+      clock_.within_ = true;
+      clock_.begin(&kind_);
     }
-    ~Piece() { clock_.end(kind_); }
+    ~Piece() {
+      clock_.end(&kind_);
+      clock_.within_ = false;
+    }
     Piece(const Piece&) = delete;
     Piece& operator=(const Piece&) = delete;
 
    private:
     StageClock& clock_;
     Kind& kind_;
+  };
+
+  // Work in a piece, or in another part, that does not come with each of them, of the stage that is
+  // at work. Outside of pieces it is not counted, as nothing is there.
+  class Part {
+   public:
+    // `clock` nullptr: nobody counts. `kind` nullptr: it is always timed, as it is to be where user
+    // code is called, which may take long at any time.
+    explicit Part(StageClock* clock, Kind* kind = nullptr)
+        : clock_(clock != nullptr && clock->within_ ? clock : nullptr), kind_(kind) {
+      if (clock_ == nullptr) return;
+      clock_->pause();
+      outer_ = clock_->timing_;
+      clock_->begin(kind_);
+    }
+    ~Part() {
+      if (clock_ == nullptr) return;
+      clock_->end(kind_);
+      clock_->timing_ = outer_;
+      clock_->go_on();
+    }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+   private:
+    StageClock* clock_;
+    Kind* kind_;
+    Timing outer_;
   };
 
   // A stage at work, from one of its calls to the return.
@@ -85,12 +127,8 @@ class StageClock {
   // Somebody else is waited for: what goes by meanwhile is no stage's.
   class Waiting {
    public:
-    explicit Waiting(StageClock& clock) : clock_(clock) {
-      if (clock_.weight_ != 0) clock_.charge();
-    }
-    ~Waiting() {
-      if (clock_.weight_ != 0) clock_.mark_ = clock_.now_();
-    }
+    explicit Waiting(StageClock& clock) : clock_(clock) { clock_.pause(); }
+    ~Waiting() { clock_.go_on(); }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
@@ -102,22 +140,28 @@ class StageClock {
   auto place(uint32_t stage) -> StageCounters::value_type& {
     return (*counters_)[stage < kStages ? stage : kStages - 1];
   }
-  void begin(Kind& kind, uint32_t stage) {
-    at_ = stage;
-    if (kind.quick_ && ++kind.untimed_ < kOneIn) return;
-    weight_ = kind.quick_ ? kOneIn : 1;
-    kind.untimed_ = 0;
-    reads_ = 0;
-    mark_ = begin_ = now_();
+  void begin(Kind* kind) {
+    timing_ = {};
+    const bool quick = kind != nullptr && kind->quick_;
+    if (quick && ++kind->untimed_ < kOneIn) return;
+    if (kind != nullptr) kind->untimed_ = 0;
+    timing_.weight_ = quick ? kOneIn : 1;
+    mark_ = now_();
   }
-  void end(Kind& kind) {
-    if (weight_ == 0) return;
+  void end(Kind* kind) {
+    if (timing_.weight_ == 0) return;
     charge();
-    kind.quick_ = mark_ - begin_ < reads_ * kQuickReadNs;
-    weight_ = 0;
+    if (kind != nullptr) kind->quick_ = timing_.ns_ < timing_.reads_ * kQuickReadNs;
+    timing_.weight_ = 0;
+  }
+  void pause() {
+    if (timing_.weight_ != 0) charge();
+  }
+  void go_on() {
+    if (timing_.weight_ != 0) mark_ = now_();
   }
   uint32_t go_to(uint32_t stage) {
-    if (weight_ != 0) charge();
+    if (timing_.weight_ != 0) charge();
     const uint32_t outer = at_;
     at_ = stage;
     return outer;
@@ -125,9 +169,10 @@ class StageClock {
   // What went by since the last look is the stage's that was at work.
   void charge() {
     const uint64_t now = now_();
-    place(at_).ns.add_single_writer((now - mark_) * weight_);
+    place(at_).ns.add_single_writer((now - mark_) * timing_.weight_);
+    timing_.ns_ += now - mark_;
     mark_ = now;
-    ++reads_;
+    ++timing_.reads_;
   }
 
   // More often than so the clock is not looked at every time: it costs some 30 ns.
@@ -136,9 +181,9 @@ class StageClock {
   Now now_;
   StageCounters* counters_ = nullptr;
   uint32_t at_ = 0;      // the stage at work
-  uint32_t weight_ = 0;  // pieces that the one in work stands for; 0: it is not timed
-  uint64_t reads_ = 0;
-  uint64_t mark_ = 0, begin_ = 0;
+  bool within_ = false;  // a piece
+  Timing timing_;        // of the piece in work, or the part
+  uint64_t mark_ = 0;    // the last look
 };
 
 }  // namespace penstock

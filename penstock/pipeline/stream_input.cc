@@ -50,6 +50,7 @@ void StreamInput::begin(uint64_t epoch) {
 bool StreamInput::more() {
   if (used_ < count_) return true;
   if (over_) return false;
+  StageClock::Part part(own_.clock, &pulls_);
   own_.check_open();
   before_ = reader_->save();
   most_ = so_many();

@@ -8,6 +8,7 @@
 
 #include "penstock/pipeline/hidden_leaf.h"
 #include "penstock/pipeline/stage.h"
+#include "penstock/pipeline/stage_clock.h"
 
 namespace penstock {
 
@@ -63,6 +64,7 @@ class StreamInput {
   const bool hidden_;
   Scratch scratch_;
   Context own_;
+  StageClock::Kind pulls_;
   std::unique_ptr<StreamReader> reader_;
   Chunk whole_, chunk_;  // the first where there is a hidden leaf
   HiddenLeaf leaf_;

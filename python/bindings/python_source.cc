@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/stage_clock.h"
 #include "python_op.h"
 #include "references.h"
 
@@ -32,6 +33,7 @@ class PythonSource : public Indexed {
 
     void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
                uint32_t row) override {
+      StageClock::Part part(context_.clock);
       Keys keys(context_, at.epoch, positions, source_.operation_);
       call_for_rows(context_, keys, ~uint64_t{0}, out, row, [&](uint32_t j, uint32_t) {
         Owned index(PyLong_FromUnsignedLongLong(keys.position(j)));

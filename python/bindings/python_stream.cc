@@ -9,6 +9,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/restore_error.h"
+#include "penstock/pipeline/stage_clock.h"
 #include "python_op.h"
 #include "random.h"
 #include "references.h"
@@ -48,6 +49,7 @@ class PythonStream : public Streamed {
     }
 
     uint32_t next(uint32_t most, Chunk& out) override {
+      StageClock::Part part(context_.clock);
       nb::gil_scoped_acquire locked;
       release_references();
       out.reset(nullptr, most);

@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/example_rows.h"
 #include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/stage_clock.h"
 
 namespace penstock {
 namespace {
@@ -38,6 +39,7 @@ class Generator : public Streamed {
 
     uint32_t next(uint32_t most, Chunk& out) override {
       if (error_ != nullptr) std::rethrow_exception(error_);
+      StageClock::Part part(context_.clock);
       uint32_t count = 0;
       while (count < most && error_ == nullptr) {
         try {

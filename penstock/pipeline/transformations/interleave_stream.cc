@@ -173,6 +173,7 @@ class InterleaveStream : public Streamed {
 
     // The input's next element, at place_. Its failure: there is nothing to be opened.
     std::optional<Failure> open() {
+      StageClock::Part part(context_.clock);
       Chunk& in = outer_.chunk();
       const uint32_t row = outer_.row();
       const uint64_t ordinal = outer_.ordinal() + row;

@@ -5,6 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/stage_clock.h"
 
 namespace penstock {
 namespace {
@@ -90,7 +91,10 @@ class MapReader : public IndexedReader {
       throw Error(Code::kInternal, stage_.title(), "elements of two specs in one chunk");
     }
     Keys keys(context_, at.epoch, positions, stage_.operation());
-    bound_.run->run(keys, in_, out, row);
+    {
+      StageClock::Part part(stage_.op().user_code() ? context_.clock : nullptr);
+      bound_.run->run(keys, in_, out, row);
+    }
     for (auto [to, from] : bound_.passed) pass(from, to, out, row, end);
     out.keep_all(in_);
     for (auto& [lost, failure] : out.failures()) {

@@ -114,6 +114,7 @@ class Scan : public Streamed {
 
     uint32_t next(uint32_t most, Chunk& out) override {
       if (!input_.more()) return 0;
+      StageClock::Part part(context_.clock);
       const uint32_t count = std::min(most, input_.left());
       out.reset(nullptr, count);
       for (uint32_t i = 0; i < count; ++i) {

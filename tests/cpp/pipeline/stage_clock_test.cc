@@ -111,6 +111,89 @@ TEST_F(StageClockTest, kinds_of_pieces_do_not_disturb_one_another) {
   EXPECT_NEAR(static_cast<double>(ns(0)), 34'000, 100.0 * StageClock::kOneIn);
 }
 
+TEST_F(StageClockTest, a_part_with_work_for_many_pieces_is_timed_whichever_of_them_it_comes_with) {
+  constexpr uint32_t kPieces = 1'000, kEach = 64;
+  uint64_t parts = 0;
+  for (uint32_t i = 0; i < kPieces; ++i) {
+    StageClock::Piece piece(clock, kind, 1);
+    StageClock::Within filter(clock, 0);
+    g_now += 100;
+    if (i % kEach == 0) {
+      StageClock::Part part(&clock);
+      g_now += 4'000'000;
+      ++parts;
+    }
+  }
+  // To the nanosecond, but for the 100 of each piece, which those that are timed stand for.
+  EXPECT_NEAR(static_cast<double>(ns(0) - parts * 4'000'000), 100.0 * kPieces,
+              100.0 * StageClock::kOneIn);
+  EXPECT_EQ(ns(1), 0u);
+}
+
+TEST_F(StageClockTest, a_part_makes_the_pieces_around_it_no_slower) {
+  for (uint32_t i = 0; i < 20 * StageClock::kOneIn; ++i) {
+    StageClock::Piece piece(clock, kind, 0);
+    StageClock::Part part(&clock);
+    g_now += 1'000'000;
+  }
+  EXPECT_EQ(ns(0), 20'000'000u * StageClock::kOneIn);
+  g_reads = 0;
+  for (uint32_t i = 0; i < 20 * StageClock::kOneIn; ++i) {
+    StageClock::Piece piece(clock, kind, 0);
+    StageClock::Within same(clock, 0);
+    g_now += 100;
+  }
+  EXPECT_LE(g_reads, 21u * 4);
+}
+
+TEST_F(StageClockTest, quick_parts_of_a_kind_are_timed_one_in_some) {
+  constexpr uint32_t kPieces = 17 * StageClock::kOneIn;
+  StageClock::Kind pulls;
+  for (uint32_t i = 0; i < kPieces; ++i) {
+    StageClock::Piece piece(clock, kind, 2);
+    StageClock::Part part(&clock, &pulls);
+    StageClock::Within source(clock, 0);
+    g_now += 100;
+  }
+  EXPECT_NEAR(static_cast<double>(ns(0)), 100.0 * kPieces, 100.0 * StageClock::kOneIn);
+  EXPECT_LE(g_reads, 8u * (kPieces / StageClock::kOneIn + 1));
+}
+
+TEST_F(StageClockTest, a_part_is_the_stages_at_work_and_parts_in_it_are_timed_for_themselves) {
+  StageClock::Kind outer, inner;
+  for (uint32_t i = 0; i < 200; ++i) {
+    StageClock::Piece piece(clock, kind, 3);
+    StageClock::Within filter(clock, 2);
+    StageClock::Part pull(&clock, &outer);
+    StageClock::Within source(clock, 1);
+    g_now += 10;
+    if (i % 64 != 0) continue;
+    StageClock::Part read(&clock, &inner);
+    {
+      StageClock::Within file(clock, 0);
+      g_now += 300'000;
+    }
+    g_now += 50'000;
+  }
+  EXPECT_EQ(ns(0), 4u * 300'000);
+  EXPECT_NEAR(static_cast<double>(ns(1)), 4 * 50'000 + 200 * 10, 10.0 * StageClock::kOneIn);
+  EXPECT_EQ(ns(2), 0u);
+  EXPECT_EQ(ns(3), 0u);
+}
+
+TEST_F(StageClockTest, outside_of_pieces_and_without_a_clock_a_part_counts_nothing) {
+  {
+    StageClock::Piece piece(clock, kind, 0);
+    g_now += 5'000;
+  }
+  {
+    StageClock::Part part(&clock);
+    StageClock::Part nobodys(nullptr);
+    g_now += 70'000;
+  }
+  EXPECT_EQ(ns(0), 5'000u);
+}
+
 TEST_F(StageClockTest, stages_beyond_the_last_place_are_summed_up_there) {
   std::vector<std::string> titles;
   for (uint32_t i = 0; i < kStages + 5; ++i) {
@@ -137,6 +220,82 @@ Example busily(const Example& in, uint64_t ns) {
   for (const uint64_t end = now_ns() + ns; now_ns() < end;) {
   }
   return in;
+}
+
+// What stages of a stream took, beside what the code that they call did.
+struct StreamTime : ::testing::Test {
+  static constexpr uint64_t kRows = 300, kSlowNs = 300'000;
+
+  // Takes its time, and notes how much that was.
+  void busily_once() {
+    const uint64_t begin = now_ns();
+    while (now_ns() < begin + kSlowNs) {
+    }
+    spent += now_ns() - begin;
+  }
+  auto yes() {
+    return [this](const Example&, SampleContext&) {
+      busily_once();
+      return true;
+    };
+  }
+  auto same() {
+    return [this](const Example& in, SampleContext&) {
+      busily_once();
+      return in;
+    };
+  }
+  // `name` has all of it, and not some multiple.
+  void expect_counted(const Dataset& stream, const std::string& name) {
+    spent = 0;
+    Loader feed = stream.batch(8).build({.workers = 0});
+    for (auto& batch : feed.epoch()) (void)batch;
+    const auto stages = feed.stats().stream_stages;
+    const StageSnapshot* stage = find(stages, name);
+    ASSERT_NE(stage, nullptr) << name;
+    EXPECT_GE(stage->ns, spent);
+    EXPECT_LE(stage->ns, 4 * spent)
+        << name;  // a piece that stands for 17 may have been interrupted
+    EXPECT_GE(spent, kRows * kSlowNs);
+  }
+
+  uint64_t spent = 0;
+};
+
+TEST_F(StreamTime, of_user_code_is_counted_whole_whatever_stage_calls_it) {
+  const Dataset range = Dataset::range(0, kRows);
+  const auto plain = [](const Example&, SampleContext&) { return true; };
+  expect_counted(range.filter(yes(), "slow"), "filter(slow)");
+  expect_counted(range.take_while(yes(), "slow"), "take_while(slow)");
+  expect_counted(range.unique(same(), "slow"), "unique(slow)");
+  expect_counted(range.map(same(), "slow").filter(plain, "plain"), "map(slow)");
+  expect_counted(
+      range.filter(plain, "plain").shuffle({.seed = 1, .buffer = 50}).filter(yes(), "slow"),
+      "filter(slow)");
+}
+
+TEST_F(StreamTime, of_a_generator_that_is_slow_now_and_then_is_counted_whole) {
+  auto numbers = [this](uint64_t) {
+    return [this, n = int64_t{0}]() mutable -> std::optional<Example> {
+      if (n == 16 * static_cast<int64_t>(kRows)) return std::nullopt;
+      if (n % 16 == 15) busily_once();
+      Tensor number = Tensor::make(DType::kInt64, {});
+      number.as_span<int64_t>()[0] = n++;
+      return Example{{"n", number}};
+    };
+  };
+  const auto plain = [](const Example&, SampleContext&) { return true; };
+  expect_counted(Dataset::generator(numbers, "slow").filter(plain, "plain"), "generator(slow)");
+}
+
+TEST_F(StreamTime, of_plans_that_are_opened_from_elements_is_counted_whole) {
+  auto open = [this](const Example&) {
+    busily_once();
+    return Dataset::range(0, 5);
+  };
+  expect_counted(Dataset::range(0, kRows).flat_map(open, "slow"), "flat_map(slow)");
+  auto mapped = [this](const Example&) { return Dataset::range(0, 100).map(same(), "inside"); };
+  expect_counted(Dataset::range(0, 3).flat_map(mapped, "maps"), "flat_map(maps)");
 }
 
 class StagesOf : public ::testing::TestWithParam<uint32_t> {};
