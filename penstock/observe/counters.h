@@ -103,18 +103,19 @@ struct alignas(64) ConsumerFields {
   Value delivered;  // batches given to the user
   Value samples;    // samples in them, where known
   Value bytes;
-  Value wait_ns;   // the user asked and had to wait
-  Value busy_ns;   // between two requests: the training step
-  Value first_ns;  // when the first batch was asked for (a point in time; 0: not yet)
-  Value last_ns;   // when the last batch was given out (a point in time)
-  Value epochs;    // epochs finished
-  Value skipped;   // samples or items lost under on_error="skip"
-  Value replaced;  // samples filled with another under on_error="replace"
-  Value restarts;  // workers replaced
-  Value retried;   // tickets tried again after an exception
-  Value reissued;  // tickets given to another worker after a death
-  Value timeouts;  // tickets that took longer than allowed
-  Value errors;    // exceptions that reached the user
+  Value wait_ns;        // the user asked and had to wait
+  Value first_wait_ns;  // of that for the very first batch: workers start meanwhile
+  Value busy_ns;        // between two requests: the training step
+  Value first_ns;       // when the first batch was asked for (a point in time; 0: not yet)
+  Value last_ns;        // when the last batch was given out (a point in time)
+  Value epochs;         // epochs finished
+  Value skipped;        // samples or items lost under on_error="skip"
+  Value replaced;       // samples filled with another under on_error="replace"
+  Value restarts;       // workers replaced
+  Value retried;        // tickets tried again after an exception
+  Value reissued;       // tickets given to another worker after a death
+  Value timeouts;       // tickets that took longer than allowed
+  Value errors;         // exceptions that reached the user
 
   static constexpr auto fields() {
     using Named = CounterField<ConsumerFields, Value>;
@@ -123,6 +124,7 @@ struct alignas(64) ConsumerFields {
         Named{"samples", &ConsumerFields::samples},
         Named{"bytes", &ConsumerFields::bytes},
         Named{"wait_ns", &ConsumerFields::wait_ns},
+        Named{"first_wait_ns", &ConsumerFields::first_wait_ns},
         Named{"busy_ns", &ConsumerFields::busy_ns},
         Named{"first_ns", &ConsumerFields::first_ns},
         Named{"last_ns", &ConsumerFields::last_ns},

@@ -260,9 +260,11 @@ void Feed::deliver(uint64_t bytes, uint64_t samples) {
   if (board_.fd() >= 0 && slot_bytes_ == 0) {
     board_.expect_in_use((window() + 1) * (counters.bytes.get() / counters.delivered.get()));
   }
+  const bool first = given_ns_ == 0;
   given_ns_ = now_ns();
   counters.last_ns.set(given_ns_);
   counters.wait_ns.add_single_writer(given_ns_ - asked_ns_);
+  if (first) counters.first_wait_ns.set(given_ns_ - asked_ns_);
   if (std::exchange(late_, false)) held_up_ns_ += given_ns_ - asked_ns_;
   trace_.record(TraceKind::kConsumerWait, asked_ns_, given_ns_, at.epoch, at.step);
   asked_ns_ = 0;
