@@ -1,6 +1,7 @@
 #include "penstock/observe/analysis.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 
@@ -56,62 +57,95 @@ uint64_t hand_over_of(const Snapshot& snapshot) {
   return found == snapshot.stages.end() ? 0 : found->ns;
 }
 
+bool in_line(const Snapshot& snapshot) { return snapshot.mode == "inline"; }
+
+// Some workers always have nothing to do.
+bool short_queue(const Snapshot& snapshot) {
+  return snapshot.batch_size == 0 && snapshot.queue_size < snapshot.workers.size();
+}
+
+uint64_t sum_of(const std::vector<StageSnapshot>& stages) {
+  uint64_t ns = 0;
+  for (const StageSnapshot& stage : stages) ns += stage.ns;
+  return ns;
+}
+
+// Of the consumer's waiting what is not for the first batch. Where little came after that one it is
+// all there is to go by.
+uint64_t steady_wait_ns(const ConsumerFigures& c) {
+  const uint64_t later = c.wait_ns - std::min(c.first_wait_ns, c.wait_ns);
+  return later + c.busy_ns < c.first_wait_ns ? c.wait_ns : later;
+}
+
+Bottleneck find_in_line(const Analysis& a) {
+  return a.steady_wait_share < kLittle ? Bottleneck::kConsumer : Bottleneck::kUser;
+}
+
 Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
-  if (snapshot.consumer.delivered == 0 ||
-      snapshot.consumer.wait_ns + snapshot.consumer.busy_ns == 0) {
-    return Bottleneck::kUnknown;
-  }
+  const ConsumerFigures& c = snapshot.consumer;
+  if (c.delivered == 0 || c.wait_ns + c.busy_ns == 0) return Bottleneck::kUnknown;
+  if (in_line(snapshot)) return find_in_line(a);
   const double idle = a.wait_ticket_share + a.wait_slot_share;
-  if (a.wait_share < kLittle) {
+  if (a.steady_wait_share < kLittle) {
     return idle > 0.25 ? Bottleneck::kConsumer : Bottleneck::kBalanced;
   }
-  if (a.busy_share + a.hand_over_share + idle == 0) {
-    return Bottleneck::kUnknown;
-  }
+  const double busy = a.busy_share + a.hand_over_share;
+  if (busy + idle == 0) return Bottleneck::kUnknown;
   // The consumer waits, so the workers are what is slow: unless they wait as well.
   if (a.wait_slot_share > kMuch) {
     return Bottleneck::kMemory;
   }
-  if (a.work_ms < kHandedOverMs && a.consumer_stages[0].per_batch_ms < kWokenMs) {
-    return Bottleneck::kTooSmall;
-  }
+  const double wait_ms =
+      ratio(static_cast<double>(steady_wait_ns(c)) / 1e6, static_cast<double>(c.delivered));
+  if (a.work_ms < kHandedOverMs && wait_ms < kWokenMs) return Bottleneck::kTooSmall;
+  if (a.stream_share > std::max(kMuch, busy)) return Bottleneck::kStream;
   if (idle > kMuch) {
-    uint64_t in_stream = 0;
-    for (const StageTime& stage : a.stream) in_stream += stage.total_ns;
-    return ratio(static_cast<double>(in_stream) / 1e9, a.seconds) > kMuch ? Bottleneck::kStream
-                                                                          : Bottleneck::kSource;
+    const bool source = snapshot.pulled || !a.stream.empty() || short_queue(snapshot);
+    return source || a.steady_wait_share > kMuch ? Bottleneck::kSource : Bottleneck::kConsumer;
   }
   return a.hand_over_share > a.busy_share ? Bottleneck::kHandOver : Bottleneck::kUser;
 }
 
 // The stage that takes most; nullptr: there is no telling, or nothing to tell apart.
 const StageTime* largest(const std::vector<StageTime>& stages) {
-  const auto most = std::max_element(
-      stages.begin(), stages.end(),
-      [](const StageTime& a, const StageTime& b) { return a.total_ns < b.total_ns; });
+  const auto most = std::ranges::max_element(stages, {}, &StageTime::total_ns);
   return most == stages.end() || most->total_ns == 0 ? nullptr : &*most;
+}
+
+// The stage that takes most of what is made in line; of a stream if it is in `a.stream`.
+const StageTime* largest_in_line(const Analysis& a) {
+  const StageTime *chain = largest(a.chain), *stream = largest(a.stream);
+  if (chain == nullptr || stream == nullptr) return chain == nullptr ? stream : chain;
+  return stream->total_ns > chain->total_ns ? stream : chain;
+}
+
+std::string in_line_verdict(const Snapshot& snapshot, const Analysis& a) {
+  const std::string made = "it makes each batch itself, " + millis(a.work_ms) + " at a time";
+  const StageTime* stage = largest_in_line(a);
+  if (stage == nullptr) return made + ".";
+  const uint64_t all = sum_of(snapshot.stages) + sum_of(snapshot.stream_stages);
+  return made + ", and " +
+         percent(ratio(static_cast<double>(stage->total_ns), static_cast<double>(all))) +
+         " of that is the stage " + stage->name + ".";
 }
 
 std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
   const uint64_t workers = snapshot.workers.size();
-  const std::string waited = "The model waited " + percent(a.wait_share) + " of the time";
+  const bool apart = a.wait_share - a.steady_wait_share > 0.01;
+  const std::string waited = "The model waited " + percent(a.steady_wait_share) + " of the time" +
+                             (apart ? " after the first batch" : "");
   switch (a.bottleneck) {
     case Bottleneck::kUnknown:
       return "Too little was run to say what takes the time.";
     case Bottleneck::kBalanced:
       return waited + ", and the workers are busy: making batches and using them keep pace.";
     case Bottleneck::kConsumer:
+      if (in_line(snapshot)) return waited + ": the training step is the bottleneck.";
       return waited + ": the training step is the bottleneck, and " +
              (workers == 1 ? std::string("the worker is") : "the workers are") + " idle " +
              percent(a.wait_ticket_share + a.wait_slot_share) + " of it.";
     case Bottleneck::kUser:
-      if (snapshot.mode == "inline") {
-        const StageTime* stage = largest(a.chain);
-        return waited + ": it makes each batch itself, " + millis(a.work_ms) + " at a time" +
-               (stage == nullptr ? "."
-                                 : ", and " + percent(stage->share) + " of that is the stage " +
-                                       stage->name + ".");
-      }
+      if (in_line(snapshot)) return waited + ": " + in_line_verdict(snapshot, a);
       if (const StageTime* stage = largest(a.chain)) {
         return waited + ": the stage " + stage->name + " takes " + percent(stage->share) +
                " of the workers' time, " + millis(stage->per_batch_ms) + " per batch over " +
@@ -131,7 +165,10 @@ std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
              " of theirs: the memory bound is what holds them back.";
     case Bottleneck::kSource:
       return waited + " while the workers had nothing to do " + percent(a.wait_ticket_share) +
-             " of theirs: the source hands out work too slowly, or the run was too short.";
+             " of theirs: " +
+             (snapshot.pulled || !a.stream.empty()
+                  ? "the source hands out work too slowly, or the run was too short."
+                  : "batches vary, the queue is too short, or the run was.");
     case Bottleneck::kStream: {
       const StageTime* stage = largest(a.stream);
       return waited + " while the workers had nothing to do " + percent(a.wait_ticket_share) +
@@ -142,32 +179,107 @@ std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
   return {};
 }
 
-void recommend_for_user_code(const Snapshot& snapshot, Analysis& a) {
-  const uint64_t workers = snapshot.workers.size();
-  const uint64_t enough = a.workers_enough;
+std::string cheaper(const StageTime* stage) {
+  return "make " + (stage != nullptr ? stage->name : std::string("__getitem__")) + " cheaper";
+}
+
+std::string put_more_into_a_batch(const Snapshot& snapshot) {
+  return std::string("Put more into a batch: ") +
+         (snapshot.batch_size == 0 ? "let an item be many samples, or give batch_size"
+                                   : "a larger batch_size");
+}
+
+// What makes a stream's stage quicker: workers run what is not in the stream.
+std::string remedy_for_stream(const StageTime& stage) {
+  const auto is = [&](std::string_view name) {
+    return stage.name.starts_with(std::string(name) + "(");
+  };
+  if (is("generator")) {
+    return "Let " + stage.name +
+           " give only what is quickly told, such as names, and make the rest of it in a map "
+           "behind "
+           "it, which the workers run; or give the source a length and __getitem__, and they read "
+           "it themselves.";
+  }
+  if (is("filter") || is("take_while") || is("unique")) {
+    return "Make " + stage.name +
+           " cheaper, or put what takes long into a map in front of it, which the workers run.";
+  }
+  if (is("scan") || is("flat_map") || is("interleave")) {
+    return "Make " + stage.name +
+           " cheaper, or put what takes long into a map behind it, which the workers run.";
+  }
+  return "Make " + stage.name +
+         " cheaper: no worker can help the one thread that goes through the stream.";
+}
+
+constexpr const char* kPulled =
+    "A generator is pulled by one worker at a time: give the source a length and __getitem__ if it "
+    "can have them.";
+constexpr const char* kBeyondCores =
+    " More workers than cores help only where they wait, for files or a network, and do not "
+    "compute.";
+
+// So many as keep up, or as this machine has cores for.
+void recommend_workers(const Snapshot& snapshot, Analysis& a) {
+  const uint64_t workers = in_line(snapshot) ? 0 : snapshot.workers.size();
+  const uint64_t enough = a.workers_enough, cores = snapshot.cores;
+  const auto use = [&](uint64_t n) {
+    return "use " + plural(n, "worker") +
+           (workers == 0 ? std::string() : " instead of " + std::to_string(workers));
+  };
+  const std::string less_work = cheaper(largest(a.chain));
+  const std::string needed = ": to keep up as it is takes " + plural(enough, "worker") +
+                             ", and this machine has " + plural(cores, "core") + ".";
+  std::string advice;
+  if (cores == 0 || enough <= cores) {
+    advice = use(enough) + ", or " + less_work + ".";
+  } else if (workers < cores) {
+    advice = use(cores) + ", one for each core, and " + less_work + needed;
+  } else {
+    advice = less_work + needed + kBeyondCores;
+  }
+  advice.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(advice.front())));
+  a.recommendations.push_back(std::move(advice));
+}
+
+void recommend_in_line(const Snapshot& snapshot, Analysis& a) {
   auto& out = a.recommendations;
-  const StageTime* slowest = largest(a.chain);
-  const std::string cheaper =
-      "make " + (slowest != nullptr ? slowest->name : std::string("__getitem__")) + " cheaper";
-  if (snapshot.mode == "inline") {
-    out.push_back("Use workers: " +
-                  (enough > 0 ? plural(enough, "worker") + " would keep up with the training step."
-                              : "the batches are then made while the model trains."));
+  if (a.work_ms < kHandedOverMs) {
+    out.push_back(put_more_into_a_batch(snapshot) + "; workers would cost more than they bring.");
     return;
   }
-  if (enough == 0) {
+  const StageTime* slowest = largest_in_line(a);
+  if (slowest != nullptr && slowest == largest(a.stream)) {
+    const bool theirs = slowest->name.starts_with("map(") || slowest->name.starts_with("source(");
+    out.push_back(
+        "Use workers: a thread of its own then goes through the stream while the model trains, and "
+        "what is costly in front of its stages is made by all workers.");
+    out.push_back(theirs ? "Or make " + slowest->name + " cheaper." : remedy_for_stream(*slowest));
+  } else if (a.workers_enough == 0) {
+    out.push_back("Use workers: the batches are then made by several at once.");
+  } else {
+    recommend_workers(snapshot, a);
+  }
+}
+
+void recommend_for_user_code(const Snapshot& snapshot, Analysis& a) {
+  if (in_line(snapshot)) return recommend_in_line(snapshot, a);
+  const uint64_t workers = snapshot.workers.size();
+  auto& out = a.recommendations;
+  if (snapshot.pulled) return out.push_back(kPulled);  // more workers would wait for their turn
+  if (a.workers_enough == 0) {
     out.push_back(
         "The consumer does next to nothing between batches, so it will always wait: this is the "
         "rate at which batches can be made.");
-  } else if (enough > workers) {
-    const std::string use =
-        "Use " + plural(enough, "worker") + " instead of " + std::to_string(workers);
-    if (snapshot.cores != 0 && enough > snapshot.cores) {
-      out.push_back(use + " on a machine with more cores (this one has " +
-                    std::to_string(snapshot.cores) + "), or " + cheaper + ".");
-    } else {
-      out.push_back(use + ", or " + cheaper + ".");
-    }
+    const bool cores_left = workers < snapshot.cores;
+    out.push_back(
+        "To raise it, " +
+        (cores_left ? "use up to " + plural(snapshot.cores, "worker") + ", one for each core, or "
+                    : std::string()) +
+        cheaper(largest(a.chain)) + "." + (cores_left ? "" : kBeyondCores));
+  } else if (a.workers_enough > workers) {
+    recommend_workers(snapshot, a);
   } else {
     out.push_back(
         "There are enough workers for the average batch, but batches vary: a larger "
@@ -245,12 +357,8 @@ void recommend(const Snapshot& snapshot, Analysis& a) {
       recommend_for_user_code(snapshot, a);
       break;
     case Bottleneck::kTooSmall:
-      out.push_back(std::string("Put more into a batch: ") +
-                    (snapshot.batch_size == 0 ? "let an item be many samples, or give batch_size"
-                                              : "a larger batch_size") +
-                    (snapshot.mode == "inline"
-                         ? "; workers would cost more than they bring."
-                         : ". More workers bring nothing, and workers=0 may be faster."));
+      out.push_back(put_more_into_a_batch(snapshot) +
+                    ". More workers bring nothing, and workers=0 may be faster.");
       break;
     case Bottleneck::kMemory:
       out.push_back(
@@ -258,20 +366,17 @@ void recommend(const Snapshot& snapshot, Analysis& a) {
           "take up room.");
       break;
     case Bottleneck::kSource:
-      if (snapshot.batch_size == 0 && snapshot.queue_size < workers) {
+      if (short_queue(snapshot)) {
         out.push_back("max_queue_size is " + std::to_string(snapshot.queue_size) +
                       ", less than the " + plural(workers, "worker") +
                       ", so some always have nothing to do: make it twice their number.");
         break;
       }
-      out.push_back(
-          "A stream is pulled by one worker at a time: give the source a length and __getitem__ "
-          "if it can have them. With few or uneven batches, a larger max_queue_size helps.");
+      if (snapshot.pulled) out.push_back(kPulled);
+      out.push_back("With few or uneven batches, a larger max_queue_size helps.");
       break;
     case Bottleneck::kStream:
-      out.push_back("Make " + largest(a.stream)->name +
-                    " cheaper, or put what takes long behind the stream's stages: a map after "
-                    "them is spread over the workers.");
+      out.push_back(remedy_for_stream(*largest(a.stream)));
       break;
     case Bottleneck::kHandOver:
     case Bottleneck::kBalanced:
@@ -368,6 +473,10 @@ Analysis analyse(const Snapshot& snapshot) {
   a.wait_ticket_share = a.worker_stages[2].share;
   a.wait_slot_share = a.worker_stages[3].share;
   a.work_ms = a.worker_stages[0].per_batch_ms + a.worker_stages[1].per_batch_ms;
+  const auto steady_ns = static_cast<double>(steady_wait_ns(c));
+  a.steady_wait_share = ratio(steady_ns, steady_ns + static_cast<double>(c.busy_ns));
+  const auto stream_ns = static_cast<double>(sum_of(snapshot.stream_stages));
+  a.stream_share = ratio(stream_ns / 1e9, a.seconds);
 
   uint64_t copied = 0;
   for (size_t i = 0; i < kCopyReasons; ++i) {
@@ -376,11 +485,12 @@ Analysis analyse(const Snapshot& snapshot) {
   a.avoided_share =
       ratio(static_cast<double>(w.copies_avoided), static_cast<double>(w.copies_avoided + copied));
 
-  // A consumer that takes less than a thousandth of the work has no pace to keep up with.
-  if (a.work_ms > 0 && a.step_ms > a.work_ms / 1000) {
+  // A consumer for which the most workers are too few has no pace to keep up with.
+  if (a.work_ms > 0 && a.step_ms * kMostWorkers >= a.work_ms) {
     a.workers_enough =
         std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(a.work_ms / a.step_ms)));
   }
+  if (in_line(snapshot)) a.work_ms += ratio(stream_ns / 1e6, delivered);
 
   a.bottleneck = find_bottleneck(snapshot, a);
   a.verdict = verdict_of(snapshot, a);

@@ -50,7 +50,8 @@ struct Snapshot {
   uint64_t queue_size = 0;      // batches
   uint64_t active_workers = 0;  // that are not parked; 0: all
   uint64_t max_bytes = 0;
-  uint64_t cores = 0;                                      // that this process may use; 0: unknown
+  uint64_t cores = 0;   // that this process may use; 0: unknown
+  bool pulled = false;  // the items are a generator's: each is pulled by one worker at a time
   std::vector<std::pair<std::string, std::string>> facts;  // further rows: "start method", ...
 
   uint64_t taken_ns = 0;  // the monotonic clock when this was taken

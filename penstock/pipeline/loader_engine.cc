@@ -6,6 +6,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/observe/analysis.h"
 #include "penstock/pipeline/granules.h"
 
 namespace penstock {
@@ -26,6 +27,7 @@ uint32_t places_of(const LoaderOptions& options, uint32_t workers) {
 LoaderOptions LoaderEngine::checked(LoaderOptions options) {
   if (!options.workers) options.workers = std::min(os::usable_cores(), kMaxWorkers);
   if (*options.workers > kMaxWorkers) {
+    static_assert(kMaxWorkers == kMostWorkers);
     throw refuse_loader("workers is " + std::to_string(*options.workers) + "; 256 at most");
   }
   if (!options.max_queue_size) options.max_queue_size = Tuner::Settings().queue;

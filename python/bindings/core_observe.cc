@@ -47,6 +47,7 @@ Snapshot Core::snapshot(nb::dict about) {
   s.active_workers = board_->active();
   s.max_bytes = setting<uint64_t>(about, "max_bytes");
   s.cores = os::usable_cores();
+  s.pulled = pipeline_ == nullptr && plan_.source == PlanSettings::Source::kStream;
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {
     s.facts.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
   }

@@ -193,6 +193,11 @@ def slow_odd(number: Any) -> bool:
     return bool(number % 2)
 
 
+def slow_true(number: Any) -> bool:
+    time.sleep(SLOW_S)
+    return True
+
+
 def is_odd(number: Any) -> bool:
     return bool(number % 2)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import dataset_functions as functions
 import penstock
-from contract import KINDS, PROCESSES, THREADS, Mode, each
+from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each
 from faults import wait_until
 from penstock import Dataset
 
@@ -75,6 +76,67 @@ def test_a_slow_predicate_is_the_streams(mode: Mode) -> None:
     if mode == THREADS:  # whose first call of Python imports nothing
         assert said["bottleneck"] == "stream"
         assert "filter(slow_odd)" in said["verdict"]
+
+
+def slowly_counted() -> Any:
+    return map(functions.slow, range(160))
+
+
+def in_front(number: Any) -> Dataset:
+    return Dataset.range(40).map(functions.slow)
+
+
+NUMBERS = Dataset.range(160)
+SLOW_STREAMS = {
+    "filter(slow_odd)": NUMBERS.filter(functions.slow_odd),
+    "take_while(slow_true)": NUMBERS.take_while(functions.slow_true),
+    "unique(slow)": NUMBERS.unique(key=functions.slow),
+    "generator(slowly_counted)": Dataset.generator(slowly_counted).filter(functions.is_odd),
+    "flat_map(in_front)": Dataset.range(4).flat_map(in_front),
+}
+
+
+@each((INLINE, THREADS), ())
+@pytest.mark.parametrize("name", SLOW_STREAMS)
+def test_the_time_of_a_streams_user_code_is_counted_whole_and_named(name: str, mode: Mode) -> None:
+    begin = time.perf_counter()
+    with SLOW_STREAMS[name].batch(8).build(**options(mode)) as feed:
+        assert len(list(feed)) >= 10
+        said = feed.analysis()
+        feed.close()  # or the next epoch goes on
+        took = time.perf_counter() - begin
+        stage = named(feed.stats()["stream_stages"])[name]
+    # A piece that stands for others may have been interrupted.
+    assert 160 * functions.SLOW_S <= stage["ns"] / 1e9 <= 4 * took
+    assert said["bottleneck"] == ("user code" if mode == INLINE else "stream")
+    assert f"the stage {name}" in said["verdict"]
+    advice = " ".join(said["recommendations"])
+    assert name in advice
+    assert ("Use workers" in advice) == (mode == INLINE)
+
+
+def test_a_slow_training_step_is_the_bottleneck_though_workers_took_long_to_start() -> None:
+    chain = Dataset.range(80).map(functions.added_one).batch(8)
+    with chain.build(workers=2, use_multiprocessing=True) as feed:
+        begin = time.perf_counter()
+        next(iter(feed))
+        end = 2 * time.perf_counter() - begin + 0.5  # more than the start took
+        while time.perf_counter() < end:
+            for _ in feed:
+                time.sleep(0.02)
+        said = feed.analysis()
+    assert said["bottleneck"] == "training step"
+    assert "stream" not in " ".join(said["recommendations"])
+
+
+def test_a_number_of_workers_that_nobody_can_have_is_not_recommended() -> None:
+    with Dataset.range(40).map(functions.slow).batch(40).build(workers=1) as feed:
+        for _ in range(5):
+            list(feed)
+        said = feed.analysis()
+    assert said["bottleneck"] == "user code"
+    assert said["workers_enough"] <= 256
+    assert "map(slow) cheaper" in " ".join(said["recommendations"])
 
 
 @each(KINDS, ())

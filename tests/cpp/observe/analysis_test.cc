@@ -37,10 +37,30 @@ TEST(Analysis, a_slow_dataset_is_user_code_and_says_how_many_workers_would_keep_
   EXPECT_TRUE(says(a, "Use 4 workers instead of 2, or make __getitem__ cheaper"));
 }
 
-TEST(Analysis, more_workers_than_cores_asks_for_a_machine_with_more) {
+TEST(Analysis, where_each_core_has_a_worker_more_of_them_are_no_remedy) {
   Snapshot snapshot = sample_snapshot(2, 12.1, 4);
   snapshot.cores = 2;
-  EXPECT_TRUE(says(analyse(snapshot), "on a machine with more cores (this one has 2)"));
+  const Analysis a = analyse(snapshot);
+  EXPECT_TRUE(says(a,
+                   "Make __getitem__ cheaper: to keep up as it is takes 4 workers, and this "
+                   "machine has 2 cores. More workers than cores help only where they wait"));
+  EXPECT_FALSE(says(a, "Use "));
+}
+
+TEST(Analysis, no_more_workers_than_cores_are_recommended_and_none_that_nobody_can_have) {
+  Snapshot snapshot = sample_snapshot(1, 40, 1);
+  snapshot.cores = 4;
+  EXPECT_TRUE(says(analyse(snapshot),
+                   "Use 4 workers instead of 1, one for each core, and make "
+                   "__getitem__ cheaper: to keep up as it is takes 41 workers"));
+  snapshot = sample_snapshot(1, 400, 1);
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.workers_enough, 0U);
+  EXPECT_TRUE(says(a, "use up to 4 workers, one for each core, or make __getitem__ cheaper"));
+  EXPECT_FALSE(says(a, "401") || says(a, "400"));
+  EXPECT_EQ(analyse(sample_snapshot(1, 255, 1)).workers_enough, kMostWorkers);
+  snapshot.mode = "inline";
+  EXPECT_FALSE(says(analyse(snapshot), "401") || says(analyse(snapshot), "400"));
 }
 
 TEST(Analysis, a_slow_training_step_is_the_consumer_and_fewer_workers_would_do) {
@@ -50,6 +70,44 @@ TEST(Analysis, a_slow_training_step_is_the_consumer_and_fewer_workers_would_do) 
   EXPECT_GT(a.wait_ticket_share, 0.9);
   EXPECT_NE(a.verdict.find("the training step is the bottleneck"), std::string::npos) << a.verdict;
   EXPECT_TRUE(says(a, "1 worker would do instead of 4"));
+}
+
+TEST(Analysis, the_wait_for_the_first_batch_says_nothing_about_those_that_followed) {
+  Snapshot snapshot = sample_snapshot(2, 0.02, 10);
+  snapshot.consumer.first_wait_ns = 150'000'000;
+  snapshot.consumer.wait_ns += snapshot.consumer.first_wait_ns;
+  const Analysis a = analyse(snapshot);
+  EXPECT_GT(a.wait_share, 0.05);
+  EXPECT_LT(a.steady_wait_share, 0.01);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kConsumer);
+  EXPECT_NE(a.verdict.find("of the time after the first batch: the training step is the bottle"),
+            std::string::npos)
+      << a.verdict;
+  EXPECT_FALSE(says(a, "stream"));
+  // Where next to nothing followed, it is all that there is to go by.
+  snapshot.consumer.busy_ns = 1'000'000;
+  EXPECT_EQ(analyse(snapshot).steady_wait_share, analyse(snapshot).wait_share);
+  EXPECT_NE(analyse(snapshot).bottleneck, Bottleneck::kConsumer);
+}
+
+TEST(Analysis, idle_workers_and_a_step_that_takes_most_are_no_stream_if_there_is_none) {
+  Snapshot snapshot = sample_snapshot(2, 0.5, 10);
+  snapshot.consumer.wait_ns = snapshot.consumer.busy_ns / 8;
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kConsumer);
+  EXPECT_FALSE(says(a, "stream") || says(a, "generator"));
+  snapshot.pulled = true;
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
+  EXPECT_TRUE(says(analyse(snapshot), "A generator is pulled by one worker at a time"));
+  Snapshot slow = sample_snapshot(1, 12, 4);
+  slow.pulled = true;
+  EXPECT_EQ(analyse(slow).bottleneck, Bottleneck::kUser);
+  EXPECT_TRUE(says(analyse(slow), "A generator is pulled by one worker at a time"));
+  EXPECT_FALSE(says(analyse(slow), "Use "));
+  snapshot.pulled = false;
+  snapshot.consumer.wait_ns = 2 * snapshot.consumer.busy_ns;
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
+  EXPECT_FALSE(says(analyse(snapshot), "stream") || says(analyse(snapshot), "generator"));
 }
 
 TEST(Analysis, both_sides_busy_is_balanced) {
@@ -103,7 +161,8 @@ TEST(Analysis, where_a_batch_costs_less_than_handing_it_over_workers_are_no_reme
       EXPECT_FALSE(says(a, "Use ") || says(a, "stream"));
     }
   }
-  snapshot.mode = "inline";
+  snapshot.mode = "inline";  // where nothing is handed over
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kUser);
   EXPECT_TRUE(says(analyse(snapshot), "workers would cost more than they bring"));
   // Something else is slow, such as the generator that the workers wait for.
   snapshot.mode = "threads";
@@ -143,9 +202,61 @@ TEST(Analysis, idle_workers_behind_a_busy_stream_name_its_slowest_stage) {
   EXPECT_EQ(a.bottleneck, Bottleneck::kStream);
   EXPECT_NE(a.verdict.find("the stage filter(good) takes 94 %"), std::string::npos) << a.verdict;
   EXPECT_TRUE(says(a, "Make filter(good) cheaper"));
+  // Although there are so few workers that they are not idle most of the time.
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.wait_ticket_ns = worker.figures.busy_ns / 2;
+  }
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kStream);
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.wait_ticket_ns = 3 * worker.figures.busy_ns;
+  }
   // One that is mostly idle itself is not what is slow.
   snapshot.stream_stages[1].ns = all / 10;
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
+}
+
+TEST(Analysis, of_a_slow_stage_of_a_stream_it_is_said_where_its_work_could_be_done) {
+  Snapshot snapshot = sample_snapshot(2, 1, 1);
+  snapshot.consumer.wait_ns = 9 * snapshot.consumer.busy_ns;
+  snapshot.consumer.last_ns = snapshot.consumer.first_ns + 10 * snapshot.consumer.busy_ns;
+  for (WorkerSnapshot& worker : snapshot.workers) worker.figures.wait_ticket_ns *= 20;
+  const auto advice = [&](const std::string& name) {
+    snapshot.stream_stages = {{"range(0, 9)", 1'000, 100},
+                              {name, 9 * snapshot.consumer.busy_ns, 100}};
+    const Analysis a = analyse(snapshot);
+    EXPECT_EQ(a.bottleneck, Bottleneck::kStream) << name;
+    EXPECT_NE(a.verdict.find("the stage " + name + " takes 100 % of its time"), std::string::npos)
+        << a.verdict;
+    return a.recommendations.front();
+  };
+  for (const char* judge : {"filter(f)", "take_while(f)", "unique(f)"}) {
+    EXPECT_NE(advice(judge).find("into a map in front of it, which the workers run"),
+              std::string::npos);
+  }
+  EXPECT_NE(advice("generator(f)").find("a length and __getitem__"), std::string::npos);
+  EXPECT_NE(advice("tfrecord(f)").find("no worker can help"), std::string::npos);
+  EXPECT_NE(advice("scan(f)").find("into a map behind it, which the workers run"),
+            std::string::npos);
+}
+
+TEST(Analysis, in_line_the_stream_is_part_of_the_work) {
+  Snapshot snapshot = sample_snapshot(1, 0.0023, 0.01);
+  snapshot.mode = "inline";
+  snapshot.stages = {{"batch(8)", 400'000, 1'600}};
+  snapshot.stream_stages = {{"range(0, 3000)", 600'000, 1'600},
+                            {"filter(f)", 1'600'000'000, 1'600}};
+  snapshot.consumer.wait_ns = 1'602'000'000;
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kUser);
+  EXPECT_NEAR(a.work_ms, 8, 0.1);
+  EXPECT_NE(a.verdict.find("100 % of that is the stage filter(f)"), std::string::npos) << a.verdict;
+  EXPECT_TRUE(says(a, "Make filter(f) cheaper, or put what takes long into a map in front of it"));
+  EXPECT_TRUE(says(a, "Use workers"));
+  EXPECT_FALSE(says(a, "cost more than they bring"));
+  // A training step that takes far longer is what counts.
+  snapshot.consumer.busy_ns = 100 * snapshot.consumer.wait_ns;
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kConsumer);
+  EXPECT_EQ(analyse(snapshot).verdict.find("worker"), std::string::npos);
 }
 
 TEST(Analysis, in_line_work_recommends_workers) {
@@ -154,7 +265,7 @@ TEST(Analysis, in_line_work_recommends_workers) {
   snapshot.consumer.wait_ns = snapshot.workers[0].figures.busy_ns;
   const Analysis a = analyse(snapshot);
   EXPECT_EQ(a.bottleneck, Bottleneck::kUser);
-  EXPECT_TRUE(says(a, "would keep up with the training step"));
+  EXPECT_TRUE(says(a, "Use 2 workers, or make __getitem__ cheaper"));
 }
 
 TEST(Analysis, a_consumer_that_does_nothing_has_no_number_of_workers) {
