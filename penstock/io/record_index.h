@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,33 +21,45 @@ class RecordIndex {
     bool damaged = false;
     bool operator==(const Place&) const = default;
   };
+  // What it is made of, as that lies in memory: for another process, which maps it.
+  struct Parts {
+    uint64_t size = 0, end = 0;
+    uint64_t first = 0, step = 0;      // equal(); else 0
+    std::span<const uint64_t> groups;  // each group's first place, or where it is in `wide`
+    std::span<const uint32_t> relative;
+    std::span<const uint64_t> wide, damaged;
+  };
   class Builder;
 
   RecordIndex() = default;  // of an empty file
+  // An index with parts() of another one, which `owner` holds. Error kInvalidArgument: they are too
+  // short for so many records.
+  RecordIndex(const Parts& parts, std::shared_ptr<const void> owner);
 
   // `count` records of `bytes` bytes each, the first one at `offset`: no memory.
   // REQUIRED: all of them end before 2^63.
   static RecordIndex equal(uint64_t offset, uint64_t bytes, uint64_t count);
 
-  uint64_t size() const { return size_; }
-  uint64_t file_bytes() const { return end_; }  // where the last place ends
+  uint64_t size() const { return parts_.size; }
+  uint64_t file_bytes() const { return parts_.end; }  // where the last place ends
+  const Parts& parts() const { return parts_; }       // as long as a copy of the index lives
 
   // REQUIRED: record < size().
   Place at(uint64_t record) const {
     const uint64_t begin = offset(record);
-    const uint64_t end = record + 1 < size_ ? offset(record + 1) : end_;
-    return {begin, end - begin, !damaged_.empty() && is_damaged(record)};
+    const uint64_t end = record + 1 < parts_.size ? offset(record + 1) : parts_.end;
+    return {begin, end - begin, !parts_.damaged.empty() && is_damaged(record)};
   }
 
   // at(record) will be asked for soon: for many records in no order.
   void prefetch(uint64_t record) const {
-    if (step_ != 0) return;
-    __builtin_prefetch(&groups_[record / kGroup]);
-    __builtin_prefetch(&relative_[record]);
+    if (parts_.step != 0) return;
+    __builtin_prefetch(&parts_.groups[record / kGroup]);
+    __builtin_prefetch(&parts_.relative[record]);
   }
 
   // The damaged places' numbers, ascending.
-  std::span<const uint64_t> damaged() const { return damaged_; }
+  std::span<const uint64_t> damaged() const { return parts_.damaged; }
 
   size_t memory_bytes() const;
 
@@ -55,20 +68,16 @@ class RecordIndex {
   static constexpr uint64_t kWide = uint64_t{1} << 63;  // the rest is a place in wide_
 
   uint64_t offset(uint64_t record) const {
-    if (step_ != 0) return first_ + record * step_;
-    const uint64_t group = groups_[record / kGroup];
+    if (parts_.step != 0) return parts_.first + record * parts_.step;
+    const uint64_t group = parts_.groups[record / kGroup];
     if (group & kWide) [[unlikely]]
-      return wide_[(group & ~kWide) + record % kGroup];
-    return group + relative_[record];
+      return parts_.wide[(group & ~kWide) + record % kGroup];
+    return group + parts_.relative[record];
   }
   bool is_damaged(uint64_t record) const;
 
-  uint64_t size_ = 0, end_ = 0;
-  uint64_t first_ = 0, step_ = 0;  // equal(); else 0
-  std::vector<uint64_t> groups_;
-  std::vector<uint32_t> relative_;
-  std::vector<uint64_t> wide_;
-  std::vector<uint64_t> damaged_;
+  Parts parts_;
+  std::shared_ptr<const void> owner_;
 };
 
 // Makes one, place after place. One thread.
@@ -82,9 +91,14 @@ class RecordIndex::Builder {
   RecordIndex finish(uint64_t end);
 
  private:
+  struct Lists {
+    std::vector<uint64_t> groups;
+    std::vector<uint32_t> relative;
+    std::vector<uint64_t> wide, damaged;
+  };
   void widen();
 
-  RecordIndex index_;
+  Lists lists_;
 };
 
 }  // namespace penstock
