@@ -107,6 +107,11 @@ void RecordReader::locate(std::span<const uint64_t> records) {
     ascending = ascending && (row == 0 || records[row - 1] <= records[row]);
   }
   if (!ascending) std::sort(order_.begin(), order_.begin() + records.size());
+  if (!records.empty() && order_[records.size() - 1] >> 6 >= files_->size()) {
+    throw Error(Code::kInternal, operation_,
+                "record " + std::to_string(order_[records.size() - 1] >> 6) + " of " +
+                    std::to_string(files_->size()));
+  }
   size_t file = 0;
   uint64_t end = 0;
   for (size_t i = 0; i < records.size(); ++i) {

@@ -36,8 +36,8 @@ class RecordReader {
   // looked at.
   RecordReader(std::shared_ptr<const RecordFiles> files, const char* operation, bool checked);
 
-  // Reads these records, in any order, together where they are neighbours. Error kOutOfMemory.
-  // REQUIRED: at most kChunk of them, each < files->size().
+  // Reads these records, in any order, together where they are neighbours. Error kOutOfMemory;
+  // kInternal: there is no such record. REQUIRED: at most kChunk of them.
   void read(std::span<const uint64_t> records);
 
   // Of the last read(): its row-th record, a view until the next read(), or for as long as memory()
