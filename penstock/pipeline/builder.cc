@@ -63,4 +63,12 @@ const std::shared_ptr<FilePool>& Builder::pool() {
   return pool_;
 }
 
+FoundFilesRef Builder::next_given() {
+  if (!given_) return nullptr;
+  if (taken_ == given_->size()) {
+    throw Error(Code::kInternal, titles_.back(), "what was found is another plan's");
+  }
+  return (*given_)[taken_++];
+}
+
 }  // namespace penstock

@@ -8,6 +8,7 @@
 
 #include "penstock/io/file_pool.h"
 #include "penstock/io/progress.h"
+#include "penstock/pipeline/found_files.h"
 #include "penstock/pipeline/hidden_leaf.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/shared_store.h"
@@ -50,6 +51,13 @@ class Builder {
   Progress* progress() const { return progress_; }  // nullptr: nobody watches
   // The files of all sources of the plan.
   const std::shared_ptr<FilePool>& pool();
+  // What each source of files found, in the order in which they are built.
+  void add_found(FoundFilesRef found) { found_.push_back(std::move(found)); }
+  const std::vector<FoundFilesRef>& found() const { return found_; }
+  // What another build of these nodes found is what this one's sources take, each the next.
+  void give(std::vector<FoundFilesRef> found) { given_ = std::move(found); }
+  // nullptr: they are to look for themselves. Error kInternal: there are more of them.
+  FoundFilesRef next_given();
   // There is a shard in the plan, of so many ranks, which `all` elements are dealt out to.
   struct Sharded {
     uint32_t world = 1;
@@ -74,6 +82,9 @@ class Builder {
  private:
   std::shared_ptr<FileSystem> files_;
   std::shared_ptr<FilePool> pool_;
+  std::vector<FoundFilesRef> found_;
+  std::optional<std::vector<FoundFilesRef>> given_;
+  size_t taken_ = 0;  // of these
   Progress* progress_;
   bool may_section_;
   std::vector<Built> sections_;

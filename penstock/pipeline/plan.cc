@@ -29,7 +29,7 @@ uint32_t per_ticket(const Indexed& chain) {
 
 }  // namespace
 
-Plan::Plan(const Node& node, Progress* progress) {
+Plan::Plan(const Node& node, Progress* progress, const os::Fd& files) {
   const Node* outermost = &node;
   for (;;) {
     if (auto* repeat = dynamic_cast<const RepeatNode*>(outermost); repeat != nullptr) {
@@ -42,6 +42,7 @@ Plan::Plan(const Node& node, Progress* progress) {
     outermost = outermost->inputs()[0].get();
   }
   Builder builder(posix_files(), true, progress);
+  if (files) builder.give(read_found_files(files, builder.pool()));
   take(builder.build(*outermost));
   for (const Built& section : builder.sections()) {
     sections_.push_back(std::make_shared<Plan>(section, builder.stages()));
@@ -49,6 +50,7 @@ Plan::Plan(const Node& node, Progress* progress) {
   titles_ = builder.titles();
   stages_ = builder.stages();
   caches_ = builder.caches();
+  found_ = builder.found();
   policies_ = builder.policies();
   find_shard(*outermost, builder);
   for (IndexedRef stage = top_;;) {

@@ -22,7 +22,9 @@ class Plan {
  public:
   // Error kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... : what the nodes find.
   // kClosed: passes over files were stopped by `progress`, and the nodes know nothing of them yet.
-  explicit Plan(const Node& node, Progress* progress = nullptr);
+  // `files`: a file that another plan of these nodes gave (files_for_workers); its sources' files
+  // and indices are this one's.
+  explicit Plan(const Node& node, Progress* progress = nullptr, const os::Fd& files = {});
   // A section's: elements of `built`, one to a ticket. `stages` are all of the plan's.
   Plan(const Built& built, const StageNumbers& stages);
 
@@ -82,6 +84,9 @@ class Plan {
   bool policies() const { return policies_; }
   // For workers in other processes, which build the same plan and attach these.
   const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
+  // And what they build it by, that it is the same whatever became of the files. Error
+  // kOutOfMemory, kSystem.
+  os::Fd files_for_workers() const { return write_found_files(found_); }
 
  private:
   void find_shard(const Node& outermost, const Builder& builder);
@@ -108,6 +113,7 @@ class Plan {
   StageNumbers stages_;
   uint32_t last_stage_ = 0, stream_stage_ = 0;
   std::vector<std::shared_ptr<SharedStore>> caches_;
+  std::vector<FoundFilesRef> found_;
   std::vector<std::shared_ptr<const Plan>> sections_;
 };
 

@@ -80,17 +80,30 @@ static std::shared_ptr<const StreamFiles> of_plan(std::shared_ptr<const StreamFi
   return {all, [files = std::move(files)](const StreamFiles*) { files->pool->close_unused(); }};
 }
 
-Built FileSource::build(std::vector<Built>, Builder& builder) const {
-  std::lock_guard lock(mutex_);
-  if (found_in_ != builder.files()) find(builder);
-  if (streamed_ != nullptr) return Built::of(stream(of_plan(streamed_), title()));
-  return {stage(of_plan(indexed_), title())};
+static std::vector<std::string> paths_of(const FoundFiles& found) {
+  if (found.streamed != nullptr) return found.streamed->paths;
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < found.indexed->files(); ++i) paths.push_back(found.indexed->path(i));
+  return paths;
 }
 
-void FileSource::find(Builder& builder) const {
+Built FileSource::build(std::vector<Built>, Builder& builder) const {
+  std::lock_guard lock(mutex_);
+  FoundFilesRef given = builder.next_given();
+  if (found_in_ != builder.files()) {
+    if (given != nullptr) recall(paths_of(*given), given->about);
+    found_ = given != nullptr ? std::move(given) : find(builder);
+    found_in_ = builder.files();
+  }
+  builder.add_found(found_);
+  if (found_->streamed != nullptr) return Built::of(stream(of_plan(found_->streamed), title()));
+  return {stage(of_plan(found_->indexed), title())};
+}
+
+FoundFilesRef FileSource::find(Builder& builder) const {
   const unsigned threads = std::min(os::usable_cores() * 2, kMostIndexing);
   const std::shared_ptr<FilePool>& pool = builder.pool();
-  std::vector<std::string> paths = glob(*builder.files(), paths_);
+  const std::vector<std::string> paths = glob(*builder.files(), paths_);
   std::vector<Compression> compressions(paths.size(), compression_.value_or(Compression::kNone));
   if (!compression_) {
     for_each_file(*pool, paths, threads, [&](size_t i, const std::shared_ptr<File>& file) {
@@ -99,8 +112,7 @@ void FileSource::find(Builder& builder) const {
   }
   const bool compressed = std::any_of(compressions.begin(), compressions.end(),
                                       [](Compression c) { return c != Compression::kNone; });
-  indexed_ = nullptr;
-  streamed_ = nullptr;
+  FoundFiles found;
   if (stream_ || compressed) {
     std::vector<uint64_t> fronts(has_front() ? paths.size() : 0);
     if (has_front()) {
@@ -108,14 +120,15 @@ void FileSource::find(Builder& builder) const {
         fronts[i] = front(file, compressions[i]);
       });
     }
-    streamed_ = std::make_shared<StreamFiles>(pool, std::move(paths), std::move(compressions),
-                                              std::move(fronts));
+    found.streamed =
+        std::make_shared<StreamFiles>(pool, paths, std::move(compressions), std::move(fronts));
   } else {
-    indexed_ = index_files(pool, std::move(paths), threads, [&](const std::shared_ptr<File>& file) {
+    found.indexed = index_files(pool, paths, threads, [&](const std::shared_ptr<File>& file) {
       return index_of(builder, file);
     });
   }
-  found_in_ = builder.files();
+  found.about = about(paths);
+  return std::make_shared<const FoundFiles>(std::move(found));
 }
 
 RecordIndex FileSource::index_of(Builder& builder, const std::shared_ptr<File>& file) const {

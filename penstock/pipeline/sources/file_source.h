@@ -11,6 +11,7 @@
 #include "penstock/io/progress.h"
 #include "penstock/io/record_reader.h"
 #include "penstock/io/record_stream.h"
+#include "penstock/pipeline/found_files.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {
@@ -19,12 +20,13 @@ namespace penstock {
 //
 // The files are found, looked at and indexed when the node is built for the first time, several at
 // the same time, or their indices are read where these are kept beside them; every further build
-// uses the same index. If one of them is compressed, or a stream
-// was asked for, none is indexed, and the node becomes a stream. Building fails with Error
-// kNotFound (no such file, a pattern without files), kSystem, kClosed (Builder::progress), and what
-// the format says of a whole file. What is wrong with a record is that element's failure, at its
-// place: kDataLoss, and kNotFound or kSystem for a file that vanished or cannot be read. It names
-// the file, the record's number in it, its first byte and the bytes that are lost.
+// uses the same index. A build that is told what another one found (Builder::give) opens none. If
+// one of them is compressed, or a stream was asked for, none is indexed, and the node becomes a
+// stream. Building fails with Error kNotFound (no such file, a pattern without files), kSystem,
+// kClosed (Builder::progress), and what the format says of a whole file. What is wrong with a
+// record is that element's failure, at its place: kDataLoss, and kNotFound or kSystem for a file
+// that vanished or cannot be read. It names the file, the record's number in it, its first byte and
+// the bytes that are lost.
 class FileSource : public Node {
  public:
   struct Reading {
@@ -59,7 +61,16 @@ class FileSource : public Node {
   // Behind the files in the title.
   virtual std::string arguments() const { return {}; }
 
-  void find(Builder& builder) const;
+  // What else the node knows of these files, all of which it looked at; and a node that did not is
+  // told. Calls are not at the same time.
+  virtual std::vector<int64_t> about(const std::vector<std::string>& paths) const {
+    return (void)paths, std::vector<int64_t>();
+  }
+  virtual void recall(const std::vector<std::string>& paths, std::span<const int64_t> about) const {
+    (void)paths, (void)about;
+  }
+
+  FoundFilesRef find(Builder& builder) const;
   RecordIndex index_of(Builder& builder, const std::shared_ptr<File>& file) const;
 
   const char* const operation_;
@@ -67,9 +78,8 @@ class FileSource : public Node {
   const std::optional<Compression> compression_;  // nothing: the files tell
   const bool stream_, beside_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<FileSystem> found_in_;         // whose files these are
-  mutable std::shared_ptr<const RecordFiles> indexed_;   // either these,
-  mutable std::shared_ptr<const StreamFiles> streamed_;  // or these
+  mutable std::shared_ptr<FileSystem> found_in_;  // whose files these are
+  mutable FoundFilesRef found_;
 };
 
 // What such a node becomes: records of one leaf without a name, or of more. Readers come from the

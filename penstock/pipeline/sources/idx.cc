@@ -46,6 +46,36 @@ uint64_t IdxNode::front(const std::shared_ptr<File>& file, Compression compressi
   return look(file, compression).bytes;
 }
 
+// Their headers, each as: dtype, rows, bytes of a row, of the header, axes, and the length of each.
+std::vector<int64_t> IdxNode::about(const std::vector<std::string>& paths) const {
+  std::lock_guard lock(mutex_);
+  std::vector<int64_t> about;
+  for (const std::string& path : paths) {
+    const IdxHeader& header = headers_.at(path);
+    about.push_back(static_cast<int64_t>(header.dtype));
+    for (uint64_t count : {header.rows, header.row_bytes, header.bytes, header.shape.size()}) {
+      about.push_back(static_cast<int64_t>(count));
+    }
+    about.insert(about.end(), header.shape.begin(), header.shape.end());
+  }
+  return about;
+}
+
+void IdxNode::recall(const std::vector<std::string>& paths, std::span<const int64_t> about) const {
+  std::lock_guard lock(mutex_);
+  for (const std::string& path : paths) {
+    IdxHeader header;
+    header.dtype = static_cast<DType>(about[0]);
+    header.rows = static_cast<uint64_t>(about[1]);
+    header.row_bytes = static_cast<uint64_t>(about[2]);
+    header.bytes = static_cast<uint64_t>(about[3]);
+    const auto shape = about.subspan(5, static_cast<size_t>(about[4]));
+    header.shape.assign(shape.begin(), shape.end());
+    headers_[path] = std::move(header);
+    about = about.subspan(5 + shape.size());
+  }
+}
+
 // What is common to these files, all of which were looked at.
 IdxHeader IdxNode::agreed(const std::vector<std::string>& paths) const {
   std::lock_guard lock(mutex_);

@@ -40,6 +40,8 @@ class IdxNode : public FileSource {
   bool has_front() const override { return true; }
   uint64_t front(const std::shared_ptr<File>& file, Compression compression) const override;
   StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override;
+  std::vector<int64_t> about(const std::vector<std::string>& paths) const override;
+  void recall(const std::vector<std::string>& paths, std::span<const int64_t> about) const override;
 
   IdxHeader look(const std::shared_ptr<File>& file, Compression compression) const;
   IdxHeader agreed(const std::vector<std::string>& paths) const;
