@@ -134,13 +134,13 @@ std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(st
 
 // In another thread where there may be one, for it may go over files for long: only the calling one
 // hears of Ctrl-C, and ends it.
-std::shared_ptr<const Plan> build(const Dataset& dataset) {
+std::shared_ptr<const Plan> build(const Dataset& dataset, const os::Fd& files = {}) {
   constexpr std::chrono::milliseconds kSignalCheck(100);
   Progress progress;
   std::future<std::shared_ptr<const Plan>> plan = std::async(
       std::launch::async | std::launch::deferred, [&, caller = std::this_thread::get_id()] {
         if (std::this_thread::get_id() != caller) os::block_all_signals();
-        return std::make_shared<const Plan>(*dataset.node(), &progress);
+        return std::make_shared<const Plan>(*dataset.node(), &progress, files);
       });
   for (;;) {
     {
@@ -184,6 +184,10 @@ void bind_dataset(nb::module_& m) {
       .def_prop_ro("python_stream", [](const BuiltPlan& b) { return b.plan->stream_python(); })
       .def_prop_ro("rounds", [](const BuiltPlan& b) { return b.plan->rounds(); })
       .def_prop_ro("queue", [](const BuiltPlan& b) { return b.plan->queue(); })
+      // For workers' Dataset.build_with(); the caller owns the descriptor.
+      .def(
+          "files_fd", [](const BuiltPlan& b) { return b.plan->files_for_workers().release(); },
+          nb::call_guard<nb::gil_scoped_release>())
       // Descriptors of what caches share, and those in another process, which owns them then.
       .def("cache_fds",
            [](const BuiltPlan& b) {
@@ -415,7 +419,10 @@ void bind_dataset(nb::module_& m) {
       .def("repeat", &Dataset::repeat, nb::arg("count").none())
       .def("prefetch", &Dataset::prefetch, nb::arg("batches").none())
       .def("title", [](const Dataset& d) { return d.node()->title(); })
-      .def("build", [](const Dataset& d) { return BuiltPlan{build(d)}; });
+      .def("build", [](const Dataset& d) { return BuiltPlan{build(d)}; })
+      // In a worker process, which owns the descriptor: the plan whose files_fd() that is of.
+      .def("build_with",
+           [](const Dataset& d, int files) { return BuiltPlan{build(d, os::Fd(files))}; });
 }
 
 }  // namespace penstock::python

@@ -48,6 +48,7 @@ class Crew:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._payload: Any = None
+        self._files = -1  # what a Dataset's sources found
         self._launcher: Any = None
         self._stderr: dict[int, int] = {}
         self._false_starts: dict[int, int] = {}  # of each worker, in a row
@@ -178,7 +179,7 @@ class Crew:
                     "link": theirs,
                     "payload": self._payload.fd,
                     "stderr": stderr,
-                    **self._caches(),
+                    **self._shared(),
                 },
                 {
                     **self.settings,
@@ -208,11 +209,14 @@ class Crew:
         disown(ours)  # the engine closes it
         self.core.attach(worker, pidfd, ours, started.pid)
 
-    def _caches(self) -> dict[str, int]:
-        """What a Dataset's caches share, by names whose order is theirs."""
+    def _shared(self) -> dict[str, int]:
+        """What all workers of a Dataset have: its files, and its caches by their order."""
         if self.plan.kind != "plan":
             return {}
-        return {f"cache{i:04}": fd for i, fd in enumerate(self.plan.built.cache_fds())}
+        if self._files < 0:
+            self._files = self.plan.built.files_fd()
+        caches = self.plan.built.cache_fds()
+        return {"files": self._files, **{f"cache{i:04}": fd for i, fd in enumerate(caches)}}
 
     # ---- watching --------------------------------------------------------------------------------
 
@@ -324,6 +328,9 @@ class Crew:
             self._launcher.close()
         if self._payload is not None:
             self._payload.close()
+        if self._files >= 0:
+            os.close(self._files)
+            self._files = -1
 
 
 def _pack(plan: Any) -> Any:

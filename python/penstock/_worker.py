@@ -29,8 +29,9 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         os.close(fds["payload"])
         if plan.initialise is not None:
             plan.initialise(index)
-        built: Any = plan.source._built() if settings["source"] == "plan" else None
-        if built is not None:
+        built: Any = None
+        if settings["source"] == "plan":
+            built = plan.source._native.build_with(fds["files"])
             caches = sorted(name for name in fds if name.startswith("cache"))
             built.attach_caches([fds[name] for name in caches])
     except BaseException as error:
