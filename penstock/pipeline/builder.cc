@@ -63,12 +63,30 @@ const std::shared_ptr<FilePool>& Builder::pool() {
   return pool_;
 }
 
+void Builder::give(std::vector<FoundFilesRef> found, std::vector<os::Fd> stores) {
+  given_ = {std::move(found), std::move(stores)};
+}
+
 FoundFilesRef Builder::next_given() {
   if (!given_) return nullptr;
-  if (taken_ == given_->size()) {
-    throw Error(Code::kInternal, titles_.back(), "what was found is another plan's");
+  if (given_->next == given_->found.size()) refuse_given();
+  return given_->found[given_->next++];
+}
+
+void Builder::add_cache(std::shared_ptr<SharedStore> store) {
+  if (given_) {
+    std::vector<os::Fd> its;
+    while (its.size() < store->fd_count()) {
+      if (given_->next_store == given_->stores.size()) refuse_given();
+      its.push_back(std::move(given_->stores[given_->next_store++]));
+    }
+    store->attach(std::move(its));
   }
-  return (*given_)[taken_++];
+  caches_.push_back(std::move(store));
+}
+
+void Builder::refuse_given() const {
+  throw Error(Code::kInternal, titles_.back(), "what was given is another plan's");
 }
 
 }  // namespace penstock

@@ -54,9 +54,11 @@ class Builder {
   // What each source of files found, in the order in which they are built.
   void add_found(FoundFilesRef found) { found_.push_back(std::move(found)); }
   const std::vector<FoundFilesRef>& found() const { return found_; }
-  // What another build of these nodes found is what this one's sources take, each the next.
-  void give(std::vector<FoundFilesRef> found) { given_ = std::move(found); }
-  // nullptr: they are to look for themselves. Error kInternal: there are more of them.
+  // What another build of these nodes found is what this one's sources take, each the next, and its
+  // stores are attached.
+  void give(std::vector<FoundFilesRef> found, std::vector<os::Fd> stores = {});
+  bool told() const { return given_.has_value(); }
+  // nullptr: nothing was told, look for them. Error kInternal: there are more sources.
   FoundFilesRef next_given();
   // There is a shard in the plan, of so many ranks, which `all` elements are dealt out to.
   struct Sharded {
@@ -65,8 +67,9 @@ class Builder {
   };
   void set_sharded(const Sharded& sharded) { sharded_ = sharded; }
   const std::optional<Sharded>& sharded() const { return sharded_; }
-  // What caches and snapshots keep their elements in, in the order of the nodes.
-  void add_cache(std::shared_ptr<SharedStore> store) { caches_.push_back(std::move(store)); }
+  // What caches and snapshots keep their elements in, in the order of the nodes. Errors of
+  // SharedStore::attach(); kInternal: there are more of them than were given.
+  void add_cache(std::shared_ptr<SharedStore> store);
   const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
   // There is a split_batch in the plan, wherever it stands.
   void count_split() { ++splits_; }
@@ -80,11 +83,17 @@ class Builder {
   const StageNumbers& stages() const { return stages_; }
 
  private:
+  [[noreturn]] void refuse_given() const;
+
   std::shared_ptr<FileSystem> files_;
   std::shared_ptr<FilePool> pool_;
   std::vector<FoundFilesRef> found_;
-  std::optional<std::vector<FoundFilesRef>> given_;
-  size_t taken_ = 0;  // of these
+  struct Given {
+    std::vector<FoundFilesRef> found;
+    std::vector<os::Fd> stores;
+    size_t next = 0, next_store = 0;
+  };
+  std::optional<Given> given_;
   Progress* progress_;
   bool may_section_;
   std::vector<Built> sections_;

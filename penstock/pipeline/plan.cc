@@ -1,6 +1,7 @@
 #include "penstock/pipeline/plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
@@ -29,7 +30,7 @@ uint32_t per_ticket(const Indexed& chain) {
 
 }  // namespace
 
-Plan::Plan(const Node& node, Progress* progress, const os::Fd& files) {
+Plan::Plan(const Node& node, Progress* progress, std::optional<Told> told) {
   const Node* outermost = &node;
   for (;;) {
     if (auto* repeat = dynamic_cast<const RepeatNode*>(outermost); repeat != nullptr) {
@@ -42,7 +43,9 @@ Plan::Plan(const Node& node, Progress* progress, const os::Fd& files) {
     outermost = outermost->inputs()[0].get();
   }
   Builder builder(posix_files(), true, progress);
-  if (files) builder.give(read_found_files(files, builder.pool()));
+  if (told) {
+    builder.give(read_found_files(told->files, builder.pool()), std::move(told->stores));
+  }
   take(builder.build(*outermost));
   for (const Built& section : builder.sections()) {
     sections_.push_back(std::make_shared<Plan>(section, builder.stages()));

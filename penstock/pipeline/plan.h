@@ -20,11 +20,14 @@ namespace penstock {
 // elements, which are handed out one by one.
 class Plan {
  public:
+  // For a worker's process: what the consumer's plan of the same nodes found and keeps.
+  struct Told {
+    os::Fd files;                // files_for_workers()
+    std::vector<os::Fd> stores;  // those of caches(), in order
+  };
   // Error kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... : what the nodes find.
   // kClosed: passes over files were stopped by `progress`, and the nodes know nothing of them yet.
-  // `files`: a file that another plan of these nodes gave (files_for_workers); its sources' files
-  // and indices are this one's.
-  explicit Plan(const Node& node, Progress* progress = nullptr, const os::Fd& files = {});
+  explicit Plan(const Node& node, Progress* progress = nullptr, std::optional<Told> told = {});
   // A section's: elements of `built`, one to a ticket. `stages` are all of the plan's.
   Plan(const Built& built, const StageNumbers& stages);
 
@@ -82,11 +85,10 @@ class Plan {
   uint32_t stream_stage() const { return stream_stage_; }
   // Whether an on_error in the chain has a word on what fails: not only the option of build.
   bool policies() const { return policies_; }
-  // For workers in other processes, which build the same plan and attach these.
-  const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
-  // And what they build it by, that it is the same whatever became of the files. Error
-  // kOutOfMemory, kSystem.
+  // For workers in other processes, which build the same plan, whatever became of the files since:
+  // see Told. Error kOutOfMemory, kSystem.
   os::Fd files_for_workers() const { return write_found_files(found_); }
+  const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
 
  private:
   void find_shard(const Node& outermost, const Builder& builder);

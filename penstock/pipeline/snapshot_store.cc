@@ -34,8 +34,10 @@ os::Fd copy_of(int fd) {
 
 }  // namespace
 
-SnapshotStore::SnapshotStore(std::string path)
-    : path_(std::move(path)), fills_(false), remedy_("make it again, by cache() with this path") {
+SnapshotStore::SnapshotStore(std::string path, Attached)
+    : path_(std::move(path)), fills_(false), remedy_("make it again, by cache() with this path") {}
+
+SnapshotStore::SnapshotStore(std::string path) : SnapshotStore(std::move(path), Attached()) {
   load();
 }
 

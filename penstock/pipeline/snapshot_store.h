@@ -49,6 +49,9 @@ class SnapshotStore : public SharedStore {
  public:
   // A whole file. Errors kNotFound; kDataLoss: it is none, or damaged.
   explicit SnapshotStore(std::string path);
+  // Such a file of another process, which this one attaches: it may be under its name no longer.
+  struct Attached {};
+  SnapshotStore(std::string path, Attached);
   // The file if it is there, or to be filled with the elements of what `plan` names, stage by
   // stage; `positions`: of them, where that is known. Errors kInvalidArgument: the file has
   // another chain's elements; kDataLoss: it is none, or damaged.

@@ -134,13 +134,13 @@ std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(st
 
 // In another thread where there may be one, for it may go over files for long: only the calling one
 // hears of Ctrl-C, and ends it.
-std::shared_ptr<const Plan> build(const Dataset& dataset, const os::Fd& files = {}) {
+std::shared_ptr<const Plan> build(const Dataset& dataset, std::optional<Plan::Told> told = {}) {
   constexpr std::chrono::milliseconds kSignalCheck(100);
   Progress progress;
   std::future<std::shared_ptr<const Plan>> plan = std::async(
       std::launch::async | std::launch::deferred, [&, caller = std::this_thread::get_id()] {
         if (std::this_thread::get_id() != caller) os::block_all_signals();
-        return std::make_shared<const Plan>(*dataset.node(), &progress, files);
+        return std::make_shared<const Plan>(*dataset.node(), &progress, std::move(told));
       });
   for (;;) {
     {
@@ -184,11 +184,11 @@ void bind_dataset(nb::module_& m) {
       .def_prop_ro("python_stream", [](const BuiltPlan& b) { return b.plan->stream_python(); })
       .def_prop_ro("rounds", [](const BuiltPlan& b) { return b.plan->rounds(); })
       .def_prop_ro("queue", [](const BuiltPlan& b) { return b.plan->queue(); })
-      // For workers' Dataset.build_with(); the caller owns the descriptor.
+      // For workers' Dataset.build_with(); the caller owns the descriptor of files, not those of
+      // what caches share.
       .def(
           "files_fd", [](const BuiltPlan& b) { return b.plan->files_for_workers().release(); },
           nb::call_guard<nb::gil_scoped_release>())
-      // Descriptors of what caches share, and those in another process, which owns them then.
       .def("cache_fds",
            [](const BuiltPlan& b) {
              std::vector<int> fds;
@@ -196,21 +196,6 @@ void bind_dataset(nb::module_& m) {
                for (int fd : cache->fds()) fds.push_back(fd);
              }
              return fds;
-           })
-      .def("attach_caches",
-           [](const BuiltPlan& b, const std::vector<int>& fds) {
-             std::vector<os::Fd> owned;
-             for (int fd : fds) owned.emplace_back(fd);
-             size_t next = 0;
-             for (const auto& cache : b.plan->caches()) {
-               std::vector<os::Fd> its;
-               for (size_t i = 0; i < cache->fd_count(); ++i) {
-                 if (next == owned.size()) throw Error(Code::kInternal, "cache", "another plan's");
-                 its.push_back(std::move(owned[next++]));
-               }
-               cache->attach(std::move(its));
-             }
-             if (next != owned.size()) throw Error(Code::kInternal, "cache", "another plan's");
            })
       .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
       .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); })
@@ -420,9 +405,13 @@ void bind_dataset(nb::module_& m) {
       .def("prefetch", &Dataset::prefetch, nb::arg("batches").none())
       .def("title", [](const Dataset& d) { return d.node()->title(); })
       .def("build", [](const Dataset& d) { return BuiltPlan{build(d)}; })
-      // In a worker process, which owns the descriptor: the plan whose files_fd() that is of.
-      .def("build_with",
-           [](const Dataset& d, int files) { return BuiltPlan{build(d, os::Fd(files))}; });
+      // In a worker process, which owns the descriptors: the plan whose files_fd() and cache_fds()
+      // those are of.
+      .def("build_with", [](const Dataset& d, int files, const std::vector<int>& caches) {
+        Plan::Told told{os::Fd(files), {}};
+        for (int fd : caches) told.stores.emplace_back(fd);
+        return BuiltPlan{build(d, std::move(told))};
+      });
 }
 
 }  // namespace penstock::python

@@ -31,9 +31,8 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
             plan.initialise(index)
         built: Any = None
         if settings["source"] == "plan":
-            built = plan.source._native.build_with(fds["files"])
-            caches = sorted(name for name in fds if name.startswith("cache"))
-            built.attach_caches([fds[name] for name in caches])
+            caches = [fds[name] for name in sorted(fds) if name.startswith("cache")]
+            built = plan.source._native.build_with(fds["files"], caches)
     except BaseException as error:
         from .errors import pack_exception
 

@@ -174,3 +174,21 @@ def test_every_pass_reads_by_the_same_index(tmp_path, mode):
                 file.write("more\n" * 20)
             assert sum(len(batch) for batch in feed) == 100
         assert sum(len(batch) for batch in other) == 100
+
+
+@each(KINDS, (SPAWN,))
+def test_a_snapshot_is_the_one_that_was_there(tmp_path, mode):
+    path = tmp_path / "kept"
+
+    def put(count):
+        path.unlink(missing_ok=True)
+        with Dataset.range(count).cache(path).build(workers=0) as feed:
+            list(feed)
+
+    put(100)
+    expected = passed(shuffled(Dataset.snapshot(path)).build(workers=0))
+    for change in (lambda: put(60), lambda: put(120), path.unlink):
+        put(100)
+        with shuffled(Dataset.snapshot(path)).build(**options(mode)) as feed:
+            change()
+            assert passed(feed) == expected

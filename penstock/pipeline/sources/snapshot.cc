@@ -78,7 +78,8 @@ std::string SnapshotNode::title() const {
 }
 
 Built SnapshotNode::build(std::vector<Built>, Builder& builder) const {
-  auto store = std::make_shared<SnapshotStore>(path_);
+  auto store = builder.told() ? std::make_shared<SnapshotStore>(path_, SnapshotStore::Attached())
+                              : std::make_shared<SnapshotStore>(path_);
   builder.add_cache(store);
   return {std::make_shared<SnapshotIndexed>(std::move(store), title())};
 }
