@@ -12,6 +12,12 @@
 namespace penstock {
 
 Built Builder::build(const Node& node) {
+  if (++depth_ > kDeepest) {
+    throw Error(Code::kInvalidArgument, "Dataset",
+                "more than " + std::to_string(kDeepest) +
+                    " stages follow each other; give concatenate all of its inputs at once, and "
+                    "map one function that calls the others");
+  }
   std::vector<Built> inputs;
   inputs.reserve(node.inputs().size());
   for (const Node::Ref& input : node.inputs()) {
@@ -31,6 +37,7 @@ Built Builder::build(const Node& node) {
   if (built.tail != nullptr && !is_parcel_source(*built.tail)) {
     stages_.add(built.tail.get(), number);
   }
+  --depth_;
   return built;
 }
 

@@ -26,7 +26,11 @@ class Builder {
                    Progress* progress = nullptr)
       : files_(std::move(files)), progress_(progress), may_section_(sections) {}
 
-  // Builds `node` and what is below it, from the source upward.
+  // Stages above each other: every element goes through all of them in one thread's stack.
+  static constexpr uint32_t kDeepest = 4096;
+
+  // Builds `node` and what is below it, from the source upward. Error kInvalidArgument: the chain
+  // is longer than kDeepest, or what the nodes find.
   Built build(const Node& node);
 
   // What was built as a stream, for stages that can go through their input in order only.
@@ -98,6 +102,7 @@ class Builder {
   bool may_section_;
   std::vector<Built> sections_;
   uint32_t operations_ = 0;
+  uint32_t depth_ = 0;  // of the node that is being built
   std::optional<Sharded> sharded_;
   uint32_t splits_ = 0;
   bool policies_ = false;

@@ -88,7 +88,8 @@ void StreamInput::raise_failure() { std::rethrow_exception(chunk_.take_failure(u
 
 State StreamInput::save() const {
   const bool amid = used_ < count_;
-  State state = {{"input", amid ? before_ : reader_->save()},
+  State input = amid ? State(before_) : reader_->save();
+  State state = {{"input", std::move(input)},
                  {"ordinal", amid ? ordinal_ : ordinal_ + count_},
                  {"used", amid ? used_ : 0}};
   if (const uint32_t failed = amid ? failed_before(used_) : 0) state["failed"] = failed;

@@ -151,6 +151,14 @@ LONG = {
 }
 
 
+def test_a_chain_too_long_for_a_threads_stack_is_refused():
+    dataset = Dataset.range(2)
+    for _ in range(5000):
+        dataset = dataset.skip(0)
+    with pytest.raises(penstock.InvalidArgument, match="more than 4096 stages"):
+        list(dataset)
+
+
 @pytest.mark.parametrize("stage", LONG)
 def test_a_chain_may_have_more_stages_than_python_has_frames(stage):
     follow, length = LONG[stage]

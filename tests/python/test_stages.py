@@ -19,13 +19,13 @@ from penstock import Dataset
 
 
 class Sleepy:
-    """A data set of samples that takes 1 ms for each."""
+    """A data set of samples that takes 2 ms for each."""
 
     def __len__(self) -> int:
         return 60
 
     def __getitem__(self, index: int) -> np.ndarray:
-        time.sleep(0.001)
+        time.sleep(0.002)
         return np.full(3, index)
 
 
@@ -146,7 +146,7 @@ def test_a_loaders_stages_are_getitem_collate_and_rows(mode: Mode) -> None:
         stages = named(feed.stats()["stages"])
         assert "stage __getitem__" in feed.analysis()["verdict"]
     assert stages["__getitem__"]["rows"] >= 60
-    assert stages["__getitem__"]["ns"] >= 60e6
+    assert stages["__getitem__"]["ns"] >= 120e6
     assert stages["collate"]["ns"] >= 50e6
     with penstock.Loader(Sleepy(), batch_size=6, **options(mode)) as feed:
         assert len(list(feed)) == 10
