@@ -128,7 +128,7 @@ std::exception_ptr ChainWorker::poisoned(uint32_t row, uint32_t call) {
   text += lost ? kLostText : kTimeoutText;
   auto error =
       std::make_exception_ptr(Error(lost ? Code::kWorkerLost : Code::kTimeout, "Loader", text));
-  ended_.emplace_back(Call{row, call}, error);
+  ended_.push_back({row, *ending, error});
   return error;
 }
 
@@ -154,11 +154,10 @@ std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
 
 // A failure that is raised says where it was, and what to do.
 void ChainWorker::name_if_ended(Failure& failure) const {
-  const auto found =
-      std::ranges::find(ended_, failure.error, [](auto& each) { return each.second; });
+  const auto found = std::ranges::find(ended_, failure.error, &Ended::error);
   if (found == ended_.end()) return;
-  const uint32_t row = found->first.row;
-  const auto [worker, kind] = *slot_->ending(found->first);
+  const uint32_t row = found->row;
+  const auto [worker, kind] = found->how;
   std::string text = place_of_row(row, worker) + " ";
   if (kind == ResultKind::kTimeout) {
     text.append(kTimeoutText)

@@ -102,8 +102,13 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   std::optional<Failure> failed_;      // what ends it
   std::exception_ptr interruption_;
   SectionResult result_;  // of a section
-  // Calls that were poisoned, and what each failed with.
-  std::vector<std::pair<Call, std::exception_ptr>> ended_;
+  // Calls that were poisoned, how, and what each failed with.
+  struct Ended {
+    uint32_t row;
+    Board::Ending how;
+    std::exception_ptr error;
+  };
+  std::vector<Ended> ended_;
 };
 
 // A worker of the plan and of all of its sections: of every lane of the board. `outlet` makes one

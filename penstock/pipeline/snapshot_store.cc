@@ -42,12 +42,16 @@ SnapshotStore::SnapshotStore(std::string path) : SnapshotStore(std::move(path), 
 }
 
 SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
-                             std::optional<uint64_t> positions)
+                             std::optional<uint64_t> positions, Attached)
     : path_(std::filesystem::absolute(path)),
       plan_(std::move(plan)),
       positions_(positions),
       fills_(true),
-      remedy_("delete it, and the next pass makes it again") {
+      remedy_("delete it, and the next pass makes it again") {}
+
+SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
+                             std::optional<uint64_t> positions)
+    : SnapshotStore(std::move(path), std::move(plan), positions, Attached()) {
   if (posix_files()->kind(path_) != FileSystem::Kind::kNothing) {
     load();
   } else if (positions_ == 0) {  // which nobody is going to ask for

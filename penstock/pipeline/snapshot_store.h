@@ -56,6 +56,9 @@ class SnapshotStore : public SharedStore {
   // stage; `positions`: of them, where that is known. Errors kInvalidArgument: the file has
   // another chain's elements; kDataLoss: it is none, or damaged.
   SnapshotStore(std::string path, std::vector<std::string> plan, std::optional<uint64_t> positions);
+  // The same, of a process that attaches another one's: whatever is under the name by now.
+  SnapshotStore(std::string path, std::vector<std::string> plan, std::optional<uint64_t> positions,
+                Attached);
   ~SnapshotStore() override;
 
   std::vector<int> fds() override;

@@ -42,7 +42,7 @@ bool covers(const ElementSpec& whole, const ElementSpec& part) {
 
 void StreamInput::begin(uint64_t epoch) {
   reader_->begin(epoch);
-  count_ = used_ = most_ = 0;
+  count_ = used_ = next_most_ = 0;
   ordinal_ = 0;
   over_ = false;
 }
@@ -53,22 +53,25 @@ bool StreamInput::more() {
   StageClock::Part part(own_.clock, &pulls_);
   own_.check_open();
   before_ = reader_->save();
-  most_ = so_many();
+  most_ = next_most_ != 0 ? next_most_ : first_most();
   ordinal_ += count_;
   used_ = 0;
   scratch_.empty();
   count_ = reader_->next(most_, hidden_ ? whole_ : chunk_);
   if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
   over_ = count_ == 0;
+  if (!over_) next_most_ = so_many();
   return !over_;
 }
 
-// Elements that are to be pulled: as many as kChunkBytes of the last ones' size, and at first one,
-// then twice as many each time. It depends on nothing but the elements, so that rows come together
-// in the same way whenever they are read.
+uint32_t StreamInput::first_most() const {
+  return spec_ != nullptr && spec_->fixed() ? in_chunk(spec_->fixed_bytes()) : 1;
+}
+
+// Elements that are to be pulled next: as many as kChunkBytes of this chunk's size, but no more
+// than twice as many as now. It depends on nothing but the elements as they come, so that rows come
+// together in the same way whenever they are read.
 uint32_t StreamInput::so_many() const {
-  if (count_ == 0 && most_ != 0) return most_;
-  if (count_ == 0) return spec_ != nullptr && spec_->fixed() ? in_chunk(spec_->fixed_bytes()) : 1;
   uint64_t bytes = 0;
   for (uint64_t alive = chunk_.alive(); alive != 0; alive &= alive - 1) {
     const auto row = static_cast<uint32_t>(std::countr_zero(alive));
@@ -93,7 +96,8 @@ State StreamInput::save() const {
                  {"ordinal", amid ? ordinal_ : ordinal_ + count_},
                  {"used", amid ? used_ : 0}};
   if (const uint32_t failed = amid ? failed_before(used_) : 0) state["failed"] = failed;
-  if (const uint32_t most = amid ? most_ : so_many(); most != Chunk::kRows) state["most"] = most;
+  const uint32_t next = next_most_ != 0 ? next_most_ : first_most();
+  if (const uint32_t most = amid ? most_ : next; most != Chunk::kRows) state["most"] = most;
   return state;
 }
 
@@ -105,7 +109,7 @@ void StreamInput::load(uint64_t epoch, const State& state) {
   ordinal_ = count_in(state, "ordinal");
   const uint64_t most = state.contains("most") ? count_in(state, "most") : Chunk::kRows;
   if (most == 0 || most > Chunk::kRows) throw refuse_restore("a chunk is of 1 to 64 elements");
-  most_ = static_cast<uint32_t>(most);
+  next_most_ = static_cast<uint32_t>(most);
   count_ = used_ = 0;
   over_ = false;
   // They may come in smaller pieces than those that the state was taken of.

@@ -70,8 +70,10 @@ class StreamInput {
   HiddenLeaf leaf_;
   uint32_t failed_before(uint32_t row) const;
   uint32_t so_many() const;
+  uint32_t first_most() const;
 
-  uint32_t most_ = 0;  // elements that were asked for
+  uint32_t most_ = 0;       // elements that were asked for
+  uint32_t next_most_ = 0;  // and will be; 0: none was yet
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;

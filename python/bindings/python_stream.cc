@@ -39,6 +39,7 @@ class PythonStream : public Streamed {
     void begin(uint64_t epoch) override {
       nb::gil_scoped_acquire locked;
       iterator_ = nullptr;
+      told_ = nullptr;
       epoch_ = epoch;
       taken_ = 0;
       over_ = false;
@@ -53,11 +54,13 @@ class PythonStream : public Streamed {
       nb::gil_scoped_acquire locked;
       release_references();
       out.reset(nullptr, most);
+      if (told_ != nullptr) (void)out.settle(told_);
       uint32_t count = 0;
       while (count < most && !over_ && context_.watch->progress(0, 0)) {
         if (take(out, count)) ++count;
       }
       if (count == 0 && !over_) context_.check_open();  // it is not at its end
+      told_ = out.spec();
       out.remove(count == Chunk::kRows ? 0 : ~uint64_t{0} << count);
       return count;
     }
@@ -69,7 +72,9 @@ class PythonStream : public Streamed {
       nb::gil_scoped_acquire locked;
       while (taken_ < taken) {
         context_.check_open();
-        if (!pull()) throw refuse_restore("the state is beyond the generator's end");
+        const Owned value = pull();
+        if (!value) throw refuse_restore("the state is beyond the generator's end");
+        if (told_ == nullptr) learn(value.get());
       }
     }
 
@@ -100,6 +105,18 @@ class PythonStream : public Streamed {
       return true;
     }
 
+    // What elements are, of one that is gone past.
+    void learn(PyObject* value) {
+      Chunk one(context_.scratch);
+      one.reset(nullptr, 1);
+      try {
+        put_element(value, one, 0, context_.scratch);
+      } catch (nb::python_error&) {  // it failed the first time, too
+      } catch (const Error&) {
+      }
+      told_ = one.spec();
+    }
+
     // The next element, or nothing at the end. With the GIL held.
     Owned pull() {
       const uint64_t seed = derive_key(context_.seed, stage_.operation_, KeyUse::kSamples);
@@ -120,6 +137,7 @@ class PythonStream : public Streamed {
     const PythonStream& stage_;
     Context& context_;
     std::shared_ptr<void> iterator_;
+    SpecRef told_;  // what elements were so far: those that are not like them fail
     uint64_t epoch_ = 0, taken_ = 0;
     bool over_ = false;
   };

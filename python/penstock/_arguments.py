@@ -59,7 +59,7 @@ def dtype_of(value: Any) -> np.dtype[Any] | None:
     """None: it is no dtype. NumPy takes None for float64."""
     try:
         kind: np.dtype[Any] = np.dtype(value)
-    except (TypeError, ValueError):
+    except Exception:  # NumPy's parser of such strings raises what Python's does
         return None
     return None if value is None else kind
 

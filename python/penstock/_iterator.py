@@ -23,6 +23,8 @@ class DatasetIterator:
         self._loader = loader
         self._own = own  # nobody else uses the loader
         self._over = False
+        self._ended = False  # nothing is left of the pass
+        self._left: dict[str, Any] | None = None  # the place, where it was left in the middle
         self._pass = epoch
         self._options = dataset._passes.options  # of every Loader that it has
         loader._go_to_pass(epoch)
@@ -34,6 +36,9 @@ class DatasetIterator:
     def __next__(self) -> Any:
         try:
             return self._next()
+        except StopIteration:
+            self._over, self._ended = True, True
+            raise
         except BaseException:
             self._over = True
             raise
@@ -81,9 +86,10 @@ class DatasetIterator:
             if self._own:
                 self._loader.close()
             self._dataset, self._loader, self._own = dataset, loader, True
+            self._pass = dataset._passes.take()
         else:
             self._have_a_loader()
-        self._pass = self._dataset._passes.take()
+            self._pass = self._dataset._passes.take(behind=self._pass)
         self._loader._go_to_pass(self._pass)
         self._begin()
 
@@ -91,11 +97,20 @@ class DatasetIterator:
         """A later iterator of the Dataset may have taken over the one that was shared."""
         if not self._own and not self._dataset._passes.shared_with(self):
             self._loader, self._own = self._dataset.build(**self._options), True
-            self._loader._go_to_pass(self._pass + 1)
+            if self._left is None:
+                self._loader._go_to_pass(self._pass + 1)
+            else:
+                self._loader.restore(self._left)
+
+    def _hand_over(self) -> None:
+        """The shared Loader is another iterator's from now on."""
+        if not self._ended and not self._loader.closed:
+            self._left = self._loader.state()
 
     def _begin(self) -> None:
         self._next = iter(self._loader).__next__
-        self._over = False
+        self._over = self._ended = False
+        self._left = None
 
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far; see `Loader.stats`."""

@@ -40,6 +40,8 @@ class Passes:
             latest = None if self._latest is None else self._latest()
             if latest is not None and latest.under_way:
                 return DatasetIterator(dataset, dataset.build(**self.options), epoch, own=True)
+            if latest is not None:
+                latest._hand_over()
             # A forked child's copy is its parent's.
             if self._loader is None or self._loader.closed or self._loader._foreign():
                 self._loader = dataset.build(**self.options)
@@ -47,10 +49,10 @@ class Passes:
             self._latest = weakref.ref(iterator)
             return iterator
 
-    def take(self) -> int:
-        """Return the number of the next pass, which is the caller's."""
+    def take(self, behind: int = -1) -> int:
+        """Return the number of the next pass, which is the caller's: one behind `behind`."""
         with self._lock:
-            self._next += 1
+            self._next = max(self._next, behind + 1) + 1
             return self._next - 1
 
     def go_on_behind(self, number: int) -> None:

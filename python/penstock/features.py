@@ -201,7 +201,11 @@ def _numbers(
         array = _default(default, dtype, name)
         if not ragged:
             array = _broadcast(array, axes, name)
-        value = (array.tobytes(), [])
+        try:
+            value = (array.tobytes(), [])
+        except MemoryError:
+            text = f"shape is {axes}; give one that fits into memory"
+            raise InvalidArgument(text, name) from None
     if ragged:
         return Feature(type, _RAGGED, narrow=narrow, default=value)
     return Feature(type, _FIXED, math.prod(axes), axes, narrow, value)

@@ -192,3 +192,21 @@ def test_a_snapshot_is_the_one_that_was_there(tmp_path, mode):
         with shuffled(Dataset.snapshot(path)).build(**options(mode)) as feed:
             change()
             assert passed(feed) == expected
+
+
+@each((Mode(2, "fork"), PROCESSES), (SPAWN,))
+def test_who_stands_in_for_a_killed_worker_looks_at_no_file_that_a_cache_fills(tmp_path, mode):
+    """What is there by now is for whoever finishes the file to say."""
+    path = tmp_path / "kept"
+    kills = functions.KillsOnce(117, str(tmp_path / "dead"))
+    dataset = Dataset.range(400).map(kills).map(functions.slow).cache(path).batch(4)
+    with dataset.build(**options(mode)) as feed:
+        steps = iter(feed)
+        got = next(steps).tolist()
+        path.write_text("of somebody else")
+        with pytest.raises(penstock.DataLoss, match="too short"):
+            for batch in steps:
+                got += batch.tolist()
+        assert feed.stats()["restarts"] == 1
+    assert got == list(range(len(got)))
+    assert len(got) > 380  # whoever made the last element failed

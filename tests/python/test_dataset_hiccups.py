@@ -247,6 +247,35 @@ def test_what_cannot_be_an_element_fails_behind_those_before_it(mode):
         assert feed.stats()["skipped"] == 1
 
 
+class OneUnlike:
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __call__(self) -> Iterator[Any]:
+        for n in range(128):
+            yield {"b": n} if n == self.at else {"a": n}
+
+
+@each((INLINE, THREADS), ())
+@pytest.mark.parametrize("at", [1, 5, 15, 31, 63, 64, 127])
+def test_one_element_unlike_the_others_fails_alone_wherever_it_is(mode, at):
+    chain = Dataset.generator(OneUnlike(at)).filter(lambda element: True).shuffle(buffer=4, seed=2)
+    with chain.build(on_error="skip", **options(mode)) as feed:
+        whole = passed(feed)
+        assert len(whole) == 127
+        assert feed.stats()["skipped"] == 1
+    with chain.build(on_error="skip", **options(mode)) as feed:
+        steps = iter(feed)
+        for place in (at - 1, at, at + 1):
+            if not 0 < place < 127:
+                continue
+            while feed.state()["batches"] < place:
+                next(steps)
+            with chain.build(workers=0, on_error="skip") as other:
+                other.restore(feed.state())
+                assert passed(other) == whole[place:]
+
+
 class Shorter:
     def __init__(self) -> None:
         self.length = 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -271,3 +272,53 @@ def test_each_reset_begins_another_pass():
         iterator.reset()
         assert [int(n) for n in iterator] == passes[2]
         iterator.close()
+
+
+def test_a_reset_goes_on_behind_the_pass_that_was_restored() -> None:
+    dataset = Dataset.range(12).shuffle(seed=3)
+    passes = [passed(iter(dataset)) for _ in range(6)]
+    with dataset.build(workers=0) as feed:
+        state = at_the_front_of(feed, 3)
+    first, second = iter(dataset), iter(dataset)
+    next(first)
+    for iterator in (second, iter(Dataset.range(3))):
+        if iterator is not second:
+            iterator.reset(dataset)
+        iterator.restore(state)
+        assert passed(iterator) == passes[3]
+        iterator.reset()
+        assert iterator.state()["epoch"] > 3
+        iterator.close()
+    first.close()
+
+
+def at_the_front_of(feed: Any, epoch: int) -> dict[str, Any]:
+    for _ in range(epoch):
+        passed(feed)
+    next(iter(feed))
+    return {**feed.state(), "batches": 0}
+
+
+class FailsOnceAt:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.failed = False
+
+    def __call__(self, number: Any) -> bool:
+        if number == self.number and not self.failed:
+            self.failed = True
+            raise OSError("a hiccup")
+        return True
+
+
+def test_an_iterator_that_was_interrupted_keeps_its_place_when_another_goes_on() -> None:
+    dataset = Dataset.range(20).filter(FailsOnceAt(10))
+    first = iter(dataset)
+    with pytest.raises(OSError, match="hiccup"):
+        passed(first)
+    assert passed(iter(dataset)) == list(range(20))
+    state = first.state()
+    assert (state["epoch"], state["batches"]) == (0, 10)
+    first.restore(state)
+    assert passed(first) == list(range(10, 20))
+    first.close()

@@ -33,6 +33,7 @@ class Generator : public Streamed {
 
     void begin(uint64_t epoch) override {
       taken_ = 0;
+      told_ = nullptr;
       error_ = nullptr;
       pull_ = stage_.begin_(epoch);
     }
@@ -55,11 +56,13 @@ class Generator : public Streamed {
         return 0;
       }
       out.reset(nullptr, count);
+      if (told_ != nullptr) (void)out.settle(told_);
       for (uint32_t i = 0; i < count; ++i) {
         if (auto error = rows_.give(std::move(pulled_[i]), out, i)) {
           out.fail(i, {stage_.title_, taken_ + i, std::move(error)});
         }
       }
+      told_ = out.spec();
       taken_ += count;
       return count;
     }
@@ -69,13 +72,24 @@ class Generator : public Streamed {
       const uint64_t taken = count_in(state, "taken");
       begin(epoch);
       for (; taken_ < taken; ++taken_) {
-        if (!pull()) {
+        std::optional<Example> pulled = pull();
+        if (!pulled) {
           throw Error(Code::kInvalidArgument, "restore", "the state is beyond the generator's end");
         }
+        if (told_ == nullptr) learn(std::move(*pulled));
       }
     }
 
    private:
+    // What elements are, of one that is gone past.
+    void learn(Example element) {
+      Chunk one(context_.scratch);
+      one.reset(nullptr, 1);
+      if (rows_.give(std::make_shared<Example>(std::move(element)), one, 0) == nullptr) {
+        told_ = one.spec();
+      }
+    }
+
     // After the end it is not asked again.
     std::optional<Example> pull() {
       if (!pull_) return std::nullopt;
@@ -88,6 +102,7 @@ class Generator : public Streamed {
     const Generator& stage_;
     Context& context_;
     ExampleRows rows_;
+    SpecRef told_;  // what elements were so far: those that are not like them fail
     Pull pull_;
     std::array<std::shared_ptr<Example>, Chunk::kRows> pulled_;
     std::exception_ptr error_;

@@ -136,12 +136,16 @@ CacheNode::CacheNode(Ref input, std::string path)
   if (path_.empty()) throw Error(Code::kInvalidArgument, "cache", "the path is empty");
 }
 
-Keeping CacheNode::keeping(std::optional<uint64_t> positions) const {
+Keeping CacheNode::keeping(std::optional<uint64_t> positions, bool attached) const {
   if (path_.empty()) {
     return keep_in_memory(std::make_shared<CacheStore>(max_bytes_, positions));
   }
   std::vector<std::string> plan;
   name_stages(*inputs()[0], plan);
+  if (attached) {
+    return keep_in_file(std::make_shared<SnapshotStore>(path_, std::move(plan), positions,
+                                                        SnapshotStore::Attached()));
+  }
   return keep_in_file(std::make_shared<SnapshotStore>(path_, std::move(plan), positions));
 }
 
@@ -153,7 +157,7 @@ Built CacheNode::build(std::vector<Built> inputs, Builder& builder) const {
       throw Error(Code::kInvalidArgument, "cache", path_ + " would have no end: take(n) of it");
     }
   }
-  Keeping keeping = this->keeping(positions);
+  Keeping keeping = this->keeping(positions, builder.told());
   builder.add_cache(keeping.store);
   if (inputs[0].stream == nullptr) {
     return {std::make_shared<Cache>(inputs[0].indexed, std::move(keeping))};

@@ -36,7 +36,7 @@ class CacheNode : public Node {
   bool takes_streams() const override { return true; }
 
  private:
-  Keeping keeping(std::optional<uint64_t> positions) const;
+  Keeping keeping(std::optional<uint64_t> positions, bool attached) const;
 
   uint64_t max_bytes_ = 0;
   std::string path_;  // "": in memory
