@@ -18,14 +18,14 @@ inline constexpr uint64_t kSnapshotFront = 64;
 inline constexpr uint64_t kSnapshotEnd = 64;
 std::array<std::byte, kSnapshotFront> snapshot_front();
 
-// What a record begins with: an element's, or a spec's.
+// What a record begins with: an element's, a spec's, or of what was lost behind the last element.
 struct SnapshotHead {
-  static constexpr uint64_t kSpec = UINT64_MAX;
+  static constexpr uint64_t kSpec = UINT64_MAX, kLost = UINT64_MAX - 1;
   uint64_t bytes = 0;     // behind it
   uint64_t spec = 0;      // where the record of the element's spec begins
-  uint64_t position = 0;  // of the element; kSpec: it is a spec
-  uint32_t zero = 0;
-  uint32_t crc = 0;  // CRC-32C of what is in front of it, and of the bytes
+  uint64_t position = 0;  // of the element; or it is kSpec, or kLost
+  uint32_t lost = 0;      // the last so many bytes say what was lost on the way to the element
+  uint32_t crc = 0;       // CRC-32C of what is in front of it, and of the bytes
 
   uint32_t checksum(std::span<const std::byte> contents) const;
 };

@@ -33,6 +33,7 @@ struct CacheStore::Header {
   std::atomic<uint64_t> used;  // everything before it is claimed
   std::atomic<uint64_t> seed;  // a key made of it; 0: nobody asked yet
   std::atomic<uint64_t> end;   // of a stream
+  std::atomic<uint64_t> lost;  // where it says what was lost behind that; 0: nothing was
 };
 
 CacheStore::CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions)
@@ -124,7 +125,20 @@ std::optional<uint64_t> CacheStore::end() {
   return end == kNoEnd ? std::nullopt : std::optional(end);
 }
 
-void CacheStore::set_end(uint64_t end) { header_->end.store(end, std::memory_order_release); }
+void CacheStore::set_end(uint64_t end, std::span<const std::byte> lost) {
+  open();
+  if (!lost.empty() && header_->lost == 0) {
+    const uint64_t at = append_record(lost);
+    if (at == 0) return;
+    header_->lost = at;
+  }
+  header_->end.store(end, std::memory_order_release);
+}
+
+std::span<const std::byte> CacheStore::lost_behind() {
+  const uint64_t at = header_->lost;
+  return at == 0 ? std::span<const std::byte>() : record_at(at);
+}
 
 std::optional<CacheStore::Entry> CacheStore::find(uint64_t position) {
   open();
@@ -133,11 +147,8 @@ std::optional<CacheStore::Entry> CacheStore::find(uint64_t position) {
   if (at == 0) return std::nullopt;
   std::array<uint64_t, 4> entry;
   std::memcpy(entry.data(), base_ + at, sizeof(entry));
-  uint64_t spec_bytes;
-  std::memcpy(&spec_bytes, base_ + entry[1], sizeof(spec_bytes));
-  return Entry{{base_ + entry[1] + sizeof(spec_bytes), spec_bytes},
-               entry[1],
-               {base_ + at + sizeof(entry), entry[0]}};
+  std::byte* block = base_ + at + sizeof(entry);
+  return Entry{record_at(entry[1]), entry[1], {block, entry[0]}, {block + entry[0], entry[3]}};
 }
 
 // ---- room
@@ -165,7 +176,7 @@ uint64_t CacheStore::claim(uint64_t bytes) {
 // The pieces, one after the other; where they begin. 0: there is no room.
 uint64_t CacheStore::append(std::span<const std::span<const std::byte>> pieces) {
   uint64_t bytes = 0;
-  std::array<iovec, 2> parts;
+  std::array<iovec, 3> parts;
   for (size_t i = 0; i < pieces.size(); ++i) {
     parts[i] = {const_cast<std::byte*>(pieces[i].data()), pieces[i].size()};
     bytes += pieces[i].size();
@@ -191,21 +202,33 @@ uint64_t CacheStore::append(std::span<const std::span<const std::byte>> pieces) 
   return at;
 }
 
+uint64_t CacheStore::append_record(std::span<const std::byte> bytes) {
+  const uint64_t count = bytes.size();
+  const std::array<std::span<const std::byte>, 2> record{std::as_bytes(std::span(&count, 1)),
+                                                         bytes};
+  return append(record);
+}
+
+std::span<const std::byte> CacheStore::record_at(uint64_t at) const {
+  uint64_t bytes;
+  std::memcpy(&bytes, base_ + at, sizeof(bytes));
+  return {base_ + at + sizeof(bytes), bytes};
+}
+
 CacheStore::Put CacheStore::put(uint64_t position, std::span<const std::byte> spec,
-                                uint64_t& spec_place, std::span<const std::byte> block) {
+                                uint64_t& spec_place, std::span<const std::byte> block,
+                                std::span<const std::byte> lost) {
   open();
   std::atomic<uint64_t>* word = this->word(position);
   if (word == nullptr) return Put::kNoRoom;
   if (word->load(std::memory_order_relaxed) != 0) return Put::kThere;
   if (spec_place == 0) {
-    const uint64_t bytes = spec.size();
-    const std::array<std::span<const std::byte>, 2> record{std::as_bytes(std::span(&bytes, 1)),
-                                                           spec};
-    spec_place = append(record);
+    spec_place = append_record(spec);
     if (spec_place == 0) return Put::kNoRoom;
   }
-  const std::array<uint64_t, 4> entry{block.size(), spec_place, position, 0};
-  const std::array<std::span<const std::byte>, 2> pieces{std::as_bytes(std::span(entry)), block};
+  const std::array<uint64_t, 4> entry{block.size(), spec_place, position, lost.size()};
+  const std::array<std::span<const std::byte>, 3> pieces{std::as_bytes(std::span(entry)), block,
+                                                         lost};
   const uint64_t at = append(pieces);
   if (at == 0) return Put::kNoRoom;
   uint64_t none = 0;

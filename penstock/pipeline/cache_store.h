@@ -25,8 +25,9 @@ namespace penstock {
 // 3. So a process that is killed in between has published nothing; its room is lost.
 // 4. Two that make the same position at once both write; the first word counts.
 //
-// An entry is { u64 bytes of the block, u64 where its spec is, u64 position, u64 0, block }, a spec
-// { u64 bytes, bytes }.
+// An entry is { u64 bytes of the block, u64 where its spec is, u64 position, u64 bytes of what was
+// lost on the way to it, block, that }, a spec and what was lost behind the end { u64 bytes, bytes
+// }.
 //
 // Threads: any, of any process that attached it, for everything but attach(), which comes first.
 class CacheStore : public SharedStore {
@@ -52,11 +53,12 @@ class CacheStore : public SharedStore {
     std::span<const std::byte> spec;  // ElementSpec::bytes()
     uint64_t spec_place;              // equal ones need not be read again
     std::span<std::byte> block;       // of one element; nobody writes to it
+    std::span<const std::byte> lost;  // on the way to it; what it says is the caller's business
   };
   // As long as the store is held.
   std::optional<Entry> find(uint64_t position);
 
-  // Whether an entry with so large a block would be kept.
+  // Whether an entry with so large a block would be kept, if nothing was lost on the way to it.
   bool has_room(uint64_t position, uint64_t block_bytes);
   enum class Put : uint8_t {
     kPublished,
@@ -65,11 +67,14 @@ class CacheStore : public SharedStore {
   };
   // `spec_place`: where this spec is, 0 at first; kept by the caller.
   Put put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
-          std::span<const std::byte> block);
+          std::span<const std::byte> block, std::span<const std::byte> lost = {});
 
   // Of a stream: how many there are, once somebody saw its end.
   std::optional<uint64_t> end();
-  void set_end(uint64_t end);
+  // `lost`: behind the last one. Where there is no room for that, nobody saw it.
+  void set_end(uint64_t end, std::span<const std::byte> lost = {});
+  // That. REQUIRED: end() is known.
+  std::span<const std::byte> lost_behind();
 
  private:
   struct Header;
@@ -78,6 +83,8 @@ class CacheStore : public SharedStore {
   std::atomic<uint64_t>* word(uint64_t position);
   uint64_t claim(uint64_t bytes);
   uint64_t append(std::span<const std::span<const std::byte>> pieces);
+  uint64_t append_record(std::span<const std::byte> bytes);
+  std::span<const std::byte> record_at(uint64_t at) const;
 
   const uint64_t positions_;  // that have a word
   const uint64_t data_;       // where entries begin

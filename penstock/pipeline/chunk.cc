@@ -90,10 +90,14 @@ bool Chunk::relax(const ElementSpec& other) {
 bool Chunk::leave_losses(uint32_t row) {
   std::vector<Failure> lost = take_notes(row);
   if (lost.empty()) return false;
+  lose(row, std::move(lost));
+  return true;
+}
+
+void Chunk::lose(uint32_t row, std::vector<Failure> lost) {
   lost.front().forgiven = true;
   fail(row, std::move(lost.front()));
   for (size_t i = 1; i < lost.size(); ++i) note(row, std::move(lost[i]));
-  return true;
 }
 
 void Chunk::remove(uint64_t rows) {

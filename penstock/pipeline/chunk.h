@@ -85,6 +85,8 @@ class Chunk {
   // The row, which is alive, is dropped. True: what was lost on the way to it is there in its
   // place, as what failed and nobody is to see.
   bool leave_losses(uint32_t row);
+  // The row only says what was lost: it failed, and nobody is to see it. REQUIRED: !lost.empty().
+  void lose(uint32_t row, std::vector<Failure> lost);
   // Those rows are none any more; the others move up. REQUIRED: nothing is bound.
   void remove(uint64_t rows);
   // What was lost on the way to rows of `other`, which stand at the same places here.

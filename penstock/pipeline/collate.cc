@@ -338,10 +338,7 @@ class CollatedReader : public IndexedReader {
     try {
       if (!rows_.settle()) {
         // Each of its elements is counted: the first of them in place of the batch.
-        Failure first = std::move(left_out_.front());
-        left_out_.erase(left_out_.begin());
-        first.forgiven = true;
-        out.fail(row, std::move(first));
+        out.lose(row, std::exchange(left_out_, {}));
       } else {
         batch_.give(rows_, stage_.input()->spec().get(), stage_.ragged(), out, row);
       }

@@ -1,8 +1,10 @@
 #include "penstock/pipeline/kept_rows.h"
 
 #include <array>
+#include <string>
 #include <utility>
 
+#include "penstock/pipeline/losses.h"
 #include "penstock/pipeline/row_block.h"
 #include "penstock/pipeline/stream_input.h"
 
@@ -55,21 +57,23 @@ class RowsInMemory : public KeptRows {
     const Block element(spec, 1, entry.block.data(), entry.block.size(), store_);
     settle_alike(spec, out);
     element.view(0, out, row);
+    for (Failure& lost : losses_in_text(entry.lost)) out.note(row, std::move(lost));
   }
 
-  bool keep(uint64_t position, const Chunk& in, uint32_t row) override {
-    if (!used_) return true;
+  void keep(uint64_t position, const Chunk& in, uint32_t row) override {
+    if (!used_) return;
     const BlockLayout layout = row_layout(in, row);
-    if (!store_->has_room(position, layout.bytes())) return true;
-    uint64_t& place = place_of(in.spec());
-    return store_->put(position, in.spec()->bytes(), place, block_of(in, row, layout)) !=
-           CacheStore::Put::kThere;
+    if (!store_->has_room(position, layout.bytes())) return;
+    const std::string lost = text_of_losses(in, row);
+    store_->put(position, in.spec()->bytes(), place_of(in.spec()), block_of(in, row, layout),
+                std::as_bytes(std::span(lost)));
   }
 
   std::optional<uint64_t> end() override { return used_ ? store_->end() : std::nullopt; }
-  void set_end(uint64_t end) override {
-    if (used_) store_->set_end(end);
+  void set_end(uint64_t end, const std::string& lost) override {
+    if (used_) store_->set_end(end, std::as_bytes(std::span(lost)));
   }
+  std::vector<Failure> lost_behind() override { return losses_in_text(store_->lost_behind()); }
 
  private:
   std::shared_ptr<CacheStore> store_;

@@ -25,17 +25,19 @@ class KeptRows {
 
   // Looks for the elements at these positions, at most 64. Returns a bit for each that is there.
   virtual uint64_t look(std::span<const uint64_t> positions) = 0;
-  // The i-th of those, which is there, as row `row` of `out`; until the context's scratch is
-  // emptied. Errors kInvalidArgument: it is not like the chunk's other rows; kDataLoss: it is
-  // damaged.
+  // The i-th of those, which is there, as row `row` of `out`, with what was lost on the way to it;
+  // until the context's scratch is emptied. Errors kInvalidArgument: it is not like the chunk's
+  // other rows; kDataLoss: it is damaged.
   virtual void give(uint32_t i, Chunk& out, uint32_t row) = 0;
-  // Keeps a row that is alive, if there is room for it. False: somebody else has made and kept it
-  // meanwhile, and says what was lost on the way to it.
-  virtual bool keep(uint64_t position, const Chunk& in, uint32_t row) = 0;
+  // Keeps a row that is alive, with its notes, if there is room for it.
+  virtual void keep(uint64_t position, const Chunk& in, uint32_t row) = 0;
 
   // Elements that there are, of a stream whose end was seen.
   virtual std::optional<uint64_t> end() = 0;
-  virtual void set_end(uint64_t end) = 0;
+  // `lost`: behind the last one, as text_of_losses.
+  virtual void set_end(uint64_t end, const std::string& lost) = 0;
+  // That. REQUIRED: the end is known. Error kDataLoss: it is damaged.
+  virtual std::vector<Failure> lost_behind() = 0;
 
  protected:
   static constexpr size_t kMostSpecs = 256;  // that are remembered

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/outcome.h"
-#include "penstock/pipeline/restore_error.h"
+#include "penstock/pipeline/losses.h"
 
 namespace penstock {
 namespace {
@@ -42,10 +38,7 @@ class PlacedReader : public StreamReader {
     }
     if (lost_.empty()) return 0;
     out.reset(nullptr, 1);
-    lost_.front().forgiven = true;
-    out.fail(0, std::move(lost_.front()));
-    for (size_t i = 1; i < lost_.size(); ++i) out.note(0, std::move(lost_[i]));
-    lost_.clear();
+    out.lose(0, std::exchange(lost_, {}));
     return 1;
   }
 
@@ -107,30 +100,6 @@ class PlacedReader : public StreamReader {
 std::unique_ptr<StreamReader> placed_reader(std::unique_ptr<StreamReader> input,
                                             const Context& context) {
   return std::make_unique<PlacedReader>(std::move(input), context);
-}
-
-State state_of_losses(const std::vector<Failure>& losses) {
-  State state = State::array();
-  for (const Failure& lost : losses) {
-    state.push_back({lost.stage, lost.position, text_of(lost.error), lost.replaced});
-  }
-  return state;
-}
-
-std::vector<Failure> losses_in(const State& state) {
-  std::vector<Failure> losses;
-  if (!state.is_array()) throw refuse_restore("what was lost is no list");
-  for (const State& lost : state) {
-    if (!lost.is_array() || lost.size() != 4 || !lost[0].is_string() ||
-        !lost[1].is_number_unsigned() || !lost[2].is_string() || !lost[3].is_boolean()) {
-      throw refuse_restore("what was lost is not as it was saved");
-    }
-    losses.push_back({lost[0].get<std::string>(), lost[1].get<uint64_t>(),
-                      std::make_exception_ptr(std::runtime_error(lost[2].get<std::string>())),
-                      true});
-    losses.back().replaced = lost[3].get<bool>();
-  }
-  return losses;
 }
 
 }  // namespace penstock

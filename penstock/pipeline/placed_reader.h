@@ -17,9 +17,4 @@ namespace penstock {
 std::unique_ptr<StreamReader> placed_reader(std::unique_ptr<StreamReader> input,
                                             const Context& context);
 
-// Failures as a state has them, and back: of the exceptions there is what they say.
-State state_of_losses(const std::vector<Failure>& losses);
-// Error kInvalidArgument: they are none.
-std::vector<Failure> losses_in(const State& state);
-
 }  // namespace penstock

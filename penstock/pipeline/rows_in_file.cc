@@ -4,9 +4,11 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/kept_rows.h"
+#include "penstock/pipeline/losses.h"
 #include "penstock/pipeline/row_block.h"
 #include "penstock/pipeline/stream_input.h"
 
@@ -39,7 +41,7 @@ class RowsInFile : public KeptRows {
       SnapshotHead head;
       std::memcpy(&head, found.data, sizeof(head));
       const uint64_t room = found.place.bytes() - sizeof(head);
-      if (head.bytes > room || room - head.bytes >= kSnapshotUnit) {
+      if (head.bytes > room || room - head.bytes >= kSnapshotUnit || head.lost > head.bytes) {
         throw Error(Code::kDataLoss, "snapshot", "its length is wrong");
       }
       std::byte* block = found.data + sizeof(head);
@@ -52,9 +54,12 @@ class RowsInFile : public KeptRows {
       }
       SpecRef& spec = spec_at(head.spec);
       if (spec == nullptr) spec = std::make_shared<ElementSpec>(store_->spec(head.spec));
-      const Block element(spec, 1, block, head.bytes, nullptr);
+      const uint64_t bytes = head.bytes - head.lost;
+      const Block element(spec, 1, block, bytes, nullptr);
       settle_alike(spec, out);
       element.view(0, out, row);
+      for (Failure& lost : losses_in_text({block + bytes, head.lost}))
+        out.note(row, std::move(lost));
     } catch (const Error& error) {
       if (error.code() != Code::kDataLoss) throw;
       const std::string why = std::string(error.what()).substr(error.operation().size() + 2);
@@ -64,14 +69,27 @@ class RowsInFile : public KeptRows {
     }
   }
 
-  bool keep(uint64_t position, const Chunk& in, uint32_t row) override {
+  void keep(uint64_t position, const Chunk& in, uint32_t row) override {
     const BlockLayout layout = row_layout(in, row);
-    uint64_t& place = place_of(in.spec());
-    return store_->put(position, in.spec()->bytes(), place, block_of(in, row, layout));
+    const std::string lost = text_of_losses(in, row);
+    store_->put(position, in.spec()->bytes(), place_of(in.spec()), block_of(in, row, layout),
+                std::as_bytes(std::span(lost)));
   }
 
   std::optional<uint64_t> end() override { return store_->end(); }
-  void set_end(uint64_t end) override { store_->set_end(end); }
+  void set_end(uint64_t end, const std::string& lost) override {
+    store_->set_end(end, std::as_bytes(std::span(lost)));
+  }
+  std::vector<Failure> lost_behind() override {
+    const std::vector<std::byte> lost = store_->lost_behind();
+    try {
+      return losses_in_text(lost);
+    } catch (const Error&) {
+      throw Error(Code::kDataLoss, "snapshot",
+                  store_->path() + ": what was lost behind its last element is not said; " +
+                      store_->remedy());
+    }
+  }
 
  private:
   struct Found {

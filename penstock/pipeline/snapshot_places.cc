@@ -39,6 +39,7 @@ SnapshotPlaces::SnapshotPlaces(std::optional<uint64_t> positions)
   header_->capacity = capacity_;
   header_->end = positions.value_or(kUnknown);
   header_->seed = kUnknown;
+  header_->lost = positions ? 0 : kUnknown;
   header_->magic = kPlacesMagic;
 }
 

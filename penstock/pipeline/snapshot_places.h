@@ -21,10 +21,12 @@ class SnapshotPlaces {
     uint64_t magic, capacity;
     // Bytes of the file that are claimed, of which kClosed says that no more are.
     std::atomic<uint64_t> used;
-    std::atomic<uint64_t> next;      // all words before it are set
-    std::atomic<uint64_t> end;       // elements that there are; kUnknown: of a stream
-    std::atomic<uint64_t> seed;      // that they are made with; kUnknown: nobody asked yet
-    std::atomic<uint64_t> spec;      // where the first spec is
+    std::atomic<uint64_t> next;  // all words before it are set
+    std::atomic<uint64_t> end;   // elements that there are; kUnknown: of a stream
+    std::atomic<uint64_t> seed;  // that they are made with; kUnknown: nobody asked yet
+    std::atomic<uint64_t> spec;  // where the first spec is
+    // Where what was lost behind the end is said; 0: nothing was; kUnknown, until the end is set.
+    std::atomic<uint64_t> lost;
     std::atomic<uint32_t> several;   // kNobodyKnows, kOthers: there are others, kNone
     std::atomic<uint32_t> finished;  // kFilling, kFinishing, kWhole
     char hidden[2048];               // the file's name until then

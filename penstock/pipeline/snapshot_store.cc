@@ -89,7 +89,11 @@ void SnapshotStore::load() {
       header.spec = end.spec;
       header.several = end.spec == 0 ? SnapshotPlaces::kOthers : SnapshotPlaces::kNone;
       header.finished = SnapshotPlaces::kWhole;
-      if (fills_) header.seed = nlohmann::json::parse(text).at("seed").get<uint64_t>();
+      if (fills_) {
+        const auto said = nlohmann::json::parse(text);
+        header.seed = said.at("seed").get<uint64_t>();
+        header.lost = said.value("lost", uint64_t{0});
+      }
       begun_ = true;
     } catch (const Error& error) {
       if (error.code() != Code::kDataLoss) throw;
@@ -108,7 +112,8 @@ void SnapshotStore::refuse(const std::string& why) const {
 void SnapshotStore::check(const std::string& text, uint64_t elements) const {
   const auto said = nlohmann::json::parse(text, nullptr, false);
   if (!said.is_object() || !said.contains("plan") || !said["plan"].is_array() ||
-      !said.contains("seed") || !said["seed"].is_number_unsigned()) {
+      !said.contains("seed") || !said["seed"].is_number_unsigned() ||
+      (said.contains("lost") && !said["lost"].is_number_unsigned())) {
     lose_snapshot(path_, 0, "it does not say what it was made by");
   }
   const auto& plan = said["plan"];
@@ -191,23 +196,35 @@ const std::shared_ptr<File>& SnapshotStore::file() {
 
 std::vector<std::byte> SnapshotStore::spec(uint64_t place) {
   open();
+  return record(place, SnapshotHead::kSpec, "spec");
+}
+
+std::vector<std::byte> SnapshotStore::lost_behind() {
+  const uint64_t place = places_->header().lost;
+  if (place == 0) return {};
+  return record(place, SnapshotHead::kLost, "record of what was lost behind the last element");
+}
+
+// The bytes of one that is no element's, checked.
+std::vector<std::byte> SnapshotStore::record(uint64_t place, uint64_t what,
+                                             const std::string& name) {
   const uint64_t used = places_->header().used & ~SnapshotPlaces::kClosed;
   SnapshotHead head;
   if (place < kSnapshotFront || place % kSnapshotUnit != 0 || place >= used ||
       used - place < sizeof(head)) {
-    lose_snapshot(path_, place, "there is no spec; " + remedy_);
+    lose_snapshot(path_, place, "there is no " + name + "; " + remedy_);
   }
   File::Segment segment{place, reinterpret_cast<std::byte*>(&head), sizeof(head)};
   file_->read({&segment, 1});
-  if (head.bytes > used - place - sizeof(head) || head.bytes > kMostSpecBytes ||
-      head.position != SnapshotHead::kSpec) {
-    lose_snapshot(path_, place, "there is no spec; " + remedy_);
+  if (head.bytes > used - place - sizeof(head) || head.position != what ||
+      (what == SnapshotHead::kSpec && head.bytes > kMostSpecBytes)) {
+    lose_snapshot(path_, place, "there is no " + name + "; " + remedy_);
   }
   std::vector<std::byte> bytes(head.bytes);
   segment = {place + sizeof(head), bytes.data(), bytes.size()};
   if (!bytes.empty()) file_->read({&segment, 1});
   if (head.checksum(bytes) != head.crc) {
-    lose_snapshot(path_, place, "a spec's checksum is wrong; " + remedy_);
+    lose_snapshot(path_, place, "the checksum of the " + name + " is wrong; " + remedy_);
   }
   return bytes;
 }
@@ -240,15 +257,18 @@ uint64_t SnapshotStore::claim(uint64_t bytes) {
   return at;
 }
 
-uint64_t SnapshotStore::append(SnapshotHead head, std::span<const std::byte> contents) {
+uint64_t SnapshotStore::append(SnapshotHead head, std::span<const std::byte> contents,
+                               std::span<const std::byte> lost) {
   static constexpr std::array<std::byte, kSnapshotUnit> kZeroes{};
-  const uint64_t at = claim(up(sizeof(head) + contents.size()));
+  const uint64_t end = sizeof(head) + contents.size() + lost.size();
+  const uint64_t at = claim(up(end));
   if (at == 0) return 0;
-  head.bytes = contents.size();
-  head.crc = head.checksum(contents);
+  head.bytes = contents.size() + lost.size();
+  head.lost = static_cast<uint32_t>(lost.size());
+  head.crc = crc32c(lost, head.checksum(contents));
   write_at(fd_.get(), at, &head, sizeof(head), path_);
   write_at(fd_.get(), at + sizeof(head), contents.data(), contents.size(), path_);
-  const uint64_t end = sizeof(head) + contents.size();
+  write_at(fd_.get(), at + sizeof(head) + contents.size(), lost.data(), lost.size(), path_);
   write_at(fd_.get(), at + end, kZeroes.data(), up(end) - end, path_);
   return at;
 }
@@ -267,40 +287,44 @@ uint64_t SnapshotStore::spec_record(std::span<const std::byte> spec) {
   return at;
 }
 
-bool SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
-                        std::span<const std::byte> block) {
+void SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
+                        std::span<const std::byte> block, std::span<const std::byte> lost) {
   open();
   if (position >= places_->capacity()) {
     throw Error(Code::kOutOfMemory, "cache",
                 path_ + ": there is no address space for more than " +
                     std::to_string(places_->capacity()) + " elements");
   }
-  if (block.size() > SnapshotPlace::kMostBytes - sizeof(SnapshotHead)) {
+  const uint64_t bytes = block.size() + lost.size();
+  if (bytes > SnapshotPlace::kMostBytes - sizeof(SnapshotHead)) {
     throw Error(Code::kInvalidArgument, "cache",
-                path_ + ": element " + std::to_string(position) + " has " +
-                    std::to_string(block.size()) +
+                path_ + ": element " + std::to_string(position) + " has " + std::to_string(bytes) +
                     " bytes, and those of a snapshot are shorter than 2 GiB");
   }
   std::atomic<uint64_t>* word = places_->word(position);
   if (word == nullptr) {
     throw Error::from_errno(ENOMEM, "cache", path_ + ": memory for where its elements lie");
   }
-  if (word->load(std::memory_order_relaxed) != 0) return false;
+  if (word->load(std::memory_order_relaxed) != 0) return;
   if (spec_place == 0) spec_place = spec_record(spec);
   const uint64_t at =
-      spec_place == 0 ? 0 : append({.spec = spec_place, .position = position}, block);
-  if (at == 0) return false;  // it is closed, so somebody else published this position meanwhile
-  const SnapshotPlace place(at, up(sizeof(SnapshotHead) + block.size()));
+      spec_place == 0 ? 0 : append({.spec = spec_place, .position = position}, block, lost);
+  if (at == 0) return;  // it is closed, so somebody else published this position meanwhile
+  const SnapshotPlace place(at, up(sizeof(SnapshotHead) + bytes));
   uint64_t none = 0;
-  if (!word->compare_exchange_strong(none, place.word())) return false;
-  finish_if_all();
-  return true;
+  if (word->compare_exchange_strong(none, place.word())) finish_if_all();
 }
 
-void SnapshotStore::set_end(uint64_t end) {
+void SnapshotStore::set_end(uint64_t end, std::span<const std::byte> lost) {
   open();
+  Header& header = places_->header();
   uint64_t unknown = kUnknown;
-  places_->header().end.compare_exchange_strong(unknown, end, std::memory_order_acq_rel);
+  if (header.lost == unknown) {
+    const uint64_t at = lost.empty() ? 0 : append({.position = SnapshotHead::kLost}, lost);
+    header.lost.compare_exchange_strong(unknown, at);
+    unknown = kUnknown;
+  }
+  header.end.compare_exchange_strong(unknown, end, std::memory_order_acq_rel);
   finish_if_all();
 }
 
@@ -354,7 +378,10 @@ void SnapshotStore::end_pass() {
 }
 
 std::string SnapshotStore::text() const {
-  return nlohmann::json{{"plan", plan_}, {"seed", places_->header().seed.load()}}.dump();
+  const Header& header = places_->header();
+  nlohmann::json said = {{"plan", plan_}, {"seed", header.seed.load()}};
+  if (header.lost != 0) said["lost"] = header.lost.load();
+  return said.dump();
 }
 
 // Returns where it ends.

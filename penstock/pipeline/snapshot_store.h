@@ -36,12 +36,13 @@ namespace penstock {
 // 3. All is there when all words are set: nothing else is counted. `next` only says from where on
 //    to look. Whoever set a word looks, and so do the consumer when a pass is over and the owner
 //    when it goes; of several that set the last words at once, one sees them all.
-// 4. Before the end is written `used` is closed, so nothing comes behind it. From then on all that
+// 4. What was lost behind a stream's end is decided before the end is, by whoever is first.
+// 5. Before the end is written `used` is closed, so nothing comes behind it. From then on all that
 //    is written is decided: two that finish write the same bytes to the same places, and one of
 //    them gives the name. So nobody needs to know whether the other is dead.
-// 5. A process that is killed before it set a word has published nothing; behind that, or while it
+// 6. A process that is killed before it set a word has published nothing; behind that, or while it
 //    finishes, it leaves the rest to whoever looks next (3), at the latest the owner's destructor.
-// 6. Of two plans that fill files for one path the first that finishes has the name; the other
+// 7. Of two plans that fill files for one path the first that finishes has the name; the other
 //    one's file goes.
 //
 // Threads: any, of any process that attached it, for everything but attach(), which comes first.
@@ -80,14 +81,17 @@ class SnapshotStore : public SharedStore {
   // The bytes of a spec, checked. Error kDataLoss, kSystem.
   std::vector<std::byte> spec(uint64_t place);
 
-  // Writes an element, unless it is there; `spec_place`: as CacheStore's. The last one finishes the
-  // file. Error kSystem: the disk is full, ...; kInvalidArgument: it is longer than a snapshot's
-  // elements may be. False: it was there, or is by now.
-  bool put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
-           std::span<const std::byte> block);
+  // Writes an element, unless it is there; `spec_place`: as CacheStore's. `lost`: on the way to it.
+  // The last one finishes the file. Error kSystem: the disk is full, ...; kInvalidArgument: it is
+  // longer than a snapshot's elements may be.
+  void put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
+           std::span<const std::byte> block, std::span<const std::byte> lost = {});
 
   std::optional<uint64_t> end();  // elements that there are, if it is known
-  void set_end(uint64_t end);     // of a stream. Errors as of put
+  // Of a stream; `lost`: behind the last one. Errors as of put.
+  void set_end(uint64_t end, std::span<const std::byte> lost = {});
+  // That. REQUIRED: end() is known. Errors kDataLoss, kSystem.
+  std::vector<std::byte> lost_behind();
 
   // The one spec of all elements of a whole file, if there is one.
   std::optional<uint64_t> only_spec();
@@ -100,7 +104,9 @@ class SnapshotStore : public SharedStore {
   void open();
   [[noreturn]] void refuse(const std::string& why) const;
   uint64_t claim(uint64_t bytes);
-  uint64_t append(SnapshotHead head, std::span<const std::byte> contents);
+  uint64_t append(SnapshotHead head, std::span<const std::byte> contents,
+                  std::span<const std::byte> lost = {});
+  std::vector<std::byte> record(uint64_t place, uint64_t what, const std::string& name);
   uint64_t spec_record(std::span<const std::byte> spec);
   bool all_there();
   void finish_if_all();

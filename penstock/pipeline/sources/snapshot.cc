@@ -41,6 +41,7 @@ class SnapshotIndexed : public Indexed {
       for (uint32_t i = 0; i < positions.size(); ++i) {
         try {
           rows_->give(i, out, row + i);
+          (void)out.take_notes(row + i);  // of the plan that made it
         } catch (const Error&) {
           out.fail(row + i, {title_, positions[i], std::current_exception()});
         }

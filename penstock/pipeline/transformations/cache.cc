@@ -88,7 +88,7 @@ class Cache : public Indexed {
       for (uint32_t i = 0; i < positions.size(); ++i) {
         if ((made_.alive() >> (row + i) & 1) == 0) continue;
         try {
-          if (!kept_->keep(positions[i], made_, row + i)) (void)made_.take_notes(row + i);
+          kept_->keep(positions[i], made_, row + i);
         } catch (const Error&) {
           fail(positions[i], out, row + i, true);
           continue;

@@ -3,11 +3,14 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/indexed_stream.h"
 #include "penstock/pipeline/kept_rows.h"
+#include "penstock/pipeline/losses.h"
 #include "penstock/pipeline/transformations/cache.h"
 
 namespace penstock {
@@ -51,10 +54,10 @@ class CacheStream : public Streamed {
         return give_kept(std::min<uint32_t>(most, static_cast<uint32_t>(std::countr_one(there))),
                          out);
       }
-      if (kept_->end() == next_) return 0;
+      if (kept_->end() == next_) return give_lost_behind(out);
       if (!go_to(next_)) return 0;
       scratch_.empty();
-      // No further than to the next one that is kept: what was lost on the way to it was told.
+      // No further than to the next one that is kept: that says what was lost on the way to it.
       const auto missing = static_cast<uint32_t>(std::countr_zero(there));
       const uint32_t count = pull(std::min(most, missing), out);
       if (count == 0) {
@@ -97,6 +100,15 @@ class CacheStream : public Streamed {
       return count;
     }
 
+    uint32_t give_lost_behind(Chunk& out) {
+      std::vector<Failure> lost = kept_->lost_behind();
+      over_ = true;
+      if (lost.empty()) return 0;
+      out.reset(nullptr, 1);
+      out.lose(0, std::move(lost));
+      return 1;
+    }
+
     // Where an input that threw stands nobody knows: it is begun anew.
     uint32_t pull(uint32_t most, Chunk& out) {
       try {
@@ -114,6 +126,7 @@ class CacheStream : public Streamed {
         input_->begin(0);
         begun_ = true;
         sure_ = true;
+        lost_behind_.clear();
         place_ = 0;
       }
       while (place_ < index) {
@@ -135,7 +148,10 @@ class CacheStream : public Streamed {
     void keep(const Chunk& rows, uint32_t count) {
       try {
         for (uint32_t row = 0; row < count; ++row) {
-          if (rows.forgiven(row)) continue;
+          if (rows.forgiven(row)) {
+            lost_behind_ = text_of_losses(rows, row);
+            continue;
+          }
           sure_ = sure_ && (rows.alive() >> row & 1) != 0;
           if (sure_) kept_->keep(place_, rows, row);
           ++place_;
@@ -149,7 +165,7 @@ class CacheStream : public Streamed {
     void over() {
       own_.check_open();  // or what was read is not all
       begun_ = false;     // it may not be asked again
-      if (sure_) kept_->set_end(place_);
+      if (sure_) kept_->set_end(place_, lost_behind_);
     }
 
     SpecRef spec_;
@@ -163,8 +179,9 @@ class CacheStream : public Streamed {
     uint64_t next_ = 0;   // element that is given next
     uint64_t place_ = 0;  // of the input
     bool begun_ = false;
-    bool sure_ = true;   // that it would be at place_ each time
-    bool over_ = false;  // what was lost behind the last element was given
+    bool sure_ = true;         // that it would be at place_ each time
+    std::string lost_behind_;  // of the input, as text_of_losses
+    bool over_ = false;        // what was lost behind the last element was given
   };
 
   StreamedRef input_;

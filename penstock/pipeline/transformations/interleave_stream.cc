@@ -77,9 +77,7 @@ class InterleaveStream : public Streamed {
       } else if (!lost_.empty()) {
         // Nothing came of the elements that they were lost on the way to.
         out.reset(nullptr, 1);
-        for (Failure& lost : lost_) out.note(0, std::move(lost));
-        lost_.clear();
-        (void)out.leave_losses(0);
+        out.lose(0, std::exchange(lost_, {}));
         return 1;
       }
       return count;

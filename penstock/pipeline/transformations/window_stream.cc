@@ -10,7 +10,7 @@
 #include "penstock/pipeline/held_back.h"
 #include "penstock/pipeline/held_batch.h"
 #include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/placed_reader.h"
+#include "penstock/pipeline/losses.h"
 #include "penstock/pipeline/restore_error.h"
 
 namespace penstock {

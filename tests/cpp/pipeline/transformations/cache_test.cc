@@ -13,6 +13,7 @@
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/sources/generator.h"
 #include "penstock/pipeline/transformations/map.h"
@@ -207,9 +208,11 @@ TEST(Cache, of_two_seeds_one_is_kept) {
   EXPECT_EQ(read(2), two);
 }
 
-TEST(Cache, what_two_make_at_once_was_lost_once) {
+TEST(Cache, whoever_takes_an_element_hears_what_was_lost_on_the_way_to_it) {
   std::barrier both(2);
+  std::atomic<int> calls = 0;
   auto failing = test::number_op([&](int64_t n, const Keys&, uint32_t) {
+    ++calls;
     if (n == 0) both.arrive_and_wait();  // neither finds what the other one has kept
     if (n == 2) throw std::runtime_error("bad");
     return n;
@@ -217,7 +220,6 @@ TEST(Cache, what_two_make_at_once_was_lost_once) {
   // A batch as an element: what is lost of it is noted.
   Dataset cached = Dataset::range(0, 4).map(failing).batch(4).cache();
   auto plan = std::make_shared<Plan>(*cached.node());
-  std::atomic<size_t> lost = 0;
   auto read = [&] {
     Scratch scratch;
     Context context{scratch, 0};
@@ -229,12 +231,14 @@ TEST(Cache, what_two_make_at_once_was_lost_once) {
     reader->fetch({0, 0}, {&position, 1}, chunk, 0);
     EXPECT_EQ(chunk.alive(), 1U);
     EXPECT_EQ(chunk.shape(0, 0)[0], 3);
-    lost += chunk.notes().size();
+    ASSERT_EQ(chunk.notes().size(), 1U);
+    const Failure& lost = chunk.notes().front().second;
+    EXPECT_EQ(lost.position, 2U);
+    EXPECT_EQ(penstock::text_of(lost.error), "bad");
   };
   { std::jthread one(read), two(read); }
-  EXPECT_EQ(lost, 1U);
   read();
-  EXPECT_EQ(lost, 1U);
+  EXPECT_EQ(calls, 8);
 }
 
 std::vector<os::Fd> copies(SharedStore& store) {
