@@ -7,6 +7,7 @@
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/column_block.h"
+#include "penstock/pipeline/losses.h"
 
 namespace penstock {
 namespace {
@@ -44,34 +45,6 @@ Collector::Lengths lengths_of(const Plan& plan, bool section) {
   return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
 }
 
-class LocalOutlet : public ChainWorker::Outlet {
- public:
-  void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) override {
-    std::unique_ptr<Outcome> outcome;
-    if (!losses.empty()) {
-      outcome = std::make_unique<Outcome>();
-      outcome->losses = std::move(losses);
-    }
-    hand_over(slot, ResultKind::kRows, bytes, std::move(outcome));
-  }
-  void fail(Slot& slot, const Ticket&, Failure failure) override {
-    auto outcome = std::make_unique<Outcome>();
-    outcome->error = std::move(failure.error);
-    outcome->index = failure.position;
-    outcome->stage = std::move(failure.stage);
-    hand_over(slot, ResultKind::kError, 0, std::move(outcome));
-  }
-  void element(Slot& slot, const Ticket&, uint64_t bytes, SectionResult result) override {
-    const ResultKind kind = result.failure ? ResultKind::kError : ResultKind::kRows;
-    std::unique_ptr<Outcome> outcome;
-    if (result.failure || !result.notes.empty()) {
-      outcome = std::make_unique<Outcome>();
-      outcome->section = std::move(result);
-    }
-    hand_over(slot, kind, bytes, std::move(outcome));
-  }
-};
-
 // Each ticket is its own lane's worker's.
 class WorkerOfLanes : public Fulfiller {
  public:
@@ -99,8 +72,6 @@ std::unique_ptr<Fulfiller> worker_of_plan(
   }
   return std::make_unique<WorkerOfLanes>(std::move(lanes));
 }
-
-std::unique_ptr<ChainWorker::Outlet> local_outlet() { return std::make_unique<LocalOutlet>(); }
 
 ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
                          std::unique_ptr<Outlet> outlet)

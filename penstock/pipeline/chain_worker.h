@@ -117,7 +117,4 @@ std::unique_ptr<Fulfiller> worker_of_plan(
     const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, Board& board,
     const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet);
 
-// Workers of the consumer's own process.
-std::unique_ptr<ChainWorker::Outlet> local_outlet();
-
 }  // namespace penstock

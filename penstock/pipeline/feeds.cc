@@ -5,7 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/outcome.h"
+#include "penstock/pipeline/losses.h"
 #include "penstock/pipeline/pipeline_engine.h"
 
 namespace penstock {

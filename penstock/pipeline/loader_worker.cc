@@ -5,6 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
+#include "penstock/pipeline/losses.h"
 
 namespace penstock {
 namespace {

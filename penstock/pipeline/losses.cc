@@ -1,13 +1,11 @@
 #include "penstock/pipeline/losses.h"
 
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/base/utf8.h"
-#include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/restore_error.h"
 
 namespace penstock {
@@ -23,6 +21,16 @@ bool is_loss(const State& state) {
 }
 
 }  // namespace
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
 
 State state_of_losses(const std::vector<Failure>& losses) {
   State state = State::array();

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "penstock/pipeline/chunk.h"
 
 namespace penstock {
+
+// "what()" of an exception.
+std::string text_of(const std::exception_ptr& error);
 
 // What was lost on the way to an element (Chunk::note), written down: [[stage, position, text,
 // replaced], ...]. Of the exceptions there is what they say.

@@ -1,5 +1,7 @@
 #include "penstock/pipeline/outcome.h"
 
+#include "penstock/pipeline/losses.h"
+
 namespace penstock {
 
 bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome) {
@@ -20,16 +22,6 @@ std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out) {
                       false});
   }
   return losses;
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
 }
 
 }  // namespace penstock

@@ -3,21 +3,14 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/chunk.h"
+#include "penstock/pipeline/section_result.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
-
-// What became of one element that a section's worker made, beside its row.
-struct SectionResult {
-  std::optional<Failure> failure;  // there is no row
-  std::vector<Failure> notes;      // lost on the way to it
-};
 
 // What a C++ Loader's worker hands over beside rows: Unit::object points at one.
 struct Outcome {
@@ -44,8 +37,5 @@ bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outc
 
 // Of elements that were left out before there was a row for them.
 std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out);
-
-// "what()" of an exception, for the list of losses.
-std::string text_of(const std::exception_ptr& error);
 
 }  // namespace penstock

@@ -8,6 +8,7 @@
 #include "penstock/base/os.h"
 #include "penstock/pipeline/chain_worker.h"
 #include "penstock/pipeline/column_block.h"
+#include "penstock/pipeline/losses.h"
 #include "penstock/pipeline/plan_tickets.h"
 #include "penstock/pipeline/transformations/split_batch.h"
 

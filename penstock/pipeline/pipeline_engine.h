@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "penstock/pipeline/loader_engine.h"
+#include "penstock/pipeline/local_outlet.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/plan_output.h"
 #include "penstock/pipeline/section.h"

@@ -4,13 +4,6 @@
 
 namespace penstock {
 
-SectionResult LocalInlet::take(Unit& unit) {
-  unit.kind = ResultKind::kNone;
-  std::unique_ptr<Outcome> outcome(
-      reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
-  return outcome == nullptr ? SectionResult() : std::move(outcome->section);
-}
-
 // Few enough that little is made ahead where elements are large, and enough that workers do not
 // run dry while the cursor packs a batch.
 uint32_t Sections::queue_of(uint32_t workers) { return std::max(4 * workers, 16u); }

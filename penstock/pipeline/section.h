@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "penstock/memory/allocator.h"
-#include "penstock/pipeline/outcome.h"
 #include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/section_result.h"
 #include "penstock/workers/board.h"
 
 namespace penstock {
@@ -19,12 +19,6 @@ class SectionInlet {
   // What a done unit of a section's lane carries (kRows, kError); it is the unit's no longer. On
   // the cursor's thread, or whoever ends the feed.
   virtual SectionResult take(Unit& unit) = 0;
-};
-
-// Of workers in the cursor's own process: their outcomes.
-class LocalInlet : public SectionInlet {
- public:
-  SectionResult take(Unit& unit) override;
 };
 
 // The costly stretches in front of streams' stages, as a cursor reaches them: where their elements
