@@ -7,6 +7,12 @@
 
 namespace penstock {
 
+Error unlike(const ElementSpec& there, const ElementSpec& here) {
+  return {Code::kInvalidArgument, "element",
+          "elements of one stream must be alike: there are " + there.to_string() + " and " +
+              here.to_string()};
+}
+
 void Chunk::reset(SpecRef spec, uint32_t rows) {
   spec_ = std::move(spec);
   rows_ = rows;
@@ -192,6 +198,11 @@ uint64_t Chunk::bytes(size_t leaf, uint32_t row) const {
   uint64_t bytes = size_of(spec_->leaves()[leaf].dtype);
   for (int64_t length : shape(leaf, row)) bytes *= static_cast<uint64_t>(length);
   return bytes;
+}
+
+bool Chunk::sure(uint32_t row) const {
+  const auto unsure = [&](const auto& said) { return said.first == row && said.second.unsure; };
+  return std::ranges::none_of(failures_, unsure) && std::ranges::none_of(notes_, unsure);
 }
 
 bool Chunk::forgiven(uint32_t row) const {

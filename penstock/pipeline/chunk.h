@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/pipeline/element.h"
 #include "penstock/pipeline/origins.h"
 #include "penstock/pipeline/scratch.h"
@@ -23,7 +24,12 @@ struct Failure {
   bool forgiven = false;  // it is to be left out and counted, not raised
   bool fatal = false;     // no policy passes over it
   bool replaced = false;  // another element stands in its place
+  // Another time the element may be there: who feeds left it out, or it cost a worker.
+  bool unsure = false;
 };
+
+// What an element fails with that is not like those before it.
+Error unlike(const ElementSpec& there, const ElementSpec& here);
 
 // Up to 64 elements on their way through a chain, column by column. A column is free, and then its
 // maker chooses where the rows lie (its own memory, views of a file's buffer or the user's array),
@@ -109,6 +115,7 @@ class Chunk {
   uint64_t bytes(size_t leaf, uint32_t row) const;  // of a row's values
   uint64_t alive() const { return alive_; }         // a bit per row
   bool forgiven(uint32_t row) const;                // it failed, and nobody is to see it
+  bool sure(uint32_t row) const;                    // nothing that is said of it is unsure
   // Not known of rows that something was made of.
   const Origin& origin(uint32_t row) const {
     return (known_ >> row & 1) != 0 ? origins_[row] : kUnknownOrigin;

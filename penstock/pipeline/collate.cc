@@ -331,6 +331,7 @@ class CollatedReader : public IndexedReader {
           left_out_.clear();
           return out.fail(row, std::move(failure));
         }
+        failure.unsure |= !failure.forgiven;
         left_out_.push_back(std::move(failure));
       }
       for (auto& [replaced, failure] : chunk.notes()) out.note(row, std::move(failure));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 
 #include "penstock/base/error.h"
@@ -53,6 +54,8 @@ struct Context {
   const Sections* sections = nullptr;
   // What fails is left out by whoever stacks elements (the feed's on_error): not what is fatal.
   bool skip = false;
+  // Of a plan that a function opened, whose seed is its own: the outermost plan's.
+  std::optional<uint64_t> build_seed = std::nullopt;
 
   const Parcel* parcel = nullptr;  // of a plan with a stream: the ticket's elements
 
@@ -71,8 +74,10 @@ struct Context {
 
   // The same over memory of its own; without a ticket.
   Context over(Scratch& own) const {
-    return {own, seed, worker, retries, watch, clock, stages, sections, skip};
+    return {own, seed, worker, retries, watch, clock, stages, sections, skip, build_seed};
   }
+  // What elements that are kept are made with: the same wherever their plan is opened.
+  uint64_t seed_to_keep() const { return build_seed.value_or(seed); }
 };
 
 // The addresses of a chunk's elements in one stage: what their random numbers are keyed by.

@@ -18,23 +18,26 @@ class FunctionRun : public OpRun {
     for (uint32_t j = 0; j < keys.size(); ++j, ++row) {
       if ((in.alive() >> row & 1) == 0) continue;
       auto result = std::make_shared<Example>();
-      std::exception_ptr error = attempt(keys, j, in, row, *result);
-      if (error == nullptr) error = rows_.give(std::move(result), out, row);
-      if (error != nullptr) out.fail(row, {"", 0, std::move(error)});
+      Failure failure;
+      failure.error = attempt(keys, j, in, row, *result, failure.unsure);
+      if (failure.error == nullptr) failure.error = rows_.give(std::move(result), out, row);
+      if (failure.error != nullptr) out.fail(row, std::move(failure));
     }
   }
 
  private:
-  // An exception, or null and `result`.
+  // An exception, or null and `result`. `poisoned`: it is not the function's own.
   std::exception_ptr attempt(const Keys& keys, uint32_t j, const Chunk& in, uint32_t row,
-                             Example& result) {
+                             Example& result, bool& poisoned) {
     Context::Watch* watch = context_.watch;
     const uint32_t place = context_.row(row);
     if (watch != nullptr && !watch->progress(place, keys.call(j))) {
       throw Error(Code::kClosed, name_, "the ticket was taken away");
     }
     if (watch != nullptr) {
-      if (auto error = watch->poisoned(place, keys.call(j))) return error;
+      auto error = watch->poisoned(place, keys.call(j));
+      poisoned = error != nullptr;
+      if (poisoned) return error;
     }
     const Example element = viewed(in, row);
     for (uint32_t n = 0;; ++n) {

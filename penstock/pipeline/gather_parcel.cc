@@ -89,6 +89,7 @@ uint64_t GatherParcel::sort_out(const Wanted& wanted, uint32_t count, Gathered& 
       ++gathered.rows;
       continue;
     }
+    failure->second.unsure |= left_out && !failure->second.forgiven;
     auto& to = left_out ? gathered.forgiven : gathered.failed;
     to.push_back({gathered.places(), std::move(failure->second)});
     // More than one may be said of a row.
@@ -100,9 +101,7 @@ uint64_t GatherParcel::sort_out(const Wanted& wanted, uint32_t count, Gathered& 
 // The row is the chunk's until the stream is asked again: so it is copied.
 void GatherParcel::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
   if (!out.settle(in.spec())) {
-    throw Error(Code::kInvalidArgument, "element",
-                "elements of one stream must be alike: there are " + out.spec()->to_string() +
-                    " and " + in.spec()->to_string());
+    throw unlike(*out.spec(), *in.spec());
   }
   origins_.add(in.origin(row));
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <span>
 #include <utility>
@@ -81,7 +82,12 @@ class WithHidden : public Indexed {
         out.fail(lost, std::move(failure));
       }
       if (!out.settle(joined_)) {
-        throw Error(Code::kInternal, stage_.title_, "elements of two specs in one chunk");
+        const auto error =
+            std::make_exception_ptr(unlike(*without_hidden_leaf(out.spec()), *bound_));
+        for (uint32_t i = row; i < end; ++i) {
+          if ((out.alive() >> i & 1) != 0) out.fail(i, {stage_.title_, positions[i - row], error});
+        }
+        return;
       }
       const size_t leaves = bound_->leaves().size();
       for (uint32_t at_row = row; at_row < end; ++at_row) {

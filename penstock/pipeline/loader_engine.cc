@@ -104,7 +104,7 @@ void LoaderEngine::close() {
   if (!lock) return;
   inline_.reset();
   let_go_of_others();
-  drop_held();
+  close_held();
   feed_->drain();
 }
 

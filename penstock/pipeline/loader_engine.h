@@ -70,6 +70,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   // What is left of what was taken from the feed.
   virtual std::optional<Example> take_held() { return std::nullopt; }
   virtual void drop_held() {}
+  virtual void close_held() {}  // for good: the state stays
   virtual bool anything_held() const { return false; }
   // What works beside the workers.
   virtual void start_others() {}

@@ -31,6 +31,7 @@ class PipelineEngine : public LoaderEngine {
   std::optional<Example> take() override;
   std::optional<Example> take_held() override;
   void drop_held() override { output_.drop_held(); }
+  void close_held() override { output_.close(); }
   bool anything_held() const override { return output_.anything_held(); }
   void start_others() override;
   void close_others() override;

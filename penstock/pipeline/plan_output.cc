@@ -184,6 +184,11 @@ void PlanOutput::drop_held() {
   tickets_.drop_leftover();
 }
 
+void PlanOutput::close() {
+  if (!last_) last_ = state();
+  drop_held();
+}
+
 // ---- place --------------------------------------------------------------------------------------
 
 void PlanOutput::arrived(const Place& place) {
@@ -236,6 +241,7 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
 }
 
 LoaderState PlanOutput::state() const {
+  if (last_) return *last_;
   LoaderState state = plan_->stream() != nullptr ? stream_state() : indexed_state();
   state.seed = seed_;
   state.plan = plan_->titles();

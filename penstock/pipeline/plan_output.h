@@ -65,6 +65,8 @@ class PlanOutput {
 
   // An epoch is one of the feed's (see Plan::rounds).
   LoaderState state() const;
+  // Nothing is taken any more: drop_held(), but for the state, which stays what it is.
+  void close();
   // Where the feed is to go for a state. Error kInvalidArgument: it is none of this plan
   // and seed.
   struct Place {
@@ -100,6 +102,7 @@ class PlanOutput {
   std::optional<LoaderFailure> pending_;
   uint64_t skip_ = 0;        // elements from the position on that were handed out, or may not be
   uint64_t skip_epoch_ = 0;  // those are of
+  std::optional<LoaderState> last_;      // once it is closed
   std::deque<Outcome::Loss> uncounted_;  // of the ticket, by rows
   Losses counted_;
 };

@@ -139,7 +139,7 @@ std::unique_ptr<KeptRows> rows_of(std::shared_ptr<SnapshotStore> store, Context&
 
 Keeping keep_in_file(std::shared_ptr<SnapshotStore> store) {
   return {store, [store](Context& context) {
-            store->set_seed(context.seed);
+            store->set_seed(context.seed_to_keep());
             return rows_of(store, context);
           }};
 }

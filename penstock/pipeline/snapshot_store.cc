@@ -170,7 +170,7 @@ void SnapshotStore::attach(std::vector<os::Fd> fds) {
 
 void SnapshotStore::set_seed(uint64_t seed) {
   open();
-  if (places_->header().end == 0) return;
+  if (positions_ == 0) return;
   uint64_t known = kUnknown;
   const uint64_t asked = std::min(seed, kUnknown - 1);
   if (!places_->header().seed.compare_exchange_strong(known, asked) && known != asked) {
@@ -320,7 +320,7 @@ void SnapshotStore::set_end(uint64_t end, std::span<const std::byte> lost) {
   Header& header = places_->header();
   uint64_t unknown = kUnknown;
   if (header.lost == unknown) {
-    const uint64_t at = lost.empty() ? 0 : append({.position = SnapshotHead::kLost}, lost);
+    const uint64_t at = lost.empty() ? 0 : append({.position = SnapshotHead::kLost}, {}, lost);
     header.lost.compare_exchange_strong(unknown, at);
     unknown = kUnknown;
   }

@@ -126,9 +126,7 @@ void StreamInput::load(uint64_t epoch, const State& state) {
 
 void settle_alike(const SpecRef& spec, Chunk& out) {
   if (out.settle(spec) || covers(*out.spec(), *spec)) return;
-  throw Error(Code::kInvalidArgument, "element",
-              "elements of one stream must be alike: there are " + out.spec()->to_string() +
-                  " and " + spec->to_string());
+  throw unlike(*out.spec(), *spec);
 }
 
 void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {

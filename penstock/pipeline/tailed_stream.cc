@@ -42,6 +42,7 @@ class TailedStream : public Streamed {
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       ordinal_ = 0;
+      told_ = nullptr;
       stream_->begin(epoch);
     }
 
@@ -79,6 +80,7 @@ class TailedStream : public Streamed {
     State save() const override { return {{"ordinal", ordinal_}, {"state", stream_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       epoch_ = epoch;
+      told_ = nullptr;
       ordinal_ = count_in(state, "ordinal");
       stream_->load(epoch, member_of(state, "state"));
     }
@@ -113,8 +115,9 @@ class TailedStream : public Streamed {
       for (uint64_t made = 0, row = 0; made < rows;) {
         for (; gap != gathered.failed.end() && gap->place == row; ++gap) ++row;
         const uint64_t end = gap == gathered.failed.end() ? row + (rows - made) : gap->place;
-        tail_->fetch({epoch_, 0}, std::span<const uint64_t>(positions.data() + made, end - row),
-                     out, static_cast<uint32_t>(row));
+        fetch_alike(*tail_, {epoch_, 0},
+                    std::span<const uint64_t>(positions.data() + made, end - row), out,
+                    static_cast<uint32_t>(row), told_);
         made += end - row;
         row = end;
       }
@@ -129,6 +132,7 @@ class TailedStream : public Streamed {
     GatherParcel gathered_;
     std::vector<std::byte> memory_;
     uint64_t epoch_ = 0, ordinal_ = 0;
+    SpecRef told_;
   };
 
   Built built_;

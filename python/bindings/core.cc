@@ -154,7 +154,7 @@ void Core::close(double grace) {
   if (consumer_.try_lock()) {
     inline_.reset();
     columns_.clear();
-    if (output_ != nullptr) output_->drop_held();
+    if (output_ != nullptr) output_->close();
     consumer_.unlock();
   }
 }

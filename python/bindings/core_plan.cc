@@ -59,6 +59,7 @@ class ProcessInlet : public SectionInlet {
     failure.forgiven = nb::cast<bool>(packed[4]);
     failure.fatal = nb::cast<bool>(packed[5]);
     failure.replaced = nb::cast<bool>(packed[6]);
+    failure.unsure = nb::cast<bool>(packed[7]);
     auto text = nb::cast<std::string>(packed[3]);
     nb::object exception = nb::none();
     if (!nb::object(packed[0]).is_none()) {

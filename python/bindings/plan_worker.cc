@@ -66,7 +66,7 @@ void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes, Sec
     return nb::make_tuple(whole ? packed(failure, where, ticket) : nb::none(),
                           text_object(failure.stage), failure.position,
                           text_object(text_of(failure.error)), failure.forgiven, failure.fatal,
-                          failure.replaced);
+                          failure.replaced, failure.unsure);
   };
   nb::list notes;
   for (const Failure& lost : result.notes) notes.append(entry(lost, false));

@@ -19,7 +19,7 @@ class PacketOutlet : public ChainWorker::Outlet {
   void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) override;
   void fail(Slot& slot, const Ticket& ticket, Failure failure) override;
   // Packs (failure, [note, ...]), each (exception or None, stage, position, text, forgiven, fatal,
-  // replaced); nothing where there is neither.
+  // replaced, unsure); nothing where there is neither.
   void element(Slot& slot, const Ticket& ticket, uint64_t bytes, SectionResult result) override;
 
  private:

@@ -126,7 +126,9 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
     throw Error(Code::kClosed, "worker", "the ticket was taken away");
   }
   if (auto error = context.watch->poisoned(context.row(row), keys.call(j))) {
-    return Failure{{}, 0, std::move(error)};
+    Failure failure{{}, 0, std::move(error)};
+    failure.unsure = true;
+    return failure;
   }
   struct Keyed {
     ~Keyed() { clear_ticket_key(); }

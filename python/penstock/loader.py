@@ -270,7 +270,14 @@ class Loader:
         another world size.
         """
         if self._plan.kind == "plan":
-            state: dict[str, Any] = json.loads(self._core.plan_state())
+            try:
+                state: dict[str, Any] = json.loads(self._core.plan_state())
+            except RecursionError:
+                raise InvalidArgument(
+                    "this chain has so many stages of streams, one in the other, that Python "
+                    "cannot hold its state: put several functions into one stage",
+                    "state",
+                ) from None
             return state
         return state_of(self._core, self._settings, length_of(self._plan))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -155,3 +157,119 @@ def test_damage_of_what_it_tells_is_an_error(tmp_path):
                 passed(Dataset.snapshot(path))
         else:
             assert len(passed(Dataset.snapshot(path))) == 35
+
+
+def test_with_skip_only_the_count_is_lost_with_it(tmp_path):
+    path = tmp_path / "kept"
+    chain = CHAINS["stream"]()
+    passed(chain.cache(path))
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.rindex(b"is bad")] ^= 1
+    path.write_bytes(damaged)
+    with chain.cache(path).build(workers=0, on_error="skip") as feed:
+        for count in (1, 2):
+            assert len(passed(feed)) == 35
+            assert sum("checksum" in loss[2] for loss in feed.stats()["losses"]) == count
+
+
+# ---- what another time may be there --------------------------------------------------------------
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_the_feed_left_out_of_a_batch_is_not_kept(mode, where, streamed, tmp_path):
+    """Another feed's on_error= is another one's."""
+    chain = Dataset.range(40).map(refuse)
+    chain = (chain.filter(always) if streamed else chain).batch(4)
+    chain = cached(chain.map(np.copy), where, tmp_path)
+    with chain.build(on_error="skip", **options(mode)) as feed:
+        first = passed(feed)
+        assert len(feed.stats()["losses"]) == 5
+        assert passed(feed) == first
+        assert len(feed.stats()["losses"]) == 10
+    assert not (tmp_path / "kept").exists()
+    with chain.build(**options(mode)) as feed, pytest.raises(ValueError, match="5 is bad"):
+        passed(feed)
+
+
+class KillsOnce:
+    """Ends three workers, and none when it is asked again."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+
+    def __call__(self, number: Any) -> Any:
+        if int(number) == 7 and len(os.listdir(self.folder)) < 3:
+            (self.folder / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_cost_workers_is_made_again(streamed, tmp_path):
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    chain = Dataset.range(40).map(KillsOnce(deaths))
+    chain = chain.on_error("skip").filter(always) if streamed else chain.on_error("replace")
+    with chain.cache(tmp_path / "kept").build(
+        workers=2, use_multiprocessing=True, start_method="fork"
+    ) as feed:
+        assert (7 in passed(feed)) is False
+        assert len(lost(feed)) == 1
+        assert not (tmp_path / "kept").exists()
+        assert passed(feed) == list(range(40))
+        assert len(lost(feed)) == 1
+    assert passed(Dataset.snapshot(tmp_path / "kept")) == list(range(40))
+
+
+# ---- seeds ---------------------------------------------------------------------------------------
+
+
+class Opens:
+    """Of each number the numbers from 10 times it on, kept in a file of their own."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+
+    def __call__(self, number: Any) -> Dataset:
+        first = 10 * int(number)
+        return Dataset.range(first, first + 10).map(drawn).cache(self.folder / str(int(number)))
+
+
+def drawn(number: Any) -> Any:
+    return number * 1000 + penstock.rng().integers(1000)
+
+
+@each(KINDS, ())
+def test_files_that_a_function_names_are_of_any_place_that_it_is_called_for(mode, tmp_path):
+    chain = Dataset.range(4).shuffle(seed=1).interleave(Opens(tmp_path), cycle=2)
+    with chain.build(seed=5, **options(mode)) as feed:
+        passes = [passed(feed) for _ in range(3)]
+    assert passes[0] != passes[1], "shuffled anew"
+    assert sorted(passes[0]) == sorted(passes[1]) == sorted(passes[2])
+    with (
+        chain.build(seed=6, **options(mode)) as feed,
+        pytest.raises(penstock.InvalidArgument, match=r"build\(seed=5\), and here with 6"),
+    ):
+        passed(feed)
+
+
+def rarely(number: Any) -> bool:
+    return bool(penstock.rng().integers(8) == 0)
+
+
+def test_a_file_with_nothing_in_it_is_of_its_seed_too(tmp_path):
+    chain = Dataset.range(2).filter(rarely)
+    seeds = {True: [], False: []}
+    for seed in range(20):
+        with chain.build(workers=0, seed=seed) as feed:
+            seeds[len(passed(feed)) == 0].append(seed)
+    kept = chain.cache(tmp_path / "kept")
+    with kept.build(workers=0, seed=seeds[True][0]) as feed:
+        assert passed(feed) == []
+    with (
+        kept.build(workers=0, seed=seeds[False][0]) as feed,
+        pytest.raises(penstock.InvalidArgument, match="seed"),
+    ):
+        passed(feed)

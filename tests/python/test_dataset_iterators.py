@@ -11,6 +11,7 @@ import dataset_functions as functions
 import penstock
 from contract import (
     INLINE,
+    KINDS,
     THREADS,
     each,
     options,
@@ -322,3 +323,32 @@ def test_an_iterator_that_was_interrupted_keeps_its_place_when_another_goes_on()
     first.restore(state)
     assert passed(first) == list(range(10, 20))
     first.close()
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_state_of_what_was_closed_is_where_its_consumer_was(mode, streamed, batched):
+    chain = Dataset.range(200)
+    chain = chain.filter(functions.is_any) if streamed else chain
+    chain = chain.batch(4) if batched else chain
+    for taken in (0, 1, 2, 7):
+        with chain.build(**options(mode)) as feed:
+            steps = iter(feed)
+            seen = [plain(next(steps)) for _ in range(taken)]
+            open_state = feed.state()
+        assert feed.state() == open_state
+        with chain.build(workers=0) as other:
+            other.restore(feed.state())
+            seen += passed(other)
+        assert seen == passed(chain)
+
+
+def test_a_chain_too_deep_for_a_state_says_so():
+    chain = Dataset.range(3)
+    for _ in range(1500):
+        chain = chain.filter(functions.is_any)
+    with chain.build(workers=0) as feed:
+        next(iter(feed))
+        with pytest.raises(penstock.InvalidArgument, match="many stages of streams"):
+            feed.state()

@@ -1,5 +1,6 @@
 #include "penstock/pipeline/transformations/cache.h"
 
+#include <optional>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -33,7 +34,7 @@ class Cache : public Indexed {
         : context_(context),
           keeping_(cache.keeping_),
           spec_(cache.spec()),
-          input_(cache.input_->open(context)),
+          input_(cache.input_->open(below(context))),
           made_(context.scratch) {}
 
     void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
@@ -88,7 +89,7 @@ class Cache : public Indexed {
       for (uint32_t i = 0; i < positions.size(); ++i) {
         if ((made_.alive() >> (row + i) & 1) == 0) continue;
         try {
-          kept_->keep(positions[i], made_, row + i);
+          if (made_.sure(row + i)) kept_->keep(positions[i], made_, row + i);
         } catch (const Error&) {
           fail(positions[i], out, row + i, true);
           continue;
@@ -106,7 +107,15 @@ class Cache : public Indexed {
       }
     }
 
+    // Of a plan that a function opened there is no ticket that the context would have to follow.
+    Context& below(Context& context) {
+      if (!context.build_seed) return context;
+      inner_.emplace(context).seed = context.seed_to_keep();
+      return *inner_;
+    }
+
     Context& context_;
+    std::optional<Context> inner_;
     const Keeping& keeping_;
     SpecRef spec_;
     std::unique_ptr<IndexedReader> input_;

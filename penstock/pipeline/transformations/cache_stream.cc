@@ -33,7 +33,7 @@ class CacheStream : public Streamed {
    public:
     Reader(const CacheStream& stage, Context& context)
         : spec_(stage.spec()),
-          own_(context.over(scratch_)),
+          own_(below(context, scratch_)),
           input_(stage.input_->open(own_)),
           passed_(scratch_),
           kept_context_(context.over(kept_scratch_)),
@@ -85,6 +85,12 @@ class CacheStream : public Streamed {
     }
 
    private:
+    static Context below(const Context& context, Scratch& scratch) {
+      Context own = context.over(scratch);
+      own.seed = context.seed_to_keep();
+      return own;
+    }
+
     // The first `count` of those that were looked for.
     uint32_t give_kept(uint32_t count, Chunk& out) {
       out.reset(spec_, count);
@@ -101,11 +107,16 @@ class CacheStream : public Streamed {
     }
 
     uint32_t give_lost_behind(Chunk& out) {
-      std::vector<Failure> lost = kept_->lost_behind();
       over_ = true;
-      if (lost.empty()) return 0;
       out.reset(nullptr, 1);
-      out.lose(0, std::move(lost));
+      try {
+        std::vector<Failure> lost = kept_->lost_behind();
+        if (lost.empty()) return 0;
+        out.lose(0, std::move(lost));
+      } catch (const Error& error) {
+        if (error.code() == Code::kOutOfMemory) throw;
+        out.fail(0, {"cache()", next_, std::current_exception()});
+      }
       return 1;
     }
 
@@ -143,11 +154,13 @@ class CacheStream : public Streamed {
       return true;
     }
 
-    // What failed has a place for now; but another time it may be there, or be left out, and then
-    // those behind it have other places: so none of them is kept, nor is the end.
+    // What failed has a place for now, and what is unsure has none; but another time it may be
+    // there, or be left out, and then those behind it have other places: so none of them is kept,
+    // nor is the end.
     void keep(const Chunk& rows, uint32_t count) {
       try {
         for (uint32_t row = 0; row < count; ++row) {
+          sure_ = sure_ && rows.sure(row);
           if (rows.forgiven(row)) {
             lost_behind_ = text_of_losses(rows, row);
             continue;
@@ -163,8 +176,8 @@ class CacheStream : public Streamed {
     }
 
     void over() {
-      own_.check_open();  // or what was read is not all
       begun_ = false;     // it may not be asked again
+      own_.check_open();  // or what was read is not all
       if (sure_) kept_->set_end(place_, lost_behind_);
     }
 

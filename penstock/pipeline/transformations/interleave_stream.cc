@@ -204,6 +204,7 @@ class InterleaveStream : public Streamed {
       }
       // Random numbers of its own for each element's plan.
       Context context = context_;
+      context.build_seed = context_.build_seed.value_or(context_.seed);
       context.seed = derive_key(context_.seed, ordinal, KeyUse::kInner);
       opened->input = std::make_unique<StreamInput>(*opened->stage, context);
       opened->input->begin(epoch_);

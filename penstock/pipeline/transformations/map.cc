@@ -1,6 +1,7 @@
 #include "penstock/pipeline/transformations/map.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -83,12 +84,13 @@ class MapReader : public IndexedReader {
       try {
         bound_ = bound_to(stage_.op(), in_.spec(), context_);
       } catch (const Error&) {
-        fail_all(positions, out, row);
+        fail_all(positions, out, row, std::current_exception());
         return;
       }
     }
     if (bound_.out != nullptr && !out.settle(bound_.out)) {
-      throw Error(Code::kInternal, stage_.title(), "elements of two specs in one chunk");
+      fail_all(positions, out, row, std::make_exception_ptr(unlike(*out.spec(), *bound_.out)));
+      return;
     }
     Keys keys(context_, at.epoch, positions, stage_.operation());
     {
@@ -138,10 +140,10 @@ class MapReader : public IndexedReader {
     }
   }
 
-  void fail_all(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+  void fail_all(std::span<const uint64_t> positions, Chunk& out, uint32_t row,
+                const std::exception_ptr& error) {
     for (size_t i = 0; i < positions.size(); ++i) {
-      out.fail(static_cast<uint32_t>(row + i),
-               {stage_.title(), positions[i], std::current_exception()});
+      out.fail(static_cast<uint32_t>(row + i), {stage_.title(), positions[i], error});
     }
   }
 

@@ -1,6 +1,7 @@
 #include "penstock/pipeline/transformations/zip.h"
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -60,7 +61,11 @@ class Zip : public Indexed {
       }
       if (!made) return;  // not one element is whole
       if (stage_.spec_ == nullptr && !settle(out)) {
-        throw Error(Code::kInternal, "zip", "elements of two specs in one chunk");
+        const auto error = std::make_exception_ptr(unlike(*out.spec(), *spec_));
+        for (size_t i = 0; i < positions.size(); ++i) {
+          out.fail(static_cast<uint32_t>(row + i), {"zip", positions[i], error});
+        }
+        return;
       }
       first = 0;
       for (const auto& rows : rows_) {
