@@ -28,6 +28,7 @@ class LineReader {
   // As RecordReader's.
   void read(std::span<const uint64_t> lines);
   std::shared_ptr<void> memory() const { return records_.memory(); }
+  uint64_t memory_bytes() const { return records_.memory_bytes(); }
   std::span<const RecordReader::Failure> failures() const { return records_.failures(); }
 
   // Of the last read(): its row-th line, without its end. Empty for a row that failed.

@@ -135,6 +135,12 @@ void RecordReader::locate(std::span<const uint64_t> records) {
   }
 }
 
+uint64_t RecordReader::memory_bytes() const {
+  uint64_t all = 0;
+  for (const Buffer& buffer : buffers_) all += buffer.size;
+  return all;
+}
+
 // A buffer that nobody holds, of at least this size.
 std::byte* RecordReader::make_room(uint64_t bytes) {
   for (buffer_ = 0; buffer_ < buffers_.size(); ++buffer_) {

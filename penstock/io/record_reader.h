@@ -46,6 +46,7 @@ class RecordReader {
   // What the rows of the last read() point into. While somebody else holds it, the reader leaves it
   // alone and reads to other memory.
   std::shared_ptr<void> memory() const { return buffers_[buffer_].bytes; }
+  uint64_t memory_bytes() const;  // of all that it reads to
   // None in nearly all chunks; in no order.
   std::span<const Failure> failures() const { return failures_; }
 

@@ -75,6 +75,7 @@ class RecordStream {
   // Of the last read(), and as long.
   const Row& row(size_t row) const { return rows_[row]; }
   std::span<const Failure> failures() const { return failures_; }
+  uint64_t memory_bytes() const { return size_; }  // of what rows lie in
   // Names file, record, byte and what is lost.
   Error error_of(const Failure& failure) const;
 

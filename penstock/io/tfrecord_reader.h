@@ -25,6 +25,7 @@ class TFRecordReader {
   // As RecordReader's, whose views end as payloads do.
   void read(std::span<const uint64_t> records);
   std::shared_ptr<void> memory() const { return records_.memory(); }
+  uint64_t memory_bytes() const { return records_.memory_bytes(); }
   std::span<const Failure> failures() const { return records_.failures(); }
 
   // Of the last read(): the payload of its row-th record. Empty for a row that failed.

@@ -21,6 +21,7 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   failures_.clear();
   notes_.clear();
   kept_.clear();
+  kept_bytes_ = 0;
   known_ = 0;
   open_columns();
 }
@@ -149,7 +150,17 @@ void Chunk::take_notes_of(Chunk& other) {
   other.notes_.clear();
 }
 
+void Chunk::keep(std::shared_ptr<void> owner, uint64_t bytes) {
+  constexpr uint64_t kCounted = 1024;  // of less there is never much in one chunk
+  if (bytes >= kCounted && scratch_.memory() != nullptr) {
+    owner = scratch_.memory()->counted(std::move(owner), bytes);
+  }
+  kept_.push_back(std::move(owner));
+  kept_bytes_ += bytes;
+}
+
 void Chunk::keep_all(Chunk& other) {
+  kept_bytes_ += other.kept_bytes_;
   kept_.insert(kept_.end(), other.kept_.begin(), other.kept_.end());
   take_notes_of(other);
 }

@@ -86,8 +86,10 @@ class Chunk {
   void come_from(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record) {
     remember_origin(row, file, record);
   }
-  // What views point into; until the next reset.
-  void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
+  // What views point into; until the next reset. `bytes`: that it has of its own, and of which
+  // nobody else says so.
+  void keep(std::shared_ptr<void> owner, uint64_t bytes = 0);
+  uint64_t kept_bytes() const { return kept_bytes_; }  // of all that is kept
   // The row, which is alive, is dropped. True: what was lost on the way to it is there in its
   // place, as what failed and nobody is to see.
   bool leave_losses(uint32_t row);
@@ -149,6 +151,7 @@ class Chunk {
   std::vector<Column> columns_;  // by leaf; kept from chunk to chunk
   std::vector<std::pair<uint32_t, Failure>> failures_, notes_;
   std::vector<std::shared_ptr<void>> kept_;
+  uint64_t kept_bytes_ = 0;
   uint64_t known_ = 0;           // rows that have an origin
   std::vector<Origin> origins_;  // kept from chunk to chunk: mostly it is the same file again
 };

@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/scratch.h"
 #include "penstock/pipeline/source.h"
+#include "penstock/pipeline/stream_memory.h"
 
 namespace penstock {
 
@@ -54,6 +55,8 @@ struct Context {
   const Sections* sections = nullptr;
   // What fails is left out by whoever stacks elements (the feed's on_error): not what is fatal.
   bool skip = false;
+  // Of a cursor: where what its stream holds is counted; nullptr: it is not.
+  StreamMemory* memory = nullptr;
   // Of a plan that a function opened, whose seed is its own: the outermost plan's.
   std::optional<uint64_t> build_seed = std::nullopt;
 
@@ -72,9 +75,15 @@ struct Context {
     throw Error(Code::kClosed, "stream", "the loader was closed");
   }
 
+  // Bytes that a stage makes, or pulls of an input, at a time, or else one element.
+  uint64_t chunk_bytes() const {
+    return memory == nullptr ? StreamMemory::kMostChunk : memory->chunk_bytes();
+  }
+
   // The same over memory of its own; without a ticket.
   Context over(Scratch& own) const {
-    return {own, seed, worker, retries, watch, clock, stages, sections, skip, build_seed};
+    own.count_in(memory);
+    return {own, seed, worker, retries, watch, clock, stages, sections, skip, memory, build_seed};
   }
   // What elements that are kept are made with: the same wherever their plan is opened.
   uint64_t seed_to_keep() const { return build_seed.value_or(seed); }

@@ -44,11 +44,14 @@ Cursor::Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocat
       options_(options),
       arena_(arena),
       there_(std::move(there)),
+      memory_(options.max_bytes),
       watch_(std::make_unique<Alone>(*this)),
       context_{scratch_,         options.seed,     0,
                options.retries,  watch_.get(),     &clock_,
-               &plan_->stages(), options.sections, options.skip},
-      gathered_(scratch_, *plan_->stream()) {
+               &plan_->stages(), options.sections, options.skip,
+               &memory_},
+      gathered_(context_, *plan_->stream()) {
+  scratch_.count_in(&memory_);
   clock_.count_into(stages_);
 }
 
@@ -67,13 +70,24 @@ void Cursor::drop(std::deque<Made>& made) {
 // Whether no further parcel is to be made before one is taken. With the lock.
 bool Cursor::full() const {
   if (made_.size() >= options_.ahead) return true;
-  return !made_.empty() && made_bytes_ + most_bytes_ > options_.max_bytes;
+  return !made_.empty() && made_bytes_ + needed() > options_.max_bytes;
+}
+
+// To make one more.
+uint64_t Cursor::needed() const {
+  return std::max(memory_.bytes(), in_hand_.load(std::memory_order_relaxed)) +
+         most_bytes_.load(std::memory_order_relaxed);
+}
+
+uint64_t Cursor::excess() const {
+  const uint64_t needed = this->needed();
+  return memory_.over() + (needed > options_.max_bytes ? needed - options_.max_bytes : 0);
 }
 
 // With the lock.
 void Cursor::keep(Made parcel) {
   made_bytes_ += parcel.bytes;
-  most_bytes_ = std::max(most_bytes_, parcel.bytes);
+  most_bytes_ = std::max(most_bytes_.load(), parcel.bytes);
   made_.push_back(std::move(parcel));
 }
 
@@ -253,6 +267,8 @@ Cursor::Made Cursor::make() {
   made.rows = gathered.rows;
   made.bytes = Parcel::bytes_of(gathered_);
   made.offset = Parcel::put(gathered_, ordinal_, arena_);
+  in_hand_.store(memory_.bytes(), std::memory_order_relaxed);
+  if (memory_.tight()) scratch_.give_back();
   ordinal_ += gathered.rows;
   if (gathered.failure) {
     made.after = {made.before.ordinal, made.rows, made.before.state};

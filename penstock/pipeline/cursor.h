@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -58,14 +59,17 @@ class Cursor {
     bool threaded = false;  // somebody will call run()
     // Where workers make what is costly in front of the stream's stages; outlives the cursor.
     const Sections* sections = nullptr;
-    uint64_t max_bytes = UINT64_MAX;  // of parcels that wait for take(), but for one of any size
+    // Of what the stream's stages have of their inputs, and of parcels that wait for take(), but
+    // for one of any size.
+    uint64_t max_bytes = UINT64_MAX;
     // Of a take() that makes the parcel itself: called again and again meanwhile. What it throws is
     // that parcel's failure, whatever the stream makes of it; start() at its front reads it again.
     std::function<void()> attend = nullptr;
   };
 
   // How `max_bytes` is shared out between batches, with the elements that their tickets take along,
-  // what the cursor has ready for further ones, and what workers make in front of streams' stages.
+  // what the cursor has in hand and ready for further ones, and what workers make in front of
+  // streams' stages. What is needed beyond the last two's (excess()) comes off the first.
   struct Shares {
     uint64_t feed, cursor, sections;
   };
@@ -86,6 +90,11 @@ class Cursor {
   // Lets go of what the stream's stages hold, exceptions of user code among it. After close(); does
   // nothing while a thread is in run(). Nobody is in take().
   void let_go();
+  // What the stream's stages have. Any thread may ask for its bytes.
+  const StreamMemory& memory() const { return memory_; }
+  // Bytes beyond the cursor's and the sections' shares, which cannot be done without: one element
+  // of each input, and one parcel. Any thread.
+  uint64_t excess() const;
   // What was done in each stage so far. Any thread.
   const StageCounters& stages() const { return stages_; }
 
@@ -102,6 +111,7 @@ class Cursor {
   Made make();
   GatherParcel::Wanted so_many(uint64_t elements) const;
   bool full() const;
+  uint64_t needed() const;
   void keep(Made parcel);
   void drop(std::deque<Made>& made);
 
@@ -111,6 +121,7 @@ class Cursor {
   std::function<void()> there_;
 
   // Whoever makes parcels.
+  StreamMemory memory_;
   Scratch scratch_;
   std::unique_ptr<Context::Watch> watch_;
   StageCounters stages_{};
@@ -132,8 +143,9 @@ class Cursor {
   bool closed_ = false;
   bool running_ = false;  // a thread is in run()
   std::deque<Made> made_;
-  uint64_t made_bytes_ = 0;  // of these
-  uint64_t most_bytes_ = 0;  // of one so far
+  uint64_t made_bytes_ = 0;               // of these
+  std::atomic<uint64_t> most_bytes_ = 0;  // of one so far
+  std::atomic<uint64_t> in_hand_ = 0;     // that the stream had when the last one was made
 };
 
 }  // namespace penstock

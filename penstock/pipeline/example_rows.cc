@@ -44,13 +44,15 @@ std::exception_ptr ExampleRows::give(std::shared_ptr<Example> result, Chunk& out
                                          "results must be alike: one is " + spec_->to_string() +
                                              ", another " + out.spec()->to_string()));
   }
+  uint64_t bytes = 0;
   for (size_t i = 0; i < result->size(); ++i) {
     const auto& [name, tensor] = (*result)[i];
     if (!tensor.is_contiguous()) result->set(name, tensor.copy());
     const Tensor& given = (*result)[i].second;
     out.view(i, row, given.data(), given.shape());
+    bytes += given.nbytes();
   }
-  out.keep(std::move(result));
+  out.keep(std::move(result), bytes);
   return nullptr;
 }
 

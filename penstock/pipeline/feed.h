@@ -48,6 +48,8 @@ class Tickets {
   virtual bool divisible() const { return false; }
   // Bytes of the arena that a ticket has beside its batch, at most, as far as is known.
   virtual uint64_t input_bytes() const { return 0; }
+  // Bytes of the feed's budget that are in use for something else.
+  virtual uint64_t spent_bytes() const { return 0; }
 };
 
 // The consumer's side of a board: posts the tickets of a plan within the queue's and the budget's

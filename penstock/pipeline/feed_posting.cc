@@ -16,7 +16,8 @@ uint64_t Feed::window() const {
   const uint64_t bytes = batch_bytes_ + tickets_.input_bytes();
   if (bytes != 0) {
     // At least one: the lowest undelivered ticket always gets its slot.
-    most = std::min(most, std::max<uint64_t>(options_.max_bytes / bytes, 1));
+    const uint64_t left = options_.max_bytes - std::min(options_.max_bytes, tickets_.spent_bytes());
+    most = std::min(most, std::max<uint64_t>(left / bytes, 1));
   }
   return most;
 }

@@ -11,11 +11,22 @@
 namespace penstock {
 
 // Whatever differs in length is ragged to a parcel: it is not for it to say what a batch may be.
-GatherParcel::GatherParcel(Scratch& scratch, const Streamed& stage)
-    : scratch_(scratch),
+GatherParcel::GatherParcel(const Context& context, const Streamed& stage)
+    : scratch_(context.scratch),
+      memory_(context.memory),
       spec_(stage.spec()),
-      chunk_(scratch),
-      elements_(scratch, Collector::Lengths::kAny, nullptr) {}
+      chunk_(scratch_),
+      elements_(scratch_, Collector::Lengths::kAny, nullptr) {}
+
+// What the stream gives at a time is there beside its copy: so it is little.
+uint32_t GatherParcel::so_many(uint64_t wanted) const {
+  wanted = std::min<uint64_t>(wanted, Chunk::kRows);
+  if (memory_ == nullptr) return static_cast<uint32_t>(wanted);
+  if (all_rows_ == 0 && (spec_ == nullptr || !spec_->fixed())) return 1;  // how large are they?
+  const uint64_t bytes = all_rows_ == 0 ? spec_->fixed_bytes() : all_bytes_ / all_rows_;
+  const uint64_t fit = memory_->chunk_bytes() / std::max<uint64_t>(bytes, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(fit, 1, wanted));
+}
 
 GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& wanted) {
   Gathered gathered;
@@ -29,8 +40,7 @@ GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& 
            !gathered.forgiven.empty() && gathered.forgiven.back().place == gathered.places();
   };
   while (!gathered.failure && wants_more()) {
-    const auto most =
-        static_cast<uint32_t>(std::min<uint64_t>(wanted.most - gathered.places(), Chunk::kRows));
+    const uint32_t most = so_many(wanted.most - gathered.places());
     uint32_t count = 0;
     try {
       count = stream.next(most, chunk_);
@@ -56,6 +66,7 @@ GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& 
     for (uint64_t left = alive; left != 0; left &= left - 1) {
       own(chunk_, static_cast<uint32_t>(__builtin_ctzll(left)), out, to++);
     }
+    all_rows_ += rows;
   }
   if (gathered.rows != 0) elements_.settle();
   return gathered;
@@ -106,6 +117,7 @@ void GatherParcel::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
   origins_.add(in.origin(row));
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     const uint64_t bytes = in.bytes(leaf, row);
+    all_bytes_ += bytes;
     std::byte* copy = scratch_.take(bytes);
     if (bytes != 0) std::memcpy(copy, in.at(leaf, row), bytes);
     out.view(leaf, to, copy, in.shape(leaf, row));

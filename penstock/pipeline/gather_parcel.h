@@ -32,8 +32,9 @@ class GatherParcel {
     kInPlace,  // they stand for elements: nothing behind them is lost
   };
 
-  // `scratch` keeps what was gathered until it is emptied; its owner does that between parcels.
-  GatherParcel(Scratch& scratch, const Streamed& stage);
+  // `context`'s scratch, which outlives this, keeps what was gathered until it is emptied; its
+  // owner does that between parcels.
+  GatherParcel(const Context& context, const Streamed& stage);
 
   struct Wanted {
     uint64_t least = 1, most = 1;  // places; fewer than `least` only at the end
@@ -51,12 +52,16 @@ class GatherParcel {
   uint64_t sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered);
   void own(Chunk& in, uint32_t row, Chunk& out, uint32_t to);
 
+  uint32_t so_many(uint64_t wanted) const;
+
   Scratch& scratch_;
+  const StreamMemory* memory_;
   SpecRef spec_;
   Chunk chunk_;
   Collector elements_;
   Origins origins_;
   std::vector<uint64_t> positions_;
+  uint64_t all_rows_ = 0, all_bytes_ = 0;  // that were gathered so far
 };
 
 }  // namespace penstock

@@ -24,6 +24,7 @@ class HeldRow {
   std::vector<Failure> take_lost() { return std::exchange(lost_, {}); }
 
   const SpecRef& spec() const { return spec_; }
+  uint64_t bytes() const { return bytes_.size(); }
 
   // {"spec": its bytes, "shapes": [[lengths] of each leaf], "data": of all leaves}, bytes in
   // base64.

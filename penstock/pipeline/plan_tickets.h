@@ -27,6 +27,7 @@ class PlanTickets : public Tickets {
   Described describe(const Position& at, Post& post) override;
   bool ready() override { return cursor_ == nullptr || cursor_->ready(); }
   uint64_t input_bytes() const override { return input_bytes_; }
+  uint64_t spent_bytes() const override { return cursor_ == nullptr ? 0 : cursor_->excess(); }
   bool divisible() const override { return rows_ == Rows::kPlaced; }
 
   // A batch came whose rows are, or are not, all of one size.

@@ -41,7 +41,7 @@ class Sections {
   uint32_t workers() const { return options_.workers; }
   // Elements that are made and not yet taken, of each section.
   uint32_t queue() const { return queue_of(options_.workers); }
-  // Bytes of those, of each section.
+  // Bytes of those, and of those that were taken last, of each section.
   uint64_t max_bytes() const;
 
   // Ring sizes of the lanes that a plan's sections need (Board::Shape::inner).

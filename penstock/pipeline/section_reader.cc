@@ -30,15 +30,22 @@ SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& conte
             return of;
           }(),
           [this](Unit& unit) { sections_.inlet().take(unit); }),
-      own_(context.over(scratch_)) {
+      own_(context.over(scratch_)),
+      over_(context.memory) {
   if (plan_.stream() == nullptr) return;
   source_ = plan_.stream()->open(own_);
-  gathered_.emplace(scratch_, *plan_.stream());
+  gathered_.emplace(own_, *plan_.stream());
 }
 
 // The workers are gone by now, or the board is closed, and they finish nothing any more that was
 // not finished.
 SectionReader::~SectionReader() { feed_.drain(); }
+
+// Before one is made, an element is taken to be as large as those of other sections.
+uint64_t SectionReader::input_bytes() const {
+  const bool known = feed_.typical_bytes() != 0 || own_.memory == nullptr;
+  return input_bytes_ + (known ? 0 : own_.memory->element_bytes());
+}
 
 // ---- tickets
 // -------------------------------------------------------------------------------------
@@ -79,6 +86,7 @@ Tickets::Described SectionReader::read(Post& post) {
     if (next.notes.empty()) read_.pop_back();
     return Described::kEnd;
   }
+  input_bytes_ = std::max(input_bytes_, Parcel::bytes_of(*gathered_));
   post.indices_offset = Parcel::put(*gathered_, first, sections_.arena());
   next.posted = true;
   ++ordinal_;
@@ -112,7 +120,7 @@ void SectionReader::go_to(uint64_t epoch, uint64_t step) {
   epoch_ = epoch;
   next_ = ordinal_ = step;
   read_.clear();
-  taken_.clear();
+  let_go();
   alike_.reset();
   checked_.reset();
   feed_.seek({epoch, 0, step});
@@ -125,17 +133,22 @@ State SectionReader::save() const {
   return {{"ordinal", ordinal_}, {"state", source_->save()}};
 }
 
-uint32_t SectionReader::next(uint32_t most, Chunk& out) {
+void SectionReader::let_go() {
   taken_.clear();
+  taken_bytes_ = 0;
+}
+
+uint32_t SectionReader::next(uint32_t most, Chunk& out) {
+  let_go();
   if (!std::exchange(begun_, true)) feed_.begin_epoch();
-  uint64_t bytes = 0;
-  for (bool over = false; !over && taken_.size() < most && bytes <= sections_.max_bytes();) {
+  // Half of the share is for what is made meanwhile.
+  const uint64_t enough = sections_.max_bytes() / 2;
+  for (bool over = false; !over && taken_.size() < most && taken_bytes_ <= enough;) {
     if (lane_.closed()) throw Error(Code::kClosed, "stream", "the loader was closed");
     const Feed::Poll found = feed_.poll(epoch_);
     if (take_read()) continue;
     switch (found) {
       case Feed::Poll::kBatch:
-        bytes += lane_.unit_at(feed_.current_seq(), 0).bytes;
         take_ticket();
         break;
       case Feed::Poll::kWait:
@@ -148,6 +161,10 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
     }
   }
   const auto count = static_cast<uint32_t>(taken_.size());
+  // One element is there, and one is made, whatever they take.
+  const uint64_t least = taken_bytes_ + feed_.typical_bytes() + input_bytes_;
+  if (own_.memory != nullptr) own_.memory->saw_element(feed_.typical_bytes());
+  over_.is(least > sections_.max_bytes() ? least - sections_.max_bytes() : 0);
   if (count == 0) return 0;
   out.reset(spec_, count);
   for (uint32_t row = 0; row < count; ++row) {
@@ -228,6 +245,7 @@ void SectionReader::take_ticket() {
       told_ = std::make_shared<ElementSpec>(layout);
     }
     const uint64_t needed = post.needed_bytes;
+    taken_bytes_ += bytes;
     Lease lease = feed_.take_rows();
     taken.block = Block(told_, 1, lease.data(), needed, lease.owner());
     feed_.deliver(bytes, 1);

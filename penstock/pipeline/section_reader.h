@@ -49,6 +49,8 @@ class SectionReader : public StreamReader, private Tickets {
 
   std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
   Described describe(const Position& at, Post& post) override;
+  uint64_t input_bytes() const override;
+  uint64_t spent_bytes() const override { return taken_bytes_; }
   bool ready() override { return !read_.empty() && !read_.front().posted; }
 
   Described read(Post& post);
@@ -57,6 +59,7 @@ class SectionReader : public StreamReader, private Tickets {
   void take_ticket();
   SectionResult failure_of(Unit& unit, uint64_t position);
   void go_to(uint64_t epoch, uint64_t step);
+  void let_go();
   void check_alike(const SpecRef& spec);
 
   const Sections& sections_;
@@ -68,6 +71,8 @@ class SectionReader : public StreamReader, private Tickets {
   uint64_t next_ = 0;  // the element that is given next, those that failed counted; indexed only
   bool begun_ = true;  // the feed was told to
   std::vector<Taken> taken_;  // what the last chunk has views of
+  uint64_t taken_bytes_ = 0;  // of these
+  uint64_t input_bytes_ = 0;  // of the largest parcel
   SpecRef told_;              // of the last element
   SpecRef checked_;           // and of all since the last jump
   std::optional<ElementSpec> alike_;
@@ -75,6 +80,7 @@ class SectionReader : public StreamReader, private Tickets {
   // Of a stream with a tail:
   Scratch scratch_;
   Context own_;
+  StreamMemory::Over over_;
   std::unique_ptr<StreamReader> source_;
   std::optional<GatherParcel> gathered_;
   uint64_t ordinal_ = 0;  // of the element that is read next

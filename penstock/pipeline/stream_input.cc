@@ -14,14 +14,6 @@ namespace penstock {
 
 namespace {
 
-constexpr uint64_t kChunkBytes = 1 << 20;
-
-// Elements of such a size.
-uint32_t in_chunk(uint64_t bytes) {
-  const uint64_t count = kChunkBytes / std::max<uint64_t>(bytes, 1);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(count, 1, Chunk::kRows));
-}
-
 // Every element of `part` is one of `whole`.
 bool covers(const ElementSpec& whole, const ElementSpec& part) {
   if (whole.leaves().size() != part.leaves().size() || whole.nest() != part.nest()) return false;
@@ -53,25 +45,37 @@ bool StreamInput::more() {
   StageClock::Part part(own_.clock, &pulls_);
   own_.check_open();
   before_ = reader_->save();
-  most_ = next_most_ != 0 ? next_most_ : first_most();
+  most_ = next_most_ != 0 ? std::min(next_most_, in_chunk(each_)) : first_most();
   ordinal_ += count_;
   used_ = 0;
   scratch_.empty();
   count_ = reader_->next(most_, hidden_ ? whole_ : chunk_);
   if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
   over_ = count_ == 0;
-  if (!over_) next_most_ = so_many();
+  if (over_) {
+    let_go();
+  } else {
+    next_most_ = so_many();
+  }
   return !over_;
+}
+
+// Elements of such a size.
+uint32_t StreamInput::in_chunk(uint64_t bytes) const {
+  const uint64_t count = own_.chunk_bytes() / std::max<uint64_t>(bytes, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(count, 1, Chunk::kRows));
 }
 
 uint32_t StreamInput::first_most() const {
   return spec_ != nullptr && spec_->fixed() ? in_chunk(spec_->fixed_bytes()) : 1;
 }
 
-// Elements that are to be pulled next: as many as kChunkBytes of this chunk's size, but no more
-// than twice as many as now. It depends on nothing but the elements as they come, so that rows come
-// together in the same way whenever they are read.
-uint32_t StreamInput::so_many() const {
+// Elements that are to be pulled next: as many as chunk_bytes() of this chunk's size, or twice that
+// of what was taken to make them, but no more than twice as many as now. Where there is no want of
+// memory it depends on nothing but the elements as they come, so that rows come together in the
+// same way whenever they are read.
+uint32_t StreamInput::so_many() {
+  const Chunk& made = hidden_ ? whole_ : chunk_;
   uint64_t bytes = 0;
   for (uint64_t alive = chunk_.alive(); alive != 0; alive &= alive - 1) {
     const auto row = static_cast<uint32_t>(std::countr_zero(alive));
@@ -79,7 +83,15 @@ uint32_t StreamInput::so_many() const {
       bytes += chunk_.bytes(leaf, row);
     }
   }
-  return std::min(2 * most_, in_chunk(bytes / count_));
+  each_ = std::max(bytes, std::max<uint64_t>(scratch_.used(), made.kept_bytes()) / 2) / count_;
+  return std::min(2 * most_, in_chunk(each_));
+}
+
+void StreamInput::let_go() {
+  if (used_ < count_ || own_.memory == nullptr || !own_.memory->tight()) return;
+  whole_.reset(nullptr, 0);
+  chunk_.reset(nullptr, 0);
+  scratch_.give_back();
 }
 
 uint32_t StreamInput::failed_before(uint32_t row) const {
@@ -110,6 +122,7 @@ void StreamInput::load(uint64_t epoch, const State& state) {
   const uint64_t most = state.contains("most") ? count_in(state, "most") : Chunk::kRows;
   if (most == 0 || most > Chunk::kRows) throw refuse_restore("a chunk is of 1 to 64 elements");
   next_most_ = static_cast<uint32_t>(most);
+  if (each_ == 0 && spec_ != nullptr && spec_->fixed()) each_ = spec_->fixed_bytes();
   count_ = used_ = 0;
   over_ = false;
   // They may come in smaller pieces than those that the state was taken of.
@@ -139,16 +152,17 @@ void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
   }
 }
 
+void PickedRows::forget() {
+  for (const auto& [input, row] : picked_) input->let_go();
+  picked_.clear();
+}
+
 uint32_t PickedRows::give(const SpecRef& spec, Chunk& out) {
   const auto count = size();
   out.reset(spec, count);
-  try {
-    for (uint32_t i = 0; i < count; ++i) pass_row(*picked_[i].first, picked_[i].second, out, i);
-  } catch (...) {
-    forget();
-    throw;
+  for (uint32_t i = 0; i < count; ++i) {
+    pass_row(picked_[i].first->chunk(), picked_[i].second, out, i);
   }
-  forget();
   return count;
 }
 

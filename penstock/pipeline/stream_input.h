@@ -13,15 +13,17 @@
 namespace penstock {
 
 // The input of a stream's stage, pulled up to 64 elements at a time and used one by one: fewer
-// where they are large, so that a stage with many inputs does not hold 64 times as many. Its state
-// is the input's before those and how many of them are used. They lie in memory of its own, for
-// whoever gave the context empties his between two of them. One thread.
+// where they, or what they are made of, are large (Context::chunk_bytes), so that a stage with many
+// inputs does not hold 64 times as many. Its state is the input's before those and how many of them
+// are used. They lie in memory of its own, for whoever gave the context empties his between two of
+// them. One thread.
 class StreamInput {
  public:
   // `hidden`: its elements carry a hidden leaf, which is in summary() and not in chunk().
   StreamInput(const Streamed& stage, const Context& context, bool hidden = false)
       : spec_(hidden ? without_hidden_leaf(stage.spec()) : stage.spec()),
         hidden_(hidden),
+        open_(context.memory),
         own_(context.over(scratch_)),
         reader_(stage.open(own_)),
         whole_(scratch_),
@@ -47,6 +49,8 @@ class StreamInput {
   // Of the next element: it has a place, and is not only what was lost behind the last one.
   bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.forgiven(used_); }
   void use(uint32_t elements = 1) { used_ += elements; }
+  // Nobody has views of what was used: if all of it was, and memory is tight, its memory goes.
+  void let_go();
 
   // {"input": the input's state, "ordinal": of its next element, "used": elements}, with "failed"
   // where some of those did, and "most", that are pulled at a time, where they are not 64.
@@ -62,6 +66,7 @@ class StreamInput {
  private:
   SpecRef spec_;
   const bool hidden_;
+  const StreamMemory::Input open_;
   Scratch scratch_;
   Context own_;
   StageClock::Kind pulls_;
@@ -69,11 +74,13 @@ class StreamInput {
   Chunk whole_, chunk_;  // the first where there is a hidden leaf
   HiddenLeaf leaf_;
   uint32_t failed_before(uint32_t row) const;
-  uint32_t so_many() const;
+  uint32_t in_chunk(uint64_t bytes) const;
+  uint32_t so_many();
   uint32_t first_most() const;
 
   uint32_t most_ = 0;       // elements that were asked for
-  uint32_t next_most_ = 0;  // and will be; 0: none was yet
+  uint32_t next_most_ = 0;  // and will be, but for a bound on bytes; 0: none was yet
+  uint64_t each_ = 0;       // bytes that an element takes; 0: not known
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;
@@ -94,7 +101,7 @@ class PickedRows {
  public:
   // The input's next element, which is used then. REQUIRED: it is there, and size() < Chunk::kRows.
   void add(StreamInput& input) {
-    picked_.emplace_back(&input.chunk(), input.row());
+    picked_.emplace_back(&input, input.row());
     input.use();
   }
   // That element is dropped, and used, and only what was lost on the way to it is here.
@@ -102,13 +109,14 @@ class PickedRows {
     input.chunk().leave_losses(input.row()) ? add(input) : input.use();
   }
   uint32_t size() const { return static_cast<uint32_t>(picked_.size()); }
-  // The inputs go elsewhere.
-  void forget() { picked_.clear(); }
-  // They become all rows of `out`, and are forgotten. Returns how many. Error as of pass_row.
+  // Nobody has views of them any more, or the inputs go elsewhere; before one of these ends.
+  void forget();
+  // They become all rows of `out`, views, until they are forgotten. Returns how many. Error as of
+  // pass_row.
   uint32_t give(const SpecRef& spec, Chunk& out);
 
  private:
-  std::vector<std::pair<Chunk*, uint32_t>> picked_;
+  std::vector<std::pair<StreamInput*, uint32_t>> picked_;
 };
 
 }  // namespace penstock

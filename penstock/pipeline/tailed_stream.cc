@@ -37,7 +37,7 @@ class TailedStream : public Streamed {
           own_(context.over(own_scratch_)),
           stream_(built.stream->open(context)),
           tail_(built.tail->open(own_)),
-          gathered_(own_scratch_, *built.stream) {}
+          gathered_(own_, *built.stream) {}
 
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
@@ -104,8 +104,7 @@ class TailedStream : public Streamed {
 
     // The tail, to what is alive; rows of `out` leave gaps for what is not.
     void apply(const GatherParcel::Gathered& gathered, uint64_t rows, uint64_t first, Chunk& out) {
-      memory_.resize(Parcel::bytes_of(gathered_) + 64);
-      std::byte* at = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64);
+      std::byte* at = own_scratch_.take(Parcel::bytes_of(gathered_));
       Parcel::write(gathered_, first, at);
       Parcel parcel = Parcel::read(at);
       own_.parcel = &parcel;
@@ -130,7 +129,6 @@ class TailedStream : public Streamed {
     std::unique_ptr<StreamReader> stream_;
     std::unique_ptr<IndexedReader> tail_;
     GatherParcel gathered_;
-    std::vector<std::byte> memory_;
     uint64_t epoch_ = 0, ordinal_ = 0;
     SpecRef told_;
   };

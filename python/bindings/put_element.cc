@@ -115,7 +115,7 @@ class Putter {
     if (out_ == nullptr) return true;
     const int64_t shape = bytes;
     out_->view(place, row_, reinterpret_cast<const std::byte*>(data), {&shape, 1});
-    out_->keep(share(taken.scalar));
+    out_->keep(share(taken.scalar), static_cast<uint64_t>(bytes));
     return true;
   }
 
@@ -151,7 +151,8 @@ class Putter {
     const bool ours = plain && !taken.made && owns_its_memory(array, unique, root, reason);
     const std::byte* data = data_of(array);
     if (ours) {
-      out_->keep(share(reinterpret_cast<PyObject*>(array)));
+      out_->keep(share(reinterpret_cast<PyObject*>(array)),
+                 static_cast<uint64_t>(PyArray_NBYTES(array)));
     } else {
       std::byte* copy = scratch_.take(static_cast<size_t>(PyArray_NBYTES(array)));
       if (!plain) {

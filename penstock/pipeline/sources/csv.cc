@@ -150,11 +150,13 @@ class Csv : public FileStage {
     Reader(const Csv& stage, Context& context)
         : stage_(stage),
           reader_(stage.files(), "csv", false),
+          buffers_(context.memory),
           rows_(stage.format_, stage.pool(), context.scratch) {}
 
     void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
       const RecordFiles& files = *stage_.files();
       reader_.read(positions);
+      buffers_.is(reader_.memory_bytes());
       out.keep(reader_.memory());
       rows_.begin(out, row);
       for (uint32_t i = 0; i < positions.size(); ++i) {
@@ -174,6 +176,7 @@ class Csv : public FileStage {
    private:
     const Csv& stage_;
     RecordReader reader_;
+    StreamMemory::Part buffers_;
     CsvRows rows_;
   };
 

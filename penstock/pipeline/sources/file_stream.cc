@@ -19,7 +19,9 @@ std::function<void()> alive(const Context& context) {
 FileStreamReader::FileStreamReader(std::shared_ptr<const StreamFiles> files, const char* operation,
                                    const std::string& title, std::unique_ptr<Framing> framing,
                                    const Context& context)
-    : title_(title), records_(std::move(files), operation, std::move(framing), alive(context)) {}
+    : title_(title),
+      records_(std::move(files), operation, std::move(framing), alive(context)),
+      buffer_(context.memory) {}
 
 void FileStreamReader::begin(uint64_t) {
   records_.begin();
@@ -29,6 +31,7 @@ void FileStreamReader::begin(uint64_t) {
 uint32_t FileStreamReader::next(uint32_t most, Chunk& out) {
   element_ += std::exchange(count_, 0);
   count_ = static_cast<uint32_t>(records_.read(most));
+  buffer_.is(records_.memory_bytes());
   if (count_ == 0) return 0;
   out.reset(spec(), count_);
   for (const RecordStream::Failure& failure : records_.failures()) {

@@ -36,6 +36,7 @@ class FileStreamReader : public StreamReader {
 
   const std::string& title_;
   RecordStream records_;
+  StreamMemory::Part buffer_;
   uint64_t element_ = 0;  // of the last read()'s first row
   uint32_t count_ = 0;    // and how many there were
 };

@@ -15,17 +15,19 @@ class Lines : public FileStage {
   Lines(std::shared_ptr<const RecordFiles> files, std::string title)
       : FileStage(std::move(files), std::move(title), text_leaf()) {}
 
-  std::unique_ptr<IndexedReader> reader(Context&) const override {
-    return std::make_unique<Reader>(*this);
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
   }
 
  private:
   class Reader : public IndexedReader {
    public:
-    explicit Reader(const Lines& stage) : stage_(stage), reader_(stage.files()) {}
+    Reader(const Lines& stage, const Context& context)
+        : stage_(stage), reader_(stage.files()), buffers_(context.memory) {}
 
     void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
       reader_.read(positions);
+      buffers_.is(reader_.memory_bytes());
       out.keep(reader_.memory());
       for (uint32_t i = 0; i < positions.size(); ++i) {
         std::span<const std::byte> line = reader_.line(i);
@@ -38,6 +40,7 @@ class Lines : public FileStage {
    private:
     const Lines& stage_;
     LineReader reader_;
+    StreamMemory::Part buffers_;
   };
 };
 

@@ -18,18 +18,21 @@ class RecordRows : public FileStage {
         operation_(operation),
         layout_(std::move(layout)) {}
 
-  std::unique_ptr<IndexedReader> reader(Context&) const override {
-    return std::make_unique<Reader>(*this);
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
   }
 
  private:
   class Reader : public IndexedReader {
    public:
-    explicit Reader(const RecordRows& stage)
-        : stage_(stage), reader_(stage.files(), stage.operation_, false) {}
+    Reader(const RecordRows& stage, const Context& context)
+        : stage_(stage),
+          reader_(stage.files(), stage.operation_, false),
+          buffers_(context.memory) {}
 
     void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
       reader_.read(positions);
+      buffers_.is(reader_.memory_bytes());
       for (uint32_t i = 0; i < positions.size(); ++i) {
         if (reader_.bytes(i).empty()) continue;
         const std::string why = stage_.layout_.wrong(reader_.bytes(i));
@@ -50,6 +53,7 @@ class RecordRows : public FileStage {
    private:
     const RecordRows& stage_;
     RecordReader reader_;
+    StreamMemory::Part buffers_;
   };
 
   const char* const operation_;

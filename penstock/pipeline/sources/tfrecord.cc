@@ -17,17 +17,19 @@ class TFRecords : public FileStage {
   TFRecords(std::shared_ptr<const RecordFiles> files, std::string title)
       : FileStage(std::move(files), std::move(title), bytes_leaf()) {}
 
-  std::unique_ptr<IndexedReader> reader(Context&) const override {
-    return std::make_unique<Reader>(*this);
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*this, context);
   }
 
  private:
   class Reader : public IndexedReader {
    public:
-    explicit Reader(const TFRecords& stage) : stage_(stage), reader_(stage.files()) {}
+    Reader(const TFRecords& stage, const Context& context)
+        : stage_(stage), reader_(stage.files()), buffers_(context.memory) {}
 
     void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
       reader_.read(positions);
+      buffers_.is(reader_.memory_bytes());
       out.keep(reader_.memory());
       for (uint32_t i = 0; i < positions.size(); ++i) {
         std::span<const std::byte> payload = reader_.payload(i);
@@ -40,6 +42,7 @@ class TFRecords : public FileStage {
    private:
     const TFRecords& stage_;
     TFRecordReader reader_;
+    StreamMemory::Part buffers_;
   };
 };
 

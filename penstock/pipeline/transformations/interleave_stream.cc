@@ -158,6 +158,7 @@ class InterleaveStream : public Streamed {
     }
 
     void close(uint64_t epoch) {
+      picked_.forget();
       lost_.clear();
       epoch_ = epoch;
       for (auto& place : places_) place.reset();

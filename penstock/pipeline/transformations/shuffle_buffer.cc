@@ -40,7 +40,9 @@ class ShuffleBuffer : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const ShuffleBuffer& stage, Context& context)
-        : stage_(stage), input_(*stage.input_, context, std::max<uint64_t>(64, stage.buffer_)) {}
+        : stage_(stage),
+          context_(context),
+          input_(*stage.input_, context, std::max<uint64_t>(64, stage.buffer_)) {}
 
     void begin(uint64_t epoch) override {
       clear(epoch);
@@ -49,7 +51,9 @@ class ShuffleBuffer : public Streamed {
 
     uint32_t next(uint32_t most, Chunk& out) override {
       release();
-      while (given_.size() < most) {
+      // Behind the buffer there are as many more as are given at a time.
+      uint64_t bytes = 0;
+      while (given_.size() < most && (bytes == 0 || bytes < context_.chunk_bytes())) {
         fill();
         if (places_.size() < stage_.buffer_ && input_.more()) {  // it failed
           if (!given_.empty()) break;
@@ -60,6 +64,7 @@ class ShuffleBuffer : public Streamed {
         }
         if (places_.empty()) break;
         given_.push_back(draw(places_, key_, draws_++));
+        bytes += given_.back()->bytes();
       }
       const auto count = static_cast<uint32_t>(given_.size());
       if (count == 0) return 0;
@@ -128,6 +133,7 @@ class ShuffleBuffer : public Streamed {
     }
 
     const ShuffleBuffer& stage_;
+    const Context& context_;
     HeldBack input_;
     std::vector<std::unique_ptr<HeldRow>> places_, given_;
     uint64_t key_ = 0, draws_ = 0;

@@ -1,7 +1,8 @@
 #pragma once
 
 // Reads a stream without an engine, and holds it to what every StreamReader promises: the same
-// elements in whatever portions they are asked for, and from every place on in another reader.
+// elements in whatever portions they are asked for, from every place on in another reader, and
+// with however little memory.
 
 #include <gtest/gtest.h>
 
@@ -21,16 +22,21 @@ namespace penstock::testing {
 // A node as a stream, whatever it was built as, and a reader of it.
 class StreamReading {
  public:
+  // `share`: of memory.
   explicit StreamReading(const Node::Ref& node, uint64_t seed = 0,
-                         std::shared_ptr<FileSystem> files = posix_files())
+                         std::shared_ptr<FileSystem> files = posix_files(),
+                         uint64_t share = UINT64_MAX)
       : builder_(std::move(files)),
         stage_(builder_.as_stream(builder_.build(*node))),
+        memory_(share),
         context_{scratch_, seed} {
+    context_.memory = &memory_;
     fresh();
   }
 
   const Streamed& stage() const { return *stage_; }
   StreamReader& reader() { return *reader_; }
+  const StreamMemory& memory() const { return memory_; }
   // Another reader of the same stage.
   void fresh() { reader_ = stage_->reader(context_); }
 
@@ -71,6 +77,7 @@ class StreamReading {
  private:
   Builder builder_;
   StreamedRef stage_;
+  StreamMemory memory_;
   Scratch scratch_;
   Context context_;
   std::unique_ptr<StreamReader> reader_;
@@ -102,6 +109,9 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
   for (uint32_t most : {1u, 3u, Chunk::kRows}) {
     expect_equal(reading.epoch(0, most, limit), whole, title + ", again");
   }
+  StreamReading little(node, seed, files, 1);  // pulls one element at a time, and keeps none
+  expect_equal(little.epoch(0, 5, limit), whole, title + ", with little memory");
+  little.reader().begin(0);
   // In front of every element, and at the end.
   std::vector<std::string> states;
   StreamReading as_it_is(node, seed, files);  // goes from state to state that is never JSON
@@ -113,6 +123,15 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
       as_it_is.reader().load(0, state);
       const size_t left = std::min<size_t>(whole.size() - i, 3);
       expect_equal(as_it_is.rest(2, left), std::span(whole).subspan(i, left), title + ", not JSON");
+      // With more memory than the state was saved with, and with less.
+      as_it_is.reader().load(0, little.reader().save());
+      expect_equal(as_it_is.rest(3, left), std::span(whole).subspan(i, left),
+                   title + ", with more");
+      little.reader().load(0, state);
+    }
+    if (i < whole.size()) {
+      const std::vector<Made> one = little.next(1);
+      expect_equal(one, std::span(whole).subspan(i, 1), title + ", with little memory");
     }
     if (i < whole.size()) {
       ASSERT_EQ(reading.next(1).size(), 1u) << title << ", element " << i;

@@ -1,0 +1,249 @@
+// What a stream has of its inputs: it is counted, it is little, and the budget holds it.
+#include "penstock/pipeline/stream_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "numbers.h"
+#include "penstock/base/os.h"
+#include "penstock/pipeline/cursor.h"
+#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/parcel.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+TEST(StreamMemory, counts_what_scratch_has) {
+  StreamMemory memory(100 * kMiB);
+  {
+    Scratch scratch;
+    scratch.take(1000);
+    scratch.count_in(&memory);
+    EXPECT_EQ(memory.bytes(), scratch.bytes());
+    for (int i = 0; i < 5; ++i) scratch.take(kMiB);
+    scratch.take_shared(3000);
+    EXPECT_GE(memory.bytes(), 5 * kMiB);
+    EXPECT_EQ(memory.bytes(), scratch.bytes());
+    scratch.empty();
+    EXPECT_EQ(memory.bytes(), scratch.bytes());
+    EXPECT_GE(memory.bytes(), 5 * kMiB);
+    scratch.give_back();
+    scratch.give_back();  // what was shared is kept for one time more
+    EXPECT_EQ(memory.bytes(), 0u);
+    scratch.take(kMiB);
+  }
+  EXPECT_EQ(memory.bytes(), 0u);
+}
+
+TEST(StreamMemory, scratch_does_not_keep_what_one_large_chunk_took) {
+  StreamMemory memory(100 * kMiB);
+  Scratch scratch;
+  scratch.count_in(&memory);
+  scratch.take(50 * kMiB);
+  for (int i = 0; i < 100; ++i) {
+    scratch.empty();
+    scratch.take(kMiB);
+  }
+  EXPECT_LE(memory.bytes(), 2 * kMiB);
+}
+
+TEST(StreamMemory, counts_what_chunks_keep_as_long_as_one_does) {
+  StreamMemory memory(100 * kMiB);
+  Scratch scratch;
+  scratch.count_in(&memory);
+  Chunk chunk(scratch);
+  {
+    Chunk other(scratch);
+    other.reset(nullptr, 1);
+    other.keep(std::make_shared<int>(1), 5000);
+    other.keep(std::make_shared<int>(2));
+    EXPECT_EQ(memory.bytes(), 5000u);
+    chunk.reset(nullptr, 1);
+    chunk.keep_all(other);
+    EXPECT_EQ(memory.bytes(), 5000u);
+    EXPECT_EQ(chunk.kept_bytes(), 5000u);
+  }
+  EXPECT_EQ(memory.bytes(), 5000u);
+  chunk.reset(nullptr, 1);
+  EXPECT_EQ(memory.bytes(), 0u);
+}
+
+TEST(StreamMemory, many_inputs_pull_less_each) {
+  StreamMemory memory(32 * kMiB), any(UINT64_MAX);
+  std::vector<std::unique_ptr<StreamMemory::Input>> inputs;
+  for (int i = 0; i < 64; ++i) {
+    inputs.push_back(std::make_unique<StreamMemory::Input>(&memory));
+    inputs.push_back(std::make_unique<StreamMemory::Input>(&any));
+  }
+  EXPECT_EQ(memory.chunk_bytes(), kMiB / 4);
+  EXPECT_EQ(any.chunk_bytes(), kMiB);
+  inputs.resize(16);
+  EXPECT_EQ(memory.chunk_bytes(), kMiB);
+}
+
+// ---- cursors
+
+constexpr int64_t kEach = 12;
+
+Dataset large_of(int64_t first, uint64_t bytes) {
+  return Dataset::range(first, first + kEach).map([bytes](const Example& element, SampleContext&) {
+    Tensor values = Tensor::make(DType::kInt64, {static_cast<int64_t>(bytes / 8)});
+    for (int64_t& value : values.as_span<int64_t>()) value = test::number_of(element);
+    return Example{{"", values}};
+  });
+}
+
+std::vector<Dataset> many(size_t inputs, uint64_t bytes) {
+  std::vector<Dataset> all;
+  for (size_t i = 0; i < inputs; ++i) all.push_back(large_of(static_cast<int64_t>(i) * 100, bytes));
+  return all;
+}
+
+struct Pass {
+  std::vector<int64_t> numbers;  // the first of each element
+  std::vector<Cursor::Place> places;
+  uint64_t most = 0, most_excess = 0;  // bytes
+};
+
+// In one thread.
+Pass pass_of(const Dataset& dataset, uint64_t max_bytes,
+             std::optional<Cursor::Place> from = std::nullopt) {
+  auto plan = std::make_shared<const Plan>(*dataset.node());
+  Allocator arena(Region::create(Region::Kind::kPrivate));
+  Cursor::Options options;
+  options.max_bytes = max_bytes;
+  Cursor cursor(plan, options, arena, [] {});
+  cursor.start(0, from.value_or(Cursor::Place()));
+  Pass pass;
+  while (std::optional<Cursor::Made> made = cursor.take()) {
+    pass.most = std::max(pass.most, cursor.memory().bytes());
+    pass.most_excess = std::max(pass.most_excess, cursor.excess());
+    EXPECT_FALSE(made->failure);
+    if (made->end) break;
+    std::byte* memory = arena.region()->base() + made->offset;
+    const Parcel parcel = Parcel::read(memory);
+    for (uint64_t row = 0; row < made->rows; ++row) {
+      int64_t number;
+      std::memcpy(&number, parcel.block.row(row)[0].second.data(), sizeof(number));
+      pass.numbers.push_back(number);
+    }
+    arena.release(memory);
+    pass.places.push_back(made->after);
+  }
+  return pass;
+}
+
+class ManyInputs : public ::testing::TestWithParam<const char*> {
+ protected:
+  Dataset of(uint64_t bytes) const {
+    const std::string how = GetParam();
+    if (how == "sample_from") return Dataset::sample_from(many(16, bytes), {.seed = 3}).batch(4);
+    if (how == "interleave") {
+      std::vector<Dataset> streams;
+      for (const Dataset& input : many(16, bytes)) {
+        streams.push_back(input.filter([](const Example&, SampleContext&) { return true; }));
+      }
+      return Dataset::interleave(streams, 16).batch(4);
+    }
+    auto some = [bytes](const Example& element) {
+      return large_of(test::number_of(element) * 100, bytes);
+    };
+    return Dataset::range(0, 16).interleave(some, {.cycle = 16}).batch(4);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, ManyInputs, ::testing::Values("sample_from", "interleave", "function"),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST_P(ManyInputs, have_no_more_than_their_share_and_one_element_each) {
+  for (const uint64_t bytes : {kMiB, kMiB / 8}) {
+    for (const uint64_t share : {kMiB, 8 * kMiB, 64 * kMiB}) {
+      const Pass pass = pass_of(of(bytes), share);
+      EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
+      // Beside the inputs' there are copies of a parcel's elements; a chunk may be one element
+      // more, and scratch has 64 KiB at least.
+      const uint64_t parcel = 4 * bytes;
+      const uint64_t least = 2 * 16 * (bytes + 80 * 1024);  // an interleave's filters have inputs
+      EXPECT_LE(pass.most, std::max(share / 2 + 2 * bytes, least) + 2 * parcel)
+          << bytes << " of " << share;
+      // What its parcels need beside that, with their heads, is no more either.
+      EXPECT_LE(pass.most_excess, pass.most + 2 * parcel + 4096 - std::min(share, pass.most));
+    }
+  }
+}
+
+TEST_P(ManyInputs, give_the_same_with_any_share_and_go_on_from_each_other_s_places) {
+  const Dataset dataset = of(kMiB / 16);
+  const Pass all = pass_of(dataset, UINT64_MAX);
+  const Pass little = pass_of(dataset, kMiB);
+  ASSERT_EQ(all.numbers.size(), size_t{16} * kEach);
+  EXPECT_EQ(all.numbers, little.numbers);
+  EXPECT_LT(little.most, all.most);
+  for (size_t i = 0; i < all.places.size(); i += 11) {
+    const std::vector<int64_t> rest(all.numbers.begin() + static_cast<int64_t>(4 * (i + 1)),
+                                    all.numbers.end());
+    EXPECT_EQ(pass_of(dataset, kMiB, all.places[i]).numbers, rest) << i;
+    EXPECT_EQ(pass_of(dataset, UINT64_MAX, little.places[i]).numbers, rest) << i;
+  }
+}
+
+TEST(StreamMemory, small_elements_are_pulled_as_ever) {
+  const Pass pass = pass_of(Dataset::sample_from(many(16, 64), {.seed = 3}).batch(4), 64 * kMiB);
+  EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
+  EXPECT_EQ(pass.most_excess, 0u);
+}
+
+// What a stage makes on the way to small elements is in memory as well.
+TEST(StreamMemory, small_elements_made_of_large_ones_are_pulled_a_few_at_a_time) {
+  auto first = [](const Example& element, SampleContext&) {
+    Tensor number = Tensor::make(DType::kInt64, {});
+    number.as_span<int64_t>()[0] = test::number_of(element);
+    return Example{{"", number}};
+  };
+  Dataset dataset = large_of(0, kMiB).map(first).filter(test::odd).batch(4);
+  const Pass pass = pass_of(dataset, 8 * kMiB);
+  EXPECT_EQ(pass.numbers.size(), size_t{kEach} / 2);
+  EXPECT_LE(pass.most, 5 * kMiB);
+}
+
+// ---- loaders
+
+// Of elements that the stream makes itself, and no function, whose memory the heap may keep.
+TEST(StreamMemory, a_loader_takes_no_more_than_its_budget) {
+  constexpr uint64_t kBudget = 32 * kMiB, kInputs = 48, kRows = 14;
+  Tensor small = Tensor::make(DType::kUint8, {kRows, kMiB / 4});
+  std::memset(small.data(), 1, small.nbytes());
+  const auto large = [&](const Example&) {
+    return Dataset::arrays({{"", small}}).map(cast(DType::kFloat32));
+  };
+  const Dataset dataset = Dataset::range(0, kInputs).interleave(large, {.cycle = kInputs}).batch(4);
+  for (const uint32_t workers : {0u, 2u}) {
+    const uint64_t before = os::process_resident_bytes();
+    uint64_t most = before;
+    Loader feed = dataset.build({.workers = workers, .max_bytes = kBudget});
+    uint64_t batches = 0;
+    for (auto& batch : feed.epoch()) {
+      (void)batch;
+      if (++batches < 20) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      most = std::max(most, os::process_resident_bytes());
+    }
+    feed.close();
+    EXPECT_EQ(batches, kInputs * kRows / 4);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    // And the batch in hand, and 12 MiB for everything else.
+    EXPECT_LE(most - before, kBudget + 4 * kMiB + 12 * kMiB) << workers;
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace penstock
