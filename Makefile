@@ -77,7 +77,8 @@ test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)
 	tools/second_chance.sh pytest $(PY) -m slow
 
 # Peers that are not here are left out of the tables.
-$(STAMPS)/peers: tools/frameworks.sh $(STAMPS)/demo-group $(STAMPS)/bench-group
+$(STAMPS)/peers: tools/frameworks.sh tools/setup_system.sh $(STAMPS)/demo-group $(STAMPS)/bench-group
+	tools/setup_system.sh bench || echo "bench: without Redis"
 	tools/frameworks.sh torch tensorflow-cpu || echo "bench: without torch and TensorFlow"
 	touch $@
 

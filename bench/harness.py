@@ -21,6 +21,9 @@ from typing import Any
 WORKERS = 2
 _TICK = os.sysconf("SC_CLK_TCK")
 
+# The variable that names an entry's folder in memory.
+MEMORY = "BENCH_MEMORY"
+
 Figures = dict[str, Any]  # name -> number; "note" -> text
 
 
@@ -287,6 +290,11 @@ def keep_heap(*_: object) -> None:
     trim_threshold, mmap_max = -1, -4
     libc.mallopt(trim_threshold, 2**31 - 1)
     libc.mallopt(mmap_max, 0)
+
+
+def folder_in_memory() -> str:
+    """Where an entry makes files that are to be in memory; run.py empties it behind each."""
+    return os.environ.get(MEMORY, "/dev/shm")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 PEERS = ("numpy", "torch", "keras", "grain", "spdl", "mlx-data", "tensorflow-cpu", "tensorflow")
-PEERS += ("pyzmq", "ray")
+PEERS += ("pyzmq", "redis", "hiredis", "ray")
 
 
 def describe_machine() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from harness import WORKERS
@@ -118,6 +119,42 @@ class Program:
     def end(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+def redis_socket(where: Path) -> Path:
+    """Where the server of `redis_server` is found."""
+    return where / "redis"
+
+
+def redis_server(where: Path) -> subprocess.Popen[bytes]:
+    """Start Redis on a Unix socket in a folder, with nothing kept in files; until `redis_end`.
+
+    Its server and its checkers are one program, which goes by the name it is called by.
+    """
+    import shutil
+    import time
+
+    program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+    if program is None:
+        raise ImportError("redis-server is in Debian's redis-tools")
+    settings = {"port": "0", "unixsocket": redis_socket(where), "dir": where}
+    settings |= {"save": "", "appendonly": "no"}
+    line = [f"{word}" for name, value in settings.items() for word in (f"--{name}", value)]
+    nowhere = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    server = subprocess.Popen(
+        ["redis-server", *line], executable=program, stderr=subprocess.DEVNULL, **nowhere
+    )
+    # It listens before its socket is there.
+    while not redis_socket(where).exists():
+        if server.poll() is not None:
+            raise RuntimeError(f"redis-server has ended with {server.returncode}")
+        time.sleep(0.01)
+    return server
+
+
+def redis_end(server: subprocess.Popen[bytes]) -> None:
+    server.kill()
+    server.wait()
 
 
 _RAY: dict[str, Any] = {

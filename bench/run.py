@@ -20,6 +20,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,33 +28,41 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from all_cases import CASES
-from harness import Case, Figures
+from harness import MEMORY, Case, Figures, folder_in_memory
 from machine import describe_machine, name_of_machine
 from summary import print_case, summarise
 
 HERE = Path(__file__).resolve().parent
 # No entry takes longer than this many seconds.
 TIMEOUT = 180.0
+# And no longer than this once it is told to stop.
+PATIENCE = 10.0
 
 
 def run_child(key: str, entry: str, size: dict[str, Any]) -> Figures:
-    """Run one entry in a fresh process and return what it said."""
-    child = subprocess.Popen(
-        [sys.executable, str(HERE / "child.py"), key, entry, json.dumps(size)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = child.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        out, err = "", f"no result within {TIMEOUT:.0f} s"
-    finally:
-        # The group is the child's own: workers that it left behind.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    """Run one entry in a fresh process and return what it said; what it leaves behind is ended."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=folder_in_memory()) as folder:
+        child = subprocess.Popen(
+            [sys.executable, str(HERE / "child.py"), key, entry, json.dumps(size)],
+            env={**os.environ, MEMORY: folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        out, err = "", ""
+        try:
+            out, err = child.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGINT)  # it may close what no signal would
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.communicate(timeout=PATIENCE)
+            err = f"no result within {TIMEOUT:.0f} s"
+        finally:
+            # The group is the child's own: workers that it left behind.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
     for line in reversed(out.splitlines()):
         if line.startswith("RESULT "):
             result: Figures = json.loads(line[7:])

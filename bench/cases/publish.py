@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import Case, Figure, Figures, Size, Target, expect
+from harness import Case, Figure, Figures, Size, Target, expect, folder_in_memory
 from peers import Program
 
 from cases.publish_ways import READERS, WAYS
@@ -26,6 +26,7 @@ PEERS = {
     "shared_memory under flock": "Locked",
     "torch.save to a file in RAM": "TorchFile",
     "ZeroMQ, PUB and SUB": "ZeroMq",
+    "Redis, MSET and PUBLISH": "Redis",
     "Ray, ray.put": "Ray",
 }
 
@@ -40,7 +41,7 @@ def figures_of(publish: list[float], visible: list[float]) -> Figures:
 
 
 def measure(size: Size, way: str) -> Figures:
-    where = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    where = Path(tempfile.mkdtemp(dir=folder_in_memory()))
     readers: list[Program] = []
     learner: Any = None
     try:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from harness import keep_heap
-from peers import ray_end, ray_head, ray_join
+from peers import ray_end, ray_head, ray_join, redis_end, redis_server, redis_socket
 
 READERS = 3
 Found = tuple[int, Any] | None
@@ -167,6 +167,43 @@ class ZeroMq:
         self.context.destroy(linger=0)
 
 
+class Redis:
+    """MSET of weights and version and a message to those who subscribed, who take both by MGET."""
+
+    def __init__(self, where: Path, floats: int, learner: bool) -> None:
+        from redis import Redis
+        from redis.connection import Encoder, PythonRespSerializer
+
+        # hiredis reads large answers sooner than Python does, and takes longer to write arrays.
+        packer = PythonRespSerializer(6000, Encoder("utf-8", "strict", False).encode)
+        self.client = Redis.from_url(f"unix://{redis_socket(where)}", command_packer=packer)
+        if learner:
+            self.weights = np.zeros(floats, np.float32)
+            self.server = redis_server(where)
+        else:
+            self.news = self.client.pubsub(ignore_subscribe_messages=True)
+            self.news.subscribe("newest")
+
+    def publish(self, version: int) -> None:
+        both = self.client.pipeline(transaction=False)
+        both.mset({"version": version, "w": memoryview(self.weights).cast("B")})
+        both.publish("newest", version)
+        both.execute()
+
+    @contextlib.contextmanager
+    def next(self, seen: int) -> Iterator[Found]:
+        if seen > 0:
+            told = self.news.get_message(timeout=None)
+            if told is None or int(told["data"]) <= seen:
+                yield None
+                return
+        version, weights = self.client.mget("version", "w")
+        yield (int(version), np.frombuffer(weights, np.float32)) if version else None
+
+    def close(self) -> None:
+        redis_end(self.server)
+
+
 class Ray:
     """ray.put, and an actor that tells readers of the newest; each is a driver of one cluster."""
 
@@ -212,7 +249,7 @@ class Ray:
         ray_end()
 
 
-WAYS = {way.__name__: way for way in (Penstock, Locked, TorchFile, ZeroMq, Ray)}
+WAYS = {way.__name__: way for way in (Penstock, Locked, TorchFile, ZeroMq, Redis, Ray)}
 
 
 def main() -> None:

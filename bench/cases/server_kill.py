@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import WORKERS, Case, Figure, Figures, Size, Target, expect
+from harness import WORKERS, Case, Figure, Figures, Size, Target, expect, folder_in_memory
 from peers import Program
 
 from cases import server_kill_ways as ways
@@ -72,7 +72,7 @@ def count(weights: Any, acknowledged: list[int]) -> Figures:
 
 def measure(size: Size, way: str) -> Figures:
     chance = random.Random(1)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory(dir=folder_in_memory()) as folder:
         where = Path(folder)
         server = ways.WAYS[way][0](size.floats)
         (where / "address").write_text(server.address)
