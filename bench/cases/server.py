@@ -8,25 +8,40 @@ from __future__ import annotations
 import json
 import time
 from functools import partial
+from typing import Any
 
 import numpy as np
 from harness import WORKERS, Case, Figure, Figures, Size, Target, expect
 from peers import Program
 
-from cases import server_ways
+from cases import server_tensorflow
+from cases.server_ways import RATE, VALUE, WARM
+from cases.server_worker import WAYS
 
-WARM = 3
 OURS = "penstock.train.ParameterServer"
 OURS_PROCESSES = "the same, processes=True"
 
 
+def check(size: Size, weights: Any, pulled: list[list[float]]) -> None:
+    """Every gradient once in the weights, and all of them in what was pulled after the last one."""
+    one = -RATE * VALUE * (WARM + size.rounds)
+    expected = WORKERS * one
+    if weights is not None:
+        expect(np.allclose(weights, expected, rtol=1e-3), f"{weights[0]}, not {expected}")
+    lows, highs = zip(*pulled, strict=True)
+    expect(np.isclose(min(lows), expected, rtol=1e-3), f"{min(lows)} was pulled, not {expected}")
+    expect(max(highs) <= one * 0.999, f"{max(highs)} was pulled, without some that were pushed")
+
+
 def measure(size: Size, way: str) -> Figures:
-    server = server_ways.WAYS[way][0](size.floats, size.optimizer)
-    # No zero bytes on a command line.
-    addresses = [text.replace("\0", "@@") for text in server.address]
-    arguments = (way, size.floats, size.rounds, WARM, *addresses)
-    workers = [Program("cases.server_ways", *arguments) for _ in range(WORKERS)]
+    server = WAYS[way][0](size.floats, size.optimizer)
+    workers: list[Program] = []
     try:
+        # No zero bytes on a command line.
+        addresses = [text.replace("\0", "@@") for text in server.address]
+        for me in range(WORKERS):
+            arguments = (way, me, size.floats, size.rounds, WARM, *addresses)
+            workers.append(Program("cases.server_worker", *arguments))
         for worker in workers:
             expect(worker.hear() == "ready", "a worker has ended")
         began = time.perf_counter()
@@ -36,12 +51,9 @@ def measure(size: Size, way: str) -> Figures:
         seconds = time.perf_counter() - began
         for worker in workers:
             worker.go()
-            worker.process.wait()
-        weights = server.weights()
-        if weights is not None and size.optimizer == "sgd":
-            rounds = WORKERS * (WARM + size.rounds)
-            expected = -server_ways.RATE * server_ways.VALUE * rounds
-            expect(np.allclose(weights, expected, rtol=1e-3), f"{weights[0]}, not {expected}")
+        pulled = [json.loads(worker.hear()) for worker in workers]
+        if size.optimizer == "sgd" and all(pulled):
+            check(size, server.weights(), pulled)
         return {
             "rounds": len(took) / seconds,
             "p50": float(np.median(took)),
@@ -50,9 +62,16 @@ def measure(size: Size, way: str) -> Figures:
     finally:
         for worker in workers:
             worker.end()
+        server.close()
 
 
 LOCAL = {OURS: "Penstock", OURS_PROCESSES: "PenstockProcesses", "unix sockets + NumPy": "Sockets"}
+LIBRARIES = {
+    "ZeroMQ, ROUTER and REQ": "ZeroMq",
+    "torch.distributed.rpc": "TorchRpc",
+    "gloo all_reduce, in step": "Gloo",
+    "TensorFlow ParameterServerStrategy": "TensorFlow",
+}
 TCP = {OURS: "PenstockTcp", "TCP sockets + NumPy": "TcpSockets"}
 
 
@@ -72,12 +91,13 @@ def case(key: str, where: str, ways: dict[str, str], optimizer: str, least: int)
     )
     for name, way in {**ways, "limit: two copies": "Copies"}.items():
         role = "ours" if way.startswith("Penstock") else "limit" if way == "Copies" else "peer"
-        made.entry(name, role)(partial(measure, way=way))
+        whole = way == "TensorFlow"  # its workers are told each step by this process
+        made.entry(name, role)(server_tensorflow.measure if whole else partial(measure, way=way))
     return made
 
 
 CASES = [
-    case("server_sgd", "on one host", LOCAL, "sgd", least=190),
+    case("server_sgd", "on one host", {**LOCAL, **LIBRARIES}, "sgd", least=190),
     case("server_adam", "on one host", LOCAL, "adam", least=125),
     case("server_tcp", "over loopback TCP", TCP, "sgd", least=70),
 ]

@@ -1,14 +1,13 @@
-"""Ways to push gradients to one set of weights and pull them: servers, and workers as processes.
+"""Ways to push gradients to one set of weights and pull them: ours, and what is written by hand.
 
-A server has ``address``, arguments for its workers. A worker has ``round()``: push a gradient, pull
-the weights. Every gradient is full of one number, so that the weights tell how many were applied.
+A server has ``address``, arguments for its workers, ``weights()`` and ``close()``. A worker has
+``round()``: push a gradient, pull the weights; and ``pulled``, those that it got last. Every
+gradient is full of one number, so that the weights tell how many were applied.
 """
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
 import threading
 import time
 from typing import Any
@@ -16,9 +15,11 @@ from typing import Any
 import numpy as np
 
 RATE, VALUE = 0.01, 1e-3
+# Rounds of a worker that nobody measures.
+WARM = 3
 
 
-def _torch_update(weights: Any, optimizer: str) -> Any:
+def torch_update(weights: Any, optimizer: str) -> Any:
     """The update of the servers written by hand: torch's own, on one thread."""
     import torch
 
@@ -58,8 +59,11 @@ class Penstock:
         self.address = self.server.addresses
 
     def weights(self) -> Any:
-        self.server.close()
+        self.server.pull()
         return self.parameters["w"]
+
+    def close(self) -> None:
+        self.server.close()
 
 
 class PenstockProcesses(Penstock):
@@ -71,12 +75,12 @@ class PenstockTcp(Penstock):
 
 
 class PenstockWorker:
-    def __init__(self, floats: int, address: list[str]) -> None:
+    def __init__(self, floats: int, address: list[str], me: int) -> None:
         from penstock import train
 
         self.client = train.connect(address)
         self.client.gradients["w"][:] = VALUE
-        self.floats = floats
+        self.pulled = self.client.parameters["w"]
 
     def round(self) -> None:
         self.client.push(self.client.gradients)
@@ -90,7 +94,7 @@ class Sockets:
 
     def __init__(self, floats: int, optimizer: str) -> None:
         self.array: Any = np.zeros(floats, np.float32)
-        self.apply = _torch_update(self.array, optimizer)
+        self.apply = torch_update(self.array, optimizer)
         self.lock = threading.Lock()
         self.listener = socket.socket(self.family)
         local = self.family == socket.AF_UNIX
@@ -115,24 +119,27 @@ class Sockets:
     def weights(self) -> Any:
         return self.array
 
+    def close(self) -> None:
+        self.listener.close()
+
 
 class TcpSockets(Sockets):
     family = socket.AF_INET
 
 
 class SocketsWorker:
-    def __init__(self, floats: int, address: list[str]) -> None:
+    def __init__(self, floats: int, address: list[str], me: int) -> None:
         local = not address[0].isdigit()
         self.socket = socket.socket(socket.AF_UNIX if local else socket.AF_INET)
         self.socket.connect(address[0] if local else ("127.0.0.1", int(address[0])))
         if not local:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.gradient: Any = np.full(floats, VALUE, np.float32)
-        self.mine: Any = np.empty(floats, np.float32)
+        self.pulled: Any = np.empty(floats, np.float32)
 
     def round(self) -> None:
         self.socket.sendall(memoryview(self.gradient).cast("B"))
-        receive_into(self.socket, memoryview(self.mine).cast("B"))
+        receive_into(self.socket, memoryview(self.pulled).cast("B"))
 
 
 def receive_into(connection: socket.socket, view: memoryview) -> bool:
@@ -154,42 +161,15 @@ class Copies:
     def weights(self) -> Any:
         return None
 
+    def close(self) -> None:
+        pass
+
 
 class CopiesWorker:
-    def __init__(self, floats: int, address: list[str]) -> None:
+    def __init__(self, floats: int, address: list[str], me: int) -> None:
         self.one, self.other = np.ones(floats, np.float32), np.ones(floats, np.float32)
+        self.pulled = None
 
     def round(self) -> None:
         self.other[:] = self.one
         self.one[:] = self.other
-
-
-WAYS: dict[str, tuple[Any, Any]] = {
-    "Penstock": (Penstock, PenstockWorker),
-    "PenstockProcesses": (PenstockProcesses, PenstockWorker),
-    "PenstockTcp": (PenstockTcp, PenstockWorker),
-    "Sockets": (Sockets, SocketsWorker),
-    "TcpSockets": (TcpSockets, SocketsWorker),
-    "Copies": (Copies, CopiesWorker),
-}
-
-
-def main() -> None:
-    """Warm up, say so, wait for a line, and say how long each round took."""
-    way, floats, rounds, warm = sys.argv[1], *map(int, sys.argv[2:5])
-    worker = WAYS[way][1](floats, [text.replace("@@", "\0") for text in sys.argv[5:]])
-    for _ in range(warm):
-        worker.round()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    took = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        worker.round()
-        took.append(time.perf_counter() - began)
-    print(json.dumps(took), flush=True)
-    sys.stdin.readline()  # stays, so that leaving is on nobody's clock
-
-
-if __name__ == "__main__":
-    main()
