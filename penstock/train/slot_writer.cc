@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "penstock/base/error.h"
 #include "penstock/base/huge_pages.h"
-#include "penstock/memory/copy.h"
 
 namespace penstock::train {
 namespace {
@@ -21,7 +21,9 @@ bool SlotWriter::publish(std::span<const float> values, uint64_t version) {
   const int chosen = choose(held);
   if (chosen < 0) return false;
   const auto slot = static_cast<uint32_t>(chosen);
-  copy_stream(memory_->values(slot).data(), values.data(), values.size_bytes());
+  // Through the caches, for readers look at it next; where it is too large for them, the C library
+  // goes past them by itself.
+  std::memcpy(memory_->values(slot).data(), values.data(), values.size_bytes());
   sleepers_ = memory_->announce({version, slot});
   most_ = std::max(most_, static_cast<uint32_t>(std::popcount(held)) + 1);
   if (++published_ % kWindow == 0) {
