@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/parcel.h"
-#include "penstock/pipeline/section_stream.h"
-#include "penstock/pipeline/tailed_stream.h"
+#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/section_stream.h"
+#include "penstock/pipeline/streams/tailed_stream.h"
 #include "penstock/workers/ticket.h"
 
 namespace penstock {

@@ -8,11 +8,11 @@
 
 #include "penstock/io/file_pool.h"
 #include "penstock/io/progress.h"
+#include "penstock/pipeline/cache/shared_store.h"
 #include "penstock/pipeline/found_files.h"
-#include "penstock/pipeline/hidden_leaf.h"
 #include "penstock/pipeline/node.h"
-#include "penstock/pipeline/shared_store.h"
-#include "penstock/pipeline/stage_clock.h"
+#include "penstock/pipeline/stages/stage_clock.h"
+#include "penstock/pipeline/streams/hidden_leaf.h"
 
 namespace penstock {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/restore_error.h"
+#include "penstock/pipeline/stages/restore_error.h"
 
 namespace penstock {
 

@@ -5,8 +5,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/losses.h"
-#include "penstock/pipeline/pipeline_engine.h"
+#include "penstock/pipeline/engine/pipeline_engine.h"
+#include "penstock/pipeline/stages/losses.h"
 
 namespace penstock {
 namespace {

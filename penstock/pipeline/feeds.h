@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/feeds_hub.h"
+#include "penstock/pipeline/engine/feeds_hub.h"
 
 namespace penstock {
 

@@ -6,8 +6,8 @@
 #include "penstock/base/error.h"
 #include "penstock/observe/report.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/pipeline_engine.h"
-#include "penstock/pipeline/sample_engine.h"
+#include "penstock/pipeline/engine/pipeline_engine.h"
+#include "penstock/pipeline/engine/sample_engine.h"
 
 namespace penstock {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/parcel.h"
+#include "penstock/pipeline/stages/parcel.h"
 
 namespace penstock {
 

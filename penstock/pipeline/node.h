@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/stage.h"
+#include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {
 

@@ -13,7 +13,7 @@
 // A ring holds records, one after the other, each at a multiple of 64 bytes:
 //
 //   RecordHeader, the bytes of the item's spec, padding to 64
-//   the item as a block of one row (pipeline/block.h), padding to 64
+//   the item as a block of one row (pipeline/element/block.h), padding to 64
 //
 // Both ends map a ring twice in a row, so that a record that goes past its end lies in one piece.
 namespace penstock::train {

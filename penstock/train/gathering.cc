@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/collate.h"
+#include "penstock/pipeline/stages/collate.h"
 
 namespace penstock::train {
 namespace {

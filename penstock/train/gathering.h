@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/block.h"
+#include "penstock/pipeline/element/block.h"
 #include "penstock/train/batch_memory.h"
 #include "penstock/train/ring.h"
 

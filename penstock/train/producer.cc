@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "penstock/base/clock.h"
-#include "penstock/pipeline/example_rows.h"
-#include "penstock/pipeline/row_block.h"
+#include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/element/row_block.h"
 
 // Connecting, and noticing a learner's end, is producer_session.cc.
 namespace penstock::train {

@@ -14,7 +14,7 @@
 #include "penstock/base/error.h"
 #include "penstock/memory/example.h"
 #include "penstock/memory/fork_aware.h"
-#include "penstock/pipeline/chunk.h"
+#include "penstock/pipeline/element/chunk.h"
 #include "penstock/train/channel_memory.h"
 #include "penstock/train/named_socket.h"
 #include "penstock/train/ring.h"

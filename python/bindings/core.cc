@@ -10,8 +10,8 @@
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
-#include "penstock/pipeline/granules.h"
-#include "penstock/pipeline/plan_tickets.h"
+#include "penstock/pipeline/engine/plan_tickets.h"
+#include "penstock/pipeline/feed/granules.h"
 
 namespace nb = nanobind;
 

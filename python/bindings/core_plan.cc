@@ -8,7 +8,7 @@
 #include "dataset.h"
 #include "elements.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/local_outlet.h"
+#include "penstock/pipeline/engine/local_outlet.h"
 #include "penstock/pipeline/transformations/split_batch.h"
 #include "python_op.h"
 

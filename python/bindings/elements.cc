@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/collate.h"
-#include "penstock/pipeline/column_block.h"
+#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/stages/collate.h"
 #include "references.h"
 
 namespace nb = nanobind;

@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "nest.h"
-#include "penstock/pipeline/block.h"
-#include "penstock/pipeline/chunk.h"
-#include "penstock/pipeline/held_row.h"
+#include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/element/chunk.h"
+#include "penstock/pipeline/streams/held_row.h"
 
 namespace penstock::python {
 

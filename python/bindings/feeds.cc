@@ -9,7 +9,7 @@
 
 #include "core.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/feeds_hub.h"
+#include "penstock/pipeline/engine/feeds_hub.h"
 #include "references.h"
 
 namespace nb = nanobind;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "numpy_api.h"
-#include "penstock/pipeline/element.h"
+#include "penstock/pipeline/element/element.h"
 
 namespace penstock::python {
 

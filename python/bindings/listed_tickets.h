@@ -8,7 +8,7 @@
 
 #include "numpy_api.h"
 #include "penstock/memory/allocator.h"
-#include "penstock/pipeline/tickets.h"
+#include "penstock/pipeline/feed/tickets.h"
 
 namespace penstock::python {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "numpy_api.h"
-#include "penstock/pipeline/element.h"
+#include "penstock/pipeline/element/element.h"
 
 namespace penstock::python {
 

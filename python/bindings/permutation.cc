@@ -4,7 +4,7 @@
 
 #include "numpy_api.h"
 #include "penstock/base/bijection.h"
-#include "penstock/pipeline/order.h"
+#include "penstock/pipeline/feed/order.h"
 
 namespace nb = nanobind;
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dataset.h"
-#include "penstock/pipeline/losses.h"
+#include "penstock/pipeline/stages/losses.h"
 #include "python_op.h"
 #include "worker_process.h"
 

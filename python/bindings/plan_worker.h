@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "packets.h"
-#include "penstock/pipeline/chain_worker.h"
+#include "penstock/pipeline/engine/chain_worker.h"
 
 namespace nanobind {
 class module_;

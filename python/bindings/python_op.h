@@ -8,7 +8,7 @@
 
 #include "numpy_api.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/op.h"
+#include "penstock/pipeline/stages/op.h"
 
 namespace penstock::python {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/stage_clock.h"
+#include "penstock/pipeline/stages/stage_clock.h"
 #include "python_op.h"
 #include "references.h"
 

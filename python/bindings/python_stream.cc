@@ -7,9 +7,9 @@
 
 #include "elements.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/restore_error.h"
-#include "penstock/pipeline/stage_clock.h"
+#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/stages/stage_clock.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 #include "python_op.h"
 #include "random.h"
 #include "references.h"

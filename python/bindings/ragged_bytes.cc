@@ -10,7 +10,7 @@
 
 #include "leaf_value.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/column_block.h"
+#include "penstock/pipeline/element/column_block.h"
 
 namespace nb = nanobind;
 

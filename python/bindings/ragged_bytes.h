@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "penstock/pipeline/scratch.h"
+#include "penstock/pipeline/element/scratch.h"
 
 namespace penstock::python {
 

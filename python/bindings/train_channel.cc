@@ -10,7 +10,7 @@
 #include "numpy_api.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/row_block.h"
+#include "penstock/pipeline/element/row_block.h"
 #include "penstock/train/channel.h"
 #include "penstock/train/producer.h"
 #include "train.h"

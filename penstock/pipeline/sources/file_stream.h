@@ -5,7 +5,7 @@
 #include <string>
 
 #include "penstock/io/record_stream.h"
-#include "penstock/pipeline/stage.h"
+#include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {
 

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/example_rows.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/stage_clock.h"
+#include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/stages/stage_clock.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {

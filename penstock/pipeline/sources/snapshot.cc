@@ -5,9 +5,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/utf8.h"
-#include "penstock/pipeline/block.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/kept_rows.h"
+#include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/element/block.h"
 
 namespace penstock {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/held_back.h"
-#include "penstock/pipeline/held_batch.h"
-#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/streams/held_back.h"
+#include "penstock/pipeline/streams/held_batch.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {

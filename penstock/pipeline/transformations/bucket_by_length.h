@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "penstock/pipeline/element/padding.h"
 #include "penstock/pipeline/node.h"
-#include "penstock/pipeline/padding.h"
 
 namespace penstock {
 

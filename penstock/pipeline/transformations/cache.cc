@@ -5,8 +5,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/kept_rows.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
 namespace {

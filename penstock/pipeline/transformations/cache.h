@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/pipeline/kept_rows.h"
+#include "penstock/pipeline/cache/kept_rows.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/kept_rows.h"
-#include "penstock/pipeline/losses.h"
+#include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/stages/losses.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/transformations/cache.h"
 
 namespace penstock {

@@ -7,7 +7,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stored_value.h"
+#include "penstock/pipeline/element/stored_value.h"
 
 namespace penstock {
 namespace {

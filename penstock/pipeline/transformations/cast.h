@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/field_op.h"
+#include "penstock/pipeline/stages/field_op.h"
 
 namespace penstock {
 

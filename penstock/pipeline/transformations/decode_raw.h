@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "penstock/pipeline/field_op.h"
+#include "penstock/pipeline/stages/field_op.h"
 
 namespace penstock {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "penstock/io/example_features.h"
-#include "penstock/pipeline/chunk.h"
-#include "penstock/pipeline/op.h"
+#include "penstock/pipeline/element/chunk.h"
+#include "penstock/pipeline/stages/op.h"
 
 namespace penstock {
 

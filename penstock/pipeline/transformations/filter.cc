@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/judged_input.h"
+#include "penstock/pipeline/streams/judged_input.h"
 
 namespace penstock {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/inputs.h"
+#include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/transformations/interleave_inputs.h"
 
 namespace penstock {

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/inputs.h"
-#include "penstock/pipeline/restore_error.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/stages/inputs.h"
+#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
 namespace {

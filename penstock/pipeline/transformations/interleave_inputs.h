@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "penstock/pipeline/stage.h"
+#include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {
 

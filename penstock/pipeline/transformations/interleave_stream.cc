@@ -8,9 +8,9 @@
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/example_rows.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/context.h"
 #include "penstock/pipeline/node.h"
+#include "penstock/pipeline/stages/context.h"
 
 namespace penstock {
 

@@ -6,7 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/stage_clock.h"
+#include "penstock/pipeline/stages/stage_clock.h"
 
 namespace penstock {
 namespace {

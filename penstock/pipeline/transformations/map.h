@@ -3,7 +3,7 @@
 #include <string>
 
 #include "penstock/pipeline/node.h"
-#include "penstock/pipeline/op.h"
+#include "penstock/pipeline/stages/op.h"
 
 namespace penstock {
 

@@ -8,8 +8,8 @@
 
 #include "penstock/base/bijection.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/input_rows.h"
-#include "penstock/pipeline/order.h"
+#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/stages/input_rows.h"
 
 namespace penstock {
 namespace {

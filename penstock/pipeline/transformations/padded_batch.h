@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/collate.h"
 #include "penstock/pipeline/node.h"
+#include "penstock/pipeline/stages/collate.h"
 
 namespace penstock {
 

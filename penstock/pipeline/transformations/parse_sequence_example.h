@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "penstock/io/example_features.h"
-#include "penstock/pipeline/op.h"
+#include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/record_field.h"
 
 namespace penstock {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/nest.h"
+#include "penstock/pipeline/element/nest.h"
 
 namespace penstock {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/element.h"
+#include "penstock/pipeline/element/element.h"
 
 namespace penstock {
 

@@ -6,8 +6,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/restore_error.h"
+#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/example_rows.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
 namespace {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/context.h"
-#include "penstock/pipeline/held_row.h"
 #include "penstock/pipeline/node.h"
+#include "penstock/pipeline/stages/context.h"
+#include "penstock/pipeline/streams/held_row.h"
 
 namespace penstock {
 

@@ -5,7 +5,7 @@
 #include "penstock/base/bijection.h"
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
-#include "penstock/pipeline/index_mapped.h"
+#include "penstock/pipeline/stages/index_mapped.h"
 
 namespace penstock {
 namespace {

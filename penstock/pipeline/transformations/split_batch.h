@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/block.h"
+#include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {

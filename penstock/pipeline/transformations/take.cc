@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/judged_input.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/judged_input.h"
 
 namespace penstock {
 namespace {

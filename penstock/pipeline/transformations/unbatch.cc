@@ -10,9 +10,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/column_block.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
 namespace {

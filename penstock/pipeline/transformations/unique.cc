@@ -9,8 +9,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/mapped_input.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/mapped_input.h"
 
 namespace penstock {
 namespace {

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/held_back.h"
-#include "penstock/pipeline/held_batch.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/losses.h"
-#include "penstock/pipeline/restore_error.h"
+#include "penstock/pipeline/stages/losses.h"
+#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/streams/held_back.h"
+#include "penstock/pipeline/streams/held_batch.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {

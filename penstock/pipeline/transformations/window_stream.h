@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/pipeline/stage.h"
+#include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/transformations/window.h"
 
 namespace penstock {

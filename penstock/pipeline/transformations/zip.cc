@@ -8,10 +8,10 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/indexed_stream.h"
-#include "penstock/pipeline/inputs.h"
-#include "penstock/pipeline/nest.h"
-#include "penstock/pipeline/stream_input.h"
+#include "penstock/pipeline/element/nest.h"
+#include "penstock/pipeline/stages/inputs.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
 namespace {

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/block.h"
+#include "penstock/pipeline/element/block.h"
 
 #include <gtest/gtest.h>
 

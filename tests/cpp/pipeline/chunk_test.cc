@@ -1,4 +1,4 @@
-#include "penstock/pipeline/chunk.h"
+#include "penstock/pipeline/element/chunk.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/column_block.h"
+#include "penstock/pipeline/element/column_block.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/columns.h"
+#include "penstock/pipeline/engine/columns.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/allocator.h"
-#include "penstock/pipeline/feed.h"
-#include "penstock/pipeline/tickets.h"
+#include "penstock/pipeline/feed/feed.h"
+#include "penstock/pipeline/feed/tickets.h"
 
 namespace penstock {
 namespace {

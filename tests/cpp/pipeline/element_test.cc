@@ -1,4 +1,4 @@
-#include "penstock/pipeline/element.h"
+#include "penstock/pipeline/element/element.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "penstock/pipeline/feed.h"
-#include "penstock/pipeline/tickets.h"
+#include "penstock/pipeline/feed/feed.h"
+#include "penstock/pipeline/feed/tickets.h"
 
 // A feed whose tickets are claimed by hand, so that nothing depends on time.
 namespace penstock::testing {

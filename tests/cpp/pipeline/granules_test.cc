@@ -1,5 +1,5 @@
 // Batches that several workers make together.
-#include "penstock/pipeline/granules.h"
+#include "penstock/pipeline/feed/granules.h"
 
 #include <gtest/gtest.h>
 

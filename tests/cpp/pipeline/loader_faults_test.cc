@@ -7,8 +7,8 @@
 
 #include "datasets.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/order.h"
 
 namespace penstock {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "datasets.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/order.h"
+#include "penstock/pipeline/feed/order.h"
 
 namespace penstock {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "penstock/pipeline/op.h"
+#include "penstock/pipeline/stages/op.h"
 
 namespace penstock::test {
 

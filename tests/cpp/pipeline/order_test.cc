@@ -1,4 +1,4 @@
-#include "penstock/pipeline/order.h"
+#include "penstock/pipeline/feed/order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/origins.h"
+#include "penstock/pipeline/element/origins.h"
 
 #include <gtest/gtest.h>
 

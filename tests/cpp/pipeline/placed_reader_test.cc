@@ -1,4 +1,4 @@
-#include "penstock/pipeline/placed_reader.h"
+#include "penstock/pipeline/streams/placed_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
-#include "penstock/pipeline/indexed_stream.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {

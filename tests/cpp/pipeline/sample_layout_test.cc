@@ -1,4 +1,4 @@
-#include "penstock/pipeline/sample_layout.h"
+#include "penstock/pipeline/engine/sample_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/scratch.h"
+#include "penstock/pipeline/element/scratch.h"
 
 #include <gtest/gtest.h>
 

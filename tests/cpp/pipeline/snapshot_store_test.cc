@@ -1,4 +1,4 @@
-#include "penstock/pipeline/snapshot_store.h"
+#include "penstock/pipeline/cache/snapshot_store.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/stage_clock.h"
+#include "penstock/pipeline/stages/stage_clock.h"
 
 #include <gtest/gtest.h>
 

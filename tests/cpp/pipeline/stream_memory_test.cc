@@ -1,5 +1,5 @@
 // What a stream has of its inputs: it is counted, it is little, and the budget holds it.
-#include "penstock/pipeline/stream_memory.h"
+#include "penstock/pipeline/element/stream_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@
 
 #include "numbers.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/cursor.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/parcel.h"
+#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/streams/cursor.h"
 
 namespace penstock {
 namespace {

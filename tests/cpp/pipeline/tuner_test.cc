@@ -1,4 +1,4 @@
-#include "penstock/pipeline/tuner.h"
+#include "penstock/pipeline/feed/tuner.h"
 
 #include <gtest/gtest.h>
 

@@ -17,8 +17,8 @@
 
 #include "../memory/child.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/feed.h"
-#include "penstock/pipeline/tickets.h"
+#include "penstock/pipeline/feed/feed.h"
+#include "penstock/pipeline/feed/tickets.h"
 #include "penstock/workers/supervisor.h"
 #include "penstock/workers/worker.h"
 

@@ -1,5 +1,5 @@
-#include "penstock/pipeline/collate.h"
 #include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/stages/collate.h"
 #include "penstock/pipeline/transformations/cardinality.h"
 #include "penstock/pipeline/transformations/padded_batch.h"
 #include "penstock/pipeline/transformations/ragged_batch.h"

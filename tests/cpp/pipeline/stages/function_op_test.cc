@@ -1,4 +1,4 @@
-#include "penstock/pipeline/function_op.h"
+#include "penstock/pipeline/stages/function_op.h"
 
 #include <atomic>
 #include <set>

@@ -3,9 +3,9 @@
 #include <set>
 #include <stdexcept>
 
-#include "penstock/pipeline/function_op.h"
-#include "penstock/pipeline/order.h"
+#include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/transformations/batch.h"
 #include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/map.h"

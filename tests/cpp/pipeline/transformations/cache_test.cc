@@ -13,9 +13,9 @@
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/losses.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/sources/generator.h"
+#include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/transformations/map.h"
 
 namespace penstock {

@@ -1,0 +1,111 @@
+#include "penstock/pipeline/cache/snapshot_places.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kPlacesMagic = 0x317361736b70616e;
+constexpr uint64_t kStretch = 64 << 10;  // that is made present at once
+constexpr uint64_t kWords = kStretch;    // where they begin
+constexpr uint64_t kMostUnknown = uint64_t{1} << 31, kLeastUnknown = 1 << 20;
+
+uint64_t bytes_for(uint64_t positions) {
+  return (kWords + positions * sizeof(uint64_t) + kStretch - 1) / kStretch * kStretch;
+}
+
+}  // namespace
+
+static_assert(sizeof(SnapshotPlaces::Header) <= kWords);
+
+SnapshotPlaces::SnapshotPlaces(std::optional<uint64_t> positions)
+    : fd_(os::memory_file("penstock-snapshot")) {
+  // Address space for more than there will be; where that is limited, for less.
+  uint64_t tried = positions.value_or(kMostUnknown);
+  while (!reserve(tried)) {
+    tried /= 2;
+    if (positions || tried < kLeastUnknown) {
+      throw Error::from_errno(ENOMEM, "snapshot",
+                              "mapping where " + std::to_string(tried) + " elements lie");
+    }
+  }
+  map();
+  header_->capacity = capacity_;
+  header_->end = positions.value_or(kUnknown);
+  header_->seed = kUnknown;
+  header_->lost = positions ? 0 : kUnknown;
+  header_->magic = kPlacesMagic;
+}
+
+SnapshotPlaces::SnapshotPlaces(os::Fd fd) : fd_(std::move(fd)) {
+  struct stat found {};
+  if (fstat(fd_.get(), &found) != 0 || found.st_size < static_cast<off_t>(bytes_for(0)) ||
+      !reserve((static_cast<uint64_t>(found.st_size) - kWords) / sizeof(uint64_t))) {
+    throw Error(Code::kInvalidArgument, "snapshot", "it is the cache of another plan");
+  }
+  map();
+  if (header_->magic != kPlacesMagic || header_->capacity > capacity_) {
+    throw Error(Code::kInvalidArgument, "snapshot", "it is the cache of another plan");
+  }
+  capacity_ = header_->capacity;
+}
+
+SnapshotPlaces::~SnapshotPlaces() {
+  if (base_ != nullptr) os::unmap(base_, bytes_);
+}
+
+bool SnapshotPlaces::reserve(uint64_t positions) {
+  if (positions > UINT64_MAX / sizeof(uint64_t) - 2 * kStretch) return false;
+  const uint64_t bytes = bytes_for(positions);
+  struct stat found {};
+  try {
+    if (fstat(fd_.get(), &found) != 0) return false;
+    if (static_cast<uint64_t>(found.st_size) < bytes) os::resize_file(fd_.get(), bytes);
+  } catch (const Error&) {
+    return false;
+  }
+  void* base = os::reserve_mapping(fd_.get(), bytes, true);
+  if (base == nullptr) return false;
+  base_ = static_cast<std::byte*>(base);
+  bytes_ = bytes;
+  capacity_ = positions;
+  return true;
+}
+
+void SnapshotPlaces::map() {
+  there_ = std::make_unique<std::atomic<bool>[]>(bytes_ / kStretch);
+  if (!populate(0)) throw Error::from_errno(ENOMEM, "snapshot", "memory for where elements lie");
+  header_ = reinterpret_cast<Header*>(base_);
+}
+
+bool SnapshotPlaces::populate(uint64_t stretch) {
+  if (there_[stretch].load(std::memory_order_relaxed)) return true;
+  const uint64_t at = stretch * kStretch;
+  if (os::populate_write(base_ + at, kStretch, fd_.get(), at) != 0) return false;
+  there_[stretch].store(true, std::memory_order_relaxed);
+  return true;
+}
+
+std::atomic<uint64_t>* SnapshotPlaces::word(uint64_t position) {
+  const uint64_t at = kWords + position * sizeof(uint64_t);
+  if (!populate(at / kStretch)) return nullptr;
+  return reinterpret_cast<std::atomic<uint64_t>*>(base_ + at);
+}
+
+std::span<uint64_t> SnapshotPlaces::words(uint64_t count) {
+  const uint64_t end = bytes_for(count) / kStretch;
+  for (uint64_t stretch = 0; stretch < end; ++stretch) {
+    if (!populate(stretch)) {
+      throw Error::from_errno(ENOMEM, "snapshot", "memory for where its elements lie");
+    }
+  }
+  return {reinterpret_cast<uint64_t*>(base_ + kWords), count};
+}
+
+}  // namespace penstock

@@ -1,0 +1,235 @@
+#include "penstock/pipeline/element/chunk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace penstock {
+
+Error unlike(const ElementSpec& there, const ElementSpec& here) {
+  return {Code::kInvalidArgument, "element",
+          "elements of one stream must be alike: there are " + there.to_string() + " and " +
+              here.to_string()};
+}
+
+void Chunk::reset(SpecRef spec, uint32_t rows) {
+  spec_ = std::move(spec);
+  rows_ = rows;
+  alive_ = rows == kRows ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
+  told_ = spec_ == nullptr;
+  failures_.clear();
+  notes_.clear();
+  kept_.clear();
+  kept_bytes_ = 0;
+  known_ = 0;
+  open_columns();
+}
+
+void Chunk::remember_origin(uint32_t row, const std::shared_ptr<const std::string>& file,
+                            uint64_t record) {
+  if (origins_.empty()) origins_.resize(kRows);
+  known_ |= uint64_t{1} << row;
+  Origin& origin = origins_[row];
+  if (origin.file != file) origin.file = file;
+  origin.record = record;
+}
+
+void Chunk::open_columns() {
+  size_t leaves = spec_ == nullptr ? 0 : spec_->leaves().size();
+  if (columns_.size() < leaves) columns_.resize(leaves);
+  for (size_t i = 0; i < leaves; ++i) {
+    const Leaf& leaf = spec_->leaves()[i];
+    Column& column = columns_[i];
+    column.first = nullptr;
+    column.stride = 0;
+    column.fixed = leaf.fixed();
+    column.bound = false;
+    column.viewed = !column.fixed;
+    if (column.fixed) {
+      column.row_bytes = static_cast<uint64_t>(leaf.fixed_values()) * size_of(leaf.dtype);
+    } else {
+      column.dims.assign(size_t{rows_} * leaf.shape.size(), 0);
+      column.at.fill(nullptr);
+    }
+  }
+}
+
+void Chunk::bind(size_t leaf, std::byte* first, uint64_t stride) {
+  Column& column = columns_[leaf];
+  column.first = first;
+  column.stride = stride;
+  column.bound = true;
+}
+
+bool Chunk::settle(const SpecRef& spec) {
+  if (spec == spec_) return true;
+  if (spec_ == nullptr) {
+    spec_ = spec;
+    open_columns();
+    return true;
+  }
+  if (*spec == *spec_) return true;
+  return told_ && relax(*spec);
+}
+
+// Lengths that differ become -1; the rows that are there already get shapes of their own.
+bool Chunk::relax(const ElementSpec& other) {
+  std::optional<ElementSpec> both = spec_->merged(other);
+  if (!both) return false;
+  for (size_t i = 0; i < spec_->leaves().size(); ++i) {
+    const Leaf& leaf = spec_->leaves()[i];
+    Column& column = columns_[i];
+    if (!column.fixed || both->leaves()[i].fixed()) continue;
+    size_t axes = leaf.shape.size();
+    column.dims.resize(size_t{rows_} * axes);
+    for (uint32_t row = 0; row < rows_; ++row) {
+      std::copy(leaf.shape.begin(), leaf.shape.end(), column.dims.begin() + row * axes);
+      if (!column.viewed) column.at[row] = column.first + row * column.stride;
+    }
+    column.fixed = false;
+    column.viewed = true;
+  }
+  spec_ = std::make_shared<ElementSpec>(std::move(*both));
+  return true;
+}
+
+bool Chunk::leave_losses(uint32_t row) {
+  std::vector<Failure> lost = take_notes(row);
+  if (lost.empty()) return false;
+  lose(row, std::move(lost));
+  return true;
+}
+
+void Chunk::lose(uint32_t row, std::vector<Failure> lost) {
+  lost.front().forgiven = true;
+  fail(row, std::move(lost.front()));
+  for (size_t i = 1; i < lost.size(); ++i) note(row, std::move(lost[i]));
+}
+
+void Chunk::remove(uint64_t rows) {
+  if (rows == 0) return;
+  std::array<uint32_t, kRows> to;
+  uint32_t left = 0;
+  uint64_t alive = 0, known = 0;
+  for (uint32_t row = 0; row < rows_; ++row) {
+    to[row] = left;
+    if ((rows >> row & 1) != 0) continue;
+    alive |= (alive_ >> row & 1) << left;
+    known |= (known_ >> row & 1) << left;
+    if (left != row && (known_ >> row & 1) != 0) std::swap(origins_[left], origins_[row]);
+    ++left;
+  }
+  const size_t leaves = spec_ == nullptr ? 0 : spec_->leaves().size();
+  for (size_t leaf = 0; leaf < leaves; ++leaf) {
+    Column& column = columns_[leaf];
+    const size_t axes = spec_->leaves()[leaf].shape.size();
+    for (uint32_t row = 0; row < rows_; ++row) {
+      if ((rows >> row & 1) != 0) continue;
+      if (!column.viewed) {
+        column.at[to[row]] = column.first == nullptr ? nullptr : at(leaf, row);
+      } else {
+        column.at[to[row]] = column.at[row];
+      }
+      if (column.fixed) continue;
+      std::copy_n(column.dims.begin() + row * axes, axes, column.dims.begin() + to[row] * axes);
+    }
+    column.viewed = true;
+  }
+  for (auto* said : {&failures_, &notes_}) {
+    std::erase_if(*said, [&](const auto& of) { return (rows >> of.first & 1) != 0; });
+    for (auto& [row, failure] : *said) row = to[row];
+  }
+  rows_ = left;
+  alive_ = alive;
+  known_ = known;
+}
+
+void Chunk::take_notes_of(Chunk& other) {
+  for (auto& [row, failure] : other.notes_) note(row, std::move(failure));
+  other.notes_.clear();
+}
+
+void Chunk::keep(std::shared_ptr<void> owner, uint64_t bytes) {
+  constexpr uint64_t kCounted = 1024;  // of less there is never much in one chunk
+  if (bytes >= kCounted && scratch_.memory() != nullptr) {
+    owner = scratch_.memory()->counted(std::move(owner), bytes);
+  }
+  kept_.push_back(std::move(owner));
+  kept_bytes_ += bytes;
+}
+
+void Chunk::keep_all(Chunk& other) {
+  kept_bytes_ += other.kept_bytes_;
+  kept_.insert(kept_.end(), other.kept_.begin(), other.kept_.end());
+  take_notes_of(other);
+}
+
+std::byte* Chunk::dense(size_t leaf) {
+  Column& column = columns_[leaf];
+  if (column.first == nullptr) {
+    column.stride = column.row_bytes;
+    column.first = scratch_.take(column.row_bytes * rows_);
+  }
+  column.viewed = false;
+  return column.first;
+}
+
+void Chunk::view(size_t leaf, uint32_t row, const std::byte* data, std::span<const int64_t> shape) {
+  Column& column = columns_[leaf];
+  if (column.bound) {
+    if (column.row_bytes > 0) {
+      std::memcpy(column.first + row * column.stride, data, column.row_bytes);
+    }
+    return;
+  }
+  column.viewed = true;
+  column.at[row] = data;
+  if (!column.fixed) {
+    std::copy(shape.begin(), shape.end(), column.dims.begin() + row * shape.size());
+  }
+}
+
+void Chunk::fail(uint32_t row, Failure failure) {
+  uint64_t bit = uint64_t{1} << row;
+  if ((alive_ & bit) == 0) return;  // lost already: the first reason counts
+  alive_ &= ~bit;
+  failures_.emplace_back(row, std::move(failure));
+}
+
+Failure Chunk::take_failure(uint32_t row) {
+  for (auto& [failed, failure] : failures_) {
+    if (failed == row) return std::move(failure);
+  }
+  return {};
+}
+
+uint64_t Chunk::bytes(size_t leaf, uint32_t row) const {
+  if (columns_[leaf].fixed) return columns_[leaf].row_bytes;
+  uint64_t bytes = size_of(spec_->leaves()[leaf].dtype);
+  for (int64_t length : shape(leaf, row)) bytes *= static_cast<uint64_t>(length);
+  return bytes;
+}
+
+bool Chunk::sure(uint32_t row) const {
+  const auto unsure = [&](const auto& said) { return said.first == row && said.second.unsure; };
+  return std::ranges::none_of(failures_, unsure) && std::ranges::none_of(notes_, unsure);
+}
+
+bool Chunk::forgiven(uint32_t row) const {
+  const auto said = std::ranges::find(failures_, row, &std::pair<uint32_t, Failure>::first);
+  return said != failures_.end() && said->second.forgiven;
+}
+
+std::vector<Failure> Chunk::take_notes(uint32_t row) {
+  std::vector<Failure> taken;
+  if (notes_.empty()) return taken;
+  std::erase_if(notes_, [&](auto& note) {
+    if (note.first != row) return false;
+    taken.push_back(std::move(note.second));
+    return true;
+  });
+  return taken;
+}
+
+}  // namespace penstock

@@ -1,0 +1,174 @@
+#include "penstock/pipeline/element/element.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "penstock/base/byte_reader.h"
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+struct LeafHead {
+  LeafKind kind;
+  DType dtype;
+  uint16_t axes;
+  uint32_t name_length;
+};
+static_assert(sizeof(LeafHead) == 8);
+
+template <class T>
+void put(std::vector<std::byte>& out, const T* values, size_t count) {
+  const auto* from = reinterpret_cast<const std::byte*>(values);
+  out.insert(out.end(), from, from + count * sizeof(T));
+}
+
+std::string shown(const Leaf& leaf) {
+  if (leaf.kind == LeafKind::kBytes) return "bytes";
+  if (leaf.kind == LeafKind::kText) return "text";
+  if (leaf.kind == LeafKind::kColumn) return "rows of different lengths";
+  std::string shape = "(";
+  for (size_t i = 0; i < leaf.shape.size(); ++i) {
+    if (i > 0) shape += ", ";
+    shape += leaf.shape[i] < 0 ? "?" : std::to_string(leaf.shape[i]);
+  }
+  shape += leaf.shape.size() == 1 ? ",)" : ")";
+  std::string ragged = leaf.kind == LeafKind::kRagged ? "ragged " : "";
+  return ragged + std::string(name_of(leaf.dtype)) + " " + shape;
+}
+
+bool differs(int64_t length) { return length < 0; }
+
+}  // namespace
+
+bool Leaf::fixed() const { return std::none_of(shape.begin(), shape.end(), differs); }
+
+bool Leaf::deep() const {
+  return !shape.empty() && std::any_of(shape.begin() + 1, shape.end(), differs);
+}
+
+int64_t Leaf::fixed_values() const {
+  if (fixed()) return element_count(shape);
+  if (deep()) return 1;
+  return element_count(Shape(shape.begin() + 1, shape.end()));
+}
+
+ElementSpec::ElementSpec(std::vector<Leaf> leaves, std::string nest)
+    : leaves_(std::move(leaves)), nest_(std::move(nest)) {
+  try {
+    check("ElementSpec");
+  } catch (const Error& error) {
+    throw Error(Code::kInvalidArgument, "ElementSpec",
+                std::string(error.what()).substr(error.operation().size() + 2));
+  }
+  write();
+}
+
+ElementSpec::ElementSpec(std::span<const std::byte> bytes) {
+  ByteReader in(bytes, Code::kDataLoss, "ElementSpec");
+  auto count = in.get<uint32_t>();
+  if (count > kMostLeaves) throw Error(Code::kDataLoss, "ElementSpec", "too many leaves");
+  for (uint32_t i = 0; i < count; ++i) {
+    auto head = in.get<LeafHead>();
+    if (head.axes > kMostAxes) throw Error(Code::kDataLoss, "ElementSpec", "too many axes");
+    Leaf leaf{in.text(head.name_length), head.kind, head.dtype, Shape(head.axes)};
+    in.get(leaf.shape.data(), leaf.shape.size());
+    leaves_.push_back(std::move(leaf));
+  }
+  nest_ = in.text(in.left());
+  check("ElementSpec");
+  bytes_.assign(bytes.begin(), bytes.end());
+}
+
+void ElementSpec::check(const char* operation) const {
+  auto refuse = [&](const std::string& why) { throw Error(Code::kDataLoss, operation, why); };
+  if (leaves_.size() > kMostLeaves) {
+    refuse(std::to_string(leaves_.size()) + " leaves; " + std::to_string(kMostLeaves) + " at most");
+  }
+  std::set<std::string_view> names;
+  for (const Leaf& leaf : leaves_) {
+    std::string named = "'" + leaf.name + "' ";
+    if (!names.insert(leaf.name).second) refuse(named + "comes twice");
+    if (!is_valid(leaf.dtype)) refuse(named + "has no dtype that there is");
+    if (leaf.kind > LeafKind::kColumn) refuse(named + "is of no kind that there is");
+    if (leaf.shape.size() > kMostAxes) refuse(named + "has too many axes");
+    bool text = leaf.kind >= LeafKind::kBytes;
+    if (text && (leaf.dtype != DType::kUint8 || leaf.shape != Shape{-1})) {
+      refuse(named + "is a string, and so uint8 (?,)");
+    }
+    if (leaf.kind == LeafKind::kRagged && leaf.fixed()) {
+      refuse(named + "is ragged, but no axis of its shape differs");
+    }
+    Shape known = leaf.shape;
+    for (int64_t& length : known) {
+      if (length < -1) refuse(named + "has an axis of length " + std::to_string(length));
+      length = std::max<int64_t>(length, 1);
+    }
+    try {
+      (void)element_count(known);
+    } catch (const Error&) {
+      refuse(named + "has a shape that is too large");
+    }
+  }
+}
+
+void ElementSpec::write() {
+  auto count = static_cast<uint32_t>(leaves_.size());
+  put(bytes_, &count, 1);
+  for (const Leaf& leaf : leaves_) {
+    LeafHead head{leaf.kind, leaf.dtype, static_cast<uint16_t>(leaf.shape.size()),
+                  static_cast<uint32_t>(leaf.name.size())};
+    put(bytes_, &head, 1);
+    put(bytes_, leaf.name.data(), leaf.name.size());
+    put(bytes_, leaf.shape.data(), leaf.shape.size());
+  }
+  put(bytes_, nest_.data(), nest_.size());
+}
+
+std::optional<size_t> ElementSpec::find(std::string_view name) const {
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    if (leaves_[i].name == name) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<ElementSpec> ElementSpec::merged(const ElementSpec& other) const {
+  if (leaves_.size() != other.leaves_.size() || nest_ != other.nest_) return std::nullopt;
+  std::vector<Leaf> both = leaves_;
+  for (size_t i = 0; i < both.size(); ++i) {
+    Leaf& leaf = both[i];
+    const Leaf& theirs = other.leaves_[i];
+    if (leaf.name != theirs.name || leaf.kind != theirs.kind || leaf.dtype != theirs.dtype ||
+        leaf.shape.size() != theirs.shape.size()) {
+      return std::nullopt;
+    }
+    for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {
+      if (leaf.shape[axis] != theirs.shape[axis]) leaf.shape[axis] = -1;
+    }
+  }
+  return ElementSpec(std::move(both), nest_);
+}
+
+uint64_t ElementSpec::fixed_bytes() const {
+  uint64_t bytes = 0;
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.fixed()) bytes += static_cast<uint64_t>(leaf.fixed_values()) * size_of(leaf.dtype);
+  }
+  return bytes;
+}
+
+bool ElementSpec::fixed() const {
+  return std::all_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.fixed(); });
+}
+
+std::string ElementSpec::to_string() const {
+  std::string text = "{";
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += leaves_[i].name + ": " + shown(leaves_[i]);
+  }
+  return text + "}";
+}
+
+}  // namespace penstock

@@ -1,0 +1,116 @@
+#include "penstock/pipeline/element/scratch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+
+#include "penstock/base/error.h"
+#include "penstock/base/os.h"
+
+namespace penstock {
+
+namespace {
+constexpr size_t kLineBytes = 64;
+constexpr size_t kSmallest = size_t{64} << 10;
+// What is as large comes from the system and goes back there: it is counted, and the heap would
+// keep it for others, or for nobody.
+constexpr size_t kMapped = size_t{256} << 10;
+constexpr size_t kLargestStep = size_t{8} << 20;
+constexpr uint32_t kTimes = 32;  // after which more than twice what was used is too much
+
+size_t rounded(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+}  // namespace
+
+void Scratch::Free::operator()(std::byte* memory) const {
+  if (bytes >= kMapped) {
+    os::unmap(memory, bytes);
+  } else {
+    ::operator delete (memory, std::align_val_t{kLineBytes});
+  }
+}
+
+Scratch::Memory Scratch::allocate(size_t bytes) {
+  void* memory = nullptr;
+  if (bytes >= kMapped) {
+    try {
+      memory = os::reserve_mapping(-1, bytes, false);
+    } catch (const Error&) {
+      throw std::bad_alloc();
+    }
+  } else {
+    memory = ::operator new (bytes, std::align_val_t{kLineBytes});
+  }
+  return {static_cast<std::byte*>(memory), Free{bytes}};
+}
+
+std::byte* Scratch::take(size_t bytes) {
+  bytes = rounded(std::max<size_t>(bytes, 1));
+  while (piece_ < pieces_.size() && pieces_[piece_].bytes - used_ < bytes) {
+    ++piece_;
+    used_ = 0;
+  }
+  if (piece_ == pieces_.size()) {
+    // Twice what there is: a granule of a steady size soon fits into one piece.
+    size_t size = std::max({bytes, kSmallest, std::min(this->bytes(), kLargestStep)});
+    pieces_.push_back({allocate(size), size});
+    used_ = 0;
+    part_.is(this->bytes());
+  }
+  std::byte* memory = pieces_[piece_].memory.get() + used_;
+  used_ += bytes;
+  taken_ += bytes;
+  return memory;
+}
+
+std::shared_ptr<std::byte> Scratch::take_shared(size_t bytes) {
+  for (Shared& shared : shared_) {
+    bool snug = shared.bytes >= bytes && shared.bytes <= 2 * rounded(std::max<size_t>(bytes, 1));
+    if (shared.taken || !snug || shared.memory.use_count() != 1) continue;
+    // What the others wrote before they let go of it happened before.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    shared.taken = true;
+    return shared.memory;
+  }
+  size_t size = rounded(std::max<size_t>(bytes, 1));
+  shared_.push_back({allocate(size), size, true});
+  part_.is(this->bytes());
+  return shared_.back().memory;
+}
+
+void Scratch::empty() {
+  most_used_ = std::max(most_used_, taken_);
+  size_t all = 0;
+  for (const Piece& piece : pieces_) all += piece.bytes;
+  size_t wanted = all;
+  if (++emptied_ == kTimes) {
+    if (all / 2 > std::max(most_used_, kSmallest)) wanted = most_used_;
+    most_used_ = emptied_ = 0;
+  }
+  if (pieces_.size() > 1 || wanted != all) {
+    // One piece of that size instead of several.
+    pieces_.clear();
+    if (wanted != 0) pieces_.push_back({allocate(wanted), wanted});
+  }
+  piece_ = used_ = taken_ = 0;
+  // What somebody keeps is his; what went unused since the last time is given back.
+  std::erase_if(shared_, [](const Shared& shared) {
+    return !shared.taken || shared.memory.use_count() != 1;
+  });
+  for (Shared& shared : shared_) shared.taken = false;
+  part_.is(bytes());
+}
+
+void Scratch::give_back() {
+  pieces_.clear();
+  piece_ = used_ = 0;
+  empty();
+}
+
+size_t Scratch::bytes() const {
+  size_t all = 0;
+  for (const Piece& piece : pieces_) all += piece.bytes;
+  for (const Shared& shared : shared_) all += shared.bytes;
+  return all;
+}
+
+}  // namespace penstock

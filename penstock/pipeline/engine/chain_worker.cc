@@ -1,0 +1,383 @@
+#include "penstock/pipeline/engine/chain_worker.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/stages/losses.h"
+
+namespace penstock {
+namespace {
+
+// A granule, and not all of its batch.
+bool is_part(const Ticket& ticket) { return ticket.end - ticket.begin != ticket.rows; }
+
+// Of a batch of so many bytes.
+uint64_t share_of(const Ticket& ticket, uint64_t bytes) {
+  const uint64_t rows = std::max(ticket.rows, 1u);
+  return bytes * ticket.end / rows - bytes * ticket.begin / rows;
+}
+
+// What a post has room for; Slot::rows() would refuse it as no matter of the element's.
+void refuse_many_leaves(const ElementSpec& spec) {
+  const size_t bytes = spec.bytes().size();
+  if (bytes <= kLayoutBytes) return;
+  throw Error(Code::kInvalidArgument, "batch",
+              "an element has " + std::to_string(spec.leaves().size()) +
+                  " leaves, whose names and shapes take " + std::to_string(bytes) +
+                  " bytes; a batch has room for " + std::to_string(kLayoutBytes) +
+                  " of them: put what is alike into one array");
+}
+
+constexpr const char* kTimeoutText = "took longer than timeout allows";
+constexpr const char* kLostText =
+    "lost its worker process three times (killed, crashed or out of memory)";
+
+Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
+
+Collector::Lengths lengths_of(const Plan& plan, bool section) {
+  if (section) return Collector::Lengths::kAny;
+  if (!plan.batched()) return Collector::Lengths::kRagged;  // handed out one by one
+  if (plan.root()->padding() != nullptr) return Collector::Lengths::kPadded;
+  return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
+}
+
+// Each ticket is its own lane's worker's.
+class WorkerOfLanes : public Fulfiller {
+ public:
+  explicit WorkerOfLanes(std::vector<std::unique_ptr<Fulfiller>> lanes)
+      : lanes_(std::move(lanes)) {}
+  void run(const Ticket& ticket, Slot& slot) override { lanes_[ticket.lane]->run(ticket, slot); }
+
+ private:
+  std::vector<std::unique_ptr<Fulfiller>> lanes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fulfiller> worker_of_plan(
+    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, Board& board,
+    const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet) {
+  auto own = std::make_unique<ChainWorker>(plan, options, board, outlet());
+  if (board.lanes() == 1) return own;
+  std::vector<std::unique_ptr<Fulfiller>> lanes;
+  lanes.push_back(std::move(own));
+  ChainWorker::Options of_section = options;
+  of_section.section = true;
+  for (const auto& section : plan->sections()) {
+    lanes.push_back(std::make_unique<ChainWorker>(section, of_section, board, outlet()));
+  }
+  return std::make_unique<WorkerOfLanes>(std::move(lanes));
+}
+
+ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
+                         std::unique_ptr<Outlet> outlet)
+    : plan_(std::move(plan)),
+      options_(options),
+      board_(board),
+      outlet_(std::move(outlet)),
+      context_{scratch_, options.seed,     0,       options.retries, this,
+               &clock_,  &plan_->stages(), nullptr, options.skip},
+      spec_(plan_->chain().spec()),
+      bound_(spec_ != nullptr && spec_->fixed() && !plan_->chain().costly() &&
+             lengths_of(*plan_, options.section) != Collector::Lengths::kPadded),
+      chunk_(scratch_),
+      collected_(scratch_, lengths_of(*plan_, options.section),
+                 plan_->batched() ? plan_->root()->padding() : nullptr) {}
+
+bool ChainWorker::progress(uint32_t row, uint32_t call) { return slot_->progress({row, call}); }
+
+// Short, for it may be passed over, and then is a loss's reason. A section's has no other place.
+std::exception_ptr ChainWorker::poisoned(uint32_t row, uint32_t call) {
+  const std::optional<Board::Ending> ending = slot_->ending({row, call});
+  if (!ending) return nullptr;
+  const bool lost = ending->kind == ResultKind::kLost;
+  std::string text = options_.section ? place_of_row(row, ending->worker) + " " : "";
+  text += lost ? kLostText : kTimeoutText;
+  auto error =
+      std::make_exception_ptr(Error(lost ? Code::kWorkerLost : Code::kTimeout, "Loader", text));
+  ended_.push_back({row, *ending, error});
+  return error;
+}
+
+uint64_t ChainWorker::index_of(uint32_t row) const {
+  const Ticket ticket = ticket_of(slot_->claim());
+  uint64_t index = 0;
+  locate(ticket, ticket.begin + row, {&index, 1});
+  return index;
+}
+
+std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
+  const Ticket ticket = ticket_of(slot_->claim());
+  const uint64_t index = index_of(row);
+  const std::string epoch = "epoch " + std::to_string(ticket.epoch);
+  const std::string by = "worker " + std::to_string(worker);
+  if (options_.section) {
+    return "element " + std::to_string(index) + " of a stage in front of a stream's (" + epoch +
+           ", " + by + ")";
+  }
+  return epoch + ", index " + std::to_string(index) + " (step " + std::to_string(ticket.step) +
+         "), " + by;
+}
+
+// A failure that is raised says where it was, and what to do.
+void ChainWorker::name_if_ended(Failure& failure) const {
+  const auto found = std::ranges::find(ended_, failure.error, &Ended::error);
+  if (found == ended_.end()) return;
+  const uint32_t row = found->row;
+  const auto [worker, kind] = found->how;
+  std::string text = place_of_row(row, worker) + " ";
+  if (kind == ResultKind::kTimeout) {
+    text.append(kTimeoutText)
+        .append("; its worker was stopped. Raise timeout=, or mend the sample");
+  } else {
+    text.append(kLostText).append("; run element ");
+    text.append(std::to_string(index_of(row))).append(" of ");
+    const auto& titles = plan_->titles();
+    for (size_t i = 0; i < titles.size(); ++i) text.append(i == 0 ? "" : " > ").append(titles[i]);
+    text.append(" alone to see why");
+  }
+  const Code code = kind == ResultKind::kTimeout ? Code::kTimeout : Code::kWorkerLost;
+  failure.error = std::make_exception_ptr(Error(code, "Loader", text));
+}
+
+void ChainWorker::threw(bool again) {
+  slot_->counters().errors.add_single_writer();
+  if (again) board_.consumer().retried.add();
+}
+
+bool ChainWorker::interrupted(const std::exception_ptr& by) {
+  if (options_.in_line) interruption_ = by;
+  return options_.in_line;
+}
+
+void ChainWorker::run(const Ticket& ticket, Slot& slot) {
+  slot_ = &slot;
+  begin_ = ticket.begin;
+  context_.worker = slot.claim().worker;
+  clock_.count_into(board_.place(context_.worker).stages);
+  losses_.clear();
+  notes_.clear();
+  failed_.reset();
+  ended_.clear();
+  result_ = {};
+  if (reader_ == nullptr) reader_ = plan_->chain().open(context_);
+  scratch_.empty();
+  if (plan_->stream() != nullptr) {
+    const std::byte* parcel = slot.indices();
+    if (parcel == nullptr) throw Error(Code::kInternal, "worker", "a ticket without its elements");
+    parcel_ = Parcel::read(parcel);
+    context_.parcel = &parcel_;
+  }
+  try {
+    make(ticket, slot);
+  } catch (...) {
+    if (interruption_ == nullptr) throw;
+    const Call call = Call::of(slot.claim().unit->in_hand.load(std::memory_order_relaxed));
+    failed_ = {plan_->titles()[plan_->last_stage()], index_of(call.row),
+               std::exchange(interruption_, nullptr), false, true};
+    finish(ticket, slot, 0);
+  }
+}
+
+void ChainWorker::make(const Ticket& ticket, Slot& slot) {
+  if (bound_) {
+    run_bound(ticket, slot);
+  } else if (is_part(ticket)) {
+    run_part(ticket, slot);
+  } else {
+    run_collected(ticket, slot);
+  }
+}
+
+At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const {
+  if (plan_->stream() != nullptr && !plan_->batched()) {
+    // Elements that are handed out one by one: a ticket may have fewer than others.
+    uint64_t first = parcel_.ordinal / plan_->per_output() + row;
+    for (uint64_t& position : positions) position = first++;
+    return {ticket.epoch, 0};
+  }
+  return plan_->locate(ticket.epoch, ticket.base, ticket.step, row, positions);
+}
+
+// The rows of `chunk` that were lost become losses. False: one of them ends the ticket.
+bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first) {
+  if (options_.section) {
+    for (auto& [row, lost] : chunk.notes()) result_.notes.push_back(std::move(lost));
+    if (!chunk.failures().empty()) result_.failure = std::move(chunk.failures().front().second);
+    return !result_.failure;
+  }
+  for (auto& [row, lost] : chunk.notes()) {
+    notes_.push_back({ticket.begin + first + row,
+                      lost.position,
+                      lost.replaced,
+                      lost.stage + ": " + text_of(lost.error),
+                      nullptr,
+                      {},
+                      false});
+  }
+  if (chunk.failures().empty()) return true;
+  auto& failures = chunk.failures();
+  std::sort(failures.begin(), failures.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [row, failure] : failures) {
+    const bool raised = failure.fatal || (!failure.forgiven && !options_.skip);
+    if (raised) name_if_ended(failure);
+    if (raised && plan_->batched()) {
+      failed_ = std::move(failure);
+      return false;
+    }
+    Outcome::Loss loss{ticket.begin + first + row, failure.position, false, {}, nullptr, {}};
+    if (raised) {
+      loss.error = std::move(failure.error);
+      loss.stage = std::move(failure.stage);
+    } else {
+      loss.reason = failure.stage + ": " + text_of(failure.error);
+    }
+    losses_.push_back(std::move(loss));
+  }
+  return true;
+}
+
+void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
+  try {
+    refuse_many_leaves(*spec_);
+  } catch (const Error&) {
+    failed_ = {"batch", ticket.step, std::current_exception()};
+    return finish(ticket, slot, 0);
+  }
+  if (layout_.rows() != ticket.rows || layout_.bytes() == 0) {
+    layout_ = BlockLayout(*spec_, ticket.rows);
+  }
+  std::byte* base = slot.rows(spec_->bytes(), layout_.bytes(), ticket.begin);
+  if (base == nullptr) {
+    throw Error(Code::kInternal, "batch", "two layouts for elements of one spec");
+  }
+  const size_t leaves = spec_->leaves().size();
+  std::array<uint64_t, Chunk::kRows> positions;
+  for (uint32_t row = ticket.begin; row < ticket.end;) {
+    const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
+    At at = locate(ticket, row, std::span(positions.data(), count));
+    context_.first_row = row - ticket.begin;
+    context_.one_row = false;
+    {
+      StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
+      Slot::Write ours(slot);
+      if (!ours) throw taken_away();
+      chunk_.reset(spec_, count);
+      for (size_t i = 0; i < leaves; ++i) {
+        const RowLayout& fixed = layout_.fixed();
+        size_t place = layout_.fixed_place(i);
+        chunk_.bind(i, fixed.row(base, place, row), fixed.fields()[place].row_bytes);
+      }
+      reader_->fetch(at, std::span<const uint64_t>(positions.data(), count), chunk_, 0);
+    }
+    if (!note_failures(ticket, chunk_, row - ticket.begin)) break;
+    scratch_.empty();
+    row += count;
+  }
+  if (!losses_.empty()) {
+    Slot::Write ours(slot);
+    if (!ours) throw taken_away();
+    std::vector<uint32_t> lost;
+    for (const Outcome::Loss& loss : losses_) lost.push_back(loss.row);
+    layout_.fixed().close_gaps(base, lost, ticket.end);
+  }
+  finish(ticket, slot, share_of(ticket, layout_.bytes()));
+}
+
+// Its rows, collected. False: something ends the ticket.
+bool ChainWorker::gather(const Ticket& ticket) {
+  collected_.begin(spec_);
+  for (uint32_t row = ticket.begin; row < ticket.end;) {
+    const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
+    positions_.resize(count);
+    At at = locate(ticket, row, positions_);
+    context_.first_row = row - ticket.begin;
+    context_.one_row = false;
+    Chunk& chunk = collected_.add(positions_);
+    {
+      StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
+      reader_->fetch(at, positions_, chunk, 0);
+    }
+    if (!note_failures(ticket, chunk, row - ticket.begin)) return false;
+    row += count;
+  }
+  return true;
+}
+
+void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
+  if (!gather(ticket)) return finish(ticket, slot, 0);
+  try {
+    StageClock::Piece piece(clock_, settling_, plan_->last_stage());
+    if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
+    refuse_many_leaves(*collected_.spec());
+    if (plan_->batched() && !options_.section) refuse_columns(*collected_.spec());
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidArgument) throw;
+    failed_ = {"batch", ticket.step, std::current_exception()};
+    return finish(ticket, slot, 0);
+  }
+  BlockLayout layout = collected_.layout(ticket.rows);
+  std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
+  if (base == nullptr) {
+    throw Error(Code::kInternal, "batch", "a batch of several workers whose layout is not known");
+  }
+  {
+    StageClock::Piece piece(clock_, writing_, plan_->last_stage());
+    Slot::Write ours(slot);
+    if (!ours) throw taken_away();
+    collected_.write(layout, base);
+  }
+  count_copy(slot.counters(), CopyReason::kRow, layout.bytes());
+  finish(ticket, slot, layout.bytes());
+}
+
+// A granule that is collected. Its rows have a place if all are of one size, and the batch's layout
+// is what every granule finds by itself.
+void ChainWorker::run_part(const Ticket& ticket, Slot& slot) {
+  if (!gather(ticket)) return finish(ticket, slot, 0);
+  auto apart = [&] { slot.finish_inline(ResultKind::kApart, 0, {}); };
+  try {
+    StageClock::Piece piece(clock_, settling_, plan_->last_stage());
+    if (!collected_.settle()) return finish(ticket, slot, 0);
+    refuse_many_leaves(*collected_.spec());
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidArgument) throw;
+    return apart();
+  }
+  if (!collected_.spec()->fixed()) return apart();
+  const BlockLayout layout = collected_.layout(ticket.rows);
+  std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
+  if (base == nullptr) return apart();
+  const uint64_t bytes = share_of(ticket, layout.bytes());
+  {
+    StageClock::Piece piece(clock_, writing_, plan_->last_stage());
+    Slot::Write ours(slot);
+    if (!ours) throw taken_away();
+    collected_.write(layout, base, ticket.begin);
+  }
+  count_copy(slot.counters(), CopyReason::kRow, bytes);
+  finish(ticket, slot, bytes);
+}
+
+void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
+  if (options_.section) {
+    if (failed_) result_.failure = std::move(failed_);
+    return outlet_->element(slot, ticket, bytes, std::move(result_));
+  }
+  slot.counters().samples.add_single_writer(ticket.end - ticket.begin - losses_.size());
+  slot.counters().bytes.add_single_writer(bytes);
+  if (plan_->batched()) clock_.count(plan_->last_stage(), ticket.end - ticket.begin);
+  if (failed_) {
+    outlet_->fail(slot, ticket, std::move(*failed_));
+  } else {
+    losses_.insert(losses_.end(), notes_.begin(), notes_.end());
+    outlet_->rows(slot, bytes, std::move(losses_));
+  }
+}
+
+}  // namespace penstock

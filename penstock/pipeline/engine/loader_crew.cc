@@ -1,0 +1,123 @@
+#include "penstock/pipeline/engine/loader_crew.h"
+
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/base/os.h"
+
+namespace penstock {
+
+void LoaderCrew::start(uint32_t workers, Work work) {
+  std::lock_guard lock(shared_->mutex);
+  if (started_ || closing_) return;
+  started_ = true;
+  work_ = std::move(work);
+  shared_->places.resize(board_.workers());
+  try {
+    for (uint32_t place = 0; place < workers; ++place) start_at(place);
+    if (supervisor_ != nullptr) {
+      watcher_ = std::thread([this] { watch(); });
+    }
+  } catch (const std::system_error& error) {
+    fatal_ = std::make_exception_ptr(
+        Error(Code::kSystem, "Loader", std::string("start a worker thread: ") + error.what()));
+    board_.close();
+    std::rethrow_exception(fatal_);
+  }
+}
+
+bool LoaderCrew::started() const {
+  std::lock_guard lock(shared_->mutex);
+  return started_;
+}
+
+std::exception_ptr LoaderCrew::fatal() const {
+  std::lock_guard lock(shared_->mutex);
+  return fatal_;
+}
+
+// With the lock.
+void LoaderCrew::start_at(uint32_t place) {
+  Place& p = shared_->places[place];
+  if (p.thread.joinable()) p.thread.join();  // it has ended: only its last instructions are left
+  p.thread = std::thread([shared = shared_, work = work_, place]() mutable {
+    os::block_all_signals();
+    work(place);
+    work = nullptr;  // what it keeps alive goes before the crew may say that all is over
+    std::lock_guard lock(shared->mutex);
+    shared->places[place].at = At::kEnded;
+    shared->ended.notify_all();
+  });
+  p.at = At::kBusy;
+}
+
+void LoaderCrew::watch() {
+  os::block_all_signals();
+  for (;;) {
+    Supervisor::Event event = supervisor_->wait();
+    if (event.kind == Supervisor::Kind::kClosed) return;
+    if (event.kind == Supervisor::Kind::kAbandoned) replace(event.worker);
+  }
+}
+
+// The thread in `place` is stuck in user code: another one takes over, in a place of its own.
+void LoaderCrew::replace(uint32_t place) {
+  std::lock_guard lock(shared_->mutex);
+  if (closing_) return;
+  auto& places = shared_->places;
+  if (places[place].at == At::kBusy) places[place].at = At::kAbandoned;
+  board_.consumer().restarts.add();
+  try {
+    for (uint32_t free = 0; free < places.size(); ++free) {
+      if (places[free].at == At::kEmpty || places[free].at == At::kEnded) return start_at(free);
+    }
+    throw Error(Code::kTimeout, "Loader",
+                std::to_string(places.size()) + " threads are stuck in the dataset's get()");
+  } catch (...) {
+    fatal_ = std::current_exception();
+    board_.close();
+  }
+}
+
+void LoaderCrew::close(int64_t patience_ns) {
+  {
+    std::lock_guard lock(shared_->mutex);
+    if (std::exchange(closing_, true)) return;
+  }
+  if (supervisor_ != nullptr) {
+    supervisor_->close(0);
+  } else {
+    board_.close();
+  }
+  if (watcher_.joinable()) watcher_.join();
+  std::unique_lock lock(shared_->mutex);
+  work_ = nullptr;  // it keeps alive whoever owns the crew
+  auto here = std::this_thread::get_id();
+  auto all_ended = [&] {
+    for (Place& p : shared_->places) {
+      if (p.at == At::kBusy && p.thread.get_id() != here) return false;
+    }
+    return true;
+  };
+  if (patience_ns < 0) {
+    shared_->ended.wait(lock, all_ended);
+  } else {
+    shared_->ended.wait_for(lock, std::chrono::nanoseconds(patience_ns), all_ended);
+  }
+  for (Place& p : shared_->places) {
+    if (!p.thread.joinable()) continue;
+    if (p.at == At::kEnded) {
+      // It still holds the lock's far end only: it cannot want the lock again.
+      lock.unlock();
+      p.thread.join();
+      lock.lock();
+    } else {
+      p.thread.detach();
+    }
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,27 @@
+#include "penstock/pipeline/engine/outcome.h"
+
+#include "penstock/pipeline/stages/losses.h"
+
+namespace penstock {
+
+bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome) {
+  if (!slot.finish_object(kind, bytes, outcome.get())) return false;
+  outcome.release();
+  return true;
+}
+
+std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out) {
+  std::vector<Outcome::Loss> losses;
+  for (const Failure& lost : left_out) {
+    losses.push_back({0,
+                      lost.position,
+                      lost.replaced,
+                      lost.stage + ": " + text_of(lost.error),
+                      nullptr,
+                      {},
+                      false});
+  }
+  return losses;
+}
+
+}  // namespace penstock

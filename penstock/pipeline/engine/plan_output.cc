@@ -1,0 +1,301 @@
+#include "penstock/pipeline/engine/plan_output.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/engine/plan_state.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+
+namespace penstock {
+
+namespace {
+
+uint32_t rows_of_granule(const Post& post) {
+  const uint32_t granules = post.granules.load(std::memory_order_relaxed);
+  return (post.rows + granules - 1) / granules;
+}
+
+// Each granule's rows stand at its beginning: where the gaps behind them are. `losses` ascend.
+std::vector<uint32_t> gaps_of(const Post& post, const std::vector<Outcome::Loss>& losses) {
+  std::vector<uint32_t> gaps;
+  const uint32_t share = rows_of_granule(post);
+  for (auto loss = losses.begin(); loss != losses.end();) {
+    const uint32_t end = std::min((loss->row / share + 1) * share, post.rows);
+    auto next = loss;
+    while (next != losses.end() && next->row < end) ++next;
+    for (auto left = next - loss; left > 0; --left) {
+      gaps.push_back(end - static_cast<uint32_t>(left));
+    }
+    loss = next;
+  }
+  return gaps;
+}
+
+}  // namespace
+
+bool PlanOutput::apart(Board& board) {
+  const uint64_t seq = feed_.current_seq();
+  const uint32_t granules = board.granules_at(seq);
+  uint32_t g = 0;
+  while (g < granules && board.unit_at(seq, g).kind != ResultKind::kApart) ++g;
+  if (g == granules) return false;
+  tickets_.keep_whole();
+  feed_.seek(feed_.position(), feed_.ahead());
+  return true;
+}
+
+PlanOutput::Said PlanOutput::gather(
+    Board& board, const std::function<std::vector<Outcome::Loss>(Unit&)>& losses_in) {
+  const uint64_t seq = feed_.current_seq();
+  Said said;
+  for (uint32_t g = 0, granules = board.granules_at(seq); g < granules; ++g) {
+    Unit& unit = board.unit_at(seq, g);
+    said.bytes += unit.bytes;
+    std::vector<Outcome::Loss> losses = losses_in(unit);
+    said.losses.insert(said.losses.end(), std::make_move_iterator(losses.begin()),
+                       std::make_move_iterator(losses.end()));
+  }
+  std::ranges::stable_partition(said.losses, [](const Outcome::Loss& loss) { return loss.gap; });
+  return said;
+}
+
+std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
+                                                 std::vector<Outcome::Loss> losses) {
+  Post& post = feed_.current();
+  std::vector<Outcome::Loss> all = losses;
+  counted_ = {post.epoch, {}};
+  std::erase_if(losses, [](const Outcome::Loss& loss) { return !loss.gap; });
+  if (plan_->batched()) {
+    counted_.losses = std::move(all);
+    const uint64_t rows = post.rows - losses.size();
+    if (rows == 0) {
+      feed_.skip();
+      return std::nullopt;
+    }
+    Block block = take_block(post, losses);
+    tickets_.saw(spec_->fixed());
+    feed_.deliver(bytes, rows);
+    return Item{block.rows(0, rows), std::nullopt};
+  }
+  const uint64_t skipped = this->skipped();  // what is made again was counted then
+  hold(post, worker, losses);
+  std::ranges::stable_sort(all, {}, &Outcome::Loss::row);
+  std::erase_if(all, [&](const Outcome::Loss& loss) { return loss.row < skipped; });
+  uncounted_.assign(std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
+  if (held_.rows() == 0) count_before(pending_ ? skip_ : UINT64_MAX);
+  if (pending_) {
+    // The ticket is not delivered: the position stays.
+  } else if (held_.rows() == 0) {
+    feed_.skip();
+  } else {
+    feed_.deliver(bytes, held_.rows() - used_);
+  }
+  return take_held();
+}
+
+// What stands at a row without being its gap was lost on the way to it.
+void PlanOutput::count_before(uint64_t row) {
+  while (!uncounted_.empty() && uncounted_.front().row < row) {
+    if (uncounted_.front().error == nullptr) {
+      counted_.losses.push_back(std::move(uncounted_.front()));
+    }
+    uncounted_.pop_front();
+  }
+}
+
+Block PlanOutput::take_block(Post& post, const std::vector<Outcome::Loss>& losses) {
+  std::span<const std::byte> layout(post.layout, post.layout_length);
+  if (spec_ == nullptr || !std::ranges::equal(spec_->bytes(), layout)) {
+    spec_ = std::make_shared<ElementSpec>(layout);
+  }
+  const uint64_t rows = post.rows, bytes = post.needed_bytes;
+  std::vector<uint32_t> gaps;
+  if (!losses.empty() && post.granules.load(std::memory_order_relaxed) > 1) {
+    gaps = gaps_of(post, losses);
+  }
+  Lease lease = feed_.take_rows();
+  if (!gaps.empty()) BlockLayout(*spec_, rows).fixed().close_gaps(lease.data(), gaps);
+  return Block(spec_, rows, lease.data(), bytes, lease.owner());
+}
+
+// The elements of a ticket but for `losses`, and but for those that were handed out before; up to
+// the first that is to be raised.
+void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses) {
+  // All of it, or nothing: taking the block may find no memory.
+  std::vector<uint32_t> places;
+  std::optional<LoaderFailure> pending;
+  const uint64_t skip = skipped();
+  // A ticket that is made again may end before: what is to be raised then comes in place of the
+  // next one.
+  uint64_t skip_next = skip > post.rows ? skip - post.rows : 0;
+  auto loss = losses.begin();
+  for (uint32_t place = 0; place < post.rows; ++place) {
+    if (loss == losses.end() || loss->row != place) {
+      places.push_back(place);
+      continue;
+    }
+    if (loss->error != nullptr && place >= skip) {
+      pending = {post.epoch, post.step, loss->index, loss->stage, worker, loss->error};
+      skip_next = place;
+      break;
+    }
+    ++loss;
+  }
+  uint64_t used = 0;
+  while (used < places.size() && places[used] < skip) ++used;
+  const uint64_t epoch = post.epoch, base = post.base, step = post.step;
+  held_ = used == places.size() ? Block() : take_block(post).rows(0, places.size());
+  held_epoch_ = epoch;
+  held_base_ = base;
+  held_step_ = step;
+  places_ = std::move(places);
+  used_ = used;
+  pending_ = std::move(pending);
+  skip_ = skip_next;
+  skip_epoch_ = epoch;
+}
+
+std::optional<PlanOutput::Item> PlanOutput::take_held() {
+  if (held_.rows() == 0) return std::nullopt;
+  Item item{held_, used_++};
+  counted_.epoch = held_epoch_;
+  if (used_ == held_.rows()) {
+    held_ = Block();
+    count_before(pending_ ? skip_ : UINT64_MAX);
+  } else {
+    count_before(uint64_t{places_[used_ - 1]} + 1);
+  }
+  return item;
+}
+
+std::optional<LoaderFailure> PlanOutput::take_failure() {
+  if (held_.rows() != 0) return std::nullopt;
+  return std::exchange(pending_, std::nullopt);
+}
+
+void PlanOutput::drop_held() {
+  held_ = Block();
+  pending_.reset();
+  skip_ = 0;
+  uncounted_.clear();
+  tickets_.drop_leftover();
+}
+
+void PlanOutput::close() {
+  if (!last_) last_ = state();
+  drop_held();
+}
+
+// ---- place --------------------------------------------------------------------------------------
+
+void PlanOutput::arrived(const Place& place) {
+  skip_ = place.skip;
+  skip_epoch_ = place.position.epoch;
+  if (place.stream) tickets_.restore(place.position, *place.stream);
+}
+
+// Batches, or elements, of a stream's epoch are counted by their ordinals.
+LoaderState PlanOutput::stream_state() const {
+  const bool held = held_.rows() != 0;
+  const Position at = position();
+  const uint64_t used = held ? places_[used_ - 1] + 1 : skipped();
+  Cursor::Place place = tickets_.place_at(at);
+  LoaderState state;
+  state.epoch = at.epoch;
+  const uint64_t per = plan_->batched() ? plan_->stream_rows() : plan_->per_output();
+  const uint64_t ordinal = place.ordinal + place.used + used * (plan_->batched() ? 0 : per);
+  state.batches = ordinal / per + (ordinal % per != 0);
+  if (!place.state && ordinal == 0) return state;
+  State stream = {{"ordinal", place.ordinal}, {"used", place.used}, {"taken", used}};
+  if (place.state) stream["state"] = *place.state;
+  state.stream = stream.dump();
+  return state;
+}
+
+PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
+  if (!state.ahead.empty()) {
+    throw Error(Code::kInvalidArgument, "restore", "a stream's batches come in order only");
+  }
+  Place place{{state.epoch, 0, state.batches}, {}, 0, Cursor::Place{}};
+  if (state.stream.empty()) {
+    if (state.batches != 0) {
+      throw Error(Code::kInvalidArgument, "restore", "the state says nothing of its stream");
+    }
+    return place;
+  }
+  const State stream = State::parse(state.stream, nullptr, false);
+  place.stream->ordinal = count_in(stream, "ordinal");
+  place.stream->used = count_in(stream, "used");
+  place.skip = count_in(stream, "taken");
+  if (stream.contains("state")) {
+    place.stream->state = std::make_shared<State>(stream["state"]);
+  }
+  // A step's number is its batch's, or that of its first element.
+  const uint64_t per = plan_->batched() ? plan_->stream_rows() : plan_->per_output();
+  const uint64_t first = place.stream->ordinal + place.stream->used;
+  place.position.step = first / per + (first % per != 0);
+  return place;
+}
+
+LoaderState PlanOutput::state() const {
+  if (last_) return *last_;
+  LoaderState state = plan_->stream() != nullptr ? stream_state() : indexed_state();
+  state.seed = seed_;
+  state.plan = plan_->titles();
+  state.world = plan_->world();
+  state.length = plan_->all();
+  return state;
+}
+
+LoaderState PlanOutput::indexed_state() const {
+  const Position& at = feed_.position();
+  const uint64_t per = plan_->rows_per_ticket();
+  LoaderState state;
+  const uint64_t world = plan_->world();
+  state.epoch = at.epoch;
+  state.base = at.base;
+  uint64_t own = at.step * per + skipped();
+  if (held_.rows() != 0) {
+    state.epoch = held_epoch_;
+    state.base = held_base_;
+    own = held_step_ * per + places_[used_ - 1] + 1;
+  }
+  state.batches = state.base + own * world;
+  for (uint64_t step : feed_.ahead()) state.ahead.push_back(at.base + step * per * world);
+  return state;
+}
+
+PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
+  check_same_plan(state, *plan_, seed_);
+  if (plan_->stream() != nullptr) return place_in_stream(state);
+  const uint64_t per = plan_->rows_per_ticket(), world = plan_->world();
+  if (state.world != world) {
+    // Whoever they were, all ranks together used so much: from there on it is dealt out anew.
+    if (!state.ahead.empty()) {
+      throw Error(Code::kInvalidArgument, "restore",
+                  "a state of an unordered feed restores at its own shard only");
+    }
+    return {{state.epoch, state.batches, 0}, {}, 0, std::nullopt};
+  }
+  auto own = [&](uint64_t batches) {
+    if (batches < state.base || (batches - state.base) % world != 0) {
+      throw Error(Code::kInvalidArgument, "restore", "the state names batches that cannot be");
+    }
+    return (batches - state.base) / world;
+  };
+  const uint64_t taken = own(state.batches);
+  Place place{{state.epoch, state.base, taken / per}, {}, taken % per, std::nullopt};
+  for (uint64_t batches : state.ahead) {
+    const uint64_t ahead = own(batches);
+    if (ahead < taken || ahead % per != 0) {
+      throw Error(Code::kInvalidArgument, "restore", "'ahead' names what cannot be ahead");
+    }
+    place.ahead.insert(ahead / per);
+  }
+  return place;
+}
+
+}  // namespace penstock

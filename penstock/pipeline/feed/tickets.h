@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+
+#include "penstock/pipeline/feed/feed.h"
+#include "penstock/pipeline/feed/order.h"
+
+namespace penstock {
+
+// Tickets of a source that is indexed: all of them are known.
+class IndexedTickets : public Tickets {
+ public:
+  explicit IndexedTickets(const Order& order) : order_(order) {}
+  std::optional<uint64_t> steps(uint64_t, uint64_t base) override { return order_.steps(base); }
+  Described describe(const Position& at, Post& post) override {
+    post.rows = static_cast<uint32_t>(order_.samples_in(at.base, at.step));
+    return Described::kPosted;
+  }
+  void set_order(const Order& order) { order_ = order; }
+
+ private:
+  Order order_;
+};
+
+// Tickets of `count` streams in turn: ticket k is the next of stream k mod count, which one worker
+// owns. They go on until every stream has ended.
+class StreamTickets : public Tickets {
+ public:
+  StreamTickets(uint32_t count, uint32_t rows) : count_(count), rows_(rows) {}
+  std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
+  Described describe(const Position& at, Post& post) override {
+    post.rows = rows_;
+    post.stream = static_cast<uint32_t>((at.base + at.step) % count_);
+    post.owner = post.stream;
+    return Described::kPosted;
+  }
+  uint32_t streams() const override { return count_; }
+
+ private:
+  uint32_t count_, rows_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,127 @@
+#include "penstock/pipeline/stages/gather_parcel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+
+// Whatever differs in length is ragged to a parcel: it is not for it to say what a batch may be.
+GatherParcel::GatherParcel(const Context& context, const Streamed& stage)
+    : scratch_(context.scratch),
+      memory_(context.memory),
+      spec_(stage.spec()),
+      chunk_(scratch_),
+      elements_(scratch_, Collector::Lengths::kAny, nullptr) {}
+
+// What the stream gives at a time is there beside its copy: so it is little.
+uint32_t GatherParcel::so_many(uint64_t wanted) const {
+  wanted = std::min<uint64_t>(wanted, Chunk::kRows);
+  if (memory_ == nullptr) return static_cast<uint32_t>(wanted);
+  if (all_rows_ == 0 && (spec_ == nullptr || !spec_->fixed())) return 1;  // how large are they?
+  const uint64_t bytes = all_rows_ == 0 ? spec_->fixed_bytes() : all_bytes_ / all_rows_;
+  const uint64_t fit = memory_->chunk_bytes() / std::max<uint64_t>(bytes, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(fit, 1, wanted));
+}
+
+GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& wanted) {
+  Gathered gathered;
+  elements_.begin(spec_);
+  origins_.clear();
+  // In place, what was left out is told with what comes behind it: so that is looked for, and there
+  // is room for it, since what was left out has taken none.
+  const auto wants_more = [&] {
+    if (gathered.places() < wanted.least) return true;
+    return wanted.failures == Failures::kInPlace && gathered.places() < wanted.most &&
+           !gathered.forgiven.empty() && gathered.forgiven.back().place == gathered.places();
+  };
+  while (!gathered.failure && wants_more()) {
+    const uint32_t most = so_many(wanted.most - gathered.places());
+    uint32_t count = 0;
+    try {
+      count = stream.next(most, chunk_);
+    } catch (...) {
+      if (gathered.rows == 0 || wanted.failures != Failures::kEnd) throw;
+      // What was gathered comes first.
+      gathered.failure =
+          Failure{"stream", wanted.ordinal + gathered.rows, std::current_exception()};
+      break;
+    }
+    if (count == 0) {
+      gathered.over = true;
+      break;
+    }
+    const uint64_t before = gathered.rows;
+    const uint64_t alive = sort_out(wanted, count, gathered);
+    const auto rows = static_cast<uint32_t>(gathered.rows - before);
+    if (rows == 0) continue;
+    positions_.resize(rows);
+    std::iota(positions_.begin(), positions_.end(), wanted.ordinal + before);
+    Chunk& out = elements_.add(positions_);
+    uint32_t to = 0;
+    for (uint64_t left = alive; left != 0; left &= left - 1) {
+      own(chunk_, static_cast<uint32_t>(__builtin_ctzll(left)), out, to++);
+    }
+    all_rows_ += rows;
+  }
+  if (gathered.rows != 0) elements_.settle();
+  return gathered;
+}
+
+// Counts the chunk's rows, and takes what was lost out of it. Which of them are to be had.
+uint64_t GatherParcel::sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered) {
+  if (chunk_.failures().empty() && chunk_.notes().empty()) {
+    gathered.rows += count;
+    return chunk_.alive();
+  }
+  const auto by_row = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::ranges::stable_sort(chunk_.failures(), by_row);
+  std::ranges::stable_sort(chunk_.notes(), by_row);
+  auto failure = chunk_.failures().begin();
+  auto note = chunk_.notes().begin();
+  uint64_t alive = 0;
+  for (uint32_t row = 0; row < count; ++row) {
+    const bool failed = failure != chunk_.failures().end() && failure->first == row;
+    const bool left_out =
+        failed && !failure->second.fatal && (failure->second.forgiven || wanted.skip);
+    if (failed && !left_out && wanted.failures == Failures::kEnd) {
+      gathered.failure = std::move(failure->second);
+      break;
+    }
+    for (; note != chunk_.notes().end() && note->first == row; ++note) {
+      gathered.forgiven.push_back({gathered.places(), std::move(note->second)});
+    }
+    if (!failed) {
+      alive |= uint64_t{1} << row;
+      ++gathered.rows;
+      continue;
+    }
+    failure->second.unsure |= left_out && !failure->second.forgiven;
+    auto& to = left_out ? gathered.forgiven : gathered.failed;
+    to.push_back({gathered.places(), std::move(failure->second)});
+    // More than one may be said of a row.
+    while (failure != chunk_.failures().end() && failure->first == row) ++failure;
+  }
+  return alive;
+}
+
+// The row is the chunk's until the stream is asked again: so it is copied.
+void GatherParcel::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
+  if (!out.settle(in.spec())) {
+    throw unlike(*out.spec(), *in.spec());
+  }
+  origins_.add(in.origin(row));
+  for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
+    const uint64_t bytes = in.bytes(leaf, row);
+    all_bytes_ += bytes;
+    std::byte* copy = scratch_.take(bytes);
+    if (bytes != 0) std::memcpy(copy, in.at(leaf, row), bytes);
+    out.view(leaf, to, copy, in.shape(leaf, row));
+  }
+}
+
+}  // namespace penstock

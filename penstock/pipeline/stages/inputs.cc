@@ -1,0 +1,110 @@
+#include "penstock/pipeline/stages/inputs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
+
+namespace penstock {
+
+std::vector<IndexedRef> indexed_of(const std::vector<Built>& inputs) {
+  std::vector<IndexedRef> indexed;
+  indexed.reserve(inputs.size());
+  for (const Built& input : inputs) indexed.push_back(input.indexed);
+  return indexed;
+}
+
+bool any_costly(std::span<const IndexedRef> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const IndexedRef& input) { return input->costly(); });
+}
+
+bool any_python(std::span<const IndexedRef> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const IndexedRef& input) { return input->python(); });
+}
+
+bool any_python(std::span<const StreamedRef> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const StreamedRef& input) { return input->python(); });
+}
+
+bool any_stream(const std::vector<Built>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const Built& input) { return input.stream != nullptr; });
+}
+
+std::vector<StreamedRef> streams_of(const std::vector<Built>& inputs, Builder& builder) {
+  std::vector<StreamedRef> streams;
+  streams.reserve(inputs.size());
+  for (const Built& input : inputs) streams.push_back(builder.as_stream(input));
+  return streams;
+}
+
+namespace {
+
+template <class Ref>
+SpecRef common_of(std::span<const Ref> inputs, const std::string& stage) {
+  SpecRef common;
+  bool known = true;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    SpecRef own = inputs[i]->spec();
+    if (own == nullptr) {
+      known = false;
+    } else if (common == nullptr) {
+      common = own;
+    } else if (*common != *own) {
+      auto both = common->merged(*own);
+      if (!both) {
+        throw Error(Code::kInvalidArgument, stage,
+                    "inputs must have elements that are alike: " + common->to_string() +
+                        ", and input " + std::to_string(i) + " has " + own->to_string());
+      }
+      common = std::make_shared<ElementSpec>(std::move(*both));
+    }
+  }
+  return known ? common : nullptr;
+}
+
+}  // namespace
+
+SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage) {
+  return common_of(inputs, stage);
+}
+
+SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage) {
+  return common_of(inputs, stage);
+}
+
+void InputReaders::fetch(size_t input, const At& at, std::span<const uint64_t> positions,
+                         Chunk& out, uint32_t row) {
+  Reader& reader = readers_[input];
+  if (reader.reader == nullptr) {
+    reader.reader = inputs_[input]->open(context_);
+    reader.spec = inputs_[input]->spec();
+  }
+  rows_.fetch(*reader.reader, reader.spec, at, positions, out, row);
+  if (rows_.spec() == nullptr) return;
+  if (agree(reader, out)) return rows_.hand_on(out);
+  auto error = std::make_exception_ptr(
+      Error(Code::kInvalidArgument, stage_,
+            "inputs must have elements that are alike: " + out.spec()->to_string() +
+                ", and input " + std::to_string(input) + " has " + rows_.spec()->to_string()));
+  for (size_t i = 0; i < positions.size(); ++i) {
+    out.fail(static_cast<uint32_t>(row + i), {stage_, positions[i], error});
+  }
+}
+
+// A spec that all inputs have in common covers that of each, with lengths that differ.
+bool InputReaders::agree(Reader& reader, Chunk& out) {
+  if (out.settle(rows_.spec())) return true;
+  if (reader.whole == out.spec() && reader.part == rows_.spec()) return true;
+  auto both = out.spec()->merged(*rows_.spec());
+  if (!both || *both != *out.spec()) return false;
+  reader.whole = out.spec();
+  reader.part = rows_.spec();
+  return true;
+}
+
+}  // namespace penstock

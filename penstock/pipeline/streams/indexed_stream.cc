@@ -1,0 +1,99 @@
+#include "penstock/pipeline/streams/indexed_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/stages/collate.h"
+#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/restore_error.h"
+
+namespace penstock {
+namespace {
+
+class IndexedStream : public Streamed {
+ public:
+  explicit IndexedStream(IndexedRef stage) : stage_(std::move(stage)) {}
+
+  SpecRef spec() const override { return stage_->spec(); }
+  std::optional<uint64_t> length() const override { return stage_->length(0); }
+  bool python() const override { return stage_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(*stage_, context);
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const Indexed& stage, Context& context)
+        : stage_(stage), reader_(stage.open(context)), length_(stage.length(0)) {}
+
+    void begin(uint64_t epoch) override {
+      epoch_ = epoch;
+      next_ = 0;
+      told_ = nullptr;
+    }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      const auto count = static_cast<uint32_t>(std::min<uint64_t>(most, length_ - next_));
+      if (count == 0) return 0;
+      std::array<uint64_t, Chunk::kRows> positions;
+      std::iota(positions.begin(), positions.begin() + count, next_);
+      out.reset(stage_.spec(), count);
+      fetch_alike(*reader_, {epoch_, 0}, std::span(positions.data(), count), out, 0, told_);
+      next_ += count;
+      return count;
+    }
+    State save() const override { return {{"index", next_}}; }
+    void load(uint64_t epoch, const State& state) override {
+      begin(epoch);
+      next_ = count_in(state, "index");
+      if (next_ > length_) throw refuse_restore("the state is beyond the source's end");
+    }
+
+   private:
+    const Indexed& stage_;
+    std::unique_ptr<IndexedReader> reader_;
+    uint64_t length_, epoch_ = 0, next_ = 0;
+    SpecRef told_;
+  };
+
+  IndexedRef stage_;
+};
+
+}  // namespace
+
+StreamedRef indexed_stream(IndexedRef stage) {
+  return std::make_shared<IndexedStream>(std::move(stage));
+}
+
+void fetch_alike(IndexedReader& reader, const At& at, std::span<const uint64_t> positions,
+                 Chunk& out, uint32_t row, SpecRef& told) {
+  if (out.spec() != nullptr && told == nullptr) return reader.fetch(at, positions, out, row);
+  if (told != nullptr) (void)out.settle(told);
+  for (uint32_t i = 0; i < positions.size(); ++i) {
+    reader.fetch(at, positions.subspan(i, 1), out, row + i);
+  }
+  told = out.spec();
+}
+
+const State& member_of(const State& state, const char* name) {
+  if (!state.is_object() || !state.contains(name)) {
+    throw refuse_restore(std::string("the stream's state has no '") + name + "'");
+  }
+  return state[name];
+}
+
+uint64_t count_in(const State& state, const char* name) {
+  const State& member = member_of(state, name);
+  // A state that was not through JSON has a plain 0 as a signed number.
+  if (!member.is_number_integer() || (!member.is_number_unsigned() && member.get<int64_t>() < 0)) {
+    throw refuse_restore(std::string("'") + name + "' is no count");
+  }
+  return member.get<uint64_t>();
+}
+
+}  // namespace penstock

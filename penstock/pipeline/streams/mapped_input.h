@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "penstock/pipeline/stages/op.h"
+#include "penstock/pipeline/streams/stream_input.h"
+
+namespace penstock {
+
+// The input of a stage that looks at what an operation makes of each element: filter's predicate,
+// unique's key. State: StreamInput's. One thread.
+class MappedInput {
+ public:
+  // `op` nullptr: it looks at the elements themselves. `stage`: its title, for errors; outlives
+  // this, as all the others. `hidden`: workers made it, and summary() says what it was.
+  MappedInput(const Streamed& input, const Op* op, bool hidden, uint32_t operation,
+              const std::string& stage, const Context& context)
+      : op_(op),
+        hidden_(hidden),
+        operation_(operation),
+        stage_(stage),
+        input_(input, context, hidden),
+        made_(input_.context().scratch) {}
+
+  void begin(uint64_t epoch);
+  // As StreamInput::more. An element of which the operation failed is failed() from then on.
+  bool more();
+  // What was made of the next element is in its row, input().row(), unless it failed.
+  Chunk& made() { return op_ == nullptr ? input_.chunk() : made_; }
+  bool hidden() const { return hidden_; }
+  StreamInput& input() { return input_; }
+  const StreamInput& input() const { return input_; }
+
+  State save() const { return input_.save(); }
+  void load(uint64_t epoch, const State& state);
+
+ private:
+  void apply();
+
+  const Op* op_;
+  const bool hidden_;
+  uint32_t operation_;
+  const std::string& stage_;
+  StreamInput input_;
+  Chunk made_;
+  SpecRef bound_, result_;
+  std::unique_ptr<OpRun> run_;
+  uint64_t epoch_ = 0;
+  uint64_t applied_ = 0;  // to so many elements of the epoch
+};
+
+}  // namespace penstock

@@ -1,0 +1,169 @@
+#include "penstock/pipeline/streams/stream_input.h"
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+
+namespace penstock {
+
+namespace {
+
+// Every element of `part` is one of `whole`.
+bool covers(const ElementSpec& whole, const ElementSpec& part) {
+  if (whole.leaves().size() != part.leaves().size() || whole.nest() != part.nest()) return false;
+  for (size_t i = 0; i < whole.leaves().size(); ++i) {
+    const Leaf &a = whole.leaves()[i], &b = part.leaves()[i];
+    if (a.name != b.name || a.kind != b.kind || a.dtype != b.dtype ||
+        a.shape.size() != b.shape.size()) {
+      return false;
+    }
+    for (size_t axis = 0; axis < a.shape.size(); ++axis) {
+      if (a.shape[axis] >= 0 && a.shape[axis] != b.shape[axis]) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void StreamInput::begin(uint64_t epoch) {
+  reader_->begin(epoch);
+  count_ = used_ = next_most_ = 0;
+  ordinal_ = 0;
+  over_ = false;
+}
+
+bool StreamInput::more() {
+  if (used_ < count_) return true;
+  if (over_) return false;
+  StageClock::Part part(own_.clock, &pulls_);
+  own_.check_open();
+  before_ = reader_->save();
+  most_ = next_most_ != 0 ? std::min(next_most_, in_chunk(each_)) : first_most();
+  ordinal_ += count_;
+  used_ = 0;
+  scratch_.empty();
+  count_ = reader_->next(most_, hidden_ ? whole_ : chunk_);
+  if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
+  over_ = count_ == 0;
+  if (over_) {
+    let_go();
+  } else {
+    next_most_ = so_many();
+  }
+  return !over_;
+}
+
+// Elements of such a size.
+uint32_t StreamInput::in_chunk(uint64_t bytes) const {
+  const uint64_t count = own_.chunk_bytes() / std::max<uint64_t>(bytes, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(count, 1, Chunk::kRows));
+}
+
+uint32_t StreamInput::first_most() const {
+  return spec_ != nullptr && spec_->fixed() ? in_chunk(spec_->fixed_bytes()) : 1;
+}
+
+// Elements that are to be pulled next: as many as chunk_bytes() of this chunk's size, or twice that
+// of what was taken to make them, but no more than twice as many as now. Where there is no want of
+// memory it depends on nothing but the elements as they come, so that rows come together in the
+// same way whenever they are read.
+uint32_t StreamInput::so_many() {
+  const Chunk& made = hidden_ ? whole_ : chunk_;
+  uint64_t bytes = 0;
+  for (uint64_t alive = chunk_.alive(); alive != 0; alive &= alive - 1) {
+    const auto row = static_cast<uint32_t>(std::countr_zero(alive));
+    for (size_t leaf = 0; leaf < chunk_.spec()->leaves().size(); ++leaf) {
+      bytes += chunk_.bytes(leaf, row);
+    }
+  }
+  each_ = std::max(bytes, std::max<uint64_t>(scratch_.used(), made.kept_bytes()) / 2) / count_;
+  return std::min(2 * most_, in_chunk(each_));
+}
+
+void StreamInput::let_go() {
+  if (used_ < count_ || own_.memory == nullptr || !own_.memory->tight()) return;
+  whole_.reset(nullptr, 0);
+  chunk_.reset(nullptr, 0);
+  scratch_.give_back();
+}
+
+uint32_t StreamInput::failed_before(uint32_t row) const {
+  const uint64_t before = row == Chunk::kRows ? ~uint64_t{0} : (uint64_t{1} << row) - 1;
+  return static_cast<uint32_t>(std::popcount(~chunk_.alive() & before));
+}
+
+void StreamInput::raise_failure() { std::rethrow_exception(chunk_.take_failure(used_).error); }
+
+State StreamInput::save() const {
+  const bool amid = used_ < count_;
+  State input = amid ? State(before_) : reader_->save();
+  State state = {{"input", std::move(input)},
+                 {"ordinal", amid ? ordinal_ : ordinal_ + count_},
+                 {"used", amid ? used_ : 0}};
+  if (const uint32_t failed = amid ? failed_before(used_) : 0) state["failed"] = failed;
+  const uint32_t next = next_most_ != 0 ? next_most_ : first_most();
+  if (const uint32_t most = amid ? most_ : next; most != Chunk::kRows) state["most"] = most;
+  return state;
+}
+
+void StreamInput::load(uint64_t epoch, const State& state) {
+  reader_->load(epoch, member_of(state, "input"));
+  uint64_t used = count_in(state, "used");
+  if (used > Chunk::kRows) throw refuse_restore("more is used of a chunk than there is in one");
+  uint64_t failed_then = state.contains("failed") ? count_in(state, "failed") : 0;
+  ordinal_ = count_in(state, "ordinal");
+  const uint64_t most = state.contains("most") ? count_in(state, "most") : Chunk::kRows;
+  if (most == 0 || most > Chunk::kRows) throw refuse_restore("a chunk is of 1 to 64 elements");
+  next_most_ = static_cast<uint32_t>(most);
+  if (each_ == 0 && spec_ != nullptr && spec_->fixed()) each_ = spec_->fixed_bytes();
+  count_ = used_ = 0;
+  over_ = false;
+  // They may come in smaller pieces than those that the state was taken of.
+  while (used > 0) {
+    if (!more()) {
+      throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
+    }
+    for (; used > 0 && left() > 0; --used) {
+      if (failed() && failed_then-- == 0) raise_failure();
+      use();
+    }
+  }
+}
+
+void settle_alike(const SpecRef& spec, Chunk& out) {
+  if (out.settle(spec) || covers(*out.spec(), *spec)) return;
+  throw unlike(*out.spec(), *spec);
+}
+
+void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
+  for (Failure& lost : in.take_notes(from)) out.note(to, std::move(lost));
+  if ((in.alive() >> from & 1) == 0) return out.fail(to, in.take_failure(from));
+  settle_alike(in.spec(), out);
+  out.come_from(to, in.origin(from));
+  for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
+    out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));
+  }
+}
+
+void PickedRows::forget() {
+  for (const auto& [input, row] : picked_) input->let_go();
+  picked_.clear();
+}
+
+uint32_t PickedRows::give(const SpecRef& spec, Chunk& out) {
+  const auto count = size();
+  out.reset(spec, count);
+  for (uint32_t i = 0; i < count; ++i) {
+    pass_row(picked_[i].first->chunk(), picked_[i].second, out, i);
+  }
+  return count;
+}
+
+}  // namespace penstock
