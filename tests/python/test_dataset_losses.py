@@ -113,15 +113,6 @@ def test_all_others_come_and_each_loss_is_counted_once(chain: str, mode: Mode) -
             assert reasons == ["bad 17", "bad 2"]
 
 
-@each(MODES, ())
-def test_what_a_cache_keeps_was_lost_once(mode: Mode) -> None:
-    kept = FAILING.batch(4).cache()
-    with kept.build(on_error="skip", **options(mode)) as feed:
-        for _ in range(2):
-            assert numbers_of(passed(feed)) == NUMBERS
-        assert feed.stats()["skipped"] == 2
-
-
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_restored_feed_counts_what_was_not_counted_before(chain: str) -> None:
     dataset, expected = CHAINS[chain]
