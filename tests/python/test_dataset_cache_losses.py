@@ -247,6 +247,10 @@ def test_files_that_a_function_names_are_of_any_place_that_it_is_called_for(mode
         passes = [passed(feed) for _ in range(3)]
     assert passes[0] != passes[1], "shuffled anew"
     assert sorted(passes[0]) == sorted(passes[1]) == sorted(passes[2])
+    draws = {n // 10000: [] for n in passes[0]}
+    for n in sorted(passes[0]):
+        draws[n // 10000].append(n % 1000)
+    assert len({tuple(of) for of in draws.values()}) == 4, "each file its own"
     with (
         chain.build(seed=6, **options(mode)) as feed,
         pytest.raises(penstock.InvalidArgument, match=r"build\(seed=5\), and here with 6"),

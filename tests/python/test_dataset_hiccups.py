@@ -19,7 +19,7 @@ import pytest
 
 import dataset_functions as functions
 import penstock
-from contract import INLINE, KINDS, THREADS, Mode, each, options, passed, plain
+from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each, options, passed, plain
 from penstock import Dataset
 
 
@@ -285,12 +285,13 @@ class ThatOneIsReal:
         return float(number) if int(number) == self.at else int(number)
 
 
-@each(KINDS, ())
-@pytest.mark.parametrize("first", [lambda chain: chain, lambda chain: chain.filter(always)])
+@each((THREADS, PROCESSES), ())
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 11])
-def test_one_unlike_the_others_fails_alone_behind_functions_too(mode, first, at):
-    """Wherever the chunk begins that it is in; in line, with workers, and out of a cache."""
-    rows = first(Dataset.range(12)).map(ThatOneIsReal(at)).map(functions.unchanged).filter(always)
+def test_one_unlike_the_others_fails_alone_behind_functions_of_workers(mode, streamed, at):
+    rows = Dataset.range(12)
+    rows = rows.filter(always) if streamed else rows
+    rows = rows.map(ThatOneIsReal(at)).map(functions.unchanged).filter(always)
     expected = [n for n in range(12) if n != at]
     for chain in (rows, rows.cache()):
         with chain.batch(4).build(on_error="skip", **options(mode)) as feed:

@@ -85,7 +85,7 @@ class RowsInMemory : public KeptRows {
 
 Keeping keep_in_memory(std::shared_ptr<CacheStore> store) {
   return {store, [store](Context& context) {
-            return std::make_unique<RowsInMemory>(store, context.seed_to_keep());
+            return std::make_unique<RowsInMemory>(store, context.seed);
           }};
 }
 

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "penstock/base/random.h"
 #include "penstock/pipeline/cache/cache_store.h"
 #include "penstock/pipeline/cache/snapshot_store.h"
 #include "penstock/pipeline/element/block.h"
@@ -59,13 +60,21 @@ class KeptRows {
 
 // What keeps a plan's elements, and how each reader gets at them.
 struct Keeping {
+  // What elements are made with. In a file they are there for whoever opens it: so the numbers of a
+  // plan that a function opened are drawn by the file's name, and not by the place of its opening.
+  uint64_t seed(const Context& context) const {
+    if (!context.build_seed || !name) return context.seed;
+    return derive_key(*context.build_seed, *name, KeyUse::kInner);
+  }
+
   std::shared_ptr<SharedStore> store;
   std::function<std::unique_ptr<KeptRows>(Context& context)> rows;
+  std::optional<uint64_t> name = std::nullopt;  // of the file, as a number
 };
 // In memory. A store keeps the elements of one seed: readers with another one find nothing there.
 Keeping keep_in_memory(std::shared_ptr<CacheStore> store);
-// In a file; see SnapshotStore, whose errors rows() and keep() throw.
-Keeping keep_in_file(std::shared_ptr<SnapshotStore> store);
+// In a file; see SnapshotStore, whose errors rows() and keep() throw. `path`: as the user wrote it.
+Keeping keep_in_file(std::shared_ptr<SnapshotStore> store, const std::string& path);
 // The same for reading only, whatever the seed.
 std::unique_ptr<KeptRows> rows_of(std::shared_ptr<SnapshotStore> store, Context& context);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/io/crc32c.h"
 #include "penstock/pipeline/cache/kept_rows.h"
 #include "penstock/pipeline/element/row_block.h"
 #include "penstock/pipeline/stages/losses.h"
@@ -137,11 +138,13 @@ std::unique_ptr<KeptRows> rows_of(std::shared_ptr<SnapshotStore> store, Context&
   return std::make_unique<RowsInFile>(std::move(store), context);
 }
 
-Keeping keep_in_file(std::shared_ptr<SnapshotStore> store) {
-  return {store, [store](Context& context) {
-            store->set_seed(context.seed_to_keep());
+Keeping keep_in_file(std::shared_ptr<SnapshotStore> store, const std::string& path) {
+  return {store,
+          [store](Context& context) {
+            store->set_seed(context.outermost_seed());
             return rows_of(store, context);
-          }};
+          },
+          crc32c(std::as_bytes(std::span(path)))};
 }
 
 }  // namespace penstock

@@ -86,12 +86,12 @@ void Scratch::empty() {
     if (all / 2 > std::max(most_used_, kSmallest)) wanted = most_used_;
     most_used_ = emptied_ = 0;
   }
+  piece_ = used_ = taken_ = 0;
   if (pieces_.size() > 1 || wanted != all) {
     // One piece of that size instead of several.
     pieces_.clear();
     if (wanted != 0) pieces_.push_back({allocate(wanted), wanted});
   }
-  piece_ = used_ = taken_ = 0;
   // What somebody keeps is his; what went unused since the last time is given back.
   std::erase_if(shared_, [](const Shared& shared) {
     return !shared.taken || shared.memory.use_count() != 1;

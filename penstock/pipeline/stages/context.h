@@ -85,8 +85,8 @@ struct Context {
     own.count_in(memory);
     return {own, seed, worker, retries, watch, clock, stages, sections, skip, memory, build_seed};
   }
-  // What elements that are kept are made with: the same wherever their plan is opened.
-  uint64_t seed_to_keep() const { return build_seed.value_or(seed); }
+  // Of the whole plan.
+  uint64_t outermost_seed() const { return build_seed.value_or(seed); }
 };
 
 // The addresses of a chunk's elements in one stage: what their random numbers are keyed by.

@@ -81,6 +81,9 @@ class WithHidden : public Indexed {
         failure.position = positions[lost - row];
         out.fail(lost, std::move(failure));
       }
+      const uint64_t here =
+          end - row == Chunk::kRows ? ~uint64_t{0} : ((uint64_t{1} << (end - row)) - 1) << row;
+      if ((out.alive() & here) == 0) return;
       if (!out.settle(joined_)) {
         const auto error =
             std::make_exception_ptr(unlike(*without_hidden_leaf(out.spec()), *bound_));

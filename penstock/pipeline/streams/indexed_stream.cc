@@ -35,7 +35,6 @@ class IndexedStream : public Streamed {
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       next_ = 0;
-      told_ = nullptr;
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(most, length_ - next_));
@@ -43,7 +42,7 @@ class IndexedStream : public Streamed {
       std::array<uint64_t, Chunk::kRows> positions;
       std::iota(positions.begin(), positions.begin() + count, next_);
       out.reset(stage_.spec(), count);
-      fetch_alike(*reader_, {epoch_, 0}, std::span(positions.data(), count), out, 0, told_);
+      reader_->fetch({epoch_, 0}, std::span(positions.data(), count), out, 0);
       next_ += count;
       return count;
     }
@@ -58,7 +57,6 @@ class IndexedStream : public Streamed {
     const Indexed& stage_;
     std::unique_ptr<IndexedReader> reader_;
     uint64_t length_, epoch_ = 0, next_ = 0;
-    SpecRef told_;
   };
 
   IndexedRef stage_;
@@ -68,16 +66,6 @@ class IndexedStream : public Streamed {
 
 StreamedRef indexed_stream(IndexedRef stage) {
   return std::make_shared<IndexedStream>(std::move(stage));
-}
-
-void fetch_alike(IndexedReader& reader, const At& at, std::span<const uint64_t> positions,
-                 Chunk& out, uint32_t row, SpecRef& told) {
-  if (out.spec() != nullptr && told == nullptr) return reader.fetch(at, positions, out, row);
-  if (told != nullptr) (void)out.settle(told);
-  for (uint32_t i = 0; i < positions.size(); ++i) {
-    reader.fetch(at, positions.subspan(i, 1), out, row + i);
-  }
-  told = out.spec();
 }
 
 const State& member_of(const State& state, const char* name) {

@@ -165,7 +165,10 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
   const uint64_t least = taken_bytes_ + feed_.typical_bytes() + input_bytes_;
   if (own_.memory != nullptr) own_.memory->saw_element(feed_.typical_bytes());
   over_.is(least > sections_.max_bytes() ? least - sections_.max_bytes() : 0);
-  if (count == 0) return 0;
+  if (count == 0) {
+    over_.is(0);
+    return 0;
+  }
   out.reset(spec_, count);
   for (uint32_t row = 0; row < count; ++row) {
     auto& [block, position, result] = taken_[row];
@@ -268,6 +271,7 @@ SectionResult SectionReader::failure_of(Unit& unit, uint64_t position) {
   const std::string element = "element " + std::to_string(position) + " of a stage in front of a " +
                               "stream's (epoch " + std::to_string(epoch_) + ") ";
   Failure failure{"stream", position, nullptr};
+  failure.unsure = true;
   if (unit.kind == ResultKind::kTimeout) {
     failure.error = std::make_exception_ptr(
         Error(Code::kTimeout, "Loader", element + "took longer than timeout allows"));

@@ -42,7 +42,6 @@ class TailedStream : public Streamed {
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       ordinal_ = 0;
-      told_ = nullptr;
       stream_->begin(epoch);
     }
 
@@ -80,7 +79,6 @@ class TailedStream : public Streamed {
     State save() const override { return {{"ordinal", ordinal_}, {"state", stream_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       epoch_ = epoch;
-      told_ = nullptr;
       ordinal_ = count_in(state, "ordinal");
       stream_->load(epoch, member_of(state, "state"));
     }
@@ -114,9 +112,8 @@ class TailedStream : public Streamed {
       for (uint64_t made = 0, row = 0; made < rows;) {
         for (; gap != gathered.failed.end() && gap->place == row; ++gap) ++row;
         const uint64_t end = gap == gathered.failed.end() ? row + (rows - made) : gap->place;
-        fetch_alike(*tail_, {epoch_, 0},
-                    std::span<const uint64_t>(positions.data() + made, end - row), out,
-                    static_cast<uint32_t>(row), told_);
+        tail_->fetch({epoch_, 0}, std::span<const uint64_t>(positions.data() + made, end - row),
+                     out, static_cast<uint32_t>(row));
         made += end - row;
         row = end;
       }
@@ -130,7 +127,6 @@ class TailedStream : public Streamed {
     std::unique_ptr<IndexedReader> tail_;
     GatherParcel gathered_;
     uint64_t epoch_ = 0, ordinal_ = 0;
-    SpecRef told_;
   };
 
   Built built_;

@@ -110,7 +110,7 @@ class Cache : public Indexed {
     // Of a plan that a function opened there is no ticket that the context would have to follow.
     Context& below(Context& context) {
       if (!context.build_seed) return context;
-      inner_.emplace(context).seed = context.seed_to_keep();
+      inner_.emplace(context).seed = keeping_.seed(context);
       return *inner_;
     }
 
@@ -153,9 +153,10 @@ Keeping CacheNode::keeping(std::optional<uint64_t> positions, bool attached) con
   name_stages(*inputs()[0], plan);
   if (attached) {
     return keep_in_file(std::make_shared<SnapshotStore>(path_, std::move(plan), positions,
-                                                        SnapshotStore::Attached()));
+                                                        SnapshotStore::Attached()),
+                        path_);
   }
-  return keep_in_file(std::make_shared<SnapshotStore>(path_, std::move(plan), positions));
+  return keep_in_file(std::make_shared<SnapshotStore>(path_, std::move(plan), positions), path_);
 }
 
 Built CacheNode::build(std::vector<Built> inputs, Builder& builder) const {

@@ -33,7 +33,7 @@ class CacheStream : public Streamed {
    public:
     Reader(const CacheStream& stage, Context& context)
         : spec_(stage.spec()),
-          own_(below(context, scratch_)),
+          own_(below(context, stage.keeping_, scratch_)),
           input_(stage.input_->open(own_)),
           passed_(scratch_),
           kept_context_(context.over(kept_scratch_)),
@@ -85,9 +85,9 @@ class CacheStream : public Streamed {
     }
 
    private:
-    static Context below(const Context& context, Scratch& scratch) {
+    static Context below(const Context& context, const Keeping& keeping, Scratch& scratch) {
       Context own = context.over(scratch);
-      own.seed = context.seed_to_keep();
+      own.seed = keeping.seed(context);
       return own;
     }
 
