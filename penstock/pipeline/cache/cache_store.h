@@ -26,8 +26,8 @@ namespace penstock {
 // 4. Two that make the same position at once both write; the first word counts.
 //
 // An entry is { u64 bytes of the block, u64 where its spec is, u64 position, u64 bytes of what was
-// lost on the way to it, block, that }, a spec and what was lost behind the end { u64 bytes, bytes
-// }.
+// lost on the way to it, block, that }; a spec, and what was lost behind the end, is { u64 bytes,
+// those }.
 //
 // Threads: any, of any process that attached it, for everything but attach(), which comes first.
 class CacheStore : public SharedStore {

@@ -1,6 +1,7 @@
 #include "penstock/pipeline/engine/pipeline_engine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -9,7 +10,6 @@
 #include "penstock/pipeline/element/column_block.h"
 #include "penstock/pipeline/engine/chain_worker.h"
 #include "penstock/pipeline/engine/plan_tickets.h"
-#include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/transformations/split_batch.h"
 
 namespace penstock {
@@ -133,15 +133,9 @@ std::optional<Example> PipelineEngine::take() {
   });
   Post& post = feed_->current();
   if (cursor_ != nullptr) {
-    for (Failure& lost : tickets().take_forgiven({post.epoch, post.base, post.step})) {
-      losses.push_back({0,
-                        lost.position,
-                        lost.replaced,
-                        lost.stage + ": " + text_of(lost.error),
-                        nullptr,
-                        {},
-                        false});
-    }
+    auto before = losses_of(tickets().take_forgiven({post.epoch, post.base, post.step}));
+    losses.insert(losses.end(), std::make_move_iterator(before.begin()),
+                  std::make_move_iterator(before.end()));
   }
   auto item = output_.take(bytes, worker, std::move(losses));
   count_losses();
