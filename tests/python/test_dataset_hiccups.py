@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dataset_functions as functions
 import penstock
-from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each, options, passed, plain
+from contract import INLINE, KINDS, THREADS, Mode, each, options, passed, plain
 from penstock import Dataset
 
 
@@ -275,29 +274,6 @@ def test_one_element_unlike_the_others_fails_alone_wherever_it_is(mode, at):
             with chain.build(workers=0, on_error="skip") as other:
                 other.restore(feed.state())
                 assert passed(other) == whole[place:]
-
-
-class ThatOneIsReal:
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def __call__(self, number: Any) -> Any:
-        return float(number) if int(number) == self.at else int(number)
-
-
-@each((THREADS, PROCESSES), ())
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 11])
-def test_one_unlike_the_others_fails_alone_behind_functions_of_workers(mode, streamed, at):
-    rows = Dataset.range(12)
-    rows = rows.filter(always) if streamed else rows
-    rows = rows.map(ThatOneIsReal(at)).map(functions.unchanged).filter(always)
-    expected = [n for n in range(12) if n != at]
-    for chain in (rows, rows.cache()):
-        with chain.batch(4).build(on_error="skip", **options(mode)) as feed:
-            for count in (1, 2, 3):
-                assert [n for batch in passed(feed) for n in batch] == expected
-                assert feed.stats()["skipped"] == count
 
 
 class Shorter:

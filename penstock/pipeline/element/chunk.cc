@@ -18,6 +18,7 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   rows_ = rows;
   alive_ = rows == kRows ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
   told_ = spec_ == nullptr;
+  mixed_ = false;
   failures_.clear();
   notes_.clear();
   kept_.clear();
@@ -70,7 +71,10 @@ bool Chunk::settle(const SpecRef& spec) {
     return true;
   }
   if (*spec == *spec_) return true;
-  return told_ && relax(*spec);
+  if (!told_) return false;
+  const bool alike = relax(*spec);
+  mixed_ |= !alike;
+  return alike;
 }
 
 // Lengths that differ become -1; the rows that are there already get shapes of their own.
@@ -146,6 +150,7 @@ void Chunk::remove(uint64_t rows) {
 }
 
 void Chunk::take_notes_of(Chunk& other) {
+  mixed_ |= other.mixed_;
   for (auto& [row, failure] : other.notes_) note(row, std::move(failure));
   other.notes_.clear();
 }

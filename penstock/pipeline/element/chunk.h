@@ -62,6 +62,9 @@ class Chunk {
   // have other lengths, and then the chunk's spec says that these differ. False: this element is
   // not like the others.
   bool settle(const SpecRef& spec);
+  // An element here, or in a chunk that this one took notes of, was not like the others: what came
+  // of these together is not what came of each alone.
+  bool mixed() const { return mixed_; }
   bool bound(size_t leaf) const { return columns_[leaf].bound; }
   // A fixed leaf's rows to be written, `stride(leaf)` bytes from one to the next.
   std::byte* dense(size_t leaf);
@@ -97,7 +100,8 @@ class Chunk {
   void lose(uint32_t row, std::vector<Failure> lost);
   // Those rows are none any more; the others move up. REQUIRED: nothing is bound.
   void remove(uint64_t rows);
-  // What was lost on the way to rows of `other`, which stand at the same places here.
+  // What was lost on the way to rows of `other`, which stand at the same places here. Who makes
+  // rows of another chunk's does that, if only for mixed().
   void take_notes_of(Chunk& other);
   // Everything that `other` keeps, for views of it that are handed on, and its notes.
   void keep_all(Chunk& other);
@@ -146,6 +150,7 @@ class Chunk {
   Scratch& scratch_;
   SpecRef spec_;
   bool told_ = false;  // the spec is what elements told so far
+  bool mixed_ = false;
   uint32_t rows_ = 0;
   uint64_t alive_ = 0;
   std::vector<Column> columns_;  // by leaf; kept from chunk to chunk

@@ -39,8 +39,7 @@ constexpr const char* kLostText =
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
 Collector::Lengths lengths_of(const Plan& plan, bool section) {
-  if (section) return Collector::Lengths::kAny;
-  if (!plan.batched()) return Collector::Lengths::kRagged;  // handed out one by one
+  if (section || !plan.batched()) return Collector::Lengths::kAny;  // elements, one by one
   if (plan.root()->padding() != nullptr) return Collector::Lengths::kPadded;
   return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
 }

@@ -123,7 +123,8 @@ void Collector::fix_lengths() {
     if (leaf.fixed() || leaf.kind != LeafKind::kDense) continue;
     changed = true;
     if (lengths_ == Lengths::kRagged) {
-      leaf.kind = LeafKind::kRagged;
+      if (given_ == nullptr) fix_common_axes(i, leaf);
+      if (!leaf.fixed()) leaf.kind = LeafKind::kRagged;
       continue;
     }
     Shape expected;
@@ -146,6 +147,21 @@ void Collector::fix_lengths() {
     leaf.shape = expected;
   }
   if (changed) spec_ = std::make_shared<ElementSpec>(std::move(leaves), spec_->nest());
+}
+
+// What was told together with other batches' elements may be said to differ, and does not here.
+void Collector::fix_common_axes(size_t of, Leaf& leaf) const {
+  bool begun = false;
+  each_row([&](const Chunk& chunk, uint32_t row, uint64_t) {
+    std::span<const int64_t> shape = chunk.shape(of, row);
+    if (!std::exchange(begun, true)) {
+      leaf.shape.assign(shape.begin(), shape.end());
+      return;
+    }
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      if (leaf.shape[axis] != shape[axis]) leaf.shape[axis] = -1;
+    }
+  });
 }
 
 void Collector::pad_spec() {

@@ -49,6 +49,7 @@ class Collector {
  private:
   void merge_specs();
   void fix_lengths();
+  void fix_common_axes(size_t of, Leaf& leaf) const;
   void pad_spec();
   uint64_t values_of(size_t leaf) const;
   void write_fixed(size_t leaf, std::byte* to) const;

@@ -76,6 +76,7 @@ class WithHidden : public Indexed {
         StageClock::Part part(context_.clock);
         run_->run(Keys(context_, at.epoch, positions, stage_.operation_), in_, made_, row);
       }
+      out.take_notes_of(made_);
       for (auto& [lost, failure] : made_.failures()) {
         if (failure.stage.empty()) failure.stage = stage_.title_;
         failure.position = positions[lost - row];

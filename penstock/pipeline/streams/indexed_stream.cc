@@ -11,6 +11,7 @@
 #include "penstock/pipeline/stages/collate.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/streams/likeness.h"
 
 namespace penstock {
 namespace {
@@ -30,11 +31,12 @@ class IndexedStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const Indexed& stage, Context& context)
-        : stage_(stage), reader_(stage.open(context)), length_(stage.length(0)) {}
+        : stage_(stage), rows_(stage, context), length_(stage.length(0)) {}
 
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       next_ = 0;
+      rows_.begin();
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(most, length_ - next_));
@@ -42,20 +44,25 @@ class IndexedStream : public Streamed {
       std::array<uint64_t, Chunk::kRows> positions;
       std::iota(positions.begin(), positions.begin() + count, next_);
       out.reset(stage_.spec(), count);
-      reader_->fetch({epoch_, 0}, std::span(positions.data(), count), out, 0);
+      rows_.fetch({epoch_, 0}, std::span(positions.data(), count), out, 0);
       next_ += count;
       return count;
     }
-    State save() const override { return {{"index", next_}}; }
+    State save() const override {
+      State state = {{"index", next_}};
+      rows_.save(state);
+      return state;
+    }
     void load(uint64_t epoch, const State& state) override {
       begin(epoch);
       next_ = count_in(state, "index");
       if (next_ > length_) throw refuse_restore("the state is beyond the source's end");
+      rows_.load(state);
     }
 
    private:
     const Indexed& stage_;
-    std::unique_ptr<IndexedReader> reader_;
+    AlikeRows rows_;
     uint64_t length_, epoch_ = 0, next_ = 0;
   };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/streams/stream_input.h"
@@ -28,7 +29,10 @@ class MappedInput {
   // As StreamInput::more. An element of which the operation failed is failed() from then on.
   bool more();
   // What was made of the next element is in its row, input().row(), unless it failed.
-  Chunk& made() { return op_ == nullptr ? input_.chunk() : made_; }
+  Chunk& made() {
+    if (op_ == nullptr) return input_.chunk();
+    return apart_.empty() ? made_ : *apart_[input_.row()];
+  }
   bool hidden() const { return hidden_; }
   StreamInput& input() { return input_; }
   const StreamInput& input() const { return input_; }
@@ -38,6 +42,7 @@ class MappedInput {
 
  private:
   void apply();
+  void run(uint32_t first, uint32_t end, Chunk& made);
 
   const Op* op_;
   const bool hidden_;
@@ -45,6 +50,7 @@ class MappedInput {
   const std::string& stage_;
   StreamInput input_;
   Chunk made_;
+  std::vector<std::unique_ptr<Chunk>> apart_;  // by row, where these are not alike
   SpecRef bound_, result_;
   std::unique_ptr<OpRun> run_;
   uint64_t epoch_ = 0;

@@ -8,7 +8,6 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/stage_clock.h"
-#include "penstock/pipeline/streams/hidden_leaf.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -19,6 +18,7 @@ SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& conte
       plan_(sections_.plan(number)),
       lane_(sections_.lane(number)),
       spec_(std::move(spec)),
+      likeness_(spec_),
       feed_(
           lane_, sections_.arena(), *this,
           [&] {
@@ -113,6 +113,7 @@ void SectionReader::load(uint64_t epoch, const State& state) {
     source_->load(epoch, member_of(state, "state"));
   }
   go_to(epoch, step);
+  likeness_.load(state);
 }
 
 // Nothing is made before the first element is asked for.
@@ -121,13 +122,18 @@ void SectionReader::go_to(uint64_t epoch, uint64_t step) {
   next_ = ordinal_ = step;
   read_.clear();
   let_go();
-  alike_.reset();
-  checked_.reset();
+  likeness_.begin();
   feed_.seek({epoch, 0, step});
   begun_ = false;
 }
 
 State SectionReader::save() const {
+  State state = place();
+  likeness_.save(state);
+  return state;
+}
+
+State SectionReader::place() const {
   if (source_ == nullptr) return {{"index", next_}};
   if (!read_.empty()) return read_.front().before;
   return {{"ordinal", ordinal_}, {"state", source_->save()}};
@@ -179,7 +185,7 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
     }
     // Of all elements, and not only of those that happen to be there together.
     try {
-      check_alike(block.spec());
+      likeness_.check(block.spec());
       settle_alike(block.spec(), out);
       block.view(0, out, row);
     } catch (const Error& error) {
@@ -188,22 +194,6 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
     }
   }
   return count;
-}
-
-void SectionReader::check_alike(const SpecRef& spec) {
-  if (spec == checked_) return;
-  if (!alike_) {
-    alike_ = *spec;
-  } else if (*spec != *alike_) {
-    std::optional<ElementSpec> both = alike_->merged(*spec);
-    if (!both) {
-      throw Error(Code::kInvalidArgument, "element",
-                  "elements of one stream must be alike: there are " + shown(*alike_) + " and " +
-                      shown(*spec));
-    }
-    alike_ = std::move(both);
-  }
-  checked_ = spec;
 }
 
 void SectionReader::wait() {

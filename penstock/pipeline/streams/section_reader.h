@@ -11,6 +11,7 @@
 #include "penstock/pipeline/feed/feed.h"
 #include "penstock/pipeline/stages/gather_parcel.h"
 #include "penstock/pipeline/stages/stage.h"
+#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/section.h"
 
 namespace penstock {
@@ -27,7 +28,8 @@ class SectionReader : public StreamReader, private Tickets {
   void begin(uint64_t epoch) override;
   // What is there; at least one, which it waits for. Error kClosed: the board was closed.
   uint32_t next(uint32_t most, Chunk& out) override;
-  // {"index": i}, or {"ordinal": n, "state": the stream's}: as if nothing was made ahead.
+  // {"index": i}, or {"ordinal": n, "state": the stream's}, and Likeness's: as if nothing was made
+  // ahead.
   State save() const override;
   void load(uint64_t epoch, const State& state) override;
 
@@ -53,6 +55,7 @@ class SectionReader : public StreamReader, private Tickets {
   uint64_t spent_bytes() const override { return taken_bytes_; }
   bool ready() override { return !read_.empty() && !read_.front().posted; }
 
+  State place() const;
   Described read(Post& post);
   void wait();
   bool take_read();
@@ -60,12 +63,12 @@ class SectionReader : public StreamReader, private Tickets {
   SectionResult failure_of(Unit& unit, uint64_t position);
   void go_to(uint64_t epoch, uint64_t step);
   void let_go();
-  void check_alike(const SpecRef& spec);
 
   const Sections& sections_;
   const Plan& plan_;
   Board& lane_;
   SpecRef spec_;
+  Likeness likeness_;
   Feed feed_;
   uint64_t epoch_ = 0;
   uint64_t next_ = 0;  // the element that is given next, those that failed counted; indexed only
@@ -74,8 +77,6 @@ class SectionReader : public StreamReader, private Tickets {
   uint64_t taken_bytes_ = 0;  // of these
   uint64_t input_bytes_ = 0;  // of the largest parcel
   SpecRef told_;              // of the last element
-  SpecRef checked_;           // and of all since the last jump
-  std::optional<ElementSpec> alike_;
 
   // Of a stream with a tail:
   Scratch scratch_;

@@ -9,6 +9,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/likeness.h"
 
 namespace penstock {
 
@@ -162,6 +163,17 @@ uint32_t PickedRows::give(const SpecRef& spec, Chunk& out) {
   out.reset(spec, count);
   for (uint32_t i = 0; i < count; ++i) {
     pass_row(picked_[i].first->chunk(), picked_[i].second, out, i);
+  }
+  return count;
+}
+
+uint32_t PickedRows::give(const SpecRef& spec, Chunk& out, Likeness& likeness,
+                          std::string_view stage) {
+  const auto count = size();
+  out.reset(spec, count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto& [input, row] = picked_[i];
+    likeness.pass(input->chunk(), row, out, i, stage, input->ordinal() + row);
   }
   return count;
 }

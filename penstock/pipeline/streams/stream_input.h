@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "penstock/pipeline/streams/hidden_leaf.h"
 
 namespace penstock {
+
+class Likeness;
 
 // The input of a stream's stage, pulled up to 64 elements at a time and used one by one: fewer
 // where they, or what they are made of, are large (Context::chunk_bytes), so that a stage with many
@@ -111,9 +114,11 @@ class PickedRows {
   uint32_t size() const { return static_cast<uint32_t>(picked_.size()); }
   // Nobody has views of them any more, or the inputs go elsewhere; before one of these ends.
   void forget();
-  // They become all rows of `out`, views, until they are forgotten. Returns how many. Error as of
-  // pass_row.
+  // They become all rows of `out`, views, until they are forgotten. Returns how many. REQUIRED:
+  // they are of one input, whose elements are alike.
   uint32_t give(const SpecRef& spec, Chunk& out);
+  // The same, of several inputs: those that are not like the rows before them fail, in `stage`.
+  uint32_t give(const SpecRef& spec, Chunk& out, Likeness& likeness, std::string_view stage);
 
  private:
   std::vector<std::pair<StreamInput*, uint32_t>> picked_;

@@ -10,6 +10,7 @@
 #include "penstock/pipeline/stages/gather_parcel.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/likeness.h"
 
 namespace penstock {
 namespace {
@@ -36,12 +37,13 @@ class TailedStream : public Streamed {
         : built_(built),
           own_(context.over(own_scratch_)),
           stream_(built.stream->open(context)),
-          tail_(built.tail->open(own_)),
+          tail_(*built.tail, own_),
           gathered_(own_, *built.stream) {}
 
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       ordinal_ = 0;
+      tail_.begin();
       stream_->begin(epoch);
     }
 
@@ -76,11 +78,16 @@ class TailedStream : public Streamed {
       return all;
     }
 
-    State save() const override { return {{"ordinal", ordinal_}, {"state", stream_->save()}}; }
+    State save() const override {
+      State state = {{"ordinal", ordinal_}, {"state", stream_->save()}};
+      tail_.save(state);
+      return state;
+    }
     void load(uint64_t epoch, const State& state) override {
       epoch_ = epoch;
       ordinal_ = count_in(state, "ordinal");
       stream_->load(epoch, member_of(state, "state"));
+      tail_.load(state);
     }
 
    private:
@@ -112,8 +119,8 @@ class TailedStream : public Streamed {
       for (uint64_t made = 0, row = 0; made < rows;) {
         for (; gap != gathered.failed.end() && gap->place == row; ++gap) ++row;
         const uint64_t end = gap == gathered.failed.end() ? row + (rows - made) : gap->place;
-        tail_->fetch({epoch_, 0}, std::span<const uint64_t>(positions.data() + made, end - row),
-                     out, static_cast<uint32_t>(row));
+        tail_.fetch({epoch_, 0}, std::span<const uint64_t>(positions.data() + made, end - row), out,
+                    static_cast<uint32_t>(row));
         made += end - row;
         row = end;
       }
@@ -124,7 +131,7 @@ class TailedStream : public Streamed {
     Scratch own_scratch_;  // emptied with every call, whatever the others still hold
     Context own_;
     std::unique_ptr<StreamReader> stream_;
-    std::unique_ptr<IndexedReader> tail_;
+    AlikeRows tail_;
     GatherParcel gathered_;
     uint64_t epoch_ = 0, ordinal_ = 0;
   };

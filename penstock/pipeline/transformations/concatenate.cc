@@ -9,6 +9,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -120,14 +121,17 @@ class ConcatenateStream : public Streamed {
 
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
-      which_ = 0;
+      which_ = given_ = 0;
+      likeness_.begin();
       reader().begin(epoch_);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       for (;;) {
         if (const uint32_t count = reader().next(most, rows_); count != 0) {
           out.reset(stage_.spec_, count);
-          for (uint32_t i = 0; i < count; ++i) pass_row(rows_, i, out, i);
+          for (uint32_t i = 0; i < count; ++i) {
+            likeness_.pass(rows_, i, out, i, "concatenate", given_++);
+          }
           out.keep_all(rows_);
           return count;
         }
@@ -136,7 +140,11 @@ class ConcatenateStream : public Streamed {
         reader().begin(epoch_);
       }
     }
-    State save() const override { return {{"which", which_}, {"input", readers_[which_]->save()}}; }
+    State save() const override {
+      State state = {{"which", which_}, {"given", given_}, {"input", readers_[which_]->save()}};
+      likeness_.save(state);
+      return state;
+    }
     void load(uint64_t epoch, const State& state) override {
       const uint64_t which = count_in(state, "which");
       if (which >= readers_.size()) {
@@ -144,7 +152,9 @@ class ConcatenateStream : public Streamed {
       }
       epoch_ = epoch;
       which_ = which;
+      given_ = state.contains("given") ? count_in(state, "given") : 0;
       reader().load(epoch, member_of(state, "input"));
+      likeness_.load(state);
     }
 
    private:
@@ -158,7 +168,8 @@ class ConcatenateStream : public Streamed {
     Context& context_;
     std::vector<std::unique_ptr<StreamReader>> readers_;
     Chunk rows_;
-    uint64_t epoch_ = 0;
+    Likeness likeness_{stage_.spec_};
+    uint64_t epoch_ = 0, given_ = 0;
     size_t which_ = 0;
   };
 

@@ -9,6 +9,7 @@
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -50,6 +51,7 @@ class InterleaveInputs : public Streamed {
       epoch_ = epoch;
       std::fill(places_.begin(), places_.end(), kEmpty);
       open_ = next_ = place_ = given_ = 0;
+      likeness_.begin();
     }
 
     // The rows of several inputs' chunks become one, as long as none of these is pulled.
@@ -81,7 +83,7 @@ class InterleaveInputs : public Streamed {
           move_on();
         }
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out);
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, "interleave");
     }
 
     State save() const override {
@@ -90,7 +92,10 @@ class InterleaveInputs : public Streamed {
         places.push_back(
             which == kEmpty ? State() : State{{"which", which}, {"inner", inputs_[which]->save()}});
       }
-      return {{"place", place_}, {"given", given_}, {"next", next_}, {"places", std::move(places)}};
+      State state = {
+          {"place", place_}, {"given", given_}, {"next", next_}, {"places", std::move(places)}};
+      likeness_.save(state);
+      return state;
     }
 
     void load(uint64_t epoch, const State& state) override {
@@ -115,6 +120,7 @@ class InterleaveInputs : public Streamed {
       place_ = place;
       given_ = given;
       next_ = next;
+      likeness_.load(state);
     }
 
    private:
@@ -139,6 +145,7 @@ class InterleaveInputs : public Streamed {
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     std::vector<size_t> places_;  // of the cycle: an input
     PickedRows picked_;
+    Likeness likeness_{stage_.spec_};
     uint64_t epoch_ = 0;
     size_t next_ = 0;     // input that was not begun yet
     size_t open_ = 0;     // places that are not empty

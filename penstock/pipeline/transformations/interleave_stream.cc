@@ -10,6 +10,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -90,10 +91,12 @@ class InterleaveStream : public Streamed {
                              ? State()
                              : State{{"outer", place->outer}, {"inner", place->input->save()}});
       }
-      return {{"place", place_},
-              {"given", given_},
-              {"places", std::move(places)},
-              {"input", outer_.save()}};
+      State state = {{"place", place_},
+                     {"given", given_},
+                     {"places", std::move(places)},
+                     {"input", outer_.save()}};
+      likeness_.save(state);
+      return state;
     }
 
     void load(uint64_t epoch, const State& state) override {
@@ -119,6 +122,7 @@ class InterleaveStream : public Streamed {
       given_ = given;
       outer_.load(epoch, input);
       lost_.clear();  // told before
+      likeness_.load(state);
     }
 
    private:
@@ -154,12 +158,13 @@ class InterleaveStream : public Streamed {
           move_on();
         }
       }
-      return picked_.give(nullptr, out);
+      return picked_.give(nullptr, out, likeness_, stage_.title_);
     }
 
     void close(uint64_t epoch) {
       picked_.forget();
       lost_.clear();
+      likeness_.begin();
       epoch_ = epoch;
       for (auto& place : places_) place.reset();
       open_ = place_ = given_ = 0;
@@ -221,6 +226,7 @@ class InterleaveStream : public Streamed {
     StreamInput outer_;
     std::vector<std::unique_ptr<Open>> places_;
     PickedRows picked_;
+    Likeness likeness_{nullptr};
     std::vector<Failure> lost_;  // on the way to elements that plans were opened from
     uint64_t epoch_ = 0;
     uint64_t open_ = 0;   // places that are

@@ -12,6 +12,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -76,13 +77,15 @@ class SampleFrom : public Streamed {
         if (input.placed()) ++draws_;
         picked_.add(input);
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out);
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, "sample_from");
     }
 
     State save() const override {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());
-      return {{"draws", draws_}, {"over", over_}, {"inputs", std::move(inputs)}};
+      State state = {{"draws", draws_}, {"over", over_}, {"inputs", std::move(inputs)}};
+      likeness_.save(state);
+      return state;
     }
     void load(uint64_t epoch, const State& state) override {
       const uint64_t draws = count_in(state, "draws");
@@ -99,12 +102,14 @@ class SampleFrom : public Streamed {
         over_[i] = over[i].get<bool>();
         inputs_[i]->load(epoch, inputs[i]);
       }
+      likeness_.load(state);
     }
 
    private:
     void enter(uint64_t epoch) {
       key_ = derive_key(stage_.seed_, epoch, KeyUse::kSample);
       draws_ = 0;
+      likeness_.begin();
       over_.assign(inputs_.size(), false);
     }
 
@@ -127,6 +132,7 @@ class SampleFrom : public Streamed {
     const SampleFrom& stage_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
+    Likeness likeness_{stage_.spec_};
     std::vector<bool> over_;
     uint64_t key_ = 0, draws_ = 0;
   };

@@ -9,6 +9,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -104,11 +105,13 @@ class Scan : public Streamed {
           run_(stage.scanner_->bind(stage.title_, context)),
           input_(*stage.input_, context),
           carried_(scratch_),
-          next_(scratch_) {}
+          next_(scratch_),
+          made_(context.scratch) {}
 
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       carry_ = stage_.initial_;
+      likeness_.begin();
       input_.begin(epoch);
     }
 
@@ -129,11 +132,16 @@ class Scan : public Streamed {
       return count;
     }
 
-    State save() const override { return {{"carry", carry_.save()}, {"input", input_.save()}}; }
+    State save() const override {
+      State state = {{"carry", carry_.save()}, {"input", input_.save()}};
+      likeness_.save(state);
+      return state;
+    }
     void load(uint64_t epoch, const State& state) override {
       epoch_ = epoch;
       carry_.load(member_of(state, "carry"));
       input_.load(epoch, member_of(state, "input"));
+      likeness_.load(state);
     }
 
    private:
@@ -142,16 +150,19 @@ class Scan : public Streamed {
       carried_.reset(carry_.spec(), 1);
       carry_.give(carried_, 0);
       next_.reset(nullptr, 1);
+      made_.reset(nullptr, row + 1);
       const std::array<uint64_t, 1> position = {input_.ordinal() + input_.row()};
       run_->step(Keys(context_, epoch_, position, stage_.operation_), carried_, input_.chunk(),
-                 input_.row(), next_, out, row);
-      for (Failure& lost : input_.chunk().take_notes(input_.row())) out.note(row, std::move(lost));
-      if ((out.alive() >> row & 1) != 0) return carry_.take(next_, 0);
-      for (auto& [lost, failure] : out.failures()) {
-        if (lost != row || !failure.stage.empty()) continue;
+                 input_.row(), next_, made_, row);
+      for (auto& [lost, failure] : made_.failures()) {
+        if (!failure.stage.empty()) continue;
         failure.stage = stage_.title_;
         failure.position = position[0];
       }
+      for (Failure& lost : input_.chunk().take_notes(input_.row())) out.note(row, std::move(lost));
+      likeness_.pass(made_, row, out, row, stage_.title_, position[0]);
+      out.keep_all(made_);
+      if ((out.alive() >> row & 1) != 0) carry_.take(next_, 0);
     }
 
     const Scan& stage_;
@@ -160,6 +171,8 @@ class Scan : public Streamed {
     StreamInput input_;
     Scratch scratch_;  // of the two chunks, each of a step
     Chunk carried_, next_;
+    Chunk made_;
+    Likeness likeness_{nullptr};
     HeldRow carry_;
     uint64_t epoch_ = 0;
   };

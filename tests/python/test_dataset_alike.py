@@ -1,0 +1,234 @@
+"""Dataset: the first element of a stream tells what all are, wherever and by whom they are made."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataset_functions as functions
+import penstock
+from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each, options, passed
+from penstock import Dataset
+
+ELEMENTS = 12
+
+
+class ThatOneIsReal:
+    """Passes numbers on, one of them as a real one."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __call__(self, number: Any) -> Any:
+        return float(number) if int(number) == self.at else int(number)
+
+
+class AddsNothing(ThatOneIsReal):
+    def __call__(self, carry: Any, number: Any) -> Any:
+        return carry, super().__call__(number)
+
+
+class OpensOne(ThatOneIsReal):
+    def __call__(self, number: Any) -> Dataset:
+        return Dataset.items([super().__call__(number)])
+
+
+class OpensAll(ThatOneIsReal):
+    def __call__(self, number: Any) -> Dataset:
+        return Dataset.range(ELEMENTS).map(ThatOneIsReal(self.at))
+
+
+class Yields:
+    def __init__(self, numbers: list[Any]) -> None:
+        self.numbers = numbers
+
+    def __call__(self) -> Iterator[Any]:
+        return iter(self.numbers)
+
+
+class VerdictsOfTwoTypes:
+    """True of all numbers, in other words of one."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __call__(self, number: Any) -> Any:
+        return 1.5 if int(number) == self.at else True
+
+
+def always(number: Any) -> bool:
+    return True
+
+
+def parts(at: int) -> list[Dataset]:
+    """Streams that each are alike: what is before `at`, `at`, and what is behind it."""
+    numbers = list(range(ELEMENTS))
+    return [
+        Dataset.generator(Yields(some))
+        for some in (numbers[:at], [float(at)], numbers[at + 1 :])
+        if some
+    ]
+
+
+def chosen(at: int) -> Dataset:
+    choices = [0 if n < at else 1 if n == at else 2 for n in range(ELEMENTS)]
+    return Dataset.choose_from(Dataset.generator(Yields(choices)), parts(at))
+
+
+CHAINS: dict[str, Callable[[int], Dataset]] = {
+    "mapped": lambda at: Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).filter(always),
+    "mapped twice": lambda at: (
+        Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).map(functions.unchanged).filter(always)
+    ),
+    "of a stream": lambda at: (
+        Dataset.range(ELEMENTS).filter(always).map(ThatOneIsReal(at)).filter(always)
+    ),
+    "unique": lambda at: Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).unique(),
+    "shuffled": lambda at: (
+        Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).filter(always).shuffle(seed=1, buffer=1)
+    ),
+    "zipped": lambda at: (
+        Dataset.zip(Dataset.range(ELEMENTS).map(ThatOneIsReal(at)), Dataset.range(ELEMENTS))
+        .filter(lambda number, place: True)
+        .map(lambda number, place: number)
+    ),
+    "cached": lambda at: Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).cache().filter(always),
+    "cached stream": lambda at: (
+        Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).filter(always).cache()
+    ),
+    "generated": lambda at: Dataset.generator(Yields([*range(at), float(at), *range(at + 1, 12)])),
+    "scanned": lambda at: Dataset.range(ELEMENTS).scan(AddsNothing(at), 0),
+    "flat": lambda at: Dataset.range(ELEMENTS).flat_map(OpensOne(at)),
+    "opened": lambda at: Dataset.range(1).flat_map(OpensAll(at)),
+    "interleaved": lambda at: Dataset.range(ELEMENTS).interleave(OpensOne(at), cycle=1),
+    "in a row": lambda at: Dataset.concatenate(*parts(at)),
+    "chosen": chosen,
+}
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("at", [1, 2, 3, 7, 11])
+@pytest.mark.parametrize("name", CHAINS)
+def test_an_element_unlike_the_first_one_fails_alone(name: str, at: int, mode: Mode) -> None:
+    """In line as with workers, wherever chunks of elements begin, and whatever a state is of."""
+    rows = CHAINS[name](at)
+    expected = [n for n in range(ELEMENTS) if n != at]
+    with rows.batch(4).build(on_error="skip", **options(mode)) as feed:
+        for count in (1, 2):
+            assert [n for batch in passed(feed) for n in batch] == expected
+            assert feed.stats()["skipped"] == count
+    with (
+        rows.build(on_error="skip", **options(mode)) as feed,
+        rows.build(on_error="skip", workers=0) as other,
+    ):
+        for place, number in enumerate(feed, 1):
+            assert number == expected[place - 1]
+            if place == len(expected):  # behind which the next pass begins
+                break
+            other.restore(feed.state())
+            assert passed(other) == expected[place:]
+    with rows.build(**options(mode)) as feed:
+        got = []
+        with pytest.raises(penstock.InvalidArgument, match="alike"):
+            got.extend(passed_one_by_one(feed))
+        assert got == list(range(at))
+
+
+def passed_one_by_one(feed: Any) -> Iterator[Any]:
+    for number in feed:
+        yield int(number)
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("at", [1, 7])
+def test_policies_behind_the_stream_decide_of_it(at: int, mode: Mode) -> None:
+    unlike = Dataset.range(ELEMENTS).map(ThatOneIsReal(at))
+    with unlike.filter(always).on_error("skip").build(**options(mode)) as feed:
+        assert passed(feed) == [n for n in range(ELEMENTS) if n != at]
+        assert feed.stats()["skipped"] == 1
+    for policy in ("skip", "replace"):
+        with (
+            unlike.on_error(policy).filter(always).build(**options(mode)) as feed,
+            pytest.raises(penstock.InvalidArgument, match="alike"),
+        ):
+            passed(feed)
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("at", [0, 1, 7])
+def test_verdicts_need_not_be_alike(at: int, mode: Mode) -> None:
+    for rows in (Dataset.range(ELEMENTS), Dataset.range(ELEMENTS).map(functions.unchanged)):
+        with rows.filter(VerdictsOfTwoTypes(at)).build(**options(mode)) as feed:
+            assert passed(feed) == list(range(ELEMENTS))
+        with rows.unique(key=ThatOneIsReal(at)).build(**options(mode)) as feed:
+            assert passed(feed) == list(range(ELEMENTS))
+
+
+@pytest.mark.parametrize("at", [0, 1, 7])
+def test_elements_of_columns_are_alike(at: int) -> None:
+    """What is in a column its batch's type does not say."""
+
+    def of_its_own_length(number: Any) -> Any:
+        kind = np.float64 if int(number) // 2 == at else np.int64
+        return np.full(1 + int(number) % 2, number, kind)
+
+    rows = Dataset.range(16).map(of_its_own_length).ragged_batch(2).filter(always).unbatch()
+    first = {0, 1} if at == 0 else set(range(16)) - {2 * at, 2 * at + 1}
+    for workers in (0, 2):
+        with rows.build(on_error="skip", workers=workers, use_multiprocessing=False) as feed:
+            assert {int(row[0]) for row in feed} == first
+            assert feed.stats()["skipped"] == 16 - len(first)
+
+
+class LongerFromSeventy:
+    def __call__(self, number: Any) -> Any:
+        return np.full(3 if int(number) < 70 else 4, number, np.int64)
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_arrays_that_only_they_tell_of_are_arrays_whatever_came_with_them(mode: Mode) -> None:
+    rows = Dataset.range(140).map(LongerFromSeventy()).filter(always)
+    with rows.build(**options(mode)) as feed:
+        for _ in range(2):
+            assert [(type(row), row.shape) for row in feed] == [
+                (np.ndarray, (3 if n < 70 else 4,)) for n in range(140)
+            ]
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_a_ragged_batch_is_as_its_own_rows_are(mode: Mode) -> None:
+    """An array where these are alike, however many others came in one piece with them."""
+    for rows in (
+        Dataset.range(140).map(LongerFromSeventy()),
+        Dataset.range(140).map(LongerFromSeventy()).filter(always),
+    ):
+        with rows.ragged_batch(20).build(**options(mode)) as feed:
+            for _ in range(2):
+                kinds = [type(batch) for batch in feed]
+                assert kinds == [np.ndarray] * 3 + [penstock.Ragged] + [np.ndarray] * 3
+        with rows.ragged_batch(20).build(workers=0) as feed:
+            steps = iter(feed)
+            for _ in range(2):
+                next(steps)
+            feed.restore(feed.state())
+            assert [type(batch) for batch in feed] == kinds[2:]
+
+
+@pytest.mark.parametrize("said", ["", "AAAA", 3, None])
+def test_a_state_that_does_not_say_what_elements_are_is_refused(said: Any) -> None:
+    rows = Dataset.range(ELEMENTS).map(ThatOneIsReal(20)).filter(always)
+    with rows.build(workers=0) as feed:
+        next(iter(feed))
+        state = feed.state()
+        text = json.dumps(state)
+        assert text.count('"alike": "') == 1
+        with pytest.raises(penstock.InvalidArgument, match="alike"):
+            feed.restore(
+                json.loads(re.sub('"alike": "[^"]*"', f'"alike": {json.dumps(said)}', text))
+            )
+            next(iter(feed))
