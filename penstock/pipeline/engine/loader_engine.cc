@@ -86,9 +86,10 @@ LoaderEngine::LoaderEngine(Shape shape, const LoaderOptions& options)
       rows_(*arena_),
       supervisor_(
           options.timeout.count() > 0 && workers_of(options) > 0
-              ? std::make_unique<Supervisor>(*board_, *arena_,
-                                             Supervisor::Policy{options.on_error == OnError::kRaise,
-                                                                options.timeout.count(), 3, false})
+              ? std::make_unique<Supervisor>(
+                    *board_, *arena_,
+                    Supervisor::Policy{options.on_error == OnError::kRaise && !shape.policies,
+                                       options.timeout.count(), 3, false})
               : nullptr),
       crew_(*board_, supervisor_.get()) {}
 

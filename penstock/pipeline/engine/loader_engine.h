@@ -53,6 +53,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
     std::vector<uint32_t> lanes = {};  // of the board beside the first: their rings' sizes
     Tuner::Limits tuning = {};
     std::optional<uint64_t> max_bytes = {};  // of batches; nullopt: the options'
+    bool policies = false;  // that may decide on what ran out of time: it is not raised at once
   };
   // `options` were checked by checked().
   LoaderEngine(Shape shape, const LoaderOptions& options);

@@ -47,10 +47,10 @@ PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOpt
 
 PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options,
                                const Tuner::Limits& tuning, Checked)
-    : LoaderEngine(
-          {std::make_unique<PlanTickets>(plan), plan->most_rows(), 0, false,
-           Sections::lanes_for(*plan, workers_of(options)), tuning, shares_of(*plan, options).feed},
-          options),
+    : LoaderEngine({std::make_unique<PlanTickets>(plan), plan->most_rows(), 0, false,
+                    Sections::lanes_for(*plan, workers_of(options)), tuning,
+                    shares_of(*plan, options).feed, plan->policies()},
+                   options),
       plan_(std::move(plan)),
       output_(plan_, options_.seed, *feed_, tickets()) {
   if (plan_->stream() == nullptr) return;

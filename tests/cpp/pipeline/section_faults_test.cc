@@ -170,16 +170,15 @@ TEST_P(SectionFaults, what_takes_too_long_in_front_of_a_filter_times_out) {
     bool free = false;
   };
   auto stuck = std::make_shared<Stuck>();
-  Dataset dataset = Dataset::range(0, 100)
-                        .map([stuck](const Example& element, SampleContext&) {
-                          if (number_of(element) == 9) {
-                            std::unique_lock lock(stuck->mutex);
-                            stuck->go.wait(lock, [&] { return stuck->free; });
-                          }
-                          return element;
-                        })
-                        .filter(odd)
-                        .batch(2);
+  Dataset numbers = Dataset::range(0, 100).map([stuck](const Example& element, SampleContext&) {
+    if (number_of(element) == 9) {
+      std::unique_lock lock(stuck->mutex);
+      stuck->go.wait(lock, [&] { return stuck->free; });
+    }
+    return element;
+  });
+  Dataset dataset = numbers.filter(odd).batch(2);
+  Dataset forgiving = numbers.on_error(OnError::kSkip).filter(odd).batch(2);
   LoaderOptions hasty = options();
   hasty.timeout = std::chrono::milliseconds(100);
   {
@@ -200,6 +199,12 @@ TEST_P(SectionFaults, what_takes_too_long_in_front_of_a_filter_times_out) {
     skip.on_error = OnError::kSkip;
     Loader feed = dataset.build(skip);
     EXPECT_EQ(texts_of(feed).size(), 25u);  // 49 elements
+    EXPECT_EQ(feed.stats().skipped, 1u);
+  }
+  {
+    // A policy in the chain decides, too; it is behind the function.
+    Loader feed = forgiving.build(hasty);
+    EXPECT_EQ(texts_of(feed).size(), 25u);
     EXPECT_EQ(feed.stats().skipped, 1u);
   }
   std::lock_guard lock(stuck->mutex);
