@@ -1,7 +1,6 @@
 #include "penstock/pipeline/element/scratch.h"
 
 #include <algorithm>
-#include <atomic>
 #include <new>
 
 #include "penstock/base/error.h"
@@ -62,21 +61,6 @@ std::byte* Scratch::take(size_t bytes) {
   return memory;
 }
 
-std::shared_ptr<std::byte> Scratch::take_shared(size_t bytes) {
-  for (Shared& shared : shared_) {
-    bool snug = shared.bytes >= bytes && shared.bytes <= 2 * rounded(std::max<size_t>(bytes, 1));
-    if (shared.taken || !snug || shared.memory.use_count() != 1) continue;
-    // What the others wrote before they let go of it happened before.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    shared.taken = true;
-    return shared.memory;
-  }
-  size_t size = rounded(std::max<size_t>(bytes, 1));
-  shared_.push_back({allocate(size), size, true});
-  part_.is(this->bytes());
-  return shared_.back().memory;
-}
-
 void Scratch::empty() {
   most_used_ = std::max(most_used_, taken_);
   size_t all = 0;
@@ -92,11 +76,6 @@ void Scratch::empty() {
     pieces_.clear();
     if (wanted != 0) pieces_.push_back({allocate(wanted), wanted});
   }
-  // What somebody keeps is his; what went unused since the last time is given back.
-  std::erase_if(shared_, [](const Shared& shared) {
-    return !shared.taken || shared.memory.use_count() != 1;
-  });
-  for (Shared& shared : shared_) shared.taken = false;
   part_.is(bytes());
 }
 
@@ -109,7 +88,6 @@ void Scratch::give_back() {
 size_t Scratch::bytes() const {
   size_t all = 0;
   for (const Piece& piece : pieces_) all += piece.bytes;
-  for (const Shared& shared : shared_) all += shared.bytes;
   return all;
 }
 

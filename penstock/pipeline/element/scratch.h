@@ -19,8 +19,6 @@ class Scratch {
 
   // 64-byte aligned, contents undefined; until the next empty(). May throw std::bad_alloc.
   std::byte* take(size_t bytes);
-  // The same for what user code may keep: it is used again only once nobody else holds it.
-  std::shared_ptr<std::byte> take_shared(size_t bytes);
   // What is much more than was used for some time goes.
   void empty();
   // The same, and nothing is kept for the next time.
@@ -34,7 +32,7 @@ class Scratch {
   StreamMemory* memory() const { return memory_; }
 
   size_t bytes() const;                   // held, used or not
-  size_t used() const { return taken_; }  // since the last empty(), but for take_shared()
+  size_t used() const { return taken_; }  // since the last empty()
 
  private:
   struct Free {
@@ -48,16 +46,10 @@ class Scratch {
     Memory memory;
     size_t bytes;
   };
-  struct Shared {
-    std::shared_ptr<std::byte> memory;
-    size_t bytes;
-    bool taken;  // since the last empty()
-  };
   std::vector<Piece> pieces_;
-  size_t piece_ = 0;  // the one in use
-  size_t used_ = 0;   // of it
-  size_t taken_ = 0;  // of all
-  std::vector<Shared> shared_;
+  size_t piece_ = 0;      // the one in use
+  size_t used_ = 0;       // of it
+  size_t taken_ = 0;      // of all
   size_t most_used_ = 0;  // the last times, of which there were
   uint32_t emptied_ = 0;
   StreamMemory* memory_ = nullptr;

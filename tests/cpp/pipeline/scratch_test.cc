@@ -38,27 +38,5 @@ TEST(Scratch, emptied_it_allocates_no_more) {
   EXPECT_EQ(scratch.bytes(), bytes);
 }
 
-TEST(Scratch, what_somebody_keeps_is_not_used_again) {
-  Scratch scratch;
-  auto kept = scratch.take_shared(1000);
-  kept.get()[0] = std::byte{7};
-  scratch.empty();
-  auto other = scratch.take_shared(1000);
-  EXPECT_NE(other, kept);
-  other.get()[0] = std::byte{8};
-  EXPECT_EQ(kept.get()[0], std::byte{7});
-}
-
-TEST(Scratch, what_nobody_keeps_is_used_again) {
-  Scratch scratch;
-  std::byte* first = scratch.take_shared(1000).get();
-  EXPECT_NE(scratch.take_shared(1000).get(), first) << "it is taken until the next empty()";
-  scratch.empty();
-  EXPECT_EQ(scratch.take_shared(900).get(), first);
-  EXPECT_NE(scratch.take_shared(10).get(), first) << "far too large";
-  for (int i = 0; i < 3; ++i) scratch.empty();
-  EXPECT_EQ(scratch.bytes(), 0u) << "what goes unused is given back";
-}
-
 }  // namespace
 }  // namespace penstock

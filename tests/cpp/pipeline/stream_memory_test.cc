@@ -31,14 +31,12 @@ TEST(StreamMemory, counts_what_scratch_has) {
     scratch.count_in(&memory);
     EXPECT_EQ(memory.bytes(), scratch.bytes());
     for (int i = 0; i < 5; ++i) scratch.take(kMiB);
-    scratch.take_shared(3000);
     EXPECT_GE(memory.bytes(), 5 * kMiB);
     EXPECT_EQ(memory.bytes(), scratch.bytes());
     scratch.empty();
     EXPECT_EQ(memory.bytes(), scratch.bytes());
     EXPECT_GE(memory.bytes(), 5 * kMiB);
     scratch.give_back();
-    scratch.give_back();  // what was shared is kept for one time more
     EXPECT_EQ(memory.bytes(), 0u);
     scratch.take(kMiB);
   }
