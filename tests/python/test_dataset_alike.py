@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -146,17 +147,139 @@ def passed_one_by_one(feed: Any) -> Iterator[Any]:
 
 @each(KINDS, ())
 @pytest.mark.parametrize("at", [1, 7])
-def test_policies_behind_the_stream_decide_of_it(at: int, mode: Mode) -> None:
+def test_policies_decide_of_what_is_unlike(at: int, mode: Mode) -> None:
     unlike = Dataset.range(ELEMENTS).map(ThatOneIsReal(at))
-    with unlike.filter(always).on_error("skip").build(**options(mode)) as feed:
-        assert passed(feed) == [n for n in range(ELEMENTS) if n != at]
-        assert feed.stats()["skipped"] == 1
-    for policy in ("skip", "replace"):
+    expected = [n for n in range(ELEMENTS) if n != at]
+    for kept in (
+        unlike.on_error("skip").filter(always),
+        unlike.on_error("skip").take(ELEMENTS).unique(),
+        unlike.filter(always).on_error("skip"),
+        unlike.filter(always).map(ThatOneIsReal(at)).on_error("skip").filter(always),
+        unlike.on_error("skip").batch(12).unbatch(),
+    ):
+        with kept.build(**options(mode)) as feed:
+            assert passed(feed) == expected
+            assert feed.stats()["skipped"] == 1
+    for raises in (
+        unlike.filter(always),
+        unlike.on_error("replace").filter(always),
+        unlike.on_error("skip").map(ThatOneIsReal(at)).filter(always),
+    ):
         with (
-            unlike.on_error(policy).filter(always).build(**options(mode)) as feed,
+            raises.build(**options(mode)) as feed,
             pytest.raises(penstock.InvalidArgument, match="alike"),
         ):
             passed(feed)
+    for raised in (unlike.on_error("raise").filter(always), unlike.on_error("raise").batch(12)):
+        with (
+            raised.build(on_error="skip", **options(mode)) as feed,
+            pytest.raises(penstock.InvalidArgument, match="alike"),
+        ):
+            passed(feed)
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("at", [1, 63, 64, 65, 128])
+def test_one_in_a_large_batch_fails_alone(at: int, mode: Mode) -> None:
+    unlike = Dataset.range(140).map(ThatOneIsReal(at))
+    lengths = [129, 10] if at < 130 else [130, 9]
+    for batches in (
+        unlike.batch(130),
+        unlike.batch(130).map(functions.unchanged),
+        unlike.batch(130).filter(lambda batch: True),
+        Dataset.range(140).filter(always).map(ThatOneIsReal(at)).batch(130),
+    ):
+        with batches.build(on_error="skip", **options(mode)) as feed:
+            assert [len(batch) for batch in feed] == lengths
+            assert feed.stats()["losses"][0][1] == at
+
+
+def half_are_real(number: Any) -> Any:
+    time.sleep(0.001)
+    return int(number) if int(number) % 8 < 4 else float(number)
+
+
+def whole(number: Any) -> Any:
+    return np.int64(number)
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_what_elements_are_made_of_need_not_be_alike(mode: Mode) -> None:
+    """Also where two workers make a batch together, and where a cache keeps some of it."""
+    rows = Dataset.range(64).map(half_are_real).map(whole)
+    for batches in (
+        rows.batch(8),
+        rows.cache().batch(8),
+        rows.cache().shuffle(seed=1).batch(8),
+        Dataset.range(64).filter(always).map(half_are_real).map(whole).batch(8),
+    ):
+        with batches.build(on_error="raise", **options(mode)) as feed:
+            begin = feed.state()
+            for _ in range(3):
+                feed.restore(begin)
+                steps = iter(feed)
+                assert len(next(steps)) == 8
+            for _ in range(2):
+                assert [len(batch) for batch in feed] == [8] * 8
+
+
+class RealInFives:
+    def __call__(self, number: Any) -> Any:
+        return float(number) if int(number) % 5 == 2 else int(number)
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_cache_keeps_elements_as_if_they_were_alone(tmp_path: Any, in_file: bool) -> None:
+    arguments = (tmp_path / "kept",) if in_file else ()
+    rows = Dataset.range(12).map(RealInFives())
+    windows = [[0, 1, 3], [2.0], [4, 5, 6], [6, 8, 9], [8, 9, 10, 11]]
+    for chain in (rows, rows.cache(*arguments)):
+        with chain.window(4, shift=2, drop_remainder=True).build(
+            on_error="skip", workers=0
+        ) as feed:
+            for _ in range(2):
+                assert passed(feed) == windows
+    replaced = Dataset.range(12).map(ThatOneIsReal(5)).on_error("replace")
+    for chain in (replaced, replaced.cache()):
+        with chain.filter(always).build(on_error="skip", workers=0) as feed:
+            for _ in range(2):
+                assert passed(feed) == [n for n in range(12) if n != 5]
+            assert feed.stats()["replaced"] == 0
+
+
+class RealFromEight:
+    def __call__(self, number: Any) -> Any:
+        return float(number) if number >= 8 else int(number)
+
+
+@each((INLINE, THREADS), ())
+def test_rounds_are_alike(mode: Mode) -> None:
+    numbers = Dataset.range(16).shuffle(seed=5).take(4)
+    with numbers.repeat(6).build(workers=0) as feed:
+        drawn = passed(feed)
+    # Elements like the first of their round, of rounds that begin like the first one.
+    first = [drawn[at // 4 * 4] >= 8 for at in range(len(drawn))]
+    expected = [n for n, real in zip(drawn, first, strict=True) if (n >= 8) == real == first[0]]
+    assert 4 < len(expected) < len(drawn)
+    rounds = numbers.map(RealFromEight()).filter(always).repeat(6)
+    for chain in (
+        rounds.filter(always),
+        rounds.shuffle(buffer=1, seed=1),
+        rounds.batch(3).unbatch(),
+    ):
+        with chain.build(on_error="skip", **options(mode)) as feed:
+            assert passed(feed) == expected
+            assert feed.stats()["skipped"] == len(drawn) - len(expected)
+    with (
+        rounds.filter(always).build(on_error="skip", **options(mode)) as feed,
+        rounds.filter(always).build(on_error="skip", workers=0) as other,
+    ):
+        for place, number in enumerate(feed, 1):
+            assert number == expected[place - 1]
+            if place == len(expected):
+                break
+            other.restore(feed.state())
+            assert passed(other) == expected[place:]
 
 
 @each(KINDS, ())

@@ -165,6 +165,7 @@ bool ElementSpec::fixed() const {
 std::string ElementSpec::to_string() const {
   std::string text = "{";
   for (size_t i = 0; i < leaves_.size(); ++i) {
+    if (leaves_[i].name == kHiddenLeaf) continue;
     if (i > 0) text += ", ";
     text += leaves_[i].name + ": " + shown(leaves_[i]);
   }

@@ -22,6 +22,9 @@ enum class LeafKind : uint8_t {
   kColumn = 4,  // a batch's rows that differ in size, where the batch is one element: ColumnBlock
 };
 
+// The name of a leaf that stages add for themselves: nobody else's, and not shown.
+inline constexpr std::string_view kHiddenLeaf = "\x01";
+
 struct Leaf {
   std::string name;  // the path in the nest: "image", "meta/id", "0"
   LeafKind kind = LeafKind::kDense;

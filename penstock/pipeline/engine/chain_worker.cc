@@ -163,7 +163,7 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   failed_.reset();
   ended_.clear();
   result_ = {};
-  if (reader_ == nullptr) reader_ = plan_->chain().open(context_);
+  if (!rows_) rows_.emplace(plan_->chain(), context_, "batch");
   scratch_.empty();
   if (plan_->stream() != nullptr) {
     const std::byte* parcel = slot.indices();
@@ -272,7 +272,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
         size_t place = layout_.fixed_place(i);
         chunk_.bind(i, fixed.row(base, place, row), fixed.fields()[place].row_bytes);
       }
-      reader_->fetch(at, std::span<const uint64_t>(positions.data(), count), chunk_, 0);
+      rows_->fetch(at, std::span<const uint64_t>(positions.data(), count), chunk_, 0);
     }
     if (!note_failures(ticket, chunk_, row - ticket.begin)) break;
     scratch_.empty();
@@ -291,6 +291,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
 // Its rows, collected. False: something ends the ticket.
 bool ChainWorker::gather(const Ticket& ticket) {
   collected_.begin(spec_);
+  rows_->begin();
   for (uint32_t row = ticket.begin; row < ticket.end;) {
     const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
     positions_.resize(count);
@@ -300,7 +301,7 @@ bool ChainWorker::gather(const Ticket& ticket) {
     Chunk& chunk = collected_.add(positions_);
     {
       StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
-      reader_->fetch(at, positions_, chunk, 0);
+      rows_->fetch(at, positions_, chunk, 0);
     }
     if (!note_failures(ticket, chunk, row - ticket.begin)) return false;
     row += count;

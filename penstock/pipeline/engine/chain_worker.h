@@ -13,6 +13,7 @@
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/stages/collate.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/workers/worker.h"
@@ -85,8 +86,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   StageClock clock_;
   StageClock::Kind chunks_, settling_, writing_;
   Context context_;
-  std::unique_ptr<IndexedReader> reader_;  // made with the first ticket
-  SpecRef spec_;                           // known beforehand, or nullptr
+  std::optional<AlikeRows> rows_;  // made with the first ticket
+  SpecRef spec_;                   // known beforehand, or nullptr
   bool bound_;
   Chunk chunk_;
   Collector collected_;

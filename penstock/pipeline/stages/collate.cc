@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/stage.h"
 
@@ -312,7 +313,7 @@ class CollatedReader : public IndexedReader {
   CollatedReader(const Collated& stage, Context& context)
       : stage_(stage),
         context_(context),
-        input_(stage.input()->open(context)),
+        input_(*stage.input(), context, "batch"),
         rows_(context.scratch, lengths_of(stage), stage.padding()) {}
 
   void fetch(const At& at, std::span<const uint64_t> batches, Chunk& out, uint32_t row) override {
@@ -330,6 +331,7 @@ class CollatedReader : public IndexedReader {
  private:
   void make(const At& at, uint64_t batch, Chunk& out, uint32_t row) {
     rows_.begin(stage_.input()->spec());
+    input_.begin();
     left_out_.clear();
     uint64_t count = stage_.rows(batch, at.base);
     if (context_.parcel != nullptr)
@@ -340,7 +342,7 @@ class CollatedReader : public IndexedReader {
         positions_[j] = stage_.element(batch, i + j);
       }
       Chunk& chunk = rows_.add(positions_);
-      input_->fetch(at, positions_, chunk, 0);
+      input_.fetch(at, positions_, chunk, 0);
       std::ranges::stable_sort(chunk.failures(), {}, [](const auto& of) { return of.first; });
       for (auto& [lost, failure] : chunk.failures()) {
         if (failure.fatal || !(failure.forgiven || context_.skip)) {
@@ -369,7 +371,7 @@ class CollatedReader : public IndexedReader {
 
   const Collated& stage_;
   Context& context_;
-  std::unique_ptr<IndexedReader> input_;
+  AlikeRows input_;
   Collector rows_;
   std::vector<uint64_t> positions_;
   BatchElement batch_{context_.scratch};

@@ -15,6 +15,10 @@ namespace penstock {
 // Of a stage that goes round and round.
 inline constexpr uint64_t kEndless = UINT64_MAX;
 
+// What a policy says of an element that is as its stage makes it, and is not like those before it.
+// Where these are put together it turns out, behind that policy.
+enum class Verdict : uint8_t { kOpen, kForgiven, kFatal };
+
 // Makes elements of one stage by their positions. One thread.
 class IndexedReader {
  public:
@@ -38,6 +42,8 @@ class Indexed {
   virtual bool costly() const = 0;
   // It calls Python, and so runs on one of Python's threads.
   virtual bool python() const { return false; }
+  // Of the last policy, if no user's function made something else of its elements.
+  virtual Verdict verdict() const { return Verdict::kOpen; }
   // Where an element comes from, for who has to say what is wrong with it: "train.tfrecord, record
   // 17". Empty: from no file, or from several. `context`: of the reader that made it, just now.
   // REQUIRED: position is below the length.
@@ -65,6 +71,7 @@ class IndexMapped : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
+  Verdict verdict() const override { return input_->verdict(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 

@@ -14,11 +14,10 @@
 namespace penstock {
 namespace {
 
-constexpr const char* kName = "\x01";  // nobody else's
-
 SpecRef joined(const ElementSpec& element) {
   std::vector<Leaf> leaves(element.leaves().begin(), element.leaves().end());
-  leaves.push_back({kName, LeafKind::kDense, DType::kUint8, {std::tuple_size_v<Summary>}});
+  leaves.push_back(
+      {std::string(kHiddenLeaf), LeafKind::kDense, DType::kUint8, {std::tuple_size_v<Summary>}});
   return std::make_shared<ElementSpec>(std::move(leaves), element.nest());
 }
 
@@ -40,6 +39,7 @@ class WithHidden : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->user_code() || input_->costly(); }
   bool python() const override { return op_->python() || input_->python(); }
+  Verdict verdict() const override { return input_->verdict(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
   }
@@ -86,8 +86,7 @@ class WithHidden : public Indexed {
           end - row == Chunk::kRows ? ~uint64_t{0} : ((uint64_t{1} << (end - row)) - 1) << row;
       if ((out.alive() & here) == 0) return;
       if (!out.settle(joined_)) {
-        const auto error =
-            std::make_exception_ptr(unlike(*without_hidden_leaf(out.spec()), *bound_));
+        const auto error = std::make_exception_ptr(unlike(*out.spec(), *bound_));
         for (uint32_t i = row; i < end; ++i) {
           if ((out.alive() >> i & 1) != 0) out.fail(i, {stage_.title_, positions[i - row], error});
         }
@@ -143,11 +142,6 @@ SpecRef without_hidden_leaf(const SpecRef& spec) {
   const auto leaves = spec->leaves().first(spec->leaves().size() - 1);
   return std::make_shared<ElementSpec>(std::vector<Leaf>(leaves.begin(), leaves.end()),
                                        spec->nest());
-}
-
-std::string shown(const ElementSpec& spec) {
-  if (spec.leaves().empty() || spec.leaves().back().name != kName) return spec.to_string();
-  return without_hidden_leaf(std::make_shared<ElementSpec>(spec))->to_string();
 }
 
 void HiddenLeaf::split(Chunk& whole, Chunk& elements) {

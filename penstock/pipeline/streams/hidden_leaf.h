@@ -27,9 +27,6 @@ IndexedRef with_hidden_leaf(IndexedRef input, OpRef op, Summarize summarize, uin
 // Of such elements: the spec without the leaf; nullptr of nullptr.
 SpecRef without_hidden_leaf(const SpecRef& spec);
 
-// As to_string(), without the leaf if there is one.
-std::string shown(const ElementSpec& spec);
-
 // Takes it off. One thread.
 class HiddenLeaf {
  public:

@@ -9,9 +9,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/collate.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/restore_error.h"
-#include "penstock/pipeline/streams/likeness.h"
 
 namespace penstock {
 namespace {

@@ -18,7 +18,7 @@ SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& conte
       plan_(sections_.plan(number)),
       lane_(sections_.lane(number)),
       spec_(std::move(spec)),
-      likeness_(spec_),
+      likeness_(spec_, "stream", plan_.batched() ? Verdict::kOpen : plan_.chain().verdict()),
       feed_(
           lane_, sections_.arena(), *this,
           [&] {
@@ -190,7 +190,7 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
       block.view(0, out, row);
     } catch (const Error& error) {
       if (error.code() != Code::kInvalidArgument) throw;
-      out.fail(row, {"stream", position, std::current_exception()});
+      out.fail(row, likeness_.failure(position, std::current_exception()));
     }
   }
   return count;

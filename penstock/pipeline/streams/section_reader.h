@@ -10,8 +10,8 @@
 
 #include "penstock/pipeline/feed/feed.h"
 #include "penstock/pipeline/stages/gather_parcel.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/stage.h"
-#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/section.h"
 
 namespace penstock {

@@ -7,31 +7,11 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/likeness.h"
 
 namespace penstock {
-
-namespace {
-
-// Every element of `part` is one of `whole`.
-bool covers(const ElementSpec& whole, const ElementSpec& part) {
-  if (whole.leaves().size() != part.leaves().size() || whole.nest() != part.nest()) return false;
-  for (size_t i = 0; i < whole.leaves().size(); ++i) {
-    const Leaf &a = whole.leaves()[i], &b = part.leaves()[i];
-    if (a.name != b.name || a.kind != b.kind || a.dtype != b.dtype ||
-        a.shape.size() != b.shape.size()) {
-      return false;
-    }
-    for (size_t axis = 0; axis < a.shape.size(); ++axis) {
-      if (a.shape[axis] >= 0 && a.shape[axis] != b.shape[axis]) return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
 
 void StreamInput::begin(uint64_t epoch) {
   reader_->begin(epoch);
@@ -138,21 +118,6 @@ void StreamInput::load(uint64_t epoch, const State& state) {
   }
 }
 
-void settle_alike(const SpecRef& spec, Chunk& out) {
-  if (out.settle(spec) || covers(*out.spec(), *spec)) return;
-  throw unlike(*out.spec(), *spec);
-}
-
-void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
-  for (Failure& lost : in.take_notes(from)) out.note(to, std::move(lost));
-  if ((in.alive() >> from & 1) == 0) return out.fail(to, in.take_failure(from));
-  settle_alike(in.spec(), out);
-  out.come_from(to, in.origin(from));
-  for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
-    out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));
-  }
-}
-
 void PickedRows::forget() {
   for (const auto& [input, row] : picked_) input->let_go();
   picked_.clear();
@@ -173,7 +138,7 @@ uint32_t PickedRows::give(const SpecRef& spec, Chunk& out, Likeness& likeness,
   out.reset(spec, count);
   for (uint32_t i = 0; i < count; ++i) {
     const auto& [input, row] = picked_[i];
-    likeness.pass(input->chunk(), row, out, i, stage, input->ordinal() + row);
+    likeness.pass(input->chunk(), row, out, i, input->ordinal() + row, stage);
   }
   return count;
 }

@@ -7,13 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/streams/hidden_leaf.h"
 
 namespace penstock {
-
-class Likeness;
 
 // The input of a stream's stage, pulled up to 64 elements at a time and used one by one: fewer
 // where they, or what they are made of, are large (Context::chunk_bytes), so that a stage with many
@@ -89,15 +88,6 @@ class StreamInput {
   bool over_ = false;
   State before_;  // the chunk
 };
-
-// `out` has that spec, or one that says of more lengths that they differ, or is told it. Error
-// kInvalidArgument: its rows are other ones.
-void settle_alike(const SpecRef& spec, Chunk& out);
-
-// Row `from` of `in` becomes row `to` of `out`: a view, or, if it failed, its failure. What was
-// lost on the way to it goes along, once. Error kInvalidArgument: it is not like `out`'s other
-// rows.
-void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to);
 
 // Rows of some inputs' chunks, on their way into one. One thread.
 class PickedRows {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "penstock/pipeline/stages/gather_parcel.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/likeness.h"
 
 namespace penstock {
 namespace {

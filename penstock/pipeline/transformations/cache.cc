@@ -20,6 +20,7 @@ class Cache : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
+  Verdict verdict() const override { return input_->verdict(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, {0, at.base}, position);
   }
@@ -49,7 +50,6 @@ class Cache : public Indexed {
         return;
       }
       const uint64_t there = kept_->look(positions);
-      bool any_made = false;
       for (uint32_t i = 0; i < count;) {
         if ((there >> i & 1) != 0) {
           give(i, positions[i], out, row + i);
@@ -58,11 +58,9 @@ class Cache : public Indexed {
         }
         uint32_t end = i + 1;
         while (end < count && (there >> end & 1) == 0) ++end;
-        if (!std::exchange(any_made, true)) made_.reset(spec_, row + count);
         make(positions.subspan(i, end - i), out, row + i);
         i = end;
       }
-      if (any_made) out.keep_all(made_);
     }
 
    private:
@@ -81,9 +79,15 @@ class Cache : public Indexed {
       }
     }
 
-    // Rows of `made_` are at the same places as `out`'s, for whoever watches over them.
+    // Rows of `made_` are at the same places as `out`'s, for whoever watches over them. What is
+    // kept of an element depends on nothing that was made together with it.
     void make(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+      made_.reset(spec_, static_cast<uint32_t>(row + positions.size()));
       input_->fetch({0, 0}, positions, made_, row);
+      if (made_.mixed() && positions.size() > 1) {
+        for (uint32_t i = 0; i < positions.size(); ++i) make(positions.subspan(i, 1), out, row + i);
+        return;
+      }
       for (auto& [lost, failure] : made_.failures()) out.fail(lost, std::move(failure));
       made_.failures().clear();
       for (uint32_t i = 0; i < positions.size(); ++i) {
@@ -96,6 +100,7 @@ class Cache : public Indexed {
         }
         hand_on(positions[i], out, row + i);
       }
+      out.keep_all(made_);
     }
 
     void hand_on(uint64_t position, Chunk& out, uint32_t row) {

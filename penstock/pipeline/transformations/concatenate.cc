@@ -8,8 +8,8 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -130,7 +130,7 @@ class ConcatenateStream : public Streamed {
         if (const uint32_t count = reader().next(most, rows_); count != 0) {
           out.reset(stage_.spec_, count);
           for (uint32_t i = 0; i < count; ++i) {
-            likeness_.pass(rows_, i, out, i, "concatenate", given_++);
+            likeness_.pass(rows_, i, out, i, given_++, "concatenate");
           }
           out.keep_all(rows_);
           return count;

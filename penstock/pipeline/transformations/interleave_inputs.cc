@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "penstock/pipeline/stages/inputs.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {

@@ -9,8 +9,8 @@
 #include "penstock/base/random.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {

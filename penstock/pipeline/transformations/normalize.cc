@@ -187,8 +187,8 @@ Leaf NormalizeOp::result_of(const Leaf& in) const {
   if (mean_.size() > 1) {
     const int64_t channels = in.shape.empty() ? 0 : in.shape.back();
     if (channels >= 0 && channels != static_cast<int64_t>(mean_.size())) {
-      throw refuse("has shape " + to_string(in.shape) + ", and mean has " +
-                   std::to_string(mean_.size()) + " channels");
+      throw refuse("has " + std::to_string(channels) + " channels, and mean " +
+                   std::to_string(mean_.size()));
     }
   }
   Leaf out = in;

@@ -24,6 +24,10 @@ class OnErrorStage : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
+  Verdict verdict() const override {
+    if (policy_ == OnError::kReplace) return Verdict::kOpen;  // that had to be done here
+    return policy_ == OnError::kSkip ? Verdict::kForgiven : Verdict::kFatal;
+  }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
   }

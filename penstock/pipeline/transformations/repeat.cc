@@ -6,6 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
@@ -66,15 +67,22 @@ class RepeatStream : public Streamed {
   class Reader : public StreamReader {
    public:
     Reader(const RepeatStream& stage, Context& context)
-        : context_(context), count_(stage.count_), input_(stage.input_->open(context)) {}
+        : context_(context),
+          count_(stage.count_),
+          input_(stage.input_->open(context)),
+          told_(stage.spec() == nullptr),
+          rows_(context.scratch),
+          likeness_(stage.spec()) {}
 
     void begin(uint64_t epoch) override {
       first_ = first_of(epoch, count_);
+      given_ = 0;
+      likeness_.begin();
       enter(0);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       while (round_ < count_) {
-        if (const uint32_t count = input_->next(most, out); count != 0) {
+        if (const uint32_t count = give(most, out); count != 0) {
           empty_ = empty_ && out.alive() == 0;
           return count;
         }
@@ -87,7 +95,10 @@ class RepeatStream : public Streamed {
       return 0;
     }
     State save() const override {
-      return {{"round", round_}, {"empty", empty_}, {"input", input_->save()}};
+      State state = {{"round", round_}, {"empty", empty_}, {"input", input_->save()}};
+      if (told_) state["given"] = given_;
+      likeness_.save(state);
+      return state;
     }
     void load(uint64_t epoch, const State& state) override {
       first_ = first_of(epoch, count_);
@@ -98,7 +109,9 @@ class RepeatStream : public Streamed {
       const State& empty = member_of(state, "empty");
       if (!empty.is_boolean()) throw refuse_restore("whether repeat's round is empty is not said");
       empty_ = empty.get<bool>();
+      given_ = state.contains("given") ? count_in(state, "given") : 0;
       input_->load(first_ + round_, member_of(state, "input"));
+      likeness_.load(state);
     }
 
    private:
@@ -108,9 +121,26 @@ class RepeatStream : public Streamed {
       input_->begin(first_ + round);
     }
 
+    // Elements of all rounds are alike.
+    uint32_t give(uint32_t most, Chunk& out) {
+      if (!told_) return input_->next(most, out);
+      const uint32_t count = input_->next(most, rows_);
+      if (count == 0) return 0;
+      out.reset(nullptr, count);
+      for (uint32_t row = 0; row < count; ++row) {
+        likeness_.pass(rows_, row, out, row, given_++, "repeat");
+      }
+      out.keep_all(rows_);
+      return count;
+    }
+
     const Context& context_;
     uint64_t count_;
     std::unique_ptr<StreamReader> input_;
+    const bool told_;
+    Chunk rows_;
+    Likeness likeness_;
+    uint64_t given_ = 0;
     uint64_t first_ = 0;  // the input's epoch that round 0 is
     uint64_t round_ = 0;
     bool empty_ = true;  // the round, as far as it was seen from its front

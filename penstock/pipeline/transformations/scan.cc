@@ -8,8 +8,8 @@
 
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -105,8 +105,7 @@ class Scan : public Streamed {
           run_(stage.scanner_->bind(stage.title_, context)),
           input_(*stage.input_, context),
           carried_(scratch_),
-          next_(scratch_),
-          made_(context.scratch) {}
+          next_(scratch_) {}
 
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
@@ -120,6 +119,7 @@ class Scan : public Streamed {
       StageClock::Part part(context_.clock);
       const uint32_t count = std::min(most, input_.left());
       out.reset(nullptr, count);
+      if (likeness_.told() != nullptr) (void)out.settle(likeness_.told());
       for (uint32_t i = 0; i < count; ++i) {
         context_.check_open();
         if (input_.failed()) {
@@ -129,6 +129,7 @@ class Scan : public Streamed {
         }
         input_.use();
       }
+      if (out.alive() != 0) likeness_.check(out.spec());
       return count;
     }
 
@@ -150,19 +151,16 @@ class Scan : public Streamed {
       carried_.reset(carry_.spec(), 1);
       carry_.give(carried_, 0);
       next_.reset(nullptr, 1);
-      made_.reset(nullptr, row + 1);
       const std::array<uint64_t, 1> position = {input_.ordinal() + input_.row()};
       run_->step(Keys(context_, epoch_, position, stage_.operation_), carried_, input_.chunk(),
-                 input_.row(), next_, made_, row);
-      for (auto& [lost, failure] : made_.failures()) {
-        if (!failure.stage.empty()) continue;
+                 input_.row(), next_, out, row);
+      for (Failure& lost : input_.chunk().take_notes(input_.row())) out.note(row, std::move(lost));
+      if ((out.alive() >> row & 1) != 0) return carry_.take(next_, 0);
+      for (auto& [lost, failure] : out.failures()) {
+        if (lost != row || !failure.stage.empty()) continue;
         failure.stage = stage_.title_;
         failure.position = position[0];
       }
-      for (Failure& lost : input_.chunk().take_notes(input_.row())) out.note(row, std::move(lost));
-      likeness_.pass(made_, row, out, row, stage_.title_, position[0]);
-      out.keep_all(made_);
-      if ((out.alive() >> row & 1) != 0) carry_.take(next_, 0);
     }
 
     const Scan& stage_;
@@ -171,7 +169,6 @@ class Scan : public Streamed {
     StreamInput input_;
     Scratch scratch_;  // of the two chunks, each of a step
     Chunk carried_, next_;
-    Chunk made_;
     Likeness likeness_{nullptr};
     HeldRow carry_;
     uint64_t epoch_ = 0;

@@ -11,8 +11,8 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/likeness.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
@@ -31,7 +31,7 @@ SpecRef row_of(const ElementSpec& element, std::span<const Block> columns = {}) 
     const bool text = leaf.kind == LeafKind::kBytes || leaf.kind == LeafKind::kText;
     if (text || leaf.shape.empty()) {
       throw Error(Code::kInvalidArgument, "unbatch",
-                  "'" + leaf.name + "' of " + element.to_string() + " has no rows");
+                  "'" + leaf.name + "' has no rows: it is " + (text ? "one string" : "one number"));
     }
     leaf.kind = LeafKind::kDense;
     leaf.shape.erase(leaf.shape.begin());

@@ -1,6 +1,6 @@
 // Elements of which one is not like those before it: it fails, and only it, however many are made
 // at a time and wherever they are read from.
-#include "penstock/pipeline/streams/likeness.h"
+#include "penstock/pipeline/stages/likeness.h"
 
 #include <gtest/gtest.h>
 

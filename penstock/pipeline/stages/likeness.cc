@@ -1,0 +1,158 @@
+#include "penstock/pipeline/stages/likeness.h"
+
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/base64.h"
+#include "penstock/base/error.h"
+#include "penstock/pipeline/stages/restore_error.h"
+
+namespace penstock {
+
+namespace {
+
+// Every element of `part` is one of `whole`.
+bool covers(const ElementSpec& whole, const ElementSpec& part) {
+  if (whole.leaves().size() != part.leaves().size() || whole.nest() != part.nest()) return false;
+  for (size_t i = 0; i < whole.leaves().size(); ++i) {
+    const Leaf &a = whole.leaves()[i], &b = part.leaves()[i];
+    if (a.name != b.name || a.kind != b.kind || a.dtype != b.dtype ||
+        a.shape.size() != b.shape.size()) {
+      return false;
+    }
+    for (size_t axis = 0; axis < a.shape.size(); ++axis) {
+      if (a.shape[axis] >= 0 && a.shape[axis] != b.shape[axis]) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void settle_alike(const SpecRef& spec, Chunk& out) {
+  if (out.settle(spec) || covers(*out.spec(), *spec)) return;
+  throw unlike(*out.spec(), *spec);
+}
+
+void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
+  for (Failure& lost : in.take_notes(from)) out.note(to, std::move(lost));
+  if ((in.alive() >> from & 1) == 0) return out.fail(to, in.take_failure(from));
+  settle_alike(in.spec(), out);
+  out.come_from(to, in.origin(from));
+  for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
+    out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));
+  }
+}
+
+void Likeness::begin() {
+  alike_.reset();
+  checked_.reset();
+}
+
+void Likeness::check(const SpecRef& spec) {
+  if (known_ || spec == checked_) return;
+  if (alike_ == nullptr) {
+    alike_ = spec;
+  } else if (*spec != *alike_) {
+    std::optional<ElementSpec> both = alike_->merged(*spec);
+    if (!both) {
+      throw Error(Code::kInvalidArgument, "element",
+                  std::string("elements of one ") + of_ + " must be alike: there are " +
+                      alike_->to_string() + " and " + spec->to_string());
+    }
+    if (*both != *alike_) alike_ = std::make_shared<ElementSpec>(std::move(*both));
+  }
+  checked_ = spec;
+}
+
+Failure Likeness::failure(uint64_t position, std::exception_ptr error,
+                          std::string_view stage) const {
+  Failure failure{std::string(stage.empty() ? of_ : stage), position, std::move(error)};
+  failure.forgiven = verdict_ == Verdict::kForgiven;
+  failure.fatal = verdict_ == Verdict::kFatal;
+  return failure;
+}
+
+void Likeness::pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t position,
+                    std::string_view stage) {
+  try {
+    if ((in.alive() >> from & 1) != 0) check(in.spec());
+    pass_row(in, from, out, to);
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidArgument) throw;
+    for (Failure& lost : in.take_notes(from)) out.note(to, std::move(lost));
+    out.fail(to, failure(position, std::current_exception(), stage));
+  }
+}
+
+void Likeness::save(State& state) const {
+  if (alike_ != nullptr) state["alike"] = to_base64(alike_->bytes());
+}
+
+void Likeness::load(const State& state) {
+  begin();
+  if (known_ || !state.contains("alike")) return;
+  try {
+    alike_ = std::make_shared<ElementSpec>(
+        std::span<const std::byte>(from_base64(state["alike"].get<std::string>())));
+  } catch (const State::exception&) {
+    throw refuse_restore("'alike' is no text");
+  } catch (const Error&) {
+    throw refuse_restore("'alike' does not say what elements are");
+  }
+}
+
+AlikeRows::AlikeRows(const Indexed& stage, Context& context, const char* of)
+    : spec_(stage.spec()),
+      reader_(stage.open(context)),
+      made_(context.scratch),
+      likeness_(spec_, of, stage.verdict()) {}
+
+void AlikeRows::fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+  if (spec_ != nullptr) return reader_->fetch(at, positions, out, row);
+  if (positions.size() == out.rows()) return fetch_all(at, positions, out);
+  make(at, positions, row);
+  made_.mixed() ? make_apart(at, positions, out, row) : hand_on(positions, out, row);
+}
+
+void AlikeRows::fetch_all(const At& at, std::span<const uint64_t> positions, Chunk& out) {
+  reader_->fetch(at, positions, out, 0);
+  if (out.mixed() && positions.size() > 1) {
+    out.reset(nullptr, out.rows());
+    return make_apart(at, positions, out, 0);
+  }
+  if (out.alive() == 0) return;
+  try {
+    likeness_.check(out.spec());
+  } catch (const Error&) {
+    const auto unlike = std::current_exception();
+    for (uint32_t row = 0; row < out.rows(); ++row) {
+      out.fail(row, likeness_.failure(positions[row], unlike));
+    }
+  }
+}
+
+// In the same places as they will have, for whoever watches over them.
+void AlikeRows::make(const At& at, std::span<const uint64_t> positions, uint32_t row) {
+  made_.reset(nullptr, static_cast<uint32_t>(row + positions.size()));
+  reader_->fetch(at, positions, made_, row);
+}
+
+void AlikeRows::make_apart(const At& at, std::span<const uint64_t> positions, Chunk& out,
+                           uint32_t row) {
+  for (size_t i = 0; i < positions.size(); ++i, ++row) {
+    make(at, positions.subspan(i, 1), row);
+    hand_on(positions.subspan(i, 1), out, row);
+  }
+}
+
+void AlikeRows::hand_on(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+  for (const uint64_t position : positions) {
+    likeness_.pass(made_, row, out, row, position);
+    ++row;
+  }
+  out.keep_all(made_);
+}
+
+}  // namespace penstock
