@@ -145,6 +145,14 @@ def passed_one_by_one(feed: Any) -> Iterator[Any]:
         yield int(number)
 
 
+def second(_: Any, number: Any) -> Any:
+    return number
+
+
+def both(_: Any, number: Any) -> bool:
+    return True
+
+
 @each(KINDS, ())
 @pytest.mark.parametrize("at", [1, 7])
 def test_policies_decide_of_what_is_unlike(at: int, mode: Mode) -> None:
@@ -156,6 +164,9 @@ def test_policies_decide_of_what_is_unlike(at: int, mode: Mode) -> None:
         unlike.filter(always).on_error("skip"),
         unlike.filter(always).map(ThatOneIsReal(at)).on_error("skip").filter(always),
         unlike.on_error("skip").batch(12).unbatch(),
+        unlike.on_error("skip").enumerate().batch(12).unbatch().map(second),
+        Dataset.zip(Dataset.range(12), unlike.on_error("skip")).filter(both).map(second),
+        Dataset.concatenate(unlike.on_error("skip"), Dataset.range(0)).batch(12).unbatch(),
     ):
         with kept.build(**options(mode)) as feed:
             assert passed(feed) == expected
@@ -170,7 +181,11 @@ def test_policies_decide_of_what_is_unlike(at: int, mode: Mode) -> None:
             pytest.raises(penstock.InvalidArgument, match="alike"),
         ):
             passed(feed)
-    for raised in (unlike.on_error("raise").filter(always), unlike.on_error("raise").batch(12)):
+    for raised in (
+        unlike.on_error("raise").filter(always),
+        unlike.on_error("raise").batch(12),
+        unlike.on_error("raise").enumerate().batch(12),
+    ):
         with (
             raised.build(on_error="skip", **options(mode)) as feed,
             pytest.raises(penstock.InvalidArgument, match="alike"),
@@ -192,6 +207,43 @@ def test_one_in_a_large_batch_fails_alone(at: int, mode: Mode) -> None:
         with batches.build(on_error="skip", **options(mode)) as feed:
             assert [len(batch) for batch in feed] == lengths
             assert feed.stats()["losses"][0][1] == at
+
+
+@each(KINDS, ())
+def test_one_of_more_leaves_fails_alone(mode: Mode) -> None:
+    """Behind an input that knows what its elements are."""
+    numbers = Dataset.range(8).map(ThatOneIsReal(20))
+    for others in (Dataset.range(4).enumerate(), Dataset.zip(*[Dataset.range(4)] * 6)):
+        for chain in (numbers.concatenate(others), Dataset.interleave([numbers, others], cycle=2)):
+            for batches in (chain.batch(20), chain.filter(lambda *any: True).batch(20)):
+                with batches.build(on_error="skip", **options(mode)) as feed:
+                    assert passed(feed) == [list(range(8))]
+                    assert feed.stats()["skipped"] == 4
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_who_raises_names_the_one_that_is_unlike_the_batch(mode: Mode) -> None:
+    """Also where another worker makes the part of the batch that begins with it."""
+    rows = Dataset.range(64).map(slow).map(ThatOneIsReal(44)).batch(8)
+    with rows.build(**options(mode)) as feed:
+        begin = feed.state()
+        for _ in range(3):
+            feed.restore(begin)
+            steps = iter(feed)
+            for _ in range(5):
+                next(steps)
+            place = feed.state()
+            with pytest.raises(penstock.InvalidArgument, match=r"int64.* and .*float64") as caught:
+                next(steps)
+            assert "index 44" in str(caught.value.__cause__)
+            feed.restore(place)
+            with pytest.raises(penstock.InvalidArgument, match=r"int64.* and .*float64"):
+                next(iter(feed))
+
+
+def slow(number: Any) -> Any:
+    time.sleep(0.002)
+    return number
 
 
 def half_are_real(number: Any) -> Any:
@@ -270,6 +322,9 @@ def test_rounds_are_alike(mode: Mode) -> None:
         with chain.build(on_error="skip", **options(mode)) as feed:
             assert passed(feed) == expected
             assert feed.stats()["skipped"] == len(drawn) - len(expected)
+    endless = numbers.map(RealFromEight()).filter(always).repeat().filter(always)
+    with endless.take(len(expected)).build(on_error="skip", **options(mode)) as feed:
+        assert passed(feed) == expected
     with (
         rounds.filter(always).build(on_error="skip", **options(mode)) as feed,
         rounds.filter(always).build(on_error="skip", workers=0) as other,

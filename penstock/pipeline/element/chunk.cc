@@ -9,8 +9,7 @@ namespace penstock {
 
 Error unlike(const ElementSpec& there, const ElementSpec& here) {
   return {Code::kInvalidArgument, "element",
-          "elements of one stream must be alike: there are " + there.to_string() + " and " +
-              here.to_string()};
+          "elements must be alike: there are " + there.to_string() + " and " + here.to_string()};
 }
 
 void Chunk::reset(SpecRef spec, uint32_t rows) {

@@ -24,6 +24,7 @@ struct Failure {
   bool forgiven = false;  // it is to be left out and counted, not raised
   bool fatal = false;     // no policy passes over it
   bool replaced = false;  // another element stands in its place
+  bool unlike = false;    // there is nothing wrong with it but that others are of another kind
   // Another time the element may be there: who feeds left it out, or it cost a worker.
   bool unsure = false;
 };
@@ -66,6 +67,9 @@ class Chunk {
   // of these together is not what came of each alone.
   bool mixed() const { return mixed_; }
   bool bound(size_t leaf) const { return columns_[leaf].bound; }
+  // Its elements tell what they are: nothing is bound, and leaves may be other ones than its maker
+  // expects.
+  bool told() const { return told_; }
   // A fixed leaf's rows to be written, `stride(leaf)` bytes from one to the next.
   std::byte* dense(size_t leaf);
   uint64_t stride(size_t leaf) const { return columns_[leaf].stride; }

@@ -339,8 +339,11 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
 // A granule that is collected. Its rows have a place if all are of one size, and the batch's layout
 // is what every granule finds by itself.
 void ChainWorker::run_part(const Ticket& ticket, Slot& slot) {
-  if (!gather(ticket)) return finish(ticket, slot, 0);
   auto apart = [&] { slot.finish_inline(ResultKind::kApart, 0, {}); };
+  if (!gather(ticket)) {
+    // Which one is unlike only the batch's first element tells.
+    return failed_ && failed_->unlike ? apart() : finish(ticket, slot, 0);
+  }
   try {
     StageClock::Piece piece(clock_, settling_, plan_->last_stage());
     if (!collected_.settle()) return finish(ticket, slot, 0);

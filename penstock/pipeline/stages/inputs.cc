@@ -1,6 +1,7 @@
 #include "penstock/pipeline/stages/inputs.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -23,6 +24,16 @@ bool any_costly(std::span<const IndexedRef> inputs) {
 bool any_python(std::span<const IndexedRef> inputs) {
   return std::any_of(inputs.begin(), inputs.end(),
                      [](const IndexedRef& input) { return input->python(); });
+}
+
+Verdict common_verdict(std::span<const IndexedRef> inputs) {
+  std::optional<Verdict> common;
+  for (const IndexedRef& input : inputs) {
+    if (input->spec() != nullptr) continue;
+    if (common.value_or(input->verdict()) != input->verdict()) return Verdict::kOpen;
+    common = input->verdict();
+  }
+  return common.value_or(Verdict::kOpen);
 }
 
 bool any_python(std::span<const StreamedRef> inputs) {

@@ -69,6 +69,7 @@ void Likeness::check(const SpecRef& spec) {
 Failure Likeness::failure(uint64_t position, std::exception_ptr error,
                           std::string_view stage) const {
   Failure failure{std::string(stage.empty() ? of_ : stage), position, std::move(error)};
+  failure.unlike = true;
   failure.forgiven = verdict_ == Verdict::kForgiven;
   failure.fatal = verdict_ == Verdict::kFatal;
   return failure;
@@ -122,15 +123,7 @@ void AlikeRows::fetch_all(const At& at, std::span<const uint64_t> positions, Chu
     out.reset(nullptr, out.rows());
     return make_apart(at, positions, out, 0);
   }
-  if (out.alive() == 0) return;
-  try {
-    likeness_.check(out.spec());
-  } catch (const Error&) {
-    const auto unlike = std::current_exception();
-    for (uint32_t row = 0; row < out.rows(); ++row) {
-      out.fail(row, likeness_.failure(positions[row], unlike));
-    }
-  }
+  likeness_.hold(out, [&](uint32_t row) { return positions[row]; });
 }
 
 // In the same places as they will have, for whoever watches over them.

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "penstock/base/error.h"
 #include "penstock/base/json.h"
 #include "penstock/pipeline/stages/stage.h"
 
@@ -37,6 +38,10 @@ class Likeness {
   void begin();
   // Error kInvalidArgument: an element of that spec is not like those before it.
   void check(const SpecRef& spec);
+  // Rows of one kind: all of them fail if they are not like those before them. position(row): its
+  // place.
+  template <class Position>
+  void hold(Chunk& rows, Position position, std::string_view stage = {});
   // As pass_row; a row that is not like those before it becomes one that failed, at that place.
   void pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t position,
             std::string_view stage = {});
@@ -57,6 +62,19 @@ class Likeness {
   SpecRef alike_;
   SpecRef checked_;  // the last one
 };
+
+template <class Position>
+void Likeness::hold(Chunk& rows, Position position, std::string_view stage) {
+  if (rows.alive() == 0) return;
+  try {
+    check(rows.spec());
+  } catch (const Error&) {
+    const auto unlike = std::current_exception();
+    for (uint32_t row = 0; row < rows.rows(); ++row) {
+      rows.fail(row, failure(position(row), unlike, stage));
+    }
+  }
+}
 
 // Elements of an indexed stage on their way into a stream or batch: as if each of them was made
 // alone, as workers make a stream's, and those fail that are not like the ones before them. One

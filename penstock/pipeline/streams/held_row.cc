@@ -7,9 +7,9 @@
 
 #include "penstock/base/base64.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/stream_input.h"
 
 namespace penstock {
 namespace {

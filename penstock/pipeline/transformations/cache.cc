@@ -6,7 +6,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/cache/kept_rows.h"
-#include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/stages/likeness.h"
 
 namespace penstock {
 namespace {

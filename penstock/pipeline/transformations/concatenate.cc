@@ -31,6 +31,7 @@ class Concatenate : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return any_costly(inputs_); }
   bool python() const override { return any_python(inputs_); }
+  Verdict verdict() const override { return common_verdict(inputs_); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     for (const IndexedRef& input : inputs_) {
       const uint64_t length = input->length(at.base);
@@ -127,12 +128,8 @@ class ConcatenateStream : public Streamed {
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       for (;;) {
-        if (const uint32_t count = reader().next(most, rows_); count != 0) {
-          out.reset(stage_.spec_, count);
-          for (uint32_t i = 0; i < count; ++i) {
-            likeness_.pass(rows_, i, out, i, given_++, "concatenate");
-          }
-          out.keep_all(rows_);
+        if (const uint32_t count = give(most, out); count != 0) {
+          given_ += count;
           return count;
         }
         if (which_ + 1 == readers_.size()) return 0;
@@ -158,6 +155,23 @@ class ConcatenateStream : public Streamed {
     }
 
    private:
+    uint32_t give(uint32_t most, Chunk& out) {
+      if (stage_.spec_ == nullptr) {
+        const uint32_t count = reader().next(most, out);
+        if (count == 0) return 0;
+        likeness_.hold(
+            out, [&](uint32_t row) { return given_ + row; }, "concatenate");
+        return count;
+      }
+      // An input may know more of its lengths.
+      const uint32_t count = reader().next(most, rows_);
+      if (count == 0) return 0;
+      out.reset(stage_.spec_, count);
+      for (uint32_t i = 0; i < count; ++i) pass_row(rows_, i, out, i);
+      out.keep_all(rows_);
+      return count;
+    }
+
     StreamReader& reader() {
       auto& opened = readers_[which_];
       if (opened == nullptr) opened = stage_.inputs_[which_]->open(context_);

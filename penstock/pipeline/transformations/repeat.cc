@@ -71,7 +71,6 @@ class RepeatStream : public Streamed {
           count_(stage.count_),
           input_(stage.input_->open(context)),
           told_(stage.spec() == nullptr),
-          rows_(context.scratch),
           likeness_(stage.spec()) {}
 
     void begin(uint64_t epoch) override {
@@ -82,8 +81,13 @@ class RepeatStream : public Streamed {
     }
     uint32_t next(uint32_t most, Chunk& out) override {
       while (round_ < count_) {
-        if (const uint32_t count = give(most, out); count != 0) {
+        if (const uint32_t count = input_->next(most, out); count != 0) {
           empty_ = empty_ && out.alive() == 0;
+          // Elements of all rounds are alike.
+          if (told_)
+            likeness_.hold(
+                out, [&](uint32_t row) { return given_ + row; }, "repeat");
+          given_ += count;
           return count;
         }
         // Endless rounds of nothing would never come back.
@@ -121,24 +125,10 @@ class RepeatStream : public Streamed {
       input_->begin(first_ + round);
     }
 
-    // Elements of all rounds are alike.
-    uint32_t give(uint32_t most, Chunk& out) {
-      if (!told_) return input_->next(most, out);
-      const uint32_t count = input_->next(most, rows_);
-      if (count == 0) return 0;
-      out.reset(nullptr, count);
-      for (uint32_t row = 0; row < count; ++row) {
-        likeness_.pass(rows_, row, out, row, given_++, "repeat");
-      }
-      out.keep_all(rows_);
-      return count;
-    }
-
     const Context& context_;
     uint64_t count_;
     std::unique_ptr<StreamReader> input_;
     const bool told_;
-    Chunk rows_;
     Likeness likeness_;
     uint64_t given_ = 0;
     uint64_t first_ = 0;  // the input's epoch that round 0 is
