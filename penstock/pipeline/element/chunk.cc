@@ -20,8 +20,7 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   mixed_ = false;
   failures_.clear();
   notes_.clear();
-  kept_.clear();
-  kept_bytes_ = 0;
+  kept_.let_go();
   known_ = 0;
   open_columns();
 }
@@ -159,13 +158,11 @@ void Chunk::keep(std::shared_ptr<void> owner, uint64_t bytes) {
   if (bytes >= kCounted && scratch_.memory() != nullptr) {
     owner = scratch_.memory()->counted(std::move(owner), bytes);
   }
-  kept_.push_back(std::move(owner));
-  kept_bytes_ += bytes;
+  kept_.add(std::move(owner), bytes);
 }
 
 void Chunk::keep_all(Chunk& other) {
-  kept_bytes_ += other.kept_bytes_;
-  kept_.insert(kept_.end(), other.kept_.begin(), other.kept_.end());
+  kept_.add(other.kept_);
   take_notes_of(other);
 }
 

@@ -42,7 +42,7 @@ class Chunk {
  public:
   static constexpr uint32_t kRows = 64;  // a 64-bit word has a bit for each row
 
-  explicit Chunk(Scratch& scratch) : scratch_(scratch) {}
+  explicit Chunk(Scratch& scratch) : scratch_(scratch), kept_(scratch) {}
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
 
@@ -93,10 +93,10 @@ class Chunk {
   void come_from(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record) {
     remember_origin(row, file, record);
   }
-  // What views point into; until the next reset. `bytes`: that it has of its own, and of which
-  // nobody else says so.
+  // What views point into; until the next reset, or the scratch is emptied. `bytes`: that it has of
+  // its own, and of which nobody else says so.
   void keep(std::shared_ptr<void> owner, uint64_t bytes = 0);
-  uint64_t kept_bytes() const { return kept_bytes_; }  // of all that is kept
+  uint64_t kept_bytes() const { return kept_.bytes(); }  // of all that is kept
   // The row, which is alive, is dropped. True: what was lost on the way to it is there in its
   // place, as what failed and nobody is to see.
   bool leave_losses(uint32_t row);
@@ -159,8 +159,7 @@ class Chunk {
   uint64_t alive_ = 0;
   std::vector<Column> columns_;  // by leaf; kept from chunk to chunk
   std::vector<std::pair<uint32_t, Failure>> failures_, notes_;
-  std::vector<std::shared_ptr<void>> kept_;
-  uint64_t kept_bytes_ = 0;
+  Scratch::Kept kept_;
   uint64_t known_ = 0;           // rows that have an origin
   std::vector<Origin> origins_;  // kept from chunk to chunk: mostly it is the same file again
 };

@@ -61,7 +61,8 @@ std::byte* Scratch::take(size_t bytes) {
   return memory;
 }
 
-void Scratch::empty() {
+void Scratch::empty() noexcept {
+  for (Kept* kept : kept_) kept->let_go();
   most_used_ = std::max(most_used_, taken_);
   size_t all = 0;
   for (const Piece& piece : pieces_) all += piece.bytes;
@@ -74,12 +75,15 @@ void Scratch::empty() {
   if (pieces_.size() > 1 || wanted != all) {
     // One piece of that size instead of several.
     pieces_.clear();
-    if (wanted != 0) pieces_.push_back({allocate(wanted), wanted});
+    try {
+      if (wanted != 0) pieces_.push_back({allocate(wanted), wanted});
+    } catch (const std::bad_alloc&) {  // take() will say so, if it is still so
+    }
   }
   part_.is(bytes());
 }
 
-void Scratch::give_back() {
+void Scratch::give_back() noexcept {
   pieces_.clear();
   piece_ = used_ = 0;
   empty();

@@ -13,16 +13,52 @@ namespace penstock {
 // all at once, and kept for the next time. One thread.
 class Scratch {
  public:
+  // Owners of memory elsewhere that is used together with a scratch's: functions' results, a file's
+  // buffer. They go when it is emptied, or before.
+  class Kept {
+   public:
+    explicit Kept(Scratch& scratch) : scratch_(scratch), place_(scratch.kept_.size()) {
+      scratch.kept_.push_back(this);
+    }
+    ~Kept() {
+      scratch_.kept_[place_] = scratch_.kept_.back();
+      scratch_.kept_[place_]->place_ = place_;
+      scratch_.kept_.pop_back();
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+    void add(std::shared_ptr<void> owner, uint64_t bytes) {
+      owners_.push_back(std::move(owner));
+      bytes_ += bytes;
+    }
+    void add(const Kept& other) {
+      owners_.insert(owners_.end(), other.owners_.begin(), other.owners_.end());
+      bytes_ += other.bytes_;
+    }
+    void let_go() {
+      owners_.clear();
+      bytes_ = 0;
+    }
+    uint64_t bytes() const { return bytes_; }
+
+   private:
+    Scratch& scratch_;
+    size_t place_;
+    std::vector<std::shared_ptr<void>> owners_;
+    uint64_t bytes_ = 0;
+  };
+
   Scratch() = default;
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
   // 64-byte aligned, contents undefined; until the next empty(). May throw std::bad_alloc.
   std::byte* take(size_t bytes);
-  // What is much more than was used for some time goes.
-  void empty();
+  // Whatever is Kept goes, and what is much more than was used for some time.
+  void empty() noexcept;
   // The same, and nothing is kept for the next time.
-  void give_back();
+  void give_back() noexcept;
 
   // From now on what it holds is counted there, which outlives it; nullptr: nowhere.
   void count_in(StreamMemory* memory) {
@@ -54,6 +90,7 @@ class Scratch {
   uint32_t emptied_ = 0;
   StreamMemory* memory_ = nullptr;
   StreamMemory::Part part_;
+  std::vector<Kept*> kept_;
 };
 
 }  // namespace penstock

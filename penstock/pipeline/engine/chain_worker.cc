@@ -44,15 +44,28 @@ Collector::Lengths lengths_of(const Plan& plan, bool section) {
   return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
 }
 
-// Each ticket is its own lane's worker's.
+// Each ticket is its own lane's worker's. They share their memory: between tickets none of them has
+// any.
 class WorkerOfLanes : public Fulfiller {
  public:
-  explicit WorkerOfLanes(std::vector<std::unique_ptr<Fulfiller>> lanes)
-      : lanes_(std::move(lanes)) {}
+  WorkerOfLanes(const std::shared_ptr<const Plan>& plan, ChainWorker::Options options, Board& board,
+                const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet) {
+    add(plan, options, board, outlet());
+    if (board.lanes() == 1) return;
+    options.section = true;
+    for (const auto& section : plan->sections()) add(section, options, board, outlet());
+  }
   void run(const Ticket& ticket, Slot& slot) override { lanes_[ticket.lane]->run(ticket, slot); }
 
  private:
-  std::vector<std::unique_ptr<Fulfiller>> lanes_;
+  void add(const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options,
+           Board& board, std::unique_ptr<ChainWorker::Outlet> outlet) {
+    lanes_.push_back(
+        std::make_unique<ChainWorker>(plan, options, board, scratch_, std::move(outlet)));
+  }
+
+  Scratch scratch_;
+  std::vector<std::unique_ptr<ChainWorker>> lanes_;
 };
 
 }  // namespace
@@ -60,24 +73,16 @@ class WorkerOfLanes : public Fulfiller {
 std::unique_ptr<Fulfiller> worker_of_plan(
     const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, Board& board,
     const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet) {
-  auto own = std::make_unique<ChainWorker>(plan, options, board, outlet());
-  if (board.lanes() == 1) return own;
-  std::vector<std::unique_ptr<Fulfiller>> lanes;
-  lanes.push_back(std::move(own));
-  ChainWorker::Options of_section = options;
-  of_section.section = true;
-  for (const auto& section : plan->sections()) {
-    lanes.push_back(std::make_unique<ChainWorker>(section, of_section, board, outlet()));
-  }
-  return std::make_unique<WorkerOfLanes>(std::move(lanes));
+  return std::make_unique<WorkerOfLanes>(plan, options, board, outlet);
 }
 
 ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
-                         std::unique_ptr<Outlet> outlet)
+                         Scratch& scratch, std::unique_ptr<Outlet> outlet)
     : plan_(std::move(plan)),
       options_(options),
       board_(board),
       outlet_(std::move(outlet)),
+      scratch_(scratch),
       context_{scratch_, options.seed,     0,       options.retries, this,
                &clock_,  &plan_->stages(), nullptr, options.skip},
       spec_(plan_->chain().spec()),
@@ -164,7 +169,10 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   ended_.clear();
   result_ = {};
   if (!rows_) rows_.emplace(plan_->chain(), context_, "batch");
-  scratch_.empty();
+  struct Emptied {  // what functions made of it goes, too, and not only with the next ticket
+    Scratch& scratch;
+    ~Emptied() { scratch.empty(); }
+  } emptied{scratch_};
   if (plan_->stream() != nullptr) {
     const std::byte* parcel = slot.indices();
     if (parcel == nullptr) throw Error(Code::kInternal, "worker", "a ticket without its elements");

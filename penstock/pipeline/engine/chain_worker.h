@@ -54,9 +54,9 @@ class ChainWorker : public Fulfiller, private Context::Watch {
     bool in_line = false;
   };
 
-  // `board` outlives the worker.
+  // `board` outlives the worker, and so does `scratch`: of whoever runs one ticket at a time.
   ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
-              std::unique_ptr<Outlet> outlet);
+              Scratch& scratch, std::unique_ptr<Outlet> outlet);
 
   void run(const Ticket& ticket, Slot& slot) override;
 
@@ -82,7 +82,7 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   Options options_;
   Board& board_;
   std::unique_ptr<Outlet> outlet_;
-  Scratch scratch_;
+  Scratch& scratch_;
   StageClock clock_;
   StageClock::Kind chunks_, settling_, writing_;
   Context context_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <set>
 
 namespace penstock {
@@ -36,6 +37,29 @@ TEST(Scratch, emptied_it_allocates_no_more) {
   size_t bytes = scratch.bytes();
   for (int i = 0; i < 10; ++i) EXPECT_EQ(round(), first);
   EXPECT_EQ(scratch.bytes(), bytes);
+}
+
+TEST(Scratch, what_is_kept_goes_when_it_is_emptied_or_before) {
+  Scratch scratch;
+  auto first = std::make_unique<Scratch::Kept>(scratch);
+  auto second = std::make_unique<Scratch::Kept>(scratch);
+  Scratch::Kept third(scratch);
+  const auto owner = std::make_shared<int>(1);
+  first->add(owner, 10);
+  second->add(*first);
+  third.add(owner, 5);
+  EXPECT_EQ(owner.use_count(), 4);
+  EXPECT_EQ(second->bytes(), 10u);
+  first.reset();
+  EXPECT_EQ(owner.use_count(), 3);
+  scratch.empty();
+  EXPECT_EQ(owner.use_count(), 1);
+  EXPECT_EQ(second->bytes() + third.bytes(), 0u);
+  second->add(owner, 1);
+  second.reset();
+  third.add(owner, 1);
+  scratch.give_back();
+  EXPECT_EQ(owner.use_count(), 1);
 }
 
 }  // namespace
