@@ -81,6 +81,7 @@ void Core::make_cursor(const Feed::Options& options, const Cursor::Shares& share
   Cursor::Options of{window, plan_.order.seed, plan_.retries, plan_.on_error == OnError::kSkip,
                      options.workers > 0};
   of.max_bytes = shares.cursor;
+  of.all_bytes = shares.all;
   of.attend = [this] {
     if (!attend()) throw Raised::take();
   };

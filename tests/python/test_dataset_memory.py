@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,6 +48,104 @@ def test_many_inputs_of_large_elements_stay_within_the_budget(workers: int, proc
     assert count == INPUTS * ROWS // 4
     # The batch in hand, and 12 MiB for everything else.
     assert most - before < BUDGET + 4 * MIB + 12 * MIB
+
+
+GROWTH = """
+import sys, threading, time
+import numpy as np
+import penstock
+from penstock import Dataset
+
+MIB = 1 << 20
+case, workers, processes = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
+def large(number): return np.full(MIB // 8, float(number))
+def yes(element): return True
+def source(): return Dataset.range(60).map(large).filter(yes)
+dataset = {
+    "one": lambda: source().batch(4),
+    "interleave": lambda: Dataset.interleave([source() for _ in range(16)], cycle=16).batch(4),
+    "sample_from": lambda: Dataset.sample_from([source() for _ in range(16)]).batch(4),
+    "zip": lambda: Dataset.zip(*[source() for _ in range(4)]).batch(1),
+}[case]()
+resident = penstock._engine.resident_bytes
+before = most = resident()
+over = False
+def watch():
+    global most
+    while not over:
+        most = max(most, resident())
+        time.sleep(0.001)
+threading.Thread(target=watch, daemon=True).start()
+count = 0
+with dataset.build(workers=workers, use_multiprocessing=processes, max_bytes=32 * MIB) as feed:
+    for batch in feed:
+        count += 1
+        time.sleep(0.01)
+        del batch
+over = True
+print(count, (most - before) // MIB)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "processes"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("case", ["one", "interleave", "sample_from", "zip"])
+def test_functions_of_many_inputs_stay_within_the_budget(case: str, workers: int, processes: bool):
+    """Results of functions come and go with their elements, and nobody keeps them in between."""
+    # What Python gives back goes back to the system: the heap would keep some for the next time.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    arguments = [sys.executable, "-c", GROWTH, case, str(workers), str(processes)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    count, grown = map(int, done.stdout.split())
+    assert count == {"one": 15, "interleave": 240, "sample_from": 240, "zip": 60}[case]
+    # The batch in hand, and 16 MiB for everything else, functions' results in workers among it.
+    assert grown < BUDGET // MIB + 4 + 16
+
+
+def test_a_batch_of_all_there_is_takes_what_there_is():
+    def kib(number: Any) -> Any:
+        return np.full(128, number)
+
+    def yes(_element: Any) -> bool:
+        return True
+
+    for workers in (0, 2):
+        before = resident_bytes()
+        everything = Dataset.range(10).map(kib).filter(yes).batch(1_000_000)
+        with everything.build(workers=workers, use_multiprocessing=False) as feed:
+            (batch,) = feed
+            assert batch[:, 0].tolist() == list(range(10))
+            assert resident_bytes() - before < 64 * MIB
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_sections_behind_sections_are_found_again_with_any_budget(processes: bool):
+    """Of a pass that was left, nothing is made ahead in the middle of going back."""
+
+    def first(number: Any) -> Any:
+        return np.full(20_000, number)
+
+    def second(element: Any) -> Any:
+        return np.full(9_000, element[0])
+
+    def yes(_element: Any) -> bool:
+        return True
+
+    def numbers(batches: Iterable[Any]) -> list[int]:
+        return [int(batch[0, 0]) for batch in batches]
+
+    dataset = Dataset.range(36).map(first).batch(6).unbatch().map(second).filter(yes).batch(1)
+    for budget in (1, 2, 4, 8):
+        options: Any = {"workers": 2, "max_bytes": budget * MIB}
+        with dataset.build(use_multiprocessing=processes, **options) as feed:
+            for cut in range(1, 20):
+                iterator = iter(feed)
+                assert numbers(next(iterator) for _ in range(cut)) == list(range(cut))
+                state = feed.state()
+                del iterator
+                feed.restore(state)
+                assert numbers(feed) == list(range(cut, 36)), f"{budget} MiB, {cut}"
 
 
 def large(number: Any) -> Any:

@@ -13,7 +13,7 @@ namespace penstock {
 // it each of these may pull at a time: where there are many of them, less. What stages hold back
 // because they were told to (HeldBack) is not in it.
 //
-// Threads: bytes() and over() are any's; everything else belongs to whoever is in the stream.
+// Threads: bytes() is any's; everything else belongs to whoever is in the stream.
 class StreamMemory {
  public:
   static constexpr uint64_t kMostChunk = 1 << 20;  // of one input, but for one element of any size
@@ -25,17 +25,11 @@ class StreamMemory {
 
   uint64_t share() const { return share_; }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // What readers of sections have beyond the sections' share, because each may have one element.
-  uint64_t over() const { return over_.load(std::memory_order_relaxed); }
 
   // Half of the share is for parcels: nobody keeps memory only for the next time.
   bool tight() const { return bytes() > share_ / 2; }
   // Bytes that an input pulls at a time, or else one element.
   uint64_t chunk_bytes() const { return chunk_bytes_; }
-
-  // Of the largest element that came out of a section.
-  uint64_t element_bytes() const { return element_bytes_; }
-  void saw_element(uint64_t bytes) { element_bytes_ = std::max(element_bytes_, bytes); }
 
   // So many bytes of one holder. Nothing is counted where there is no StreamMemory.
   class Part {
@@ -76,23 +70,6 @@ class StreamMemory {
     StreamMemory* all_;
   };
 
-  // What one section's reader has beyond its share.
-  class Over {
-   public:
-    explicit Over(StreamMemory* all) : all_(all) {}
-    ~Over() { is(0); }
-    Over(const Over&) = delete;
-    Over& operator=(const Over&) = delete;
-
-    void is(uint64_t bytes) {
-      if (all_ != nullptr) add(all_->over_, std::exchange(bytes_, bytes), bytes);
-    }
-
-   private:
-    StreamMemory* all_;
-    uint64_t bytes_ = 0;
-  };
-
   // `owner`, counted as long as somebody holds what is returned.
   std::shared_ptr<void> counted(std::shared_ptr<void> owner, uint64_t bytes) {
     struct Counted {
@@ -116,9 +93,8 @@ class StreamMemory {
   }
 
   const uint64_t share_;
-  std::atomic<uint64_t> bytes_ = 0, over_ = 0;
-  uint64_t inputs_ = 0, element_bytes_ = 0;
-  uint64_t chunk_bytes_ = 0;
+  std::atomic<uint64_t> bytes_ = 0;
+  uint64_t inputs_ = 0, chunk_bytes_ = 0;
 };
 
 }  // namespace penstock

@@ -61,6 +61,7 @@ PipelineEngine::PipelineEngine(std::shared_ptr<const Plan> plan, const LoaderOpt
                      workers_of(options_) > 0};
   const Cursor::Shares shares = shares_of(*plan_, options_);
   of.max_bytes = shares.cursor;
+  of.all_bytes = shares.all;
   if (board_->lanes() > 1) {
     sections_ = std::make_unique<Sections>(
         plan_, *board_, *arena_, inlet_, Sections::Options{workers_of(options_), shares.sections});

@@ -76,7 +76,7 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
       return std::nullopt;
     }
     Block block = take_block(post, losses);
-    tickets_.saw(spec_->fixed());
+    tickets_.saw(spec_->fixed(), bytes);
     feed_.deliver(bytes, rows);
     return Item{block.rows(0, rows), std::nullopt};
   }

@@ -18,7 +18,8 @@ PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   }
 }
 
-void PlanTickets::saw(bool fixed) {
+void PlanTickets::saw(bool fixed, uint64_t bytes) {
+  if (cursor_ != nullptr) cursor_->saw_batch(bytes);
   if (!fixed) rows_ = Rows::kTogether;
   if (rows_ == Rows::kUntold) rows_ = Rows::kPlaced;
 }

@@ -30,8 +30,8 @@ class PlanTickets : public Tickets {
   uint64_t spent_bytes() const override { return cursor_ == nullptr ? 0 : cursor_->excess(); }
   bool divisible() const override { return rows_ == Rows::kPlaced; }
 
-  // A batch came whose rows are, or are not, all of one size.
-  void saw(bool fixed);
+  // A batch came, of so many bytes, whose rows are, or are not, all of one size.
+  void saw(bool fixed, uint64_t bytes);
   // There was a batch whose rows did not come together: from now on one worker makes each.
   void keep_whole() { rows_ = Rows::kTogether; }
 

@@ -50,6 +50,8 @@ class Tickets {
   virtual uint64_t input_bytes() const { return 0; }
   // Bytes of the feed's budget that are in use for something else.
   virtual uint64_t spent_bytes() const { return 0; }
+  // Tickets that there may be in any case.
+  virtual uint32_t least() const { return 1; }
 };
 
 // The consumer's side of a board: posts the tickets of a plan within the queue's and the budget's
@@ -88,6 +90,10 @@ class Feed {
   // `epoch`: the one that the consumer is in; kEpochEnd once the position has left it.
   Poll poll(uint64_t epoch);
   void wait(int64_t timeout_ns);
+  // Posts what there is room for by now.
+  void make_ahead() { fill(); }
+  uint64_t in_flight() const { return board_.posted() - board_.head() - taken_; }  // tickets
+  bool has_room() const { return in_flight() < window(); }
   // After kBatch: the post whose units are to be taken.
   Post& current() { return board_.post_at(current_); }
   uint64_t current_seq() const { return current_; }

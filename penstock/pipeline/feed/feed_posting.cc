@@ -13,11 +13,13 @@ uint64_t Feed::window() const {
   if (!sized_ && options_.max_bytes != UINT64_MAX) {
     most = std::min<uint64_t>(most, std::max(options_.workers, 1u));
   }
-  const uint64_t bytes = batch_bytes_ + tickets_.input_bytes();
+  // What a batch is made of may be there before it.
+  const uint64_t input = tickets_.input_bytes();
+  const uint64_t bytes = input + (sized_ ? batch_bytes_ : input);
   if (bytes != 0) {
-    // At least one: the lowest undelivered ticket always gets its slot.
+    // At least one, by default: the lowest undelivered ticket always gets its slot.
     const uint64_t left = options_.max_bytes - std::min(options_.max_bytes, tickets_.spent_bytes());
-    most = std::min(most, std::max<uint64_t>(left / bytes, 1));
+    most = std::min(most, std::max<uint64_t>(left / bytes, tickets_.least()));
   }
   return most;
 }
@@ -49,8 +51,7 @@ void Feed::fill() {
   starved_ = false;
   if (held_ || failed_ || board_.closed()) return;
   reap();
-  uint64_t most = window();
-  while (board_.posted() - board_.head() - taken_ < most) {
+  for (uint64_t most = window(); in_flight() < most; most = sized_ ? most : window()) {
     // Steps that were delivered ahead before a restore are passed by as soon as the position
     // reaches them, which may be before the cursor does; it may even be in the next epoch.
     if (cursor_.epoch == position_.epoch) cursor_.step = std::max(cursor_.step, position_.step);

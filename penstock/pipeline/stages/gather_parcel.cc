@@ -9,14 +9,24 @@
 #include "penstock/base/error.h"
 
 namespace penstock {
+namespace {
+// Smaller elements are copied twice in no time; and room is not made for many more than may come.
+constexpr uint64_t kLeastElement = 32 << 10;
+constexpr uint64_t kMostRoom = 64 << 20;
+// Where records come from is told in few bytes each; if not, their elements are copied.
+uint64_t room_for_origins(uint64_t rows) { return 4096 + 16 * rows; }
+}  // namespace
 
 // Whatever differs in length is ragged to a parcel: it is not for it to say what a batch may be.
-GatherParcel::GatherParcel(const Context& context, const Streamed& stage)
+GatherParcel::GatherParcel(const Context& context, const Streamed& stage, Allocator* arena,
+                           uint64_t most_room)
     : scratch_(context.scratch),
       memory_(context.memory),
       spec_(stage.spec()),
       chunk_(scratch_),
-      elements_(scratch_, Collector::Lengths::kAny, nullptr) {}
+      elements_(scratch_, Collector::Lengths::kAny, nullptr),
+      arena_(arena),
+      most_room_(std::min(most_room, kMostRoom)) {}
 
 // What the stream gives at a time is there beside its copy: so it is little.
 uint32_t GatherParcel::so_many(uint64_t wanted) const {
@@ -32,6 +42,7 @@ GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& 
   Gathered gathered;
   elements_.begin(spec_);
   origins_.clear();
+  drop_room();
   // In place, what was left out is told with what comes behind it: so that is looked for, and there
   // is room for it, since what was left out has taken none.
   const auto wants_more = [&] {
@@ -62,6 +73,7 @@ GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& 
     positions_.resize(rows);
     std::iota(positions_.begin(), positions_.end(), wanted.ordinal + before);
     Chunk& out = elements_.add(positions_);
+    if (before == 0) make_room(chunk_.spec(), wanted.most);
     uint32_t to = 0;
     for (uint64_t left = alive; left != 0; left &= left - 1) {
       own(chunk_, static_cast<uint32_t>(__builtin_ctzll(left)), out, to++);
@@ -115,13 +127,50 @@ void GatherParcel::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
     throw unlike(*out.spec(), *in.spec());
   }
   origins_.add(in.origin(row));
+  const bool placed = room_.memory != nullptr && room_.rows < room_.layout.rows() &&
+                      (room_.spec == in.spec() || *room_.spec == *in.spec());
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     const uint64_t bytes = in.bytes(leaf, row);
     all_bytes_ += bytes;
-    std::byte* copy = scratch_.take(bytes);
+    std::byte* copy = nullptr;
+    if (placed) {
+      std::byte* block = room_.memory + room_.parts.block_at();
+      copy = room_.layout.fixed().row(block, room_.layout.fixed_place(leaf), room_.rows);
+    } else {
+      copy = scratch_.take(bytes);
+    }
     if (bytes != 0) std::memcpy(copy, in.at(leaf, row), bytes);
     out.view(leaf, to, copy, in.shape(leaf, row));
   }
+  if (placed) ++room_.rows;
+}
+
+// ---- a parcel's memory -------------------------------------------------------------------------
+
+// For elements like the first, if all of them will be.
+void GatherParcel::make_room(const SpecRef& spec, uint64_t rows) {
+  if (arena_ == nullptr || spec == nullptr || !spec->fixed()) return;
+  const uint64_t each = spec->fixed_bytes();
+  if (each < kLeastElement || rows > most_room_ / each) return;
+  room_.layout = BlockLayout(*spec, rows);
+  room_.parts = {spec->bytes().size(), room_.layout.bytes(), room_for_origins(rows)};
+  room_.memory = static_cast<std::byte*>(arena_->allocate(room_.parts.bytes()));
+  room_.spec = spec;
+}
+
+void GatherParcel::drop_room() {
+  if (room_.memory != nullptr) arena_->release(room_.memory);
+  room_.memory = nullptr;
+  room_.rows = 0;
+}
+
+std::byte* GatherParcel::take_room(const ParcelParts& parts) {
+  const bool all = room_.memory != nullptr && room_.rows == room_.layout.rows() &&
+                   room_.rows == elements_.rows() && *room_.spec == *elements_.spec() &&
+                   parts.origins_bytes <= room_.parts.origins_bytes;
+  if (!all) return nullptr;
+  room_.rows = 0;
+  return std::exchange(room_.memory, nullptr);
 }
 
 }  // namespace penstock

@@ -8,22 +8,31 @@ namespace penstock {
 namespace {
 
 struct ParcelHead {
-  uint64_t kind, bytes, ordinal, rows, spec_bytes, origins_bytes;
-
-  uint64_t origins_at() const { return (sizeof(ParcelHead) + spec_bytes + 63) / 64 * 64; }
-  uint64_t block_at() const { return (origins_at() + origins_bytes + 63) / 64 * 64; }
+  uint64_t kind, bytes, ordinal, rows;
+  ParcelParts parts;
 };
+static_assert(sizeof(ParcelHead) == ParcelParts::kHeadBytes);
 
-ParcelHead head_of(const GatherParcel& gathered, uint64_t ordinal) {
+ParcelParts parts_of(const GatherParcel& gathered) {
   const Collector& elements = gathered.elements();
-  ParcelHead head{Parcel::kKind,
-                  0,
-                  ordinal,
-                  elements.rows(),
-                  elements.spec()->bytes().size(),
-                  gathered.origins().bytes()};
-  head.bytes = head.block_at() + elements.layout(elements.rows()).bytes();
-  return head;
+  return {elements.spec()->bytes().size(), elements.layout(elements.rows()).bytes(),
+          gathered.origins().bytes()};
+}
+
+// All but the block.
+void write_around(const GatherParcel& gathered, const ParcelParts& parts, uint64_t ordinal,
+                  std::byte* to) {
+  const Collector& elements = gathered.elements();
+  const std::span<const std::byte> spec = elements.spec()->bytes();
+  const ParcelHead head{Parcel::kKind, parts.bytes(), ordinal, elements.rows(), parts};
+  std::memcpy(to, &head, sizeof(head));
+  std::memcpy(to + sizeof(head), spec.data(), spec.size());
+  gathered.origins().write(to + parts.origins_at());
+}
+
+void write_block(const GatherParcel& gathered, const ParcelParts& parts, std::byte* to) {
+  const Collector& elements = gathered.elements();
+  elements.write(elements.layout(elements.rows()), to + parts.block_at());
 }
 
 class ParcelSource : public Indexed {
@@ -66,40 +75,41 @@ std::string Parcel::origin(uint64_t position) const {
   return element < block.rows() ? Origins::text(origins, element) : "";
 }
 
-uint64_t Parcel::bytes_of(const GatherParcel& elements) { return head_of(elements, 0).bytes; }
+uint64_t Parcel::bytes_of(const GatherParcel& elements) { return parts_of(elements).bytes(); }
 
 void Parcel::write(const GatherParcel& gathered, uint64_t ordinal, std::byte* to) {
-  const Collector& elements = gathered.elements();
-  const std::span<const std::byte> spec = elements.spec()->bytes();
-  const ParcelHead head = head_of(gathered, ordinal);
-  std::memcpy(to, &head, sizeof(head));
-  std::memcpy(to + sizeof(head), spec.data(), spec.size());
-  gathered.origins().write(to + head.origins_at());
-  elements.write(elements.layout(elements.rows()), to + head.block_at());
+  const ParcelParts parts = parts_of(gathered);
+  write_around(gathered, parts, ordinal, to);
+  write_block(gathered, parts, to);
 }
 
-uint64_t Parcel::put(const GatherParcel& elements, uint64_t ordinal, Allocator& arena) {
-  void* memory = arena.allocate(bytes_of(elements));
+uint64_t Parcel::put(GatherParcel& gathered, uint64_t ordinal, Allocator& arena) {
+  const ParcelParts parts = parts_of(gathered);
+  std::byte* memory = gathered.take_room(parts);
   if (memory == nullptr) {
-    throw Error(Code::kOutOfMemory, "stream", "no room for the elements of a batch");
+    memory = static_cast<std::byte*>(arena.allocate(parts.bytes()));
+    if (memory == nullptr) {
+      throw Error(Code::kOutOfMemory, "stream", "no room for the elements of a batch");
+    }
+    write_block(gathered, parts, memory);
   }
-  write(elements, ordinal, static_cast<std::byte*>(memory));
+  write_around(gathered, parts, ordinal, memory);
   return arena.region()->offset_of(memory);
 }
 
 Parcel Parcel::read(const std::byte* from) {
   ParcelHead head;
   std::memcpy(&head, from, sizeof(head));
-  if (head.kind != kKind || head.spec_bytes > head.bytes || head.origins_bytes > head.bytes ||
-      head.block_at() > head.bytes) {
+  const ParcelParts& parts = head.parts;
+  if (head.kind != kKind || parts.spec_bytes > head.bytes || parts.block_bytes > head.bytes ||
+      parts.origins_bytes > head.bytes || parts.bytes() != head.bytes) {
     throw Error(Code::kInternal, "parcel", "a ticket without elements");
   }
-  auto spec = std::make_shared<ElementSpec>(std::span(from + sizeof(head), head.spec_bytes));
-  const uint64_t at = head.block_at();
+  auto spec = std::make_shared<ElementSpec>(std::span(from + sizeof(head), parts.spec_bytes));
   return {head.ordinal,
-          Block(std::move(spec), head.rows, const_cast<std::byte*>(from) + at, head.bytes - at,
-                nullptr),
-          {from + head.origins_at(), head.origins_bytes}};
+          Block(std::move(spec), head.rows, const_cast<std::byte*>(from) + parts.block_at(),
+                parts.block_bytes, nullptr),
+          {from + parts.origins_at(), parts.origins_bytes}};
 }
 
 IndexedRef parcel_source(SpecRef spec) { return std::make_shared<ParcelSource>(std::move(spec)); }

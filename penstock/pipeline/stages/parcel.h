@@ -14,9 +14,9 @@ namespace penstock {
 // Elements of a stream on their way to the worker that applies the tail to them: in one piece of
 // the feed's arena, which workers in every process reach.
 //
-//   u64 kind (2), u64 bytes of all, u64 ordinal, u64 rows, u64 bytes of the spec, u64 bytes of
-//   Origins; the spec's bytes; from the next 64-byte boundary on Origins; from the next one the
-//   Block
+//   u64 kind (2), u64 bytes of all, u64 ordinal, u64 rows, u64 bytes of the spec, of the Block, of
+//   Origins; the spec's bytes; from the next 64-byte boundary on the Block; from the next one
+//   Origins
 //
 // An ordinal is an element's number in the stream's epoch, of those that were handed out.
 struct Parcel {
@@ -34,9 +34,9 @@ struct Parcel {
   static uint64_t bytes_of(const GatherParcel& elements);
   // `to` has that many bytes, 64-byte aligned.
   static void write(const GatherParcel& elements, uint64_t ordinal, std::byte* to);
-  // The same into a block of its own. Returns its place in the arena; whoever takes it releases it.
-  // Error kOutOfMemory.
-  static uint64_t put(const GatherParcel& elements, uint64_t ordinal, Allocator& arena);
+  // The same into memory of its own, where they may lie already. Returns its place in the arena,
+  // which is theirs; whoever takes it releases it. Error kOutOfMemory.
+  static uint64_t put(GatherParcel& elements, uint64_t ordinal, Allocator& arena);
   // Error kInternal: it is no parcel.
   static Parcel read(const std::byte* from);
 };

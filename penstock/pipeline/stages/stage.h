@@ -90,6 +90,8 @@ class StreamReader {
   // on the way to it, as Failure::forgiven. Throwing ends the stream, at this place. REQUIRED:
   // 1 <= most <= Chunk::kRows.
   virtual uint32_t next(uint32_t most, Chunk& out) = 0;
+  // Nobody has views any more of what it gave, and no memory need be kept for it.
+  virtual void let_go() {}
   // The place of the element that next() gives next; and back there, in any reader of the stage.
   virtual State save() const = 0;
   // Error kInvalidArgument: it is no state of this stage.

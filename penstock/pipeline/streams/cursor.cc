@@ -7,6 +7,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/streams/section.h"
 
 namespace penstock {
 
@@ -30,8 +31,8 @@ class Cursor::Alone : public Context::Watch {
 };
 
 Cursor::Shares Cursor::shares_of(uint64_t max_bytes, bool streams, bool sections) {
-  if (max_bytes == UINT64_MAX) return {max_bytes, max_bytes, max_bytes};
-  Shares shares{max_bytes, 0, 0};
+  if (max_bytes == UINT64_MAX) return {max_bytes, max_bytes, max_bytes, max_bytes};
+  Shares shares{max_bytes, 0, 0, 0};
   if (sections) shares.sections = max_bytes / 2;
   if (streams) shares.cursor = (max_bytes - shares.sections) / 4;
   shares.feed = std::max<uint64_t>(max_bytes - shares.sections - shares.cursor, 1);
@@ -50,8 +51,11 @@ Cursor::Cursor(std::shared_ptr<const Plan> plan, const Options& options, Allocat
                options.retries,  watch_.get(),     &clock_,
                &plan_->stages(), options.sections, options.skip,
                &memory_},
-      gathered_(context_, *plan_->stream()) {
+      gathered_(context_, *plan_->stream(), &arena, options.all_bytes) {
   scratch_.count_in(&memory_);
+  if (options.sections != nullptr) {
+    options.sections->budget().set_room([this] { return room_for_sections(); });
+  }
   clock_.count_into(stages_);
 }
 
@@ -70,7 +74,16 @@ void Cursor::drop(std::deque<Made>& made) {
 // Whether no further parcel is to be made before one is taken. With the lock.
 bool Cursor::full() const {
   if (made_.size() >= options_.ahead) return true;
-  return !made_.empty() && made_bytes_ + needed() > options_.max_bytes;
+  if (!made_.empty()) return made_bytes_ + needed() > options_.max_bytes;
+  if (wanted_) return false;
+  const uint64_t sections = options_.sections == nullptr ? 0 : options_.sections->budget().bytes();
+  return needed() + sections + feed_bytes() > options_.all_bytes;
+}
+
+// The largest one lately: each takes 1/16 off an older one.
+void Cursor::learn(std::atomic<uint64_t>& most, uint64_t bytes) {
+  const uint64_t before = most.load(std::memory_order_relaxed);
+  most.store(std::max(bytes, before - before / 16), std::memory_order_relaxed);
 }
 
 // To make one more.
@@ -79,16 +92,35 @@ uint64_t Cursor::needed() const {
          most_bytes_.load(std::memory_order_relaxed);
 }
 
+// That a feed has at least: a batch and the parcel that it is made of.
+uint64_t Cursor::feed_bytes() const {
+  const uint64_t parcel = most_bytes_.load(std::memory_order_relaxed);
+  return parcel + std::max(parcel, batch_bytes_.load(std::memory_order_relaxed));
+}
+
+// Of a parcel that is being gathered the size may be known before it is there.
+uint64_t Cursor::room_for_sections() const {
+  const uint64_t known = most_bytes_.load(std::memory_order_relaxed);
+  const uint64_t parcel = std::max(known, gathered_.room_bytes()) - known;
+  const uint64_t others =
+      needed() + made_bytes_.load(std::memory_order_relaxed) + feed_bytes() + 3 * parcel;
+  return others < options_.all_bytes ? options_.all_bytes - others : 0;
+}
+
 uint64_t Cursor::excess() const {
   const uint64_t needed = this->needed();
-  return memory_.over() + (needed > options_.max_bytes ? needed - options_.max_bytes : 0);
+  const uint64_t over = options_.sections == nullptr ? 0 : options_.sections->budget().over();
+  return over + (needed > options_.max_bytes ? needed - options_.max_bytes : 0);
 }
+
+void Cursor::saw_batch(uint64_t bytes) { learn(batch_bytes_, bytes); }
 
 // With the lock.
 void Cursor::keep(Made parcel) {
   made_bytes_ += parcel.bytes;
-  most_bytes_ = std::max(most_bytes_.load(), parcel.bytes);
+  if (parcel.rows != 0) learn(most_bytes_, parcel.bytes);
   made_.push_back(std::move(parcel));
+  wanted_ = false;
 }
 
 void Cursor::start(uint64_t epoch, Place place) {
@@ -115,7 +147,12 @@ std::optional<Cursor::Made> Cursor::take() {
     resting_ = parcel.end || parcel.failure.has_value();
     keep(std::move(parcel));
   }
-  if (made_.empty()) return std::nullopt;
+  if (made_.empty()) {
+    const bool first = !std::exchange(wanted_, true);
+    lock.unlock();
+    if (first) asked_.notify_one();
+    return std::nullopt;
+  }
   Made parcel = std::move(made_.front());
   made_.pop_front();
   made_bytes_ -= parcel.bytes;
@@ -266,9 +303,10 @@ Cursor::Made Cursor::make() {
   }
   made.rows = gathered.rows;
   made.bytes = Parcel::bytes_of(gathered_);
+  reader_->let_go();
   made.offset = Parcel::put(gathered_, ordinal_, arena_);
   in_hand_.store(memory_.bytes(), std::memory_order_relaxed);
-  if (memory_.tight()) scratch_.give_back();
+  memory_.tight() ? scratch_.give_back() : scratch_.empty();
   ordinal_ += gathered.rows;
   if (gathered.failure) {
     made.after = {made.before.ordinal, made.rows, made.before.state};

@@ -23,10 +23,11 @@ namespace penstock {
 // | state    | meaning                                 | moved by, to
 // | resting  | nothing was asked of it                 | start -> reading
 // | reading  | its thread is in the stream             | a parcel is made -> reading, or full if
-// |          |                                         | `ahead` wait, or `max_bytes` of them; the
-// |          |                                         | end, an exception -> resting; start ->
-// |          |                                         | stopping
-// | full     | waits for take                          | take, start -> reading
+// |          |                                         | `ahead` wait, or `max_bytes` of them, or
+// |          |                                         | there is no room for one; the end, an
+// |          |                                         | exception -> resting; start -> stopping
+// | full     | waits for take                          | take, also if it finds none -> reading;
+// |          |                                         | start -> reading
 // | stopping | start came meanwhile: what the stream   | its thread -> reading, at the new place
 // |          | gives is dropped                        |
 // | closed   | run returns, take gives nothing more    |
@@ -62,6 +63,9 @@ class Cursor {
     // Of what the stream's stages have of their inputs, and of parcels that wait for take(), but
     // for one of any size.
     uint64_t max_bytes = UINT64_MAX;
+    // Of everything that the loader may have: a parcel that nobody waits for is made only if all of
+    // it has room there.
+    uint64_t all_bytes = UINT64_MAX;
     // Of a take() that makes the parcel itself: called again and again meanwhile. What it throws is
     // that parcel's failure, whatever the stream makes of it; start() at its front reads it again.
     std::function<void()> attend = nullptr;
@@ -71,7 +75,7 @@ class Cursor {
   // what the cursor has in hand and ready for further ones, and what workers make in front of
   // streams' stages. What is needed beyond the last two's (excess()) comes off the first.
   struct Shares {
-    uint64_t feed, cursor, sections;
+    uint64_t all, feed, cursor, sections;
   };
   static Shares shares_of(uint64_t max_bytes, bool streams, bool sections);
 
@@ -85,6 +89,8 @@ class Cursor {
   // Nothing: not yet.
   std::optional<Made> take();
   bool ready();
+  // A batch was made of so much.
+  void saw_batch(uint64_t bytes);
   void run();
   void close();
   // Lets go of what the stream's stages hold, exceptions of user code among it. After close(); does
@@ -112,6 +118,9 @@ class Cursor {
   GatherParcel::Wanted so_many(uint64_t elements) const;
   bool full() const;
   uint64_t needed() const;
+  uint64_t feed_bytes() const;
+  uint64_t room_for_sections() const;
+  static void learn(std::atomic<uint64_t>& most, uint64_t bytes);
   void keep(Made parcel);
   void drop(std::deque<Made>& made);
 
@@ -141,11 +150,13 @@ class Cursor {
   uint64_t turn_ = 0;           // counts starts
   bool resting_ = true;
   bool closed_ = false;
+  bool wanted_ = false;   // take() found nothing
   bool running_ = false;  // a thread is in run()
   std::deque<Made> made_;
-  uint64_t made_bytes_ = 0;               // of these
-  std::atomic<uint64_t> most_bytes_ = 0;  // of one so far
-  std::atomic<uint64_t> in_hand_ = 0;     // that the stream had when the last one was made
+  std::atomic<uint64_t> made_bytes_ = 0;  // of these; written with the lock
+  std::atomic<uint64_t> most_bytes_ = 0;  // of one
+  std::atomic<uint64_t> batch_bytes_ = 0;
+  std::atomic<uint64_t> in_hand_ = 0;  // that the stream had when the last one was made
 };
 
 }  // namespace penstock

@@ -41,6 +41,7 @@ std::unique_ptr<HeldRow> HeldBack::hold() {
   held_.push_back(1);
   ++consumed_;
   input_.use();
+  input_.let_go();
   return row;
 }
 

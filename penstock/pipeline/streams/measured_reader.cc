@@ -38,6 +38,7 @@ class MeasuredStream : public StreamReader {
     clock_.count(stage_, rows);
     return rows;
   }
+  void let_go() override { reader_->let_go(); }
   State save() const override { return reader_->save(); }
   void load(uint64_t epoch, const State& state) override { reader_->load(epoch, state); }
 

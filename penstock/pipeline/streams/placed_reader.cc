@@ -42,6 +42,8 @@ class PlacedReader : public StreamReader {
     return 1;
   }
 
+  void let_go() override { input_->let_go(); }
+
   State save() const override {
     if (lost_.empty()) return input_->save();
     return {{"lost", state_of_losses(lost_)}, {"behind", input_->save()}};

@@ -8,9 +8,8 @@ namespace penstock {
 // run dry while the cursor packs a batch.
 uint32_t Sections::queue_of(uint32_t workers) { return std::max(4 * workers, 16u); }
 
-uint64_t Sections::max_bytes() const {
-  if (options_.max_bytes == UINT64_MAX) return UINT64_MAX;
-  return std::max<uint64_t>(options_.max_bytes / plan_->sections().size(), 1);
+uint64_t Sections::chunk_bytes() const {
+  return budget_.max_bytes() / 2 / std::max<uint64_t>(plan_->sections().size(), 1);
 }
 
 std::vector<uint32_t> Sections::lanes_for(const Plan& plan, uint32_t workers) {

@@ -15,6 +15,7 @@ namespace penstock {
 
 SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& context)
     : sections_(*context.sections),
+      budget_(sections_.budget()),
       plan_(sections_.plan(number)),
       lane_(sections_.lane(number)),
       spec_(std::move(spec)),
@@ -25,16 +26,20 @@ SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& conte
             Feed::Options of;
             of.queue = sections_.queue();
             of.workers = sections_.workers();
-            of.max_bytes = sections_.max_bytes();
+            of.max_bytes = budget_.max_bytes();
             of.pause_at_epochs = true;
             return of;
           }(),
           [this](Unit& unit) { sections_.inlet().take(unit); }),
-      own_(context.over(scratch_)),
-      over_(context.memory) {
+      part_(budget_,
+            [this] {
+              feed_.make_ahead();
+              count();
+            }),
+      own_(context.over(scratch_)) {
   if (plan_.stream() == nullptr) return;
   source_ = plan_.stream()->open(own_);
-  gathered_.emplace(own_, *plan_.stream());
+  gathered_.emplace(own_, *plan_.stream(), &sections_.arena(), budget_.max_bytes());
 }
 
 // The workers are gone by now, or the board is closed, and they finish nothing any more that was
@@ -43,8 +48,22 @@ SectionReader::~SectionReader() { feed_.drain(); }
 
 // Before one is made, an element is taken to be as large as those of other sections.
 uint64_t SectionReader::input_bytes() const {
-  const bool known = feed_.typical_bytes() != 0 || own_.memory == nullptr;
-  return input_bytes_ + (known ? 0 : own_.memory->element_bytes());
+  return input_bytes_ + (feed_.typical_bytes() != 0 ? 0 : budget_.element_bytes());
+}
+
+uint64_t SectionReader::spent_bytes() const {
+  const uint64_t all = budget_.max_bytes();
+  return all - std::min(all, part_.most(each())) + taken_bytes_;
+}
+
+// Of an element that is made, or being made, and of what it is made of.
+uint64_t SectionReader::each() const { return feed_.typical_bytes() + input_bytes(); }
+
+// What it has. Who has nothing, and no room for a first one, waits.
+void SectionReader::count() {
+  part_.is(taken_bytes_ + feed_.in_flight() * each());
+  const bool wants = !asked_ && !over_ && feed_.in_flight() == 0 && !feed_.has_room();
+  part_.wait(wants && part_.may_have(each()));
 }
 
 // ---- tickets
@@ -59,6 +78,7 @@ Tickets::Described SectionReader::describe(const Position&, Post& post) {
   post.rows = 1;
   if (source_ == nullptr) return Described::kPosted;
   if (!read_.empty() && read_.back().thrown) return Described::kFailed;
+  const SectionBudget::Reading reading(budget_);
   Read& next = read_.emplace_back();
   try {
     next.before = {{"ordinal", ordinal_}, {"state", source_->save()}};
@@ -87,6 +107,7 @@ Tickets::Described SectionReader::read(Post& post) {
     return Described::kEnd;
   }
   input_bytes_ = std::max(input_bytes_, Parcel::bytes_of(*gathered_));
+  source_->let_go();
   post.indices_offset = Parcel::put(*gathered_, first, sections_.arena());
   next.posted = true;
   ++ordinal_;
@@ -97,11 +118,15 @@ Tickets::Described SectionReader::read(Post& post) {
 // ------------------------------------------------------------------------------------
 
 void SectionReader::begin(uint64_t epoch) {
+  const SectionBudget::Reading reading(budget_);
+  part_.wait(false);
   if (source_ != nullptr) source_->begin(epoch);
   go_to(epoch, 0);
 }
 
 void SectionReader::load(uint64_t epoch, const State& state) {
+  const SectionBudget::Reading reading(budget_);
+  part_.wait(false);
   uint64_t step = 0;
   if (source_ == nullptr) {
     step = count_in(state, "index");
@@ -121,10 +146,14 @@ void SectionReader::go_to(uint64_t epoch, uint64_t step) {
   epoch_ = epoch;
   next_ = ordinal_ = step;
   read_.clear();
-  let_go();
+  taken_.clear();
+  taken_bytes_ = 0;
   likeness_.begin();
   feed_.seek({epoch, 0, step});
   begun_ = false;
+  asked_ = over_ = false;
+  part_.is(0);
+  part_.wait(false);
 }
 
 State SectionReader::save() const {
@@ -140,15 +169,20 @@ State SectionReader::place() const {
 }
 
 void SectionReader::let_go() {
+  if (taken_.empty()) return;
   taken_.clear();
   taken_bytes_ = 0;
+  count();
+  budget_.share_out();
 }
 
 uint32_t SectionReader::next(uint32_t most, Chunk& out) {
-  let_go();
+  taken_.clear();
+  taken_bytes_ = 0;
+  asked_ = true;
+  count();
   if (!std::exchange(begun_, true)) feed_.begin_epoch();
-  // Half of the share is for what is made meanwhile.
-  const uint64_t enough = sections_.max_bytes() / 2;
+  const uint64_t enough = sections_.chunk_bytes();
   for (bool over = false; !over && taken_.size() < most && taken_bytes_ <= enough;) {
     if (lane_.closed()) throw Error(Code::kClosed, "stream", "the loader was closed");
     const Feed::Poll found = feed_.poll(epoch_);
@@ -162,21 +196,18 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
         if (!over) wait();
         break;
       default:
-        over = true;
+        over = over_ = true;
         break;
     }
   }
-  const auto count = static_cast<uint32_t>(taken_.size());
-  // One element is there, and one is made, whatever they take.
-  const uint64_t least = taken_bytes_ + feed_.typical_bytes() + input_bytes_;
-  if (own_.memory != nullptr) own_.memory->saw_element(feed_.typical_bytes());
-  over_.is(least > sections_.max_bytes() ? least - sections_.max_bytes() : 0);
-  if (count == 0) {
-    over_.is(0);
-    return 0;
-  }
-  out.reset(spec_, count);
-  for (uint32_t row = 0; row < count; ++row) {
+  asked_ = false;
+  budget_.saw_element(feed_.typical_bytes());
+  count();
+  budget_.share_out();
+  const auto rows = static_cast<uint32_t>(taken_.size());
+  if (rows == 0) return 0;
+  out.reset(spec_, rows);
+  for (uint32_t row = 0; row < rows; ++row) {
     auto& [block, position, result] = taken_[row];
     for (Failure& lost : result.notes) out.note(row, std::move(lost));
     if (result.failure) {
@@ -193,7 +224,7 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
       out.fail(row, likeness_.failure(position, std::current_exception()));
     }
   }
-  return count;
+  return rows;
 }
 
 void SectionReader::wait() {
@@ -229,6 +260,7 @@ void SectionReader::take_ticket() {
   Post& post = feed_.current();
   Unit& unit = lane_.unit_at(feed_.current_seq(), 0);
   Taken& taken = taken_.emplace_back();
+  asked_ = false;
   taken.position = post.step;
   const uint64_t bytes = unit.bytes;
   if (unit.kind == ResultKind::kRows) {

@@ -28,6 +28,7 @@ class SectionReader : public StreamReader, private Tickets {
   void begin(uint64_t epoch) override;
   // What is there; at least one, which it waits for. Error kClosed: the board was closed.
   uint32_t next(uint32_t most, Chunk& out) override;
+  void let_go() override;
   // {"index": i}, or {"ordinal": n, "state": the stream's}, and Likeness's: as if nothing was made
   // ahead.
   State save() const override;
@@ -52,19 +53,22 @@ class SectionReader : public StreamReader, private Tickets {
   std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
   Described describe(const Position& at, Post& post) override;
   uint64_t input_bytes() const override;
-  uint64_t spent_bytes() const override { return taken_bytes_; }
+  uint64_t spent_bytes() const override;
+  uint32_t least() const override { return asked_ ? 1 : 0; }
   bool ready() override { return !read_.empty() && !read_.front().posted; }
 
   State place() const;
+  uint64_t each() const;
+  void count();
   Described read(Post& post);
   void wait();
   bool take_read();
   void take_ticket();
   SectionResult failure_of(Unit& unit, uint64_t position);
   void go_to(uint64_t epoch, uint64_t step);
-  void let_go();
 
   const Sections& sections_;
+  SectionBudget& budget_;
   const Plan& plan_;
   Board& lane_;
   SpecRef spec_;
@@ -76,12 +80,14 @@ class SectionReader : public StreamReader, private Tickets {
   std::vector<Taken> taken_;  // what the last chunk has views of
   uint64_t taken_bytes_ = 0;  // of these
   uint64_t input_bytes_ = 0;  // of the largest parcel
-  SpecRef told_;              // of the last element
+  bool asked_ = false;        // for an element, and has taken none yet
+  bool over_ = false;
+  SpecRef told_;  // of the last element
+  SectionBudget::Part part_;
 
   // Of a stream with a tail:
   Scratch scratch_;
   Context own_;
-  StreamMemory::Over over_;
   std::unique_ptr<StreamReader> source_;
   std::optional<GatherParcel> gathered_;
   uint64_t ordinal_ = 0;  // of the element that is read next

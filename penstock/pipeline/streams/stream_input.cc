@@ -30,6 +30,7 @@ bool StreamInput::more() {
   ordinal_ += count_;
   used_ = 0;
   scratch_.empty();
+  let_go_ = false;
   count_ = reader_->next(most_, hidden_ ? whole_ : chunk_);
   if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
   over_ = count_ == 0;
@@ -69,7 +70,10 @@ uint32_t StreamInput::so_many() {
 }
 
 void StreamInput::let_go() {
-  if (used_ < count_ || own_.memory == nullptr || !own_.memory->tight()) return;
+  if (used_ < count_ || own_.memory == nullptr) return;
+  const bool tight = own_.memory->tight();
+  if ((tight || own_.sections != nullptr) && !std::exchange(let_go_, true)) reader_->let_go();
+  if (!tight) return;
   whole_.reset(nullptr, 0);
   chunk_.reset(nullptr, 0);
   scratch_.give_back();

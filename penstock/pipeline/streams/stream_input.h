@@ -51,7 +51,8 @@ class StreamInput {
   // Of the next element: it has a place, and is not only what was lost behind the last one.
   bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.forgiven(used_); }
   void use(uint32_t elements = 1) { used_ += elements; }
-  // Nobody has views of what was used: if all of it was, and memory is tight, its memory goes.
+  // Nobody has views of what was used: if all of it was, what workers made of it goes, and if
+  // memory is tight, all of it.
   void let_go();
 
   // {"input": the input's state, "ordinal": of its next element, "used": elements}, with "failed"
@@ -86,7 +87,8 @@ class StreamInput {
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;
-  State before_;  // the chunk
+  bool let_go_ = true;  // of what next() gave last
+  State before_;        // the chunk
 };
 
 // Rows of some inputs' chunks, on their way into one. One thread.

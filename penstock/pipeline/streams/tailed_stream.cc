@@ -53,6 +53,7 @@ class TailedStream : public Streamed {
       auto gathered = gathered_.gather(
           *stream_, per == 1 ? GatherParcel::Wanted{1, most, first, kInPlace}
                              : GatherParcel::Wanted{per, per, first, kInPlace, own_.skip});
+      stream_->let_go();
       if (per != 1) stack(gathered);
       const uint64_t rows = per == 1 ? gathered.rows : gathered.rows / per;
       const auto places = static_cast<uint32_t>(rows + gathered.failed.size());

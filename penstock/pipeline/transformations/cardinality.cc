@@ -60,6 +60,7 @@ class CountedStream : public Streamed {
       given_ += alive;
       return rows;
     }
+    void let_go() override { input_->let_go(); }
     State save() const override { return {{"given", given_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       given_ = count_in(state, "given");

@@ -96,6 +96,7 @@ class ChooseFrom : public Streamed {
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, stage_.title_);
     }
 
+    void let_go() override { picked_.forget(); }
     State save() const override {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());

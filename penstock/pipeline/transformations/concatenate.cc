@@ -137,6 +137,9 @@ class ConcatenateStream : public Streamed {
         reader().begin(epoch_);
       }
     }
+    void let_go() override {
+      if (readers_[which_] != nullptr) readers_[which_]->let_go();
+    }
     State save() const override {
       State state = {{"which", which_}, {"given", given_}, {"input", readers_[which_]->save()}};
       likeness_.save(state);

@@ -34,6 +34,7 @@ class Filter : public JudgedStage {
       }
       return 0;
     }
+    void let_go() override { picked_.forget(); }
     State save() const override { return input_.save(); }
     void load(uint64_t epoch, const State& state) override { input_.load(epoch, state); }
 

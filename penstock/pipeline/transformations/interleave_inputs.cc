@@ -86,6 +86,7 @@ class InterleaveInputs : public Streamed {
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, "interleave");
     }
 
+    void let_go() override { picked_.forget(); }
     State save() const override {
       State places = State::array();
       for (size_t which : places_) {

@@ -84,6 +84,7 @@ class InterleaveStream : public Streamed {
       return count;
     }
 
+    void let_go() override { picked_.forget(); }
     State save() const override {
       State places = State::array();
       for (const auto& place : places_) {

@@ -165,6 +165,7 @@ class DecidingStream : public Streamed {
       }
       return count;
     }
+    void let_go() override { input_->let_go(); }
     State save() const override { return input_->save(); }
     void load(uint64_t epoch, const State& state) override { input_->load(epoch, state); }
 

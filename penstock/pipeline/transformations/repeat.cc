@@ -98,6 +98,7 @@ class RepeatStream : public Streamed {
       }
       return 0;
     }
+    void let_go() override { input_->let_go(); }
     State save() const override {
       State state = {{"round", round_}, {"empty", empty_}, {"input", input_->save()}};
       if (told_) state["given"] = given_;

@@ -80,6 +80,7 @@ class SampleFrom : public Streamed {
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, "sample_from");
     }
 
+    void let_go() override { picked_.forget(); }
     State save() const override {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());

@@ -87,6 +87,7 @@ class ShardStream : public Streamed {
       }
       return 0;
     }
+    void let_go() override { picked_.forget(); }
     State save() const override {
       return {{"rank", stage_.rank_}, {"world", stage_.world_}, {"input", input_.save()}};
     }

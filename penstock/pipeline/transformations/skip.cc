@@ -71,6 +71,7 @@ class SkipStream : public Streamed {
       }
       return input_->next(most, out);
     }
+    void let_go() override { input_->let_go(); }
     State save() const override { return {{"skipped", skipped_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       skipped_ = count_in(state, "skipped");

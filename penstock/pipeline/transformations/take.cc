@@ -56,6 +56,7 @@ class TakeStream : public Streamed {
       if (count != 0) taken_ += static_cast<uint64_t>(std::popcount(out.alive()));
       return count;
     }
+    void let_go() override { input_->let_go(); }
     State save() const override { return {{"taken", taken_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       taken_ = count_in(state, "taken");

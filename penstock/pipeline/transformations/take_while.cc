@@ -38,6 +38,7 @@ class TakeWhile : public JudgedStage {
       }
       return picked_.size() == 0 ? 0 : picked_.give(input.spec(), out);
     }
+    void let_go() override { picked_.forget(); }
     State save() const override { return {{"over", over_}, {"input", input_.save()}}; }
     void load(uint64_t epoch, const State& state) override {
       const State& over = member_of(state, "over");

@@ -125,6 +125,7 @@ class Unique : public Streamed {
       }
       return 0;
     }
+    void let_go() override { picked_.forget(); }
     State save() const override {
       State state = {{"taken", taken_}};
       if (behind_ != 0) state["behind_it"] = behind_;

@@ -150,6 +150,10 @@ class ZipStream : public Streamed {
       return count;
     }
 
+    void let_go() override {
+      picked_.forget();
+      for (const auto& input : inputs_) input->let_go();
+    }
     State save() const override {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());
