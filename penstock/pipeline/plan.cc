@@ -160,6 +160,12 @@ bool Plan::python() const {
          std::ranges::any_of(sections_, [](const auto& section) { return section->python(); });
 }
 
+bool Plan::bound() const {
+  const SpecRef spec = chain_->spec();
+  const bool padded = root_ != nullptr && root_->padding() != nullptr;
+  return spec != nullptr && spec->fixed() && !chain_->costly() && !padded;
+}
+
 uint32_t Plan::rows(uint64_t base, uint64_t step) const {
   if (root_ == nullptr) {
     return static_cast<uint32_t>(

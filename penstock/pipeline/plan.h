@@ -42,6 +42,9 @@ class Plan {
   // Whose elements are the rows.
   const Indexed& chain() const { return *chain_; }
   bool batched() const { return root_ != nullptr; }
+  // A ticket's rows are written to their places as they are made. Else they are collected first,
+  // for only all of them tell what a row is, or where.
+  bool bound() const;
   const Collated* root() const { return root_.get(); }
   // Parts that each batch is handed out in (split_batch); 0: it is not split.
   uint32_t parts() const { return parts_; }

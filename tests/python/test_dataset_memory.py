@@ -58,6 +58,7 @@ from penstock import Dataset
 
 MIB = 1 << 20
 case, workers, processes = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
+budget = int(sys.argv[4])
 def large(number): return np.full(MIB // 8, float(number))
 def yes(element): return True
 def source(): return Dataset.range(60).map(large).filter(yes)
@@ -65,6 +66,7 @@ dataset = {
     "one": lambda: source().batch(4),
     "interleave": lambda: Dataset.interleave([source() for _ in range(16)], cycle=16).batch(4),
     "sample_from": lambda: Dataset.sample_from([source() for _ in range(16)]).batch(4),
+    "large batches": lambda: Dataset.range(320).map(large).batch(16),
     "zip": lambda: Dataset.zip(*[source() for _ in range(4)]).batch(1),
 }[case]()
 resident = penstock._engine.resident_bytes
@@ -77,7 +79,7 @@ def watch():
         time.sleep(0.001)
 threading.Thread(target=watch, daemon=True).start()
 count = 0
-with dataset.build(workers=workers, use_multiprocessing=processes, max_bytes=32 * MIB) as feed:
+with dataset.build(workers=workers, use_multiprocessing=processes, max_bytes=budget * MIB) as feed:
     for batch in feed:
         count += 1
         time.sleep(0.01)
@@ -94,13 +96,27 @@ def test_functions_of_many_inputs_stay_within_the_budget(case: str, workers: int
     """Results of functions come and go with their elements, and nobody keeps them in between."""
     # What Python gives back goes back to the system: the heap would keep some for the next time.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
-    arguments = [sys.executable, "-c", GROWTH, case, str(workers), str(processes)]
+    arguments = [sys.executable, "-c", GROWTH, case, str(workers), str(processes), "32"]
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     count, grown = map(int, done.stdout.split())
     assert count == {"one": 15, "interleave": 240, "sample_from": 240, "zip": 60}[case]
     # The batch in hand, and 16 MiB for everything else, functions' results in workers among it.
     assert grown < BUDGET // MIB + 4 + 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [False, True])
+def test_what_functions_made_of_a_batch_is_within_the_budget(processes: bool):
+    """Two workers have as much as their batches again until they have written it there."""
+    arguments = [sys.executable, "-c", GROWTH, "large batches", "2", str(processes), "96"]
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    count, grown = map(int, done.stdout.split())
+    assert count == 20
+    # The batch in hand, and 8 MiB for everything else.
+    assert grown < 96 + 16 + 8
 
 
 def test_a_batch_of_all_there_is_takes_what_there_is():

@@ -86,8 +86,7 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
       context_{scratch_, options.seed,     0,       options.retries, this,
                &clock_,  &plan_->stages(), nullptr, options.skip},
       spec_(plan_->chain().spec()),
-      bound_(spec_ != nullptr && spec_->fixed() && !plan_->chain().costly() &&
-             lengths_of(*plan_, options.section) != Collector::Lengths::kPadded),
+      bound_(plan_->bound()),
       chunk_(scratch_),
       collected_(scratch_, lengths_of(*plan_, options.section),
                  plan_->batched() ? plan_->root()->padding() : nullptr) {}

@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/stages/parcel.h"
 
 namespace penstock {
 
-PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
+PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan)
+    : plan_(std::move(plan)), collected_(!plan_->bound() && !is_parcel_source(plan_->chain())) {
   if (!plan_->batched() || plan_->root()->ragged() || plan_->root()->padding() != nullptr) return;
   const SpecRef spec = plan_->chain().spec();
   if (spec == nullptr) {

@@ -28,6 +28,7 @@ class PlanTickets : public Tickets {
   bool ready() override { return cursor_ == nullptr || cursor_->ready(); }
   uint64_t input_bytes() const override { return input_bytes_; }
   uint64_t spent_bytes() const override { return cursor_ == nullptr ? 0 : cursor_->excess(); }
+  uint64_t work_bytes(uint64_t batch_bytes) const override { return collected_ ? batch_bytes : 0; }
   bool divisible() const override { return rows_ == Rows::kPlaced; }
 
   // A batch came, of so many bytes, whose rows are, or are not, all of one size.
@@ -71,6 +72,7 @@ class PlanTickets : public Tickets {
 
   std::shared_ptr<const Plan> plan_;
   Rows rows_ = Rows::kTogether;
+  bool collected_ = false;  // rows are made elsewhere, and then written
   Cursor* cursor_ = nullptr;
   Allocator* arena_ = nullptr;
   uint64_t input_bytes_ = 0;  // of the largest parcel

@@ -48,6 +48,8 @@ class Tickets {
   virtual bool divisible() const { return false; }
   // Bytes of the arena that a ticket has beside its batch, at most, as far as is known.
   virtual uint64_t input_bytes() const { return 0; }
+  // Bytes that a worker has beside a batch of so many while it makes it, at most.
+  virtual uint64_t work_bytes(uint64_t) const { return 0; }
   // Bytes of the feed's budget that are in use for something else.
   virtual uint64_t spent_bytes() const { return 0; }
   // Tickets that there may be in any case.
@@ -143,6 +145,7 @@ class Feed {
     if (!options_.on_asking) fill();
   }
   uint64_t window() const;
+  uint64_t fitting(uint64_t left, uint64_t bytes, uint64_t work) const;
   uint32_t granules_of(uint32_t rows) const;
   uint64_t row_ns() const;
   std::optional<uint64_t> candidate();

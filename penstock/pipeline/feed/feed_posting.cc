@@ -15,13 +15,21 @@ uint64_t Feed::window() const {
   }
   // What a batch is made of may be there before it.
   const uint64_t input = tickets_.input_bytes();
-  const uint64_t bytes = input + (sized_ ? batch_bytes_ : input);
+  const uint64_t batch = sized_ ? batch_bytes_ : input, bytes = input + batch;
   if (bytes != 0) {
     // At least one, by default: the lowest undelivered ticket always gets its slot.
     const uint64_t left = options_.max_bytes - std::min(options_.max_bytes, tickets_.spent_bytes());
-    most = std::min(most, std::max<uint64_t>(left / bytes, tickets_.least()));
+    most = std::min(most, std::max<uint64_t>(fitting(left, bytes, tickets_.work_bytes(batch)),
+                                             tickets_.least()));
   }
   return most;
+}
+
+// Batches, of which each worker makes one at a time and has `work` more for it.
+uint64_t Feed::fitting(uint64_t left, uint64_t bytes, uint64_t work) const {
+  const uint64_t workers = std::max(options_.workers, 1u);
+  const uint64_t made = left / (bytes + work);
+  return made < workers ? made : (left - workers * work) / bytes;
 }
 
 uint32_t Feed::granules_of(uint32_t rows) const {
