@@ -92,8 +92,8 @@ class Feed {
   // `epoch`: the one that the consumer is in; kEpochEnd once the position has left it.
   Poll poll(uint64_t epoch);
   void wait(int64_t timeout_ns);
-  // Posts what there is room for by now.
-  void make_ahead() { fill(); }
+  // Posts what there is room for by now, and sees to it that it is made.
+  void make_ahead();
   uint64_t in_flight() const { return board_.posted() - board_.head() - taken_; }  // tickets
   bool has_room() const { return in_flight() < window(); }
   // After kBatch: the post whose units are to be taken.

@@ -108,6 +108,12 @@ void Feed::fill() {
   }
 }
 
+void Feed::make_ahead() {
+  const uint64_t before = in_flight();
+  fill();
+  if (in_flight() > before) board_.wake_workers(false);
+}
+
 void Feed::retire(uint64_t seq) {
   Post& post = board_.post_at(seq);
   board_.close_layout(seq);

@@ -70,13 +70,13 @@ class GatherParcel {
   // Memory of the arena, which the caller releases, where all elements() are in the block of a
   // parcel that has those parts already; nullptr: there is none.
   std::byte* take_room(const ParcelParts& parts);
+  void drop_room();
   uint64_t room_bytes() const { return room_.memory == nullptr ? 0 : room_.parts.bytes(); }
 
  private:
   uint64_t sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered);
   void own(Chunk& in, uint32_t row, Chunk& out, uint32_t to);
   void make_room(const SpecRef& spec, uint64_t rows);
-  void drop_room();
 
   uint32_t so_many(uint64_t wanted) const;
 

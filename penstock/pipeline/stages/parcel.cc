@@ -92,6 +92,7 @@ uint64_t Parcel::put(GatherParcel& gathered, uint64_t ordinal, Allocator& arena)
       throw Error(Code::kOutOfMemory, "stream", "no room for the elements of a batch");
     }
     write_block(gathered, parts, memory);
+    gathered.drop_room();
   }
   write_around(gathered, parts, ordinal, memory);
   return arena.region()->offset_of(memory);

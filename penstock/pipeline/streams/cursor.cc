@@ -299,6 +299,7 @@ Cursor::Made Cursor::make() {
   }
   if (gathered.rows == 0 || (plan_->whole_outputs() && gathered.rows < wanted)) {
     made.end = true;
+    gathered_.let_go();
     return made;
   }
   made.rows = gathered.rows;

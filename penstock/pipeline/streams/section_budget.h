@@ -18,9 +18,10 @@ namespace penstock {
 //
 // | a section | meaning                                    | moved by, to
 // | content   | it has an element, or has no more, or was  | its last one is taken and there is no
-// |           | not asked for one yet                      | room for a next one -> waiting
+// |           | not asked for one yet                      | room for a next one, or it is not in
+// |           |                                            | use any more -> waiting
 // | waiting   | in line for room                           | it is asked; room(), when it is the
-// |           |                                            | first -> content
+// |           |                                            | first; begin, load -> content
 //
 // Threads: over() is any's, everything else the cursor's.
 class SectionBudget {
@@ -60,12 +61,13 @@ class SectionBudget {
       all_.over_.store(all_.bytes_ > all_.max_bytes_ ? all_.bytes_ - all_.max_bytes_ : 0,
                        std::memory_order_relaxed);
     }
-    // Bytes that it may have, as others are now, of elements that take so many.
-    uint64_t most(uint64_t each) const {
+    // Bytes that it may have made and in the making, as others are now, of elements that take
+    // `each`; beside `taken`.
+    uint64_t most(uint64_t each, uint64_t taken) const {
       if (!all_.waiting_.empty() && all_.waiting_.front() != this) return 0;
       const uint64_t room = all_.room(), others = all_.bytes_ - bytes_;
-      if (room <= others) return 0;
-      return std::min(room - others, std::max(room / all_.sections_, each));
+      if (room <= others + taken) return 0;
+      return std::min(room - others - taken, std::max(room / all_.sections_, each));
     }
     // Whether so much would have room if others had nothing: what would not is waited for in vain.
     bool may_have(uint64_t bytes) const { return bytes <= all_.room(); }

@@ -48,12 +48,14 @@ SectionReader::~SectionReader() { feed_.drain(); }
 
 // Before one is made, an element is taken to be as large as those of other sections.
 uint64_t SectionReader::input_bytes() const {
-  return input_bytes_ + (feed_.typical_bytes() != 0 ? 0 : budget_.element_bytes());
+  constexpr uint64_t kUnknown = 4 << 20;  // too much to begin with many, unless there is much room
+  if (feed_.typical_bytes() != 0) return input_bytes_;
+  return input_bytes_ + std::max(budget_.element_bytes(), kUnknown);
 }
 
 uint64_t SectionReader::spent_bytes() const {
   const uint64_t all = budget_.max_bytes();
-  return all - std::min(all, part_.most(each())) + taken_bytes_;
+  return all - std::min(all, part_.most(each(), taken_bytes_));
 }
 
 // Of an element that is made, or being made, and of what it is made of.
@@ -63,7 +65,7 @@ uint64_t SectionReader::each() const { return feed_.typical_bytes() + input_byte
 void SectionReader::count() {
   part_.is(taken_bytes_ + feed_.in_flight() * each());
   const bool wants = !asked_ && !over_ && feed_.in_flight() == 0 && !feed_.has_room();
-  part_.wait(wants && part_.may_have(each()));
+  part_.wait(wants && part_.may_have(taken_bytes_ + each()));
 }
 
 // ---- tickets
@@ -173,6 +175,8 @@ void SectionReader::let_go() {
   taken_.clear();
   taken_bytes_ = 0;
   count();
+  // There may be room now: but others come first, if they wait.
+  if (!over_ && feed_.in_flight() == 0 && part_.may_have(each())) part_.wait(true);
   budget_.share_out();
 }
 

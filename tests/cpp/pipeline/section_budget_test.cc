@@ -23,7 +23,7 @@ struct Sections {
   }
   // As many as there is room for.
   void make(size_t i, uint64_t least = 0) {
-    while (made[i] < std::max(parts[i]->most(sizes[i]) / sizes[i], least)) {
+    while (made[i] < std::max(parts[i]->most(sizes[i], 0) / sizes[i], least)) {
       ++made[i];
       if (made[i] > least) ahead.push_back(i);
       parts[i]->is(made[i] * sizes[i]);
@@ -85,6 +85,19 @@ TEST(SectionBudget, what_one_has_and_is_not_asked_for_leaves_others_theirs) {
     of.take(i);
     EXPECT_EQ(of.made[i], 25u);
   }
+}
+
+TEST(SectionBudget, what_is_in_use_counts_but_takes_nothing_of_ones_share) {
+  SectionBudget all(10, 5);
+  SectionBudget::Part one(all, [] {}), other(all, [] {});
+  EXPECT_EQ(one.most(2, 0), 2u);
+  one.is(3);
+  EXPECT_EQ(one.most(2, 3), 2u);
+  EXPECT_EQ(one.most(2, 9), 1u);
+  EXPECT_EQ(one.most(2, 10), 0u);
+  EXPECT_EQ(other.most(2, 0), 2u);
+  one.is(9);
+  EXPECT_EQ(other.most(2, 0), 1u);
 }
 
 TEST(SectionBudget, room_that_others_need_is_not_given) {
