@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -192,3 +193,36 @@ def test_order_and_places_do_not_depend_on_the_budget():
         with dataset.build(workers=0, max_bytes=most) as feed:
             feed.restore(state)
             assert numbers(feed) == expected[7:]
+
+
+def test_an_input_of_which_nothing_came_yet_holds_up_no_other():
+    """The size of its elements is unknown, and there may be no room for such a one."""
+    running = most_running = 0
+    lock = threading.Lock()
+
+    def fails(number: int) -> np.ndarray:
+        raise ValueError(number)
+
+    def some(number: int) -> np.ndarray:
+        nonlocal running, most_running
+        with lock:
+            running += 1
+            most_running = max(most_running, running)
+        time.sleep(0.004)
+        with lock:
+            running -= 1
+        return np.full(12500, float(number))
+
+    rare = Dataset.range(1000).map(fails).filter(lambda _: True)
+    often = Dataset.range(400).map(some).filter(lambda _: True)
+    mixed = Dataset.sample_from([rare, often], weights=[0.05, 0.95], seed=3).batch(4)
+    at_once = []
+    options: Any = {"workers": 8, "use_multiprocessing": False, "max_bytes": 8 * MIB}
+    with mixed.build(**options, on_error="skip") as feed:
+        for count, _ in enumerate(feed, 1):
+            if count % 8 == 0:
+                at_once.append(most_running)
+                most_running = 0
+            if count == 88:
+                break
+    assert min(at_once) >= 3, at_once

@@ -46,7 +46,7 @@ void Feed::drain() {
 
 // ---- taking ------------------------------------------------------------------------------------
 
-bool Feed::ended(const Position& at) {
+bool Feed::ended(const Position& at) const {
   if (auto steps = tickets_.steps(at.epoch, at.base)) return at.step >= *steps;
   return known_end_ && cursor_.epoch == at.epoch && at.step >= *known_end_;
 }

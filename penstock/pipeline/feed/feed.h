@@ -96,6 +96,8 @@ class Feed {
   void make_ahead();
   uint64_t in_flight() const { return board_.posted() - board_.head() - taken_; }  // tickets
   bool has_room() const { return in_flight() < window(); }
+  // Every ticket of this epoch that is known of is posted.
+  bool exhausted() const { return cursor_.epoch != position_.epoch || ended(cursor_); }
   // After kBatch: the post whose units are to be taken.
   Post& current() { return board_.post_at(current_); }
   uint64_t current_seq() const { return current_; }
@@ -139,7 +141,7 @@ class Feed {
  private:
   void read_clock_on_asking();
   void tune();
-  bool ended(const Position& at);  // no ticket of its epoch is left at or after `at`
+  bool ended(const Position& at) const;  // no ticket of its epoch is left at or after `at`
   void fill();
   void fill_ahead() {
     if (!options_.on_asking) fill();

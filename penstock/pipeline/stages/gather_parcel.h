@@ -71,6 +71,17 @@ class GatherParcel {
   // parcel that has those parts already; nullptr: there is none.
   std::byte* take_room(const ParcelParts& parts);
   void drop_room();
+  // Drops room that nobody took until its end.
+  class Unused {
+   public:
+    explicit Unused(GatherParcel& gathered) : gathered_(gathered) {}
+    ~Unused() { gathered_.drop_room(); }
+    Unused(const Unused&) = delete;
+    Unused& operator=(const Unused&) = delete;
+
+   private:
+    GatherParcel& gathered_;
+  };
   uint64_t room_bytes() const { return room_.memory == nullptr ? 0 : room_.parts.bytes(); }
 
  private:

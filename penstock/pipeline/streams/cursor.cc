@@ -266,6 +266,7 @@ void Cursor::go_to(const Start& start) {
   }
   if (place.used == 0) return;
   scratch_.empty();
+  const GatherParcel::Unused unused(gathered_);
   const GatherParcel::Gathered before = gathered_.gather(*reader_, so_many(place.used));
   if (before.failure) std::rethrow_exception(before.failure->error);
   if (before.rows < place.used) throw refuse_restore("it is beyond the stream's end");
@@ -284,6 +285,7 @@ Cursor::Made Cursor::make() {
   made.before = before_ = {ordinal_, 0, std::make_shared<State>(reader_->save())};
   scratch_.empty();
   GatherParcel::Gathered gathered;
+  const GatherParcel::Unused unused(gathered_);
   try {
     gathered = gathered_.gather(*reader_, so_many(wanted));
   } catch (...) {
@@ -299,7 +301,7 @@ Cursor::Made Cursor::make() {
   }
   if (gathered.rows == 0 || (plan_->whole_outputs() && gathered.rows < wanted)) {
     made.end = true;
-    gathered_.let_go();
+    gathered_.let_go();  // of the last chunk, too
     return made;
   }
   made.rows = gathered.rows;

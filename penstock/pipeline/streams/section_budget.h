@@ -67,8 +67,9 @@ class SectionBudget {
       if (!all_.waiting_.empty() && all_.waiting_.front() != this) return 0;
       const uint64_t room = all_.room(), others = all_.bytes_ - bytes_;
       if (room <= others + taken) return 0;
-      return std::min(room - others - taken, std::max(room / all_.sections_, each));
+      return std::min(room - others - taken, std::max(share(), each));
     }
+    uint64_t share() const { return all_.room() / all_.sections_; }
     // Whether so much would have room if others had nothing: what would not is waited for in vain.
     bool may_have(uint64_t bytes) const { return bytes <= all_.room(); }
     void wait(bool waits) {

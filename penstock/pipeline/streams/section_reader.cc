@@ -46,11 +46,17 @@ SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& conte
 // not finished.
 SectionReader::~SectionReader() { feed_.drain(); }
 
-// Before one is made, an element is taken to be as large as those of other sections.
+// Before one is made, an element and what it is made of are taken to be as large as those of other
+// sections.
+uint64_t SectionReader::unknown() const {
+  // Too much to begin with many, unless there is much room; and not to be waited for.
+  const uint64_t some = std::clamp<uint64_t>(part_.share(), 64 << 10, 4 << 20);
+  return input_bytes_ + std::max(budget_.element_bytes(), some);
+}
+
+// The feed takes a batch of unknown size to be as large as its input.
 uint64_t SectionReader::input_bytes() const {
-  constexpr uint64_t kUnknown = 4 << 20;  // too much to begin with many, unless there is much room
-  if (feed_.typical_bytes() != 0) return input_bytes_;
-  return input_bytes_ + std::max(budget_.element_bytes(), kUnknown);
+  return feed_.typical_bytes() != 0 ? input_bytes_ : unknown() / 2;
 }
 
 uint64_t SectionReader::spent_bytes() const {
@@ -59,12 +65,17 @@ uint64_t SectionReader::spent_bytes() const {
 }
 
 // Of an element that is made, or being made, and of what it is made of.
-uint64_t SectionReader::each() const { return feed_.typical_bytes() + input_bytes(); }
+uint64_t SectionReader::each() const {
+  const uint64_t typical = feed_.typical_bytes();
+  return typical != 0 ? typical + input_bytes_ : unknown();
+}
+
+bool SectionReader::empty() const { return !over_ && feed_.in_flight() == 0 && !feed_.exhausted(); }
 
 // What it has. Who has nothing, and no room for a first one, waits.
 void SectionReader::count() {
   part_.is(taken_bytes_ + feed_.in_flight() * each());
-  const bool wants = !asked_ && !over_ && feed_.in_flight() == 0 && !feed_.has_room();
+  const bool wants = !asked_ && empty() && !feed_.has_room();
   part_.wait(wants && part_.may_have(taken_bytes_ + each()));
 }
 
@@ -95,6 +106,7 @@ Tickets::Described SectionReader::describe(const Position&, Post& post) {
 Tickets::Described SectionReader::read(Post& post) {
   const uint64_t per = plan_.per_output(), first = ordinal_ * per;
   scratch_.empty();
+  const GatherParcel::Unused unused(*gathered_);
   GatherParcel::Gathered gathered = gathered_->gather(
       *source_, {per, per, first, GatherParcel::Failures::kInPlace, own_.skip && per != 1});
   Read& next = read_.back();
@@ -174,9 +186,9 @@ void SectionReader::let_go() {
   if (taken_.empty()) return;
   taken_.clear();
   taken_bytes_ = 0;
-  count();
-  // There may be room now: but others come first, if they wait.
-  if (!over_ && feed_.in_flight() == 0 && part_.may_have(each())) part_.wait(true);
+  part_.is(feed_.in_flight() * each());
+  // There may be room now: but others come first, if they wait longer.
+  part_.wait(empty() && part_.may_have(each()));
   budget_.share_out();
 }
 

@@ -58,7 +58,9 @@ class SectionReader : public StreamReader, private Tickets {
   bool ready() override { return !read_.empty() && !read_.front().posted; }
 
   State place() const;
+  uint64_t unknown() const;
   uint64_t each() const;
+  bool empty() const;  // and there is something to make
   void count();
   Described read(Post& post);
   void wait();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "../numbers.h"
@@ -105,6 +106,26 @@ TEST(Parcel, elements_of_another_size_among_them_are_theirs) {
     EXPECT_EQ(gone.numbers, numbers_of(0, 9)) << other;
     EXPECT_EQ(gone.live, 0u);
   }
+}
+
+TEST(Parcel, one_that_fails_keeps_no_room) {
+  const auto at_six = [](int64_t n) -> uint64_t {
+    if (n == 6) throw std::runtime_error("six");
+    return kMiB;
+  };
+  Allocator arena(Region::create(Region::Kind::kPrivate));
+  Cursor::Options options;
+  options.max_bytes = 4 * kMiB;
+  options.all_bytes = 32 * kMiB;
+  const Dataset dataset = large(12, at_six).filter(true_of).batch(4);
+  Cursor cursor(std::make_shared<const Plan>(*dataset.node()), options, arena, [] {});
+  cursor.start(0, Cursor::Place());
+  const std::optional<Cursor::Made> first = cursor.take();
+  ASSERT_TRUE(first && !first->failure);
+  arena.release(arena.region()->base() + first->offset);
+  const std::optional<Cursor::Made> second = cursor.take();
+  ASSERT_TRUE(second && second->failure);
+  EXPECT_EQ(arena.stats().live_bytes, 0u);
 }
 
 TEST(Parcel, a_place_amid_one_is_found_again) {
