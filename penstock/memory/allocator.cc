@@ -128,6 +128,7 @@ Allocator::Stats Allocator::stats() const noexcept {
   stats.allocations = impl.allocations;
   stats.failures = impl.failures;
   stats.faulted_bytes = impl.pages.faulted() * Impl::kUnit;
+  stats.waits = impl.waits;
   stats.bad_releases = impl.bad_releases;
   stats.stale_returns = impl.bad_returns + impl.region->stale_returns();
   return stats;

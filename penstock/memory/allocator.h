@@ -19,9 +19,9 @@ namespace penstock {
 // A block belongs to whoever allocated it until release(). share() adds a lease: the block is
 // reused only when it was released and its last lease came back, from whichever process.
 //
-// Threads: all members from any thread. Nothing waits for I/O or for another process; page faults
-// of growth happen outside the lock. A forked child's copy is abandoned: it allocates nothing, and
-// releasing is a no-op there.
+// Threads: all members from any thread. Nothing waits for I/O or, but for Options::patient, for
+// anybody else; page faults of growth happen outside the lock. A forked child's copy is abandoned:
+// it allocates nothing, and releasing is a no-op there.
 class Allocator {
  public:
   struct Options {
@@ -30,6 +30,10 @@ class Allocator {
     size_t retain = SIZE_MAX;
     // Bound of all memory held: live and free. Allocation fails rather than exceed it.
     size_t max_bytes = SIZE_MAX;
+    // Rather than fault pages in for 4 MiB or more, wait a little for a lease's return, while such
+    // returns keep coming: at most for as long as the pages would take. Not for a thread that holds
+    // the leases itself.
+    bool patient = false;
     // What other allocators hold counts too. What it points to outlives the allocator.
     Ledger ledger = {};
   };
@@ -44,6 +48,7 @@ class Allocator {
     uint64_t allocations = 0;
     uint64_t failures = 0;       // allocate() and resize() calls that found no room
     uint64_t faulted_bytes = 0;  // ever faulted in; flat in a steady state
+    uint64_t waits = 0;          // for a return, see Options::patient
     uint64_t bad_releases = 0;   // releases of what is no live block, ignored
     uint64_t stale_returns = 0;  // lease returns that made no sense, ignored
   };

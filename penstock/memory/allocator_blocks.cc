@@ -38,6 +38,7 @@ void* Allocator::Impl::allocate_large(PageHeap::Lock& lock, size_t bytes) {
   size_t units = units_for(bytes);
   if (units > region->reserve() / kUnit) return nullptr;
   auto count = static_cast<uint32_t>(units);
+  await_returns(lock, count);
   uint32_t slot = blocks.take(kLargeKind, 1);
   std::optional<uint32_t> start;
   try {

@@ -56,7 +56,8 @@ struct Allocator::Impl final : ForkAware {
       : region(std::move(the_region)),
         pages(region, options.retain, options.max_bytes),
         blocks(size_class::kCount + 1),
-        ledger(options.ledger) {
+        ledger(options.ledger),
+        patient(options.patient) {
     partial.fill(kNone);
     ledger.in_use.begin();
     region->count_in(ledger.in_use);
@@ -144,6 +145,9 @@ struct Allocator::Impl final : ForkAware {
   // Frees what is on the return stack, checking every step: the links are in memory that other
   // processes write. A block that was freed is not live any more, so a circle ends.
   void collect() noexcept;
+  // Options::patient. As long as faulting takes and no longer (ski rental): at worst twice what
+  // would have been best, once each time that returns stop coming.
+  void await_returns(PageHeap::Lock& lock, uint32_t count);
   // Whether leases are out on a block that its owner still holds.
   bool leased(uint32_t slot) const;
 
@@ -152,6 +156,7 @@ struct Allocator::Impl final : ForkAware {
   PageHeap pages;
   BlockTable blocks;
   const Ledger ledger;
+  const bool patient;
   std::vector<uint32_t> unit_holds;    // by unit: tag()
   std::vector<uint32_t> header_units;  // by group of slots: unit of their headers, or 0
   std::vector<Slab> slabs;
@@ -160,6 +165,9 @@ struct Allocator::Impl final : ForkAware {
   uint32_t generation = 0;
   bool abandoned = false;
   uint64_t live_bytes = 0, small_bytes = 0, peak_live_bytes = 0, live_blocks = 0;
+  uint64_t returned_ns = 0;  // when a block was last collected that is as large as `returned_units`
+  uint32_t returned_units = 0;
+  uint64_t waits = 0;
   uint64_t allocations = 0, failures = 0, bad_releases = 0, bad_returns = 0;
 };
 

@@ -1,9 +1,17 @@
+#include <chrono>
 #include <new>
 #include <optional>
+#include <thread>
 
+#include "penstock/base/clock.h"
 #include "penstock/memory/allocator_impl.h"
 
 namespace penstock {
+namespace {
+
+constexpr uint32_t kWorthWaiting = 64;  // units: 4 MiB, whose pages take about a millisecond
+
+}  // namespace
 
 bool Allocator::Impl::provide_header(PageHeap::Lock& lock, uint32_t slot) {
   uint32_t group = slot / kHeadersPerUnit;
@@ -66,7 +74,28 @@ void Allocator::Impl::collect() noexcept {
       return;
     }
     offset = header->next.load(std::memory_order_relaxed);
+    if (blocks[slot].home == BlockRecord::kLarge) {
+      returned_units = pages.length(static_cast<uint32_t>(blocks[slot].data / kUnit));
+      returned_ns = now_ns();
+    }
     free_block(slot);
+  }
+}
+
+void Allocator::Impl::await_returns(PageHeap::Lock& lock, uint32_t count) {
+  using namespace std::chrono_literals;
+  if (!patient || count < kWorthWaiting || count > returned_units) return;
+  const uint64_t cost = pages.fault_ns(count);
+  const uint64_t begun = now_ns();
+  if (begun - returned_ns > cost) return;
+  ++waits;
+  while (now_ns() - begun < cost) {
+    lock.unlock();
+    std::this_thread::sleep_for(100us);
+    lock.lock();
+    if (!region->has_returns()) continue;
+    collect();
+    if (pages.fault_ns(count) == 0) return;
   }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/base/clock.h"
+
 namespace penstock {
 namespace {
 
@@ -69,9 +71,12 @@ bool PageHeap::fault_in(Lock& lock, uint32_t first, uint32_t count) {
     Backing::Stretch bare = backing_.next(at, end, false);
     if (bare.count == 0) break;
     lock.unlock();
+    const uint64_t begun = now_ns();
     bool backed = region_->back(bare.first * kUnit, bare.count * kUnit);
     if (!backed) region_->give_back(bare.first * kUnit, bare.count * kUnit);
+    const auto spent = static_cast<double>(now_ns() - begun);
     lock.lock();
+    if (bare.count >= kSmall) fault_ns_ = spent / bare.count;
     if (!backed) {
       pending_ -= backing_.missing(first, count);
       return false;
@@ -123,6 +128,11 @@ std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
     // The machine is full: what is free here, in pieces too small for this, may be what is missing.
     if (!room || again || trim(UINT32_MAX) == 0) return std::nullopt;
   }
+}
+
+uint64_t PageHeap::fault_ns(uint32_t count) const {
+  const uint32_t missing = spans_.missing(count, backing_);
+  return static_cast<uint64_t>(fault_ns_ * missing);
 }
 
 void PageHeap::keep_to_retained() noexcept {

@@ -30,6 +30,9 @@ class PageHeap {
   // The first of `count` units with pages; nullopt where there is no room. May throw std::bad_alloc
   // (nothing changed).
   std::optional<uint32_t> take(Lock& lock, uint32_t count);
+  // Nanoseconds until take() would have faulted pages in, as long as it took before; 0 where none
+  // would be, or none ever were.
+  uint64_t fault_ns(uint32_t count) const;
   // Gives back the span that starts there; pages beyond `retain_bytes` go back to the system.
   void give(uint32_t start) noexcept;
   uint32_t length(uint32_t start) const { return spans_.length(start); }
@@ -73,6 +76,7 @@ class PageHeap {
   uint32_t pending_ = 0;  // units taken whose pages are still being faulted in
   uint32_t peak_backed_ = 0;
   uint64_t faulted_ = 0;
+  double fault_ns_ = 0;  // of one unit, the last time that many were faulted in
 };
 
 }  // namespace penstock

@@ -56,22 +56,35 @@ uint32_t SpanMap::take_from_tail(uint32_t count) {
   return take_first(std::prev(spans_.end()), count);
 }
 
-std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing, uint32_t longest) {
+SpanMap::FreeIndex::const_iterator SpanMap::best_fit(uint32_t count, const Backing& backing,
+                                                     uint32_t longest, uint32_t& missing) const {
   constexpr int kTries = 16;  // looks past the best fit only for one that needs no page faults
   auto best = free_.end();
-  uint32_t best_missing = UINT32_MAX;
+  missing = count;
   int tries = 0;
   for (auto each = free_.lower_bound({count, 0});
        each != free_.end() && each->first <= longest && tries < kTries; ++each, ++tries) {
-    uint32_t missing = backing.missing(each->second, count);
-    if (missing < best_missing) {
+    const uint32_t lacks = backing.missing(each->second, count);
+    if (best == free_.end() || lacks < missing) {
       best = each;
-      best_missing = missing;
+      missing = lacks;
     }
-    if (missing == 0) break;
+    if (lacks == 0) break;
   }
+  return best;
+}
+
+std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing, uint32_t longest) {
+  uint32_t missing = 0;
+  const auto best = best_fit(count, backing, longest, missing);
   if (best == free_.end()) return std::nullopt;
   return take_first(spans_.find(best->second), count);
+}
+
+uint32_t SpanMap::missing(uint32_t count, const Backing& backing) const {
+  uint32_t missing = 0;
+  best_fit(count, backing, UINT32_MAX, missing);
+  return missing;
 }
 
 Backing::Stretch SpanMap::give(uint32_t start) noexcept {

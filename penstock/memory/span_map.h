@@ -32,6 +32,8 @@ class SpanMap {
   // Spans longer than `longest` are left whole.
   std::optional<uint32_t> take(uint32_t count, const Backing& backing,
                                uint32_t longest = UINT32_MAX);
+  // How many units of what take() would give lack pages; `count` where nothing is free.
+  uint32_t missing(uint32_t count, const Backing& backing) const;
   // The first units of the free span at the very end. REQUIRED: 0 < count <= tail().
   uint32_t take_from_tail(uint32_t count);
 
@@ -72,6 +74,8 @@ class SpanMap {
   void set_free(Spans::iterator span) noexcept;
   void set_taken(Spans::iterator span) noexcept;
   void split(Spans::iterator span, uint32_t count);
+  FreeIndex::const_iterator best_fit(uint32_t count, const Backing& backing, uint32_t longest,
+                                     uint32_t& missing) const;
   uint32_t take_first(Spans::iterator span, uint32_t count);
   void count_taken(uint32_t count);
 
