@@ -96,8 +96,10 @@ class Feed {
   void make_ahead();
   uint64_t in_flight() const { return board_.posted() - board_.head() - taken_; }  // tickets
   bool has_room() const { return in_flight() < window(); }
-  // Every ticket of this epoch that is known of is posted.
-  bool exhausted() const { return cursor_.epoch != position_.epoch || ended(cursor_); }
+  // No more tickets of this epoch will be posted.
+  bool exhausted() const {
+    return held_ || failed_ || cursor_.epoch != position_.epoch || ended(cursor_);
+  }
   // After kBatch: the post whose units are to be taken.
   Post& current() { return board_.post_at(current_); }
   uint64_t current_seq() const { return current_; }
@@ -136,6 +138,7 @@ class Feed {
   uint32_t depth();  // batches that are ready
   const DepthHistory& depths() const { return depths_; }
   uint64_t typical_bytes() const { return batch_bytes_; }
+  bool sized() const { return sized_; }                                      // a batch was seen
   uint32_t queue() const { return queue_.load(std::memory_order_relaxed); }  // any thread
 
  private:

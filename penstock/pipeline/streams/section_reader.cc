@@ -55,9 +55,7 @@ uint64_t SectionReader::unknown() const {
 }
 
 // The feed takes a batch of unknown size to be as large as its input.
-uint64_t SectionReader::input_bytes() const {
-  return feed_.typical_bytes() != 0 ? input_bytes_ : unknown() / 2;
-}
+uint64_t SectionReader::input_bytes() const { return feed_.sized() ? input_bytes_ : unknown() / 2; }
 
 uint64_t SectionReader::spent_bytes() const {
   const uint64_t all = budget_.max_bytes();
@@ -66,8 +64,7 @@ uint64_t SectionReader::spent_bytes() const {
 
 // Of an element that is made, or being made, and of what it is made of.
 uint64_t SectionReader::each() const {
-  const uint64_t typical = feed_.typical_bytes();
-  return typical != 0 ? typical + input_bytes_ : unknown();
+  return feed_.sized() ? feed_.typical_bytes() + input_bytes_ : unknown();
 }
 
 bool SectionReader::empty() const { return !over_ && feed_.in_flight() == 0 && !feed_.exhausted(); }
