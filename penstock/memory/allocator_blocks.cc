@@ -210,6 +210,7 @@ void Allocator::Impl::release(void* start) noexcept {
     left = region->header_at(header_offset(slot))->drop(block.generation);
   }
   if (left < 0) ++bad_releases;  // its header was overwritten: it is never used again
+  if (left > 0 && block.home == BlockRecord::kLarge) ++lent;
   if (left != 0) return;
   ledger.in_use.take_off(counted(block));
   free_block(slot);

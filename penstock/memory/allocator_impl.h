@@ -145,8 +145,10 @@ struct Allocator::Impl final : ForkAware {
   // Frees what is on the return stack, checking every step: the links are in memory that other
   // processes write. A block that was freed is not live any more, so a circle ends.
   void collect() noexcept;
-  // Options::patient. As long as faulting takes and no longer (ski rental): at worst twice what
-  // would have been best, once each time that returns stop coming.
+  void came_back(uint32_t slot);
+  // Options::patient, as one rents skis: until as long was waited, all waits since it last grew
+  // together, as faulting the pages in would take. So it is never more than twice what would have
+  // been best, and a queue that may be longer gets its blocks.
   void await_returns(PageHeap::Lock& lock, uint32_t count);
   // Whether leases are out on a block that its owner still holds.
   bool leased(uint32_t slot) const;
@@ -165,7 +167,9 @@ struct Allocator::Impl final : ForkAware {
   uint32_t generation = 0;
   bool abandoned = false;
   uint64_t live_bytes = 0, small_bytes = 0, peak_live_bytes = 0, live_blocks = 0;
-  uint64_t returned_ns = 0;  // when a block was last collected that is as large as `returned_units`
+  // Of large blocks: how many were released and are leased, when one was last collected, its units,
+  // and for how long returns were waited for since.
+  uint64_t lent = 0, returned_ns = 0, waited_ns = 0;
   uint32_t returned_units = 0;
   uint64_t waits = 0;
   uint64_t allocations = 0, failures = 0, bad_releases = 0, bad_returns = 0;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <optional>
@@ -74,12 +75,19 @@ void Allocator::Impl::collect() noexcept {
       return;
     }
     offset = header->next.load(std::memory_order_relaxed);
-    if (blocks[slot].home == BlockRecord::kLarge) {
-      returned_units = pages.length(static_cast<uint32_t>(blocks[slot].data / kUnit));
-      returned_ns = now_ns();
-    }
+    if (blocks[slot].home == BlockRecord::kLarge) came_back(slot);
     free_block(slot);
   }
+}
+
+// Of blocks of several sizes the largest counts, as long as it keeps coming.
+void Allocator::Impl::came_back(uint32_t slot) {
+  --lent;
+  const uint32_t units = pages.length(static_cast<uint32_t>(blocks[slot].data / kUnit));
+  const uint64_t now = now_ns();
+  if (units < returned_units && now - returned_ns < pages.fault_ns_of(returned_units)) return;
+  returned_units = units;
+  returned_ns = now;
 }
 
 void Allocator::Impl::await_returns(PageHeap::Lock& lock, uint32_t count) {
@@ -87,16 +95,20 @@ void Allocator::Impl::await_returns(PageHeap::Lock& lock, uint32_t count) {
   if (!patient || count < kWorthWaiting || count > returned_units) return;
   const uint64_t cost = pages.fault_ns(count);
   const uint64_t begun = now_ns();
-  if (begun - returned_ns > cost) return;
-  ++waits;
-  while (now_ns() - begun < cost) {
-    lock.unlock();
-    std::this_thread::sleep_for(100us);
-    lock.lock();
-    if (!region->has_returns()) continue;
-    collect();
-    if (pages.fault_ns(count) == 0) return;
+  const auto waited = [&] { return now_ns() - begun; };
+  if (begun - returned_ns < cost && waited_ns < cost) {
+    ++waits;
+    for (uint64_t most = cost; lent > 0 && waited() < most; most = pages.fault_ns(count)) {
+      lock.unlock();
+      std::this_thread::sleep_for(100us);
+      lock.lock();
+      if (region->has_returns()) collect();
+    }
+    // Moments cost nothing: workers are a little ahead and behind in turn.
+    const uint64_t spent = waited();
+    waited_ns += spent - std::min(spent, cost / 16);
   }
+  if (pages.fault_ns(count) > 0) waited_ns = 0;  // it grows
 }
 
 bool Allocator::Impl::leased(uint32_t slot) const {

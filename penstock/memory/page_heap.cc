@@ -8,7 +8,8 @@
 namespace penstock {
 namespace {
 
-constexpr uint32_t kSmall = 16;  // units: 1 MiB
+constexpr uint32_t kSmall = 16;    // units: 1 MiB
+constexpr uint32_t kTelling = 64;  // units whose time is that of their pages
 
 size_t units_of(size_t bytes) { return bytes / PageHeap::kUnit; }
 
@@ -76,7 +77,7 @@ bool PageHeap::fault_in(Lock& lock, uint32_t first, uint32_t count) {
     if (!backed) region_->give_back(bare.first * kUnit, bare.count * kUnit);
     const auto spent = static_cast<double>(now_ns() - begun);
     lock.lock();
-    if (bare.count >= kSmall) fault_ns_ = spent / bare.count;
+    if (backed && bare.count >= kTelling) saw_fault(spent / bare.count);
     if (!backed) {
       pending_ -= backing_.missing(first, count);
       return false;
@@ -130,9 +131,22 @@ std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
   }
 }
 
+// Of what a machine that is busy takes for it the least is the pages' own.
+void PageHeap::saw_fault(double unit_ns) {
+  fault_ns_ = fault_ns_ == 0 ? unit_ns : std::min(unit_ns, fault_ns_ * 1.25);
+}
+
+uint64_t PageHeap::fault_ns_of(uint32_t units) const {
+  return static_cast<uint64_t>(fault_ns_ * units);
+}
+
 uint64_t PageHeap::fault_ns(uint32_t count) const {
-  const uint32_t missing = spans_.missing(count, backing_);
-  return static_cast<uint64_t>(fault_ns_ * missing);
+  std::optional<uint32_t> missing = spans_.missing(count, backing_);
+  if (!missing) {  // at the end
+    const uint32_t tail = spans_.tail();
+    missing = count - tail + backing_.missing(spans_.end() - tail, tail);
+  }
+  return fault_ns_of(*missing);
 }
 
 void PageHeap::keep_to_retained() noexcept {

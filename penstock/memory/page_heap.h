@@ -30,9 +30,10 @@ class PageHeap {
   // The first of `count` units with pages; nullopt where there is no room. May throw std::bad_alloc
   // (nothing changed).
   std::optional<uint32_t> take(Lock& lock, uint32_t count);
-  // Nanoseconds until take() would have faulted pages in, as long as it took before; 0 where none
-  // would be, or none ever were.
+  // About how many nanoseconds take() would spend on faulting pages in, as long as that took
+  // before; 0 where none ever were.
   uint64_t fault_ns(uint32_t count) const;
+  uint64_t fault_ns_of(uint32_t units) const;  // of so many
   // Gives back the span that starts there; pages beyond `retain_bytes` go back to the system.
   void give(uint32_t start) noexcept;
   uint32_t length(uint32_t start) const { return spans_.length(start); }
@@ -63,6 +64,7 @@ class PageHeap {
   std::optional<uint32_t> take_span(uint32_t count);
   bool make_room(uint32_t count) noexcept;
   bool fault_in(Lock& lock, uint32_t first, uint32_t count);
+  void saw_fault(double unit_ns);
   void note_backed(uint32_t first, uint32_t count);
   void keep_to_retained() noexcept;
 
@@ -76,7 +78,7 @@ class PageHeap {
   uint32_t pending_ = 0;  // units taken whose pages are still being faulted in
   uint32_t peak_backed_ = 0;
   uint64_t faulted_ = 0;
-  double fault_ns_ = 0;  // of one unit, the last time that many were faulted in
+  double fault_ns_ = 0;  // of one unit
 };
 
 }  // namespace penstock

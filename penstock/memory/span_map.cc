@@ -81,9 +81,9 @@ std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing, ui
   return take_first(spans_.find(best->second), count);
 }
 
-uint32_t SpanMap::missing(uint32_t count, const Backing& backing) const {
+std::optional<uint32_t> SpanMap::missing(uint32_t count, const Backing& backing) const {
   uint32_t missing = 0;
-  best_fit(count, backing, UINT32_MAX, missing);
+  if (best_fit(count, backing, UINT32_MAX, missing) == free_.end()) return std::nullopt;
   return missing;
 }
 

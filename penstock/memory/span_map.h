@@ -32,8 +32,8 @@ class SpanMap {
   // Spans longer than `longest` are left whole.
   std::optional<uint32_t> take(uint32_t count, const Backing& backing,
                                uint32_t longest = UINT32_MAX);
-  // How many units of what take() would give lack pages; `count` where nothing is free.
-  uint32_t missing(uint32_t count, const Backing& backing) const;
+  // How many units of what take() would give lack pages; nullopt: nothing is large enough.
+  std::optional<uint32_t> missing(uint32_t count, const Backing& backing) const;
   // The first units of the free span at the very end. REQUIRED: 0 < count <= tail().
   uint32_t take_from_tail(uint32_t count);
 

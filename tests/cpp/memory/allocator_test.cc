@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
@@ -349,6 +350,45 @@ TEST(Allocator, a_patient_one_waits_for_what_comes_back_rather_than_grow) {
     least_faulted = std::min(least_faulted, allocator.stats().faulted_bytes);
   }
   EXPECT_LE(least_faulted, 2 * kBytes + kMiB);
+}
+
+// Where the consumer is slower than the worker each block could be waited for; but the queue is to
+// be filled.
+TEST(Allocator, a_patient_one_grows_once_it_has_waited_for_long_enough) {
+  constexpr size_t kBytes = 64 * kMiB, kQueue = 6;
+  Allocator::Options options;
+  options.patient = true;
+  Allocator allocator(region_of(1024 * kMiB), options);
+  std::mutex mutex;
+  std::deque<Lease> queue;
+  bool over = false;
+  std::thread consumer([&] {
+    for (Lease held;;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::lock_guard lock(mutex);
+      if (over) return;
+      if (queue.empty()) continue;
+      held = std::move(queue.front());
+      queue.pop_front();
+    }
+  });
+  auto full = [&] {
+    std::lock_guard lock(mutex);
+    return queue.size() >= kQueue;
+  };
+  for (int i = 0; i < 500 && !full(); ++i) {
+    void* block = allocator.allocate(kBytes);
+    Lease lease = allocator.lease(block);
+    allocator.release(block);
+    std::lock_guard lock(mutex);
+    queue.push_back(std::move(lease));
+  }
+  EXPECT_TRUE(full());
+  {
+    std::lock_guard lock(mutex);
+    over = true;
+  }
+  consumer.join();
 }
 
 TEST(Allocator, a_patient_one_waits_once_for_what_comes_back_no_more) {
