@@ -224,12 +224,11 @@ void Allocator::Impl::balance() noexcept {
 }
 
 bool Allocator::Impl::resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_t bytes) {
-  BlockRecord& block = blocks[slot];
-  size_t room = capacity(block);
-  if (block.home != BlockRecord::kLarge) {
+  size_t room = capacity(blocks[slot]);
+  if (blocks[slot].home != BlockRecord::kLarge) {
     if (bytes > room || (bytes < room / 2 && !leased(slot))) return false;
   } else {
-    auto start = static_cast<uint32_t>(block.data / kUnit);
+    auto start = static_cast<uint32_t>(blocks[slot].data / kUnit);
     auto before = static_cast<uint32_t>(room / kUnit);
     size_t after = std::max<size_t>(units_for(bytes), 1);
     if (after > region->reserve() / kUnit) return false;
@@ -260,9 +259,9 @@ bool Allocator::Impl::resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_
     }
   }
   blocks[slot].bytes = bytes;
-  if (block.flags & BlockRecord::kShared) {
+  if (blocks[slot].flags & BlockRecord::kShared) {
     region->header_at(header_offset(slot))
-        ->counted.store(counted(block), std::memory_order_relaxed);
+        ->counted.store(counted(blocks[slot]), std::memory_order_relaxed);
   }
   return true;
 }

@@ -171,6 +171,7 @@ struct Allocator::Impl final : ForkAware {
   // and for how long returns were waited for since.
   uint64_t lent = 0, returned_ns = 0, waited_ns = 0;
   uint32_t returned_units = 0;
+  bool came_at_once = false;  // the one before
   uint64_t waits = 0;
   uint64_t allocations = 0, failures = 0, bad_releases = 0, bad_returns = 0;
 };

@@ -3,6 +3,7 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "penstock/base/clock.h"
 #include "penstock/memory/allocator_impl.h"
@@ -82,7 +83,7 @@ void Allocator::Impl::collect() noexcept {
 
 // Of blocks of several sizes the largest counts, as long as it keeps coming.
 void Allocator::Impl::came_back(uint32_t slot) {
-  --lent;
+  if (lent > 0) --lent;  // a lease that came back twice was not counted
   const uint32_t units = pages.length(static_cast<uint32_t>(blocks[slot].data / kUnit));
   const uint64_t now = now_ns();
   if (units < returned_units && now - returned_ns < pages.fault_ns_of(returned_units)) return;
@@ -94,6 +95,7 @@ void Allocator::Impl::await_returns(PageHeap::Lock& lock, uint32_t count) {
   using namespace std::chrono_literals;
   if (!patient || count < kWorthWaiting || count > returned_units) return;
   const uint64_t cost = pages.fault_ns(count);
+  const bool in_turn = std::exchange(came_at_once, cost == 0);
   const uint64_t begun = now_ns();
   const auto waited = [&] { return now_ns() - begun; };
   if (begun - returned_ns < cost && waited_ns < cost) {
@@ -104,9 +106,9 @@ void Allocator::Impl::await_returns(PageHeap::Lock& lock, uint32_t count) {
       lock.lock();
       if (region->has_returns()) collect();
     }
-    // Moments cost nothing: workers are a little ahead and behind in turn.
+    // Who had to wait for a moment only this time is ahead and behind in turn: that is no want.
     const uint64_t spent = waited();
-    waited_ns += spent - std::min(spent, cost / 16);
+    waited_ns += in_turn ? spent - std::min(spent, cost / 16) : spent;
   }
   if (pages.fault_ns(count) > 0) waited_ns = 0;  // it grows
 }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "tests/cpp/memory/regions.h"
 
@@ -331,6 +332,7 @@ TEST(Allocator, a_patient_one_waits_for_what_comes_back_rather_than_grow) {
     Allocator allocator(region_of(1024 * kMiB), options);
     auto leased = [&] {
       void* block = allocator.allocate(kBytes);
+      EXPECT_NE(block, nullptr);
       Lease lease = allocator.lease(block);
       allocator.release(block);
       return lease;
@@ -359,12 +361,15 @@ TEST(Allocator, a_patient_one_grows_once_it_has_waited_for_long_enough) {
   Allocator::Options options;
   options.patient = true;
   Allocator allocator(region_of(1024 * kMiB), options);
+  const uint64_t begun = now_ns();
+  allocator.release(allocator.allocate(kBytes));
+  const std::chrono::nanoseconds third((now_ns() - begun) / 3);  // of what faulting in takes
   std::mutex mutex;
   std::deque<Lease> queue;
   bool over = false;
   std::thread consumer([&] {
     for (Lease held;;) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(third);
       std::lock_guard lock(mutex);
       if (over) return;
       if (queue.empty()) continue;
@@ -378,6 +383,8 @@ TEST(Allocator, a_patient_one_grows_once_it_has_waited_for_long_enough) {
   };
   for (int i = 0; i < 500 && !full(); ++i) {
     void* block = allocator.allocate(kBytes);
+    EXPECT_NE(block, nullptr);
+    if (block == nullptr) break;
     Lease lease = allocator.lease(block);
     allocator.release(block);
     std::lock_guard lock(mutex);
