@@ -14,7 +14,7 @@ case $runner in
     again=("$what" -m pytest "$@" --last-failed --last-failed-no-failures none)
     ;;
   ctest)
-    ctest --preset "$what" "$@"
+    ctest --preset "$what" --parallel "$(nproc)" "$@"
     status=$?
     failed=8
     again=(ctest --preset "$what" "$@" --rerun-failed)
