@@ -13,7 +13,6 @@ void GradientParts::set(const char* operation, const Layout& layout,
   if (rows_.size() < parts.size()) rows_.resize(parts.size());
   given_.clear();
   pieces_.clear();
-  squares_ = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const GradientPart& part = parts[i];
     const Block& block = layout.at(part.block);
@@ -29,7 +28,6 @@ void GradientParts::set(const char* operation, const Layout& layout,
     if (!part.of_rows) {
       given_.push_back({block.name, block.shape, part.values, false});
       if (block.size > 0) pieces_.push_back({block.offset, part.values});
-      squares_ += kernels::sum_of_squares(part.values);
       continue;
     }
     RowGradients& rows = rows_[i];
@@ -43,9 +41,19 @@ void GradientParts::set(const char* operation, const Layout& layout,
       pieces_.push_back({block.offset + static_cast<size_t>(rows.rows()[row]) * width,
                          rows.values().subspan(row * width, width)});
     }
-    squares_ += kernels::sum_of_squares(rows.values());
   }
   if (!std::ranges::is_sorted(pieces_, {}, &Piece::at)) std::ranges::sort(pieces_, {}, &Piece::at);
+}
+
+bool GradientParts::finite() const {
+  return std::ranges::all_of(given_,
+                             [](const Given& each) { return kernels::finite(each.values); });
+}
+
+double GradientParts::squares() const {
+  double sum = 0;
+  for (const Given& each : given_) sum += kernels::sum_of_squares(each.values);
+  return sum;
 }
 
 std::string GradientParts::describe_not_finite() const {

@@ -34,7 +34,8 @@ class GradientParts {
   void set(const char* operation, const Layout& layout, std::span<const GradientPart> parts);
 
   std::span<const Piece> pieces() const { return pieces_; }  // in the slab's order, none twice
-  double squares() const { return squares_; }  // their sum; finite if and only if all values are
+  bool finite() const;                                       // whether all values are
+  double squares() const;  // their sum; finite if and only if all values are
   // "block 'w' is nan at (3, 4)": the first value that is not finite; "" if all are.
   std::string describe_not_finite() const;
 
@@ -48,7 +49,6 @@ class GradientParts {
   std::vector<Given> given_;
   std::vector<RowGradients> rows_;
   std::vector<Piece> pieces_;
-  double squares_ = 0;
 };
 
 }  // namespace penstock::train

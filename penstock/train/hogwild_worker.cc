@@ -37,8 +37,8 @@ void HogwildWorker::read(const Slab& snapshot) {
 }
 
 template <typename Describe>
-bool HogwildWorker::accept(double squares, Describe describe) {
-  if (std::isfinite(squares)) return true;
+bool HogwildWorker::accept(bool finite, Describe describe) {
+  if (finite) return true;
   if (options_.non_finite == NonFinite::kRaise) {
     throw Error(Code::kInvalidArgument, "Hogwild",
                 "the gradient of worker " + std::to_string(number_) + " is not finite: " +
@@ -49,12 +49,15 @@ bool HogwildWorker::accept(double squares, Describe describe) {
   return !skips;
 }
 
-kernels::Pass HogwildWorker::begin_update(double scale, double squares) {
+// The squares are added up where they count.
+template <typename Squares>
+kernels::Pass HogwildWorker::begin_update(double scale, Squares squares) {
+  const double norm = optimizer_.clip_norm() == Optimizer::kNone ? 0 : std::sqrt(squares());
   board_.note_begun(number_, 1);
   const uint64_t step = board_.advance(1);
   uint64_t seen = own_updates_++;  // by the state
   if (options_.shares_state) seen = options_.replica ? options_.replica->count(1) : step;
-  return optimizer_.pass(step, scale, std::sqrt(squares), seen);
+  return optimizer_.pass(step, scale, norm, seen);
 }
 
 void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const float> gradients) {
@@ -74,12 +77,11 @@ bool HogwildWorker::apply(const Slab& gradients, double scale) {
   check_gradients(parameters_.slab(), gradients);
   check_scale("apply", scale);
   const auto values = gradients.values();
-  const double squares = kernels::sum_of_squares(values);
-  if (!accept(squares, [&] { return describe_not_finite(gradients); })) {
+  if (!accept(kernels::finite(values), [&] { return describe_not_finite(gradients); })) {
     gradients.zero();
     return false;
   }
-  const kernels::Pass pass = begin_update(scale, squares);
+  const kernels::Pass pass = begin_update(scale, [&] { return kernels::sum_of_squares(values); });
   // Piece by piece, so that each is zeroed while it is in the cache.
   for (size_t at = 0; at < values.size(); at += kernels::kPiece) {
     const auto piece = values.subspan(at, std::min(kernels::kPiece, values.size() - at));
@@ -97,8 +99,8 @@ bool HogwildWorker::apply(std::span<const GradientPart> parts, double scale) {
     const std::string found = parts_.describe_not_finite();
     return found.empty() ? "it was written to while it was applied" : found;
   };
-  if (!accept(parts_.squares(), describe)) return false;
-  const kernels::Pass pass = begin_update(scale, parts_.squares());
+  if (!accept(parts_.finite(), describe)) return false;
+  const kernels::Pass pass = begin_update(scale, [&] { return parts_.squares(); });
   for (const auto& piece : parts_.pieces()) update(pass, piece.at, piece.values);
   end_update(1);
   return true;

@@ -58,8 +58,9 @@ class HogwildWorker {
 
  private:
   template <typename Describe>
-  bool accept(double squares, Describe describe);
-  kernels::Pass begin_update(double scale, double squares);
+  bool accept(bool finite, Describe describe);
+  template <typename Squares>
+  kernels::Pass begin_update(double scale, Squares squares);
   void update(const kernels::Pass& pass, size_t at, std::span<const float> gradients);
   void end_update(uint64_t n);
 

@@ -44,6 +44,8 @@ void update(const Pass& pass, float* weights, const float* gradients, float* sta
 // It is finite if and only if all values are.
 inline constexpr size_t kPiece = 4096;
 double sum_of_squares(std::span<const float> values);
+// Whether all values are; sooner said than by their squares.
+bool finite(std::span<const float> values);
 
 // For tests: how many instruction sets this processor runs, and from now on only this one of them
 // is used, from 0, the plainest.

@@ -191,17 +191,25 @@ TEST_F(Kernels, the_sum_of_squares_has_one_order) {
   EXPECT_EQ(sum_of_squares({}), 0);
 }
 
-TEST_F(Kernels, the_sum_of_squares_is_finite_if_all_values_are) {
+TEST_F(Kernels, the_sum_of_squares_is_finite_if_all_values_are_and_finite_says_whether) {
   const float largest = std::numeric_limits<float>::max();
   std::vector<float> values(2 * kPiece, largest);
   EXPECT_TRUE(std::isfinite(sum_of_squares(values)));
+  EXPECT_TRUE(finite({}));
   for (size_t at : {size_t{0}, size_t{17}, kPiece - 1, kPiece, values.size() - 1}) {
     for (float bad :
          {NAN, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
       values[at] = bad;
       EXPECT_FALSE(std::isfinite(sum_of_squares(values))) << at;
+      for (size_t set = 0; set < instruction_sets(); ++set) {
+        use_instruction_set(set);
+        EXPECT_FALSE(finite(values)) << at;
+        EXPECT_FALSE(finite(std::span(values).subspan(at, 1)));
+        EXPECT_TRUE(finite(std::span(values).first(at)));
+        EXPECT_TRUE(finite(std::span(values).subspan(at + 1)));
+      }
     }
-    values[at] = 1;
+    values[at] = -largest;
   }
 }
 
