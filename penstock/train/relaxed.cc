@@ -118,17 +118,17 @@ PENSTOCK_AVX PENSTOCK_INLINE void store_as(bool shared, float* to, Quad from) {
 
 // One float, or four of them.
 template <Formula formula, bool shares_state, typename F>
-PENSTOCK_AVX PENSTOCK_INLINE void update_at(const kernels::Pass& p, float* w, const float* g,
-                                            float* s0, float* s1) {
+PENSTOCK_AVX PENSTOCK_INLINE void update_at(const kernels::Pass& p, size_t at, float* w,
+                                            const float* g, float* s0, float* s1) {
   F weight, gradient, state0{}, state1{};
-  load_as(true, w, weight);
-  std::memcpy(&gradient, g, sizeof(F));
-  if constexpr (states_of(formula) > 0) load_as(shares_state, s0, state0);
-  if constexpr (states_of(formula) > 1) load_as(shares_state, s1, state1);
+  load_as(true, w + at, weight);
+  std::memcpy(&gradient, g + at, sizeof(F));
+  if constexpr (states_of(formula) > 0) load_as(shares_state, s0 + at, state0);
+  if constexpr (states_of(formula) > 1) load_as(shares_state, s1 + at, state1);
   weight = kernels::updated<formula>(p, weight, gradient, state0, state1);
-  if constexpr (states_of(formula) > 0) store_as(shares_state, s0, state0);
-  if constexpr (states_of(formula) > 1) store_as(shares_state, s1, state1);
-  store_as(true, w, weight);
+  if constexpr (states_of(formula) > 0) store_as(shares_state, s0 + at, state0);
+  if constexpr (states_of(formula) > 1) store_as(shares_state, s1 + at, state1);
+  store_as(true, w + at, weight);
 }
 
 template <Formula formula, bool shares_state>
@@ -137,18 +137,18 @@ PENSTOCK_AVX void update_by_quads(const kernels::Pass& pass, float* w, const flo
   const kernels::Pass p = pass;
   size_t i = 0;
   for (; i < n && !is_quad(w + i); ++i) {
-    update_at<formula, shares_state, float>(p, w + i, g + i, s0 + i, s1 + i);
+    update_at<formula, shares_state, float>(p, i, w, g, s0, s1);
   }
   for (; i + kLine <= n; i += kLine) {
     // To be written to: else a line comes from another core's cache to be read, and once more.
     if (n - i > kAhead) asm volatile("prefetchw %0" : : "m"(w[i + kAhead]));
 #pragma GCC unroll 4
     for (size_t j = 0; j < kLine; j += 4) {
-      update_at<formula, shares_state, Quad>(p, w + i + j, g + i + j, s0 + i + j, s1 + i + j);
+      update_at<formula, shares_state, Quad>(p, i + j, w, g, s0, s1);
     }
   }
   for (; i < n; ++i) {
-    update_at<formula, shares_state, float>(p, w + i, g + i, s0 + i, s1 + i);
+    update_at<formula, shares_state, float>(p, i, w, g, s0, s1);
   }
 }
 #endif
