@@ -1,5 +1,6 @@
 #include "penstock/pipeline/engine/loader_crew.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <system_error>
@@ -82,10 +83,16 @@ void LoaderCrew::replace(uint32_t place) {
   }
 }
 
-void LoaderCrew::close(int64_t patience_ns) {
+bool LoaderCrew::close(int64_t patience_ns) {
+  const auto here = std::this_thread::get_id();
   {
-    std::lock_guard lock(shared_->mutex);
-    if (std::exchange(closing_, true)) return;
+    std::unique_lock lock(shared_->mutex);
+    if (std::exchange(closing_, true)) {
+      const bool own = std::ranges::any_of(
+          shared_->places, [&](const Place& p) { return p.thread.get_id() == here; });
+      if (!own) shared_->ended.wait(lock, [&] { return closed_; });
+      return closed_;
+    }
   }
   if (supervisor_ != nullptr) {
     supervisor_->close(0);
@@ -95,7 +102,6 @@ void LoaderCrew::close(int64_t patience_ns) {
   if (watcher_.joinable()) watcher_.join();
   std::unique_lock lock(shared_->mutex);
   work_ = nullptr;  // it keeps alive whoever owns the crew
-  auto here = std::this_thread::get_id();
   auto all_ended = [&] {
     for (Place& p : shared_->places) {
       if (p.at == At::kBusy && p.thread.get_id() != here) return false;
@@ -118,6 +124,9 @@ void LoaderCrew::close(int64_t patience_ns) {
       p.thread.detach();
     }
   }
+  closed_ = true;
+  shared_->ended.notify_all();
+  return true;
 }
 
 }  // namespace penstock

@@ -31,8 +31,9 @@ class LoaderCrew {
   void start(uint32_t workers, Work work);
   bool started() const;
   // Closes the board and waits for the threads that are not abandoned, at most `patience_ns`
-  // (< 0: for ever); the others are left to end by themselves.
-  void close(int64_t patience_ns);
+  // (< 0: for ever); the others are left to end by themselves. Whoever comes while another closes
+  // waits for that one, too; but not a thread of the crew, for which that one waits: false.
+  bool close(int64_t patience_ns);
   // Why the crew gave up, if it did.
   std::exception_ptr fatal() const;
 
@@ -59,7 +60,7 @@ class LoaderCrew {
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::thread watcher_;
   std::exception_ptr fatal_;
-  bool started_ = false, closing_ = false;
+  bool started_ = false, closing_ = false, closed_ = false;
 };
 
 }  // namespace penstock

@@ -98,7 +98,10 @@ LoaderEngine::~LoaderEngine() { feed_->drain(); }
 // An abandoned thread may be the last that holds the engine: so it is closed by the Loader, and not
 // by the destructor.
 void LoaderEngine::close() {
-  crew_.close(options_.timeout.count() > 0 ? options_.timeout.count() : -1);
+  const bool over = crew_.close(options_.timeout.count() > 0 ? options_.timeout.count() : -1);
+  // Else whoever closes it meanwhile goes on when all have ended who might write to what is here.
+  std::unique_lock closing(closing_, std::try_to_lock);
+  if (!over || !closing) return;
   close_others();
   // Whoever iterates at this moment finds the board closed and gives up what it has itself.
   std::unique_lock lock(consumer_, std::try_to_lock);

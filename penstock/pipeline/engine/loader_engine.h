@@ -108,6 +108,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   std::unique_ptr<Allocator> arena_;
   std::unique_ptr<Feed> feed_;
   mutable std::mutex consumer_;      // of the feed, and of what moves the position
+  std::mutex closing_;               // of who closes, when no worker runs any more
   std::optional<uint64_t> running_;  // the epoch that an iteration is in
 
  private:

@@ -1,6 +1,7 @@
 // What becomes of a C++ Loader that is closed, destroyed or moved, at any moment.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "datasets.h"
@@ -85,6 +86,47 @@ TEST(LoaderClosing, closing_again_and_from_many_threads_is_fine) {
   feed.close();
   EXPECT_TRUE(feed.closed());
   EXPECT_EQ(feed.stats().delivered, 1u);
+}
+
+TEST(LoaderClosing, who_comes_while_another_closes_waits_too) {
+  Gate gate;
+  std::atomic<bool> over = false;
+  Loader feed(Made(10,
+                   [&](uint64_t index, SampleContext&) {
+                     if (index == 2) gate.wait(), over = true;
+                     return item(index);
+                   }),
+              {.batch_size = 1, .workers = 1});
+  feed.next();
+  gate.until_waiting(1);
+  auto close = [&] {
+    feed.close();
+    EXPECT_TRUE(over);
+  };
+  std::thread first(close), second(close);
+  std::this_thread::sleep_for(milliseconds(50));
+  gate.open();
+  first.join();
+  second.join();
+}
+
+TEST(LoaderClosing, a_worker_may_close_while_another_waits_for_it) {
+  Gate gate;
+  std::atomic<Loader*> loader = nullptr;
+  Loader feed(Made(10,
+                   [&](uint64_t index, SampleContext&) {
+                     if (index == 2) gate.wait(), loader.load()->close();
+                     return item(index);
+                   }),
+              {.batch_size = 1, .workers = 1});
+  loader = &feed;
+  feed.next();
+  gate.until_waiting(1);
+  std::thread closer([&] { feed.close(); });
+  std::this_thread::sleep_for(milliseconds(50));
+  gate.open();
+  closer.join();
+  EXPECT_TRUE(feed.closed());
 }
 
 TEST(LoaderClosing, a_loader_can_be_moved_while_it_is_iterated) {

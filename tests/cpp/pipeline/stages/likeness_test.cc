@@ -64,7 +64,12 @@ std::vector<size_t> failed(const Node::Ref& node, uint32_t most) {
 }
 
 TEST(Likeness, one_that_is_unlike_fails_alone_however_many_are_made_at_a_time) {
-  for (int64_t at : {1, 2, 62, 63, 64, 65, 127, 149}) {
+#ifdef PENSTOCK_SANITIZED
+  constexpr int64_t kPlaces[] = {1, 63, 149};
+#else
+  constexpr int64_t kPlaces[] = {1, 2, 62, 63, 64, 65, 127, 149};
+#endif
+  for (const int64_t at : kPlaces) {
     const auto unlike = static_cast<size_t>(at);
     const std::vector<Node::Ref> chains = {
         with_one_real(range(150), at),
