@@ -4,6 +4,8 @@
 
 #include <mutex>
 
+#include "gil.h"
+
 namespace penstock::python {
 
 // Taken without the GIL, or two Python threads would wait for each other.
@@ -11,7 +13,7 @@ class ConsumerLock {
  public:
   explicit ConsumerLock(std::timed_mutex& mutex) : mutex_(mutex) {
     if (mutex_.try_lock()) return;
-    nanobind::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     mutex_.lock();
   }
   ~ConsumerLock() { mutex_.unlock(); }

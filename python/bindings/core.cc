@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dataset.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
@@ -118,7 +119,7 @@ Core::Core(nb::dict s)
   arena_of_ = [this](uint32_t number) {
     if (supervisor_->knows(number)) return supervisor_->region(number);
     // The thread that hears of it may be waiting for the GIL.
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     return supervisor_->region(number);
   };
 }
@@ -144,7 +145,7 @@ Core::~Core() {
 void Core::close(double grace) {
   if (getpid() != owner_) return;
   {
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     if (cursor_ != nullptr) cursor_->close();
     supervisor_->close(static_cast<int64_t>(grace * 1e9));
     for (std::thread& t : threads_) t.join();
@@ -240,7 +241,7 @@ void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint
 nb::tuple Core::supervise() {
   Supervisor::Event event;
   {
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     event = supervisor_->wait();
   }
   static const char* const names[] = {"nothing", "died", "abandoned", "failed", "closed"};
@@ -254,7 +255,7 @@ void Core::attach(uint32_t worker, int pidfd, int link, int64_t pid) {
 }
 
 void Core::send_update(uint64_t version, int fd, int64_t worker) {
-  nb::gil_scoped_release unlocked;
+  WithoutGil unlocked;
   if (worker < 0) {
     supervisor_->send_update(version, fd);
   } else {
@@ -318,7 +319,7 @@ void bind_core(nb::module_& m) {
       .def("start_plan", &Core::start_plan)
       .def("run_plan_thread", &Core::run_plan_thread)
       .def("start_cursor", &Core::start_cursor)
-      .def("run_cursor", &Core::run_cursor, nb::call_guard<nb::gil_scoped_release>())
+      .def("run_cursor", &Core::run_cursor, nb::call_guard<WithoutGil>())
       .def("begin_pass", &Core::begin_pass)
       .def("holds", &Core::holds)
       .def("plan_state", &Core::plan_state)

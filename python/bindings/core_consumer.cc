@@ -7,6 +7,7 @@
 
 #include "consumer_lock.h"
 #include "core.h"
+#include "gil.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 
@@ -39,7 +40,7 @@ void Core::settle() {
   for (;;) {
     check_open();
     {
-      nb::gil_scoped_release unlocked;
+      WithoutGil unlocked;
       if (feed_->settle(kSignalCheckNs)) return;
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -57,7 +58,7 @@ bool Core::attend() {
   if (looked_ns_ - attended_ns_ < kAttendNs) return true;
   {
     StayWhenEnded stay;
-    { nb::gil_scoped_release unlocked; }
+    { WithoutGil unlocked; }
     stay.returned();
   }
   attended_ns_ = now_ns();
@@ -83,7 +84,7 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
       const uint64_t at = feed_->position().epoch;
       note_leftover();
       if (at != epoch) {
-        nb::gil_scoped_release unlocked;
+        WithoutGil unlocked;
         for (const auto& cache : pipeline_->caches()) cache->end_pass();
       }
       if (pass_of(at) != pass_of(epoch) || pipeline_->known_length() == uint64_t{0}) {
@@ -120,7 +121,7 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
           }
         } else {
           {
-            nb::gil_scoped_release unlocked;
+            WithoutGil unlocked;
             feed_->wait(kSignalCheckNs);
             turn_.want();
           }
@@ -183,7 +184,7 @@ void Core::let_go(Unit& unit) {
     plan_losses(unit);
     return;
   }
-  nb::gil_scoped_acquire locked;  // settle() comes without
+  WithGil locked;  // settle() comes without
   try {
     unit_value(unit);
   } catch (...) {

@@ -7,6 +7,7 @@
 #include "core.h"
 #include "dataset.h"
 #include "elements.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/engine/local_outlet.h"
 #include "penstock/pipeline/transformations/split_batch.h"
@@ -34,7 +35,7 @@ class ProcessInlet : public SectionInlet {
       if (row) return {};
       return {Failure{"stream", 0, lost("an exception that was lost")}, {}};
     }
-    nb::gil_scoped_acquire locked;
+    WithGil locked;
     try {
       nb::object value = core_.unit_value(unit);
       SectionResult result;
@@ -115,7 +116,7 @@ void Core::run_plan_thread(uint32_t worker) {
 #ifndef Py_GIL_DISABLED
   board_->set_exclusive(true);
 #endif
-  nb::gil_scoped_release unlocked;
+  WithoutGil unlocked;
   std::unique_ptr<Fulfiller> chain = chain_worker(false);
   serve(*board_, worker, *chain, rows_.get());
 }

@@ -14,6 +14,7 @@
 
 #include "dataset.h"
 #include "elements.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/io/progress.h"
@@ -144,12 +145,12 @@ std::shared_ptr<const Plan> build(const Dataset& dataset, std::optional<Plan::To
       });
   for (;;) {
     {
-      nb::gil_scoped_release unlocked;
+      WithoutGil unlocked;
       if (plan.wait_for(kSignalCheck) != std::future_status::timeout) return plan.get();
     }
     if (PyErr_CheckSignals() == 0) continue;
     progress.stop = true;
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     plan.wait();
     break;
   }
@@ -188,7 +189,7 @@ void bind_dataset(nb::module_& m) {
       // what caches share.
       .def(
           "files_fd", [](const BuiltPlan& b) { return b.plan->files_for_workers().release(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<WithoutGil>())
       .def("cache_fds",
            [](const BuiltPlan& b) {
              std::vector<int> fds;

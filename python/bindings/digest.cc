@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gil.h"
+
 namespace nb = nanobind;
 
 namespace penstock {
@@ -63,7 +65,7 @@ void bind_digest(nb::module_& m) {
         if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
         std::array<uint64_t, 2> hash;
         {
-          nb::gil_scoped_release released;
+          python::WithoutGil released;
           hash = digest(static_cast<const char*>(view.buf), static_cast<size_t>(view.len));
         }
         PyBuffer_Release(&view);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/engine/feeds_hub.h"
 #include "references.h"
@@ -28,14 +29,14 @@ class LoaderSource : public FeedsHub::Source {
         engine_(nb::cast<Core&>(loader.attr("_core"))) {}
 
   void begin_pass() override {
-    nb::gil_scoped_acquire locked;
+    WithGil locked;
     nb::object iterator = loader().attr("__iter__")();
     auto& pass = nb::cast<EpochIterator&>(iterator);
     epoch_ = pass.epoch();
     serial_ = pass.serial();
   }
   FeedsHub::Pulled pull() override {
-    nb::gil_scoped_acquire locked;
+    WithGil locked;
     try {
       const uint64_t before = engine_.bytes_delivered();
       nb::object batch = engine_.next(epoch_, serial_);
@@ -51,16 +52,16 @@ class LoaderSource : public FeedsHub::Source {
     }
   }
   FeedsHub::Place place() override {
-    nb::gil_scoped_acquire locked;
+    WithGil locked;
     return FeedsHub::place_at(engine_.plan_place(), engine_.rounds());
   }
   void restore(const LoaderState& state) override {
-    nb::gil_scoped_acquire locked;
+    WithGil locked;
     nb::object json = nb::module_::import_("json").attr("loads")(state.to_json());
     loader().attr("restore")(json);
   }
   void close() override {
-    nb::gil_scoped_acquire locked;
+    WithGil locked;
     loader().attr("close")();
   }
 
@@ -81,11 +82,11 @@ class Hub {
     options.most_bytes = most_bytes;
     if (patience >= 0) options.patience_ns = static_cast<int64_t>(patience * 1e9);
     auto source = std::make_unique<LoaderSource>(std::move(loader));
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     hub_ = std::make_unique<FeedsHub>(std::move(source), options);
   }
   ~Hub() {
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     hub_.reset();
   }
 
@@ -94,7 +95,7 @@ class Hub {
       FeedsHub::Item item;
       FeedsHub::Next found;
       {
-        nb::gil_scoped_release unlocked;
+        WithoutGil unlocked;
         found = hub_->next(consumer, kFeedsSignalCheckNs, item);
       }
       if (found == FeedsHub::Next::kBatch) {
@@ -124,7 +125,7 @@ class Hub {
 }  // namespace
 
 void bind_feeds(nb::module_& m) {
-  using Released = nb::call_guard<nb::gil_scoped_release>;
+  using Released = nb::call_guard<WithoutGil>;
   nb::class_<Hub>(m, "FeedsHub", "Several consumers of one Loader. Internal: use Dataset.feeds.")
       .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, double>())
       .def("next", &Hub::next)

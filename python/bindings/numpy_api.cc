@@ -1,16 +1,10 @@
 #include "numpy_api.h"
 
-#include <unistd.h>
-
 #include <map>
 #include <string>
 #include <utility>
 
 namespace penstock::python {
-
-void StayWhenEnded::wait_for_the_end() {
-  for (;;) pause();
-}
 
 PyObject* owner_capsule(std::shared_ptr<void> owner) {
   auto* held = new std::shared_ptr<void>(std::move(owner));

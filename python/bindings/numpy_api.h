@@ -8,7 +8,6 @@
 #endif
 #include <numpy/arrayobject.h>
 
-#include <exception>
 #include <memory>
 
 namespace penstock::python {
@@ -42,30 +41,6 @@ class Owned {
 
  private:
   PyObject* object_ = nullptr;
-};
-
-// Around a call into Python from a thread that the interpreter may end there: CPython before 3.14
-// does that at exit by unwinding the thread's stack, through our frames, without the GIL. The
-// thread stays where it is instead, until the process is gone. A C++ exception leaves as from
-// anywhere: such an end is none, and the runtime does not count it among them.
-//
-//   StayWhenEnded stay;
-//   PyObject* value = PyObject_GetItem(...);
-//   stay.returned();
-class StayWhenEnded {
- public:
-  StayWhenEnded() = default;
-  StayWhenEnded(const StayWhenEnded&) = delete;
-  StayWhenEnded& operator=(const StayWhenEnded&) = delete;
-  ~StayWhenEnded() {
-    if (!returned_ && std::uncaught_exceptions() == thrown_) wait_for_the_end();
-  }
-  void returned() { returned_ = true; }
-
- private:
-  [[noreturn]] static void wait_for_the_end();
-  const int thrown_ = std::uncaught_exceptions();  // when it began
-  bool returned_ = false;
 };
 
 // A capsule that keeps `owner` alive; its end touches no Python beyond itself.

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "gil.h"
 #include "numpy_api.h"
 #include "penstock/base/bijection.h"
 #include "penstock/pipeline/feed/order.h"
@@ -40,7 +41,7 @@ class Permutation {
     nb::object made = nb::steal(PyArray_SimpleNew(1, &n, NPY_UINT64));
     if (!made.is_valid()) throw nb::python_error();
     auto* data = static_cast<uint64_t*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(made.ptr())));
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     order_.indices(epoch_, 0, 0, start, {data, count});
     return made;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dataset.h"
+#include "gil.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "python_op.h"
 #include "worker_process.h"
@@ -25,7 +26,7 @@ void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> l
     if (loss.error == nullptr) continue;
     return fail(slot, ticket_of(slot.claim()), {loss.stage, loss.index, loss.error});
   }
-  nb::gil_scoped_acquire locked;
+  WithGil locked;
   nb::list list;
   for (const Outcome::Loss& loss : losses) {
     nb::object reason = nb::steal(PyUnicode_DecodeUTF8(
@@ -59,7 +60,7 @@ void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes, Sec
     slot.finish_inline(kind, bytes, {});
     return;
   }
-  nb::gil_scoped_acquire locked;
+  WithGil locked;
   auto entry = [&](const Failure& failure, bool whole) {
     const std::string where =
         "worker " + std::to_string(slot.claim().worker) + ", " + failure.stage;
@@ -77,7 +78,7 @@ void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes, Sec
 }
 
 void PacketOutlet::fail(Slot& slot, const Ticket& ticket, Failure failure) {
-  nb::gil_scoped_acquire locked;
+  WithGil locked;
   Owned exception(exception_of(failure.error));
   PyObject* pack = helper("penstock.errors", "pack_exception");
   std::string name = "worker " + std::to_string(slot.claim().worker) + ", " + failure.stage;
@@ -111,7 +112,7 @@ void serve_plan(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t 
                   process.board().place(worker).counters);
   ChainWorker::Options options{nb::cast<uint64_t>(s["seed"]), nb::cast<uint32_t>(s["retries"]),
                                nb::cast<std::string>(s["on_error"]) == "skip"};
-  nb::gil_scoped_release unlocked;
+  WithoutGil unlocked;
   std::unique_ptr<Fulfiller> chain = worker_of_plan(built.plan, options, process.board(), [&] {
     return std::make_unique<PacketOutlet>(packets);
   });

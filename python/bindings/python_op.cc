@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "elements.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "python_worker.h"
 #include "random.h"
@@ -163,7 +164,7 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
 
 void call_for_rows(Context& context, const Keys& keys, uint64_t alive, Chunk& out, uint32_t row,
                    const std::function<PyObject*(uint32_t j, uint32_t row)>& call) {
-  nb::gil_scoped_acquire locked;
+  WithGil locked;
   release_references();
   for (uint32_t j = 0; j < keys.size(); ++j, ++row) {
     if ((alive >> row & 1) == 0) continue;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "python_op.h"
 #include "python_worker.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "elements.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
 #include "python_op.h"
@@ -23,7 +24,7 @@ class Step : public Scanner::Run {
 
   void step(const Keys& keys, const Chunk& carry, const Chunk& in, uint32_t from, Chunk& next,
             Chunk& out, uint32_t row) override {
-    nb::gil_scoped_acquire locked;
+    WithGil locked;
     release_references();
     auto failure = call_for_row(context_, keys, 0, row, [&] {
       next.reset(nullptr, 1);
@@ -69,7 +70,7 @@ PythonOpener::PythonOpener(PyObject* function, std::string stage)
 
 Opener::Opened PythonOpener::open(const Keys& keys, const Chunk& in, uint32_t row,
                                   Context& context) const {
-  nb::gil_scoped_acquire locked;
+  WithGil locked;
   release_references();
   Opened opened;
   opened.failure = call_for_row(context, keys, 0, row, [&] {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "elements.h"
+#include "gil.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/stage_clock.h"
@@ -37,7 +38,7 @@ class PythonStream : public Streamed {
     Reader(const PythonStream& stage, Context& context) : stage_(stage), context_(context) {}
 
     void begin(uint64_t epoch) override {
-      nb::gil_scoped_acquire locked;
+      WithGil locked;
       iterator_ = nullptr;
       told_ = nullptr;
       epoch_ = epoch;
@@ -51,7 +52,7 @@ class PythonStream : public Streamed {
 
     uint32_t next(uint32_t most, Chunk& out) override {
       StageClock::Part part(context_.clock);
-      nb::gil_scoped_acquire locked;
+      WithGil locked;
       release_references();
       out.reset(nullptr, most);
       if (told_ != nullptr) (void)out.settle(told_);
@@ -69,7 +70,7 @@ class PythonStream : public Streamed {
     void load(uint64_t epoch, const State& state) override {
       const uint64_t taken = count_in(state, "taken");
       begin(epoch);
-      nb::gil_scoped_acquire locked;
+      WithGil locked;
       while (taken_ < taken) {
         context_.check_open();
         const Owned value = pull();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "python_worker.h"
 #include "random.h"

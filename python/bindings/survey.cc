@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gil.h"
 #include "penstock/io/example_survey.h"
 #include "penstock/io/glob.h"
 #include "penstock/io/tfrecord_survey.h"
@@ -73,7 +74,7 @@ nb::dict survey(const std::filesystem::path& path, Progress& progress, bool feat
   TFRecordSurvey found;
   ExampleSurvey examples;
   {
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     found = survey_tfrecord(
         posix_files(), path,
         [&](std::span<const std::byte> record) {

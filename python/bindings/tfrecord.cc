@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "buffer.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/io/example_features.h"
 #include "penstock/io/example_writer.h"
@@ -76,17 +77,17 @@ void RecordWriter::discard() {
 void bind_tfrecord(nb::module_& m) {
   nb::class_<RecordWriter>(m, "TFRecordWriter", "Internal: use penstock.TFRecordWriter.")
       .def(nb::init<const std::filesystem::path&, const std::string&>(),
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<WithoutGil>())
       .def(
           "write",
           [](RecordWriter& writer, nb::handle record) {
             const Buffer buffer(record, "a record");
-            nb::gil_scoped_release unlocked;
+            WithoutGil unlocked;
             writer.write(buffer.bytes());
           },
           nb::arg("record").none())
-      .def("close", &RecordWriter::close, nb::call_guard<nb::gil_scoped_release>())
-      .def("discard", &RecordWriter::discard, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &RecordWriter::close, nb::call_guard<WithoutGil>())
+      .def("discard", &RecordWriter::discard, nb::call_guard<WithoutGil>())
       .def_prop_ro("records", &RecordWriter::records)
       .def_prop_ro("bytes_written", &RecordWriter::bytes);
   m.def("example", &example);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "elements.h"
+#include "gil.h"
 #include "numpy_api.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
@@ -25,11 +26,6 @@ using train::Items;
 using train::Producer;
 using train::ProducerCounts;
 using train::WhenFull;
-
-void look_for_signals() {
-  nb::gil_scoped_acquire locked;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
 
 WhenFull policy(const std::string& name) {
   if (name == "block") return WhenFull::kBlock;
@@ -50,7 +46,7 @@ std::unique_ptr<Channel> make_channel(const std::string& name, uint64_t capacity
 nb::object get(Channel& channel, uint64_t most, int64_t timeout_ns, bool stack) {
   Items items;
   {
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     items = channel.get(most, timeout_ns);
   }
   if (items.empty()) return nb::none();
@@ -145,7 +141,7 @@ class ValueProducer {
         case Producer::Attempt::kRefused:
           return false;
         case Producer::Attempt::kNotYet: {
-          nb::gil_scoped_release unlocked;
+          WithoutGil unlocked;
           producer_.wait(spec, bytes, end);
         }
       }
@@ -159,7 +155,7 @@ class ValueProducer {
 }  // namespace
 
 void bind_train_channel(nb::module_& m) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  using Unlocked = nb::call_guard<WithoutGil>;
   nb::class_<Channel>(m, "ChannelEnd", "Internal: use penstock.train.channel.")
       .def_static("make", &make_channel, nb::arg("name"), nb::arg("capacity"), nb::arg("when_full"),
                   Unlocked())

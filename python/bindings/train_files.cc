@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/train/weight_files.h"
 #include "train.h"
@@ -25,7 +26,7 @@ DType dtype_named(const std::string& name) {
 }  // namespace
 
 void bind_train_files(nb::module_& m) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  using Unlocked = nb::call_guard<WithoutGil>;
   m.def(
       "save_parameters",
       [](const Slab& slab, const std::filesystem::path& path, const std::string& dtype) {

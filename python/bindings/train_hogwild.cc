@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "gil.h"
 #include "gradient_parts.h"
 #include "penstock/base/os.h"
 #include "penstock/train/hogwild_worker.h"
@@ -32,7 +33,7 @@ using train::Slab;
 
 bool apply_parts(HogwildWorker& worker, nb::list parts, double scale) {
   const PartsOfList given(parts);
-  nb::gil_scoped_release unlocked;
+  WithoutGil unlocked;
   return worker.apply(given.parts(), scale);
 }
 
@@ -72,7 +73,7 @@ void bind_board(nb::module_& m) {
 }
 
 void bind_replica(nb::module_& m) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  using Unlocked = nb::call_guard<WithoutGil>;
   nb::class_<Replica>(m, "Replica", "Internal: use penstock.train.Hogwild.")
       .def_static(
           "make",
@@ -90,7 +91,7 @@ void bind_replica(nb::module_& m) {
 }  // namespace
 
 void bind_train_hogwild(nb::module_& m) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  using Unlocked = nb::call_guard<WithoutGil>;
   bind_board(m);
   bind_replica(m);
   nb::class_<HogwildWorker>(m, "HogwildWorker", "Internal: use penstock.train.Hogwild.")

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "gil.h"
 #include "numpy_api.h"
 #include "penstock/train/model.h"
 #include "penstock/train/publisher.h"
@@ -44,16 +45,15 @@ class HeldWeights {
 class ReadModel {
  public:
   ReadModel(const std::string& name, std::optional<Layout> like, int64_t timeout_ns)
-      : model_(name, {.like = std::move(like), .timeout_ns = timeout_ns, .while_waiting = [] {
-                        nb::gil_scoped_acquire locked;
-                        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-                      }}) {}
+      : model_(name, {.like = std::move(like),
+                      .timeout_ns = timeout_ns,
+                      .while_waiting = look_for_signals}) {}
 
   Model& model() { return model_; }
 
   HeldWeights read(uint64_t max_lag) {
     if (model_.would_wait()) {
-      nb::gil_scoped_release unlocked;
+      WithoutGil unlocked;
       model_.version();
     }
     // The GIL is kept: whoever lets go of it may wait long to have it back.
@@ -101,7 +101,7 @@ class ReadModel {
 }  // namespace
 
 void bind_train_publish(nb::module_& m) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  using Unlocked = nb::call_guard<WithoutGil>;
   nb::class_<Publisher>(m, "Publisher", "Internal: use penstock.train.publish.")
       .def(
           "__init__",
@@ -137,7 +137,7 @@ void bind_train_publish(nb::module_& m) {
             } else if (!like.is_none()) {
               layout = layout_of(nb::cast<nb::list>(like));
             }
-            nb::gil_scoped_release unlocked;
+            WithoutGil unlocked;
             return std::make_unique<ReadModel>(name, std::move(layout), timeout_ns);
           },
           nb::arg("name"), nb::arg("like").none(), nb::arg("timeout_ns"))
@@ -152,7 +152,7 @@ void bind_train_publish(nb::module_& m) {
           "close", [](ReadModel& self) { self.model().close(); }, Unlocked())
       .def_prop_ro("version",
                    [](ReadModel& self) {
-                     nb::gil_scoped_release unlocked;
+                     WithoutGil unlocked;
                      return self.model().version();
                    })
       .def_prop_ro("alive", [](ReadModel& self) { return self.model().alive(); });

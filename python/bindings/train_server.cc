@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gil.h"
 #include "gradient_parts.h"
 #include "penstock/train/server/observer.h"
 #include "penstock/train/server/parameter_client.h"
@@ -30,12 +31,6 @@ using train::ServerMode;
 using train::ShardProcesses;
 using train::Slab;
 
-// Ctrl-C ends a wait.
-void look_around() {
-  nb::gil_scoped_acquire locked;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
 // Both ways to serve are told the same.
 template <class Server>
 void make_server(Server* made, const Slab& parameters, const Optimizer& optimizer, size_t shards,
@@ -55,7 +50,7 @@ template <class Gradients>
 nb::tuple pushed(ParameterClient& client, const Gradients& gradients) {
   ParameterClient::Pushed pushed;
   {
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     pushed = client.push(gradients);
   }
   return nb::make_tuple(pushed.applied, pushed.lapsed, nb::cast(pushed.versions));
@@ -66,13 +61,13 @@ void bind_making(nb::class_<Server>& server) {
   server.def("__init__", &make_server<Server>, nb::arg("parameters"), nb::arg("optimizer"),
              nb::arg("shards"), nb::arg("mode"), nb::arg("listen"), nb::arg("secret"),
              nb::arg("encrypt"), nb::arg("snapshots"), nb::arg("snapshot_seconds"),
-             nb::call_guard<nb::gil_scoped_release>());
+             nb::call_guard<WithoutGil>());
 }
 
 }  // namespace
 
 void bind_train_server(nb::module_& m) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  using Unlocked = nb::call_guard<WithoutGil>;
   nb::class_<ServerMode>(m, "ServerMode", "Internal: what penstock.train.ParameterServer is told.")
       .def(
           "__init__",
@@ -120,7 +115,7 @@ void bind_train_server(nb::module_& m) {
                                             .retry_s = retry,
                                             .encoding = static_cast<train::Encoding>(encoding),
                                             .top_k = top_k,
-                                            .while_waiting = look_around});
+                                            .while_waiting = look_for_signals});
           },
           nb::arg("addresses"), nb::arg("name"), nb::arg("secret"), nb::arg("encrypt"),
           nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"), Unlocked())

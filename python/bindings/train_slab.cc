@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "gil.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/train/slab.h"
@@ -57,7 +58,7 @@ void bind_train_slab(nb::module_& m) {
           "make",
           [](nb::list blocks, bool shared) {
             Layout layout = layout_of(blocks);
-            nb::gil_scoped_release unlocked;
+            WithoutGil unlocked;
             return Slab::make(std::move(layout),
                               shared ? Slab::Kind::kShared : Slab::Kind::kPrivate);
           },
@@ -66,19 +67,18 @@ void bind_train_slab(nb::module_& m) {
           "open",
           [](int fd, nb::list blocks) {
             Layout layout = layout_of(blocks);
-            nb::gil_scoped_release unlocked;
+            WithoutGil unlocked;
             return Slab::open(fd, std::move(layout));
           },
           nb::arg("fd"), nb::arg("blocks"))
       .def("like",
            [](const Slab& slab, bool shared) {
-             nb::gil_scoped_release unlocked;
+             WithoutGil unlocked;
              return Slab::make(slab.layout(), shared ? Slab::Kind::kShared : Slab::Kind::kPrivate);
            })
       .def("arrays", &arrays_of)
-      .def("zero", &Slab::zero, nb::call_guard<nb::gil_scoped_release>())
-      .def("copy_from", &Slab::copy_from, nb::arg("other"),
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("zero", &Slab::zero, nb::call_guard<WithoutGil>())
+      .def("copy_from", &Slab::copy_from, nb::arg("other"), nb::call_guard<WithoutGil>())
       .def_prop_ro("shared", [](const Slab& slab) { return slab.kind() == Slab::Kind::kShared; })
       .def_prop_ro("fd", &Slab::fd)
       .def_prop_ro("all_floats", [](const Slab& slab) { return slab.layout().floats(); })

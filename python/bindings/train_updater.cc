@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "buffer.h"
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/train/updater.h"
 #include "train.h"
@@ -103,20 +104,20 @@ void bind_train_updater(nb::module_& m) {
           "__init__",
           [](Updater* made, const Slab& parameters, const Optimizer& optimizer, int non_finite,
              bool shared) {
-            nb::gil_scoped_release unlocked;
+            WithoutGil unlocked;
             new (made) Updater(Parameters(parameters), optimizer,
                                {.non_finite = static_cast<NonFinite>(non_finite),
                                 .state = shared ? Slab::Kind::kShared : Slab::Kind::kPrivate});
           },
           nb::arg("parameters"), nb::arg("optimizer"), nb::arg("non_finite"), nb::arg("shared"))
       .def("apply", &Updater::apply, nb::arg("gradients"), nb::arg("scale"),
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<WithoutGil>())
       .def(
           "apply_rows",
           [](Updater& updater, const std::string& block, nb::handle rows, nb::handle values,
              double scale) {
             const Buffer row_bytes(rows, "rows"), value_bytes(values, "values");
-            nb::gil_scoped_release unlocked;
+            WithoutGil unlocked;
             return updater.apply_rows(block, values_of<int64_t>(row_bytes),
                                       values_of<float>(value_bytes), scale);
           },

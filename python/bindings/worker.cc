@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "core.h"
+#include "gil.h"
 #include "numpy_memory.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -68,7 +69,7 @@ void bind_worker(nb::module_& m) {
     os::Fd descriptor;
     bool there;
     {
-      nb::gil_scoped_release unlocked;
+      WithoutGil unlocked;
       there = link_receive(link, header, descriptor);
     }
     if (!there) throw Error(Code::kClosed, "worker", "the consumer is gone");
