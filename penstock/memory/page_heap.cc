@@ -131,8 +131,11 @@ std::optional<uint32_t> PageHeap::take(Lock& lock, uint32_t count) {
   }
 }
 
-// Of what a machine that is busy takes for it the least is the pages' own.
+// Of what a machine that is busy takes for it the least is the pages' own. Who was stopped
+// meanwhile saw nothing of the kind.
 void PageHeap::saw_fault(double unit_ns) {
+  constexpr double kMostNs = 1e6 * kUnit / (1 << 20);  // a millisecond for 1 MiB
+  unit_ns = std::min(unit_ns, kMostNs);
   fault_ns_ = fault_ns_ == 0 ? unit_ns : std::min(unit_ns, fault_ns_ * 1.25);
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "gil.h"
 #include "penstock/base/error.h"
 #include "python_op.h"
 #include "random.h"
@@ -217,26 +218,29 @@ Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
     return value;
   }
   uint64_t place = order_.position(ticket.base, ticket.step, ticket.begin + row);
-  uint32_t most = settings_.samples ? ticket.rows : kItemAttempts;
-  std::string first = pending_error();
+  uint32_t left = settings_.samples ? ticket.rows : kItemAttempts;
+  Owned first = take_exception();
+  std::string reason = text_of_exception(first.get());
   if (PyErr_Occurred() != nullptr) return value;
-  for (uint32_t n = 0; n < most; ++n) {
+  for (uint32_t n = 0; left > 0 && n < order_.options().length; ++n) {
     PyErr_Clear();
     uint64_t other = order_.replacement(ticket.epoch, place, n);
-    if (other == key) continue;
+    if (other == key) continue;  // which is no attempt
+    --left;
     const Call call{row, n + 1};
     if (!slot.progress(call)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
     if (slot.ending(call)) continue;
     Owned index(PyLong_FromUnsignedLongLong(other));
     value = attempt(ticket, index.get(), other);
     if (value) {
-      losses_.push_back({row, key, std::move(first), true});
+      losses_.push_back({row, key, std::move(reason), true});
       return value;
     }
     if (!is_trouble()) return value;
   }
-  if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, first.c_str());
-  return value;  // none of them: that is an error after all
+  // None of them: that is an error after all, and not that of whoever was to stand in.
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(first.get())), first.get());
+  return value;
 }
 
 Owned PythonWorker::losses() const {

@@ -161,6 +161,29 @@ def test_when_nothing_can_replace_it_is_an_error_after_all(mode):
         list(feed)
 
 
+@each(KINDS, ())
+def test_a_sample_is_replaced_by_another_and_never_by_itself(mode):
+    for seed in range(12 if mode is INLINE else 2):
+        with penstock.Loader(
+            Troubled({1}, 3), batch_size=1, on_error="replace", seed=seed, **mode.options
+        ) as feed:
+            assert len(list(feed)) == 3
+            assert lost(feed) == [(0, 1)]
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("size", [None, 1, 2])
+def test_what_nothing_replaced_is_raised_as_it_was(size, mode):
+    with (
+        penstock.Loader(
+            Troubled(set(range(6)), 6), batch_size=size, on_error="replace", **mode.options
+        ) as feed,
+        pytest.raises(Trouble, match="0") as caught,
+    ):
+        list(feed)
+    assert "1" not in str(caught.value).splitlines()[0]
+
+
 # ---- retries -------------------------------------------------------------------------------------
 
 

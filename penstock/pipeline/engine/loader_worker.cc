@@ -96,16 +96,16 @@ std::exception_ptr LoaderWorker::sample(const Ticket& ticket, Slot& slot, uint32
 std::exception_ptr LoaderWorker::replacement(const Ticket& ticket, Slot& slot, uint32_t row,
                                              std::exception_ptr error, Example& out) {
   uint64_t position = order_.position(ticket.base, ticket.step, ticket.begin + row);
-  uint32_t most = plan_.samples ? ticket.rows : kItemAttempts;
+  uint32_t left = plan_.samples ? ticket.rows : kItemAttempts;
   std::string reason = text_of(error);
-  for (uint32_t n = 0; n < most; ++n) {
+  for (uint32_t n = 0; left > 0 && n < order_.options().length; ++n) {
     uint64_t other = order_.replacement(ticket.epoch, position, n);
-    if (other == indices_[row]) continue;
+    if (other == indices_[row]) continue;  // which is no attempt
+    --left;
     const Call call{row, n + 1};
     if (!slot.progress(call)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
     if (slot.ending(call)) continue;
-    error = attempt(ticket, other, slot.claim().worker, out);
-    if (error == nullptr) {
+    if (attempt(ticket, other, slot.claim().worker, out) == nullptr) {
       losses_.push_back({ticket.begin + row, indices_[row], true, std::move(reason), nullptr, {}});
       return nullptr;
     }

@@ -184,6 +184,14 @@ TEST(LoaderErrors, when_nothing_can_replace_it_is_an_error) {
   }
 }
 
+TEST(LoaderErrors, a_sample_is_not_replaced_by_itself) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Loader feed(std::make_shared<Faulty>(3, std::set<uint64_t>{1}),
+                {.batch_size = 1, .seed = seed, .workers = 0, .on_error = OnError::kReplace});
+    EXPECT_EQ(take_epoch(feed).size(), 3u) << seed;
+  }
+}
+
 TEST(LoaderErrors, ragged_samples_are_named_with_their_shapes) {
   for (uint32_t workers : kWorkers) {
     Made ragged(16, [](uint64_t index, SampleContext&) {
