@@ -272,6 +272,13 @@ void Connection::receive_body(std::span<std::byte> into) {
   }
 }
 
+bool Connection::quiet() const {
+  if (closed()) return false;
+  char byte;
+  const ssize_t got = recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+  return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
+
 void Connection::close() noexcept {
   int open = kOpen;
   if (!closed_.compare_exchange_strong(open, kClosedHere)) return;

@@ -84,6 +84,9 @@ class Connection final : private ForkAware {
   // sent fills the line. Never blocks.
   void close() noexcept;
   bool closed() const { return closed_.load(std::memory_order_acquire) != kOpen; }
+  // Whether nothing has come that nobody received: no message, and no end either. For who expects
+  // nothing and wants to know that the other end is there; takes about a microsecond.
+  bool quiet() const;
 
   // On the same host over a Unix socket: descriptors can be sent.
   bool local() const { return local_; }

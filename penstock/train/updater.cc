@@ -18,13 +18,17 @@ Updater::Updater(Parameters parameters, Optimizer optimizer, Options options)
   }
 }
 
+Error Updater::not_finite(const std::string& what) const {
+  return Error(Code::kInvalidArgument, "apply",
+               "the gradient of update " + std::to_string(step_) + " is not finite: " + what +
+                   ". Nothing was changed. See non_finite for other policies");
+}
+
 template <typename Describe>
 bool Updater::accept(double squares, double scale, Describe describe) {
   if (!std::isfinite(squares)) {
     if (options_.non_finite == NonFinite::kRaise) {
-      throw Error(Code::kInvalidArgument, "apply",
-                  "the gradient of update " + std::to_string(step_) + " is not finite: " +
-                      describe() + ". Nothing was changed. See non_finite for other policies");
+      throw not_finite(describe());
     }
     ++non_finite_;
     if (options_.non_finite == NonFinite::kSkip) {
@@ -53,6 +57,13 @@ bool Updater::apply(const Slab& gradients, double scale) {
                   states_[0], states_[1], weights.size());
   advance();
   return true;
+}
+
+void Updater::check(std::span<const GradientPart> parts) {
+  std::lock_guard lock(mutex_);
+  parts_.set("apply_rows", parameters_.layout(), parts);
+  if (options_.non_finite != NonFinite::kRaise || parts_.finite()) return;
+  throw not_finite(parts_.describe_not_finite());
 }
 
 bool Updater::apply_rows(std::string_view name, std::span<const int64_t> rows,

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/base/error.h"
+#include "penstock/train/gradient_parts.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/parameters.h"
 #include "penstock/train/row_gradients.h"
@@ -55,6 +57,10 @@ class Updater {
   bool apply_rows(std::string_view block, std::span<const int64_t> rows,
                   std::span<const float> values, double scale = 1);
 
+  // Throws what apply_rows() would of any of these parts, before one of several is applied; changes
+  // nothing.
+  void check(std::span<const GradientPart> parts);
+
   const Parameters& parameters() const { return parameters_; }
   const Optimizer& optimizer() const { return optimizer_; }
   // Slabs of the parameters' layout, in the order of the formula: m and v of Adam. Not while
@@ -75,6 +81,7 @@ class Updater {
   template <typename Describe>
   bool accept(double squares, double scale, Describe describe);
   void advance();
+  Error not_finite(const std::string& what) const;
 
   // weight_files.h
   friend void save(const Updater& updater, const std::string& path, FileSystem& files);
@@ -90,6 +97,7 @@ class Updater {
   uint64_t step_ = 0, skipped_ = 0, non_finite_ = 0;
   double norm_ = 0;
   RowGradients rows_;
+  GradientParts parts_;
 };
 
 }  // namespace penstock::train

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -191,6 +192,75 @@ def test_a_gradient_that_is_not_finite():
         assert server.stats()[0]["skipped"] == 1
 
 
+def test_a_gradient_that_is_skipped_leaves_nothing_for_top_k():
+    with (
+        served(non_finite="skip") as server,
+        train.connect(server.addresses, compress="top_k", top_k=0.01) as client,
+    ):
+        assert (
+            client.push({name: np.full(shape, np.nan) for name, shape in BLOCKS.items()}) is False
+        )
+        ones = {name: np.ones(shape) for name, shape in BLOCKS.items()}
+        assert all(client.push(ones) for _ in range(120))
+        server.pull()
+        assert (server.parameters["w"] < 0).all()
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_a_push_that_was_interrupted_is_not_applied_later(listen):
+    class Enough(Exception):
+        pass
+
+    def enough(*_):
+        raise Enough
+
+    before = signal.signal(signal.SIGALRM, enough)
+    try:
+        with (
+            served(staleness=0, workers=2, listen=listen) as server,
+            train.connect(server.addresses, name="a") as one,
+            train.connect(server.addresses, name="b") as other,
+        ):
+            gradients = one.gradients  # in memory that the shards read
+            gradients["w"][:] = -100
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Enough):
+                one.push(gradients)  # held: the other one has pushed nothing
+            gradients["w"][:] = -2
+            zeros = {name: np.zeros(shape) for name, shape in BLOCKS.items()}
+            pushing = threading.Thread(target=other.push, args=(zeros,))
+            pushing.start()
+            assert one.push(gradients)
+            pushing.join()
+            server.pull()
+            assert (server.parameters["w"] == 1).all()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_who_only_pulls_notices_that_the_server_is_gone(listen):
+    server = served(listen=listen)
+    with train.connect(server.addresses, retry=0.2) as client:
+        assert client.pull() == [0, 0]
+        server.close()
+        with pytest.raises(penstock.Timeout):
+            client.pull()
+
+
+def test_versions_go_on_from_those_of_the_parameters():
+    parameters = train.Parameters(BLOCKS)
+    parameters.version = 5
+    ones = {name: np.ones(shape) for name, shape in BLOCKS.items()}
+    for processes in (False, True):
+        with (
+            train.ParameterServer(parameters, train.SGD(1.0), processes=processes) as server,
+            train.connect(server.addresses) as client,
+        ):
+            client.push(ones)
+    assert parameters.version == 7
+
+
 def test_what_cannot_be_is_said():
     parameters, sgd = train.Parameters(BLOCKS), train.SGD(1.0)
     for options in (
@@ -245,6 +315,15 @@ def test_a_server_goes_on_from_its_snapshots(tmp_path):
     assert (client.parameters["v"] == reference.parameters["v"]).all()
     client.close()
     second.close()
+    with serve() as third, train.connect(third.addresses) as another:
+        assert len(third.stats()[0]["workers"]) == 1  # who left is not waited for
+        assert another.push(ones)
+    with pytest.raises(penstock.InvalidArgument, match="of other shards"):
+        train.ParameterServer(train.Parameters(BLOCKS), train.Adam(0.1), shards=3, **options)
+    kept = (tmp_path / "shards" / "shard-1-of-2.safetensors").rename(tmp_path / "kept")
+    with pytest.raises(penstock.InvalidArgument, match="1 of 2 shards"):
+        serve()
+    kept.rename(tmp_path / "shards" / "shard-1-of-2.safetensors")
     (tmp_path / "shards" / "shard-1-of-2.safetensors").write_bytes(b"garbage")
     with pytest.raises(penstock.DataLoss, match="shard-1-of-2"):
         serve()

@@ -18,6 +18,7 @@ namespace penstock::train {
 namespace {
 
 constexpr double kConnectS = 5;  // for one try
+constexpr double kTakeBackS = 1;
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
 
@@ -72,7 +73,7 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
                                    .name = options_.name,
                                    .secret = options_.secret,
                                    .encrypt = options_.encrypt,
-                                   .while_waiting = options_.while_waiting}));
+                                   .while_waiting = [this] { look_around(); }}));
   }
   converse(
       "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
@@ -81,6 +82,25 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
 
 ParameterClient::~ParameterClient() {
   if (getpid() == pid_) close();
+}
+
+void ParameterClient::look_around() const {
+  if (enough_ && enough_->passed()) throw Error(Code::kTimeout, "push", "no answer");
+  if (options_.while_waiting) options_.while_waiting();
+}
+
+// A push that was given up may be held by shards, which would apply it later, and on this host read
+// it where it lies, which is the caller's again. A shard gives up what it holds for a worker who
+// says hello.
+void ParameterClient::take_back(const std::vector<ShardLink*>& asked) noexcept {
+  enough_.emplace(kTakeBackS);
+  for (ShardLink* link : asked) {
+    try {
+      if (!enough_->passed()) link->connect(kTakeBackS);
+    } catch (...) {  // NOLINT: the next one may be there
+    }
+  }
+  enough_.reset();
 }
 
 // That the shards are those of one server, and all of them.
@@ -143,9 +163,13 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
         if (!refused) refused = error;
       }
     } catch (...) {  // while_waiting() had enough: nobody will take these answers
+      std::vector<ShardLink*> asked;
       for (size_t other = 0; other < links_.size(); ++other) {
-        if (states[other] != State::kDone) links_[other]->drop();
+        if (states[other] == State::kDone) continue;
+        links_[other]->drop();
+        if (states[other] == State::kAsked) asked.push_back(links_[other].get());
       }
+      take_back(asked);
       throw;
     }
   };
@@ -169,7 +193,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
       throw Error(Code::kTimeout, operation,
                   "no shard where one was for " + std::to_string(options_.retry_s) + " s: " + lost);
     }
-    if (options_.while_waiting) options_.while_waiting();
+    look_around();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -216,7 +240,10 @@ ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
   const Slab& source = encoding == Encoding::kFloat32 ? sendable(gradients) : gradients;
   const uint64_t number = names_.number_of(source);
   std::vector<ShardLink::Push> parts(links_.size());
-  if (encoding != Encoding::kFloat32) squares = 0;
+  // What is skipped leaves nothing behind in what top-k has not sent yet.
+  const bool skipped =
+      encoding == Encoding::kTopK && non_finite_ == NonFinite::kSkip && !std::isfinite(squares);
+  if (encoding != Encoding::kFloat32 && !skipped) squares = 0;
   for (size_t i = 0; i < links_.size(); ++i) {
     const Range range = links_[i]->range();
     const auto values = source.values().subspan(range.begin, range.size());
@@ -227,6 +254,11 @@ ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
       } else {
         parts[i].gradient = std::as_bytes(values);
       }
+      continue;
+    }
+    if (skipped) {
+      encoded_[i].clear();
+      parts[i].gradient = encoded_[i];
       continue;
     }
     if (encoding == Encoding::kTopK) {

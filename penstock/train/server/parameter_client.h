@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/net/deadline.h"
 #include "penstock/train/gradient_parts.h"
 #include "penstock/train/server/shard_link.h"
 #include "penstock/train/slab.h"
@@ -80,6 +81,8 @@ class ParameterClient {
   void check_usable(const char* operation) const;
   template <typename Ask, typename Take>
   void converse(const char* operation, Ask ask, Take take);
+  void look_around() const;
+  void take_back(const std::vector<ShardLink*>& asked) noexcept;
   void arrange();
   const Slab& sendable(const Slab& gradients);
   Pushed deliver(std::vector<ShardLink::Push>& parts, Encoding encoding, double squares);
@@ -94,6 +97,7 @@ class ParameterClient {
   bool compensated_ = false;
   NonFinite non_finite_ = NonFinite::kRaise;
   uint64_t sequence_ = 0;
+  std::optional<net::Deadline> enough_;  // while pushes are taken back
   NamedSlabs names_;
   std::optional<Slab> staging_;   // for gradients in private memory
   std::optional<Slab> base_;      // the weights that were pulled, for compensation

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <random>
+#include <system_error>
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
@@ -10,6 +12,8 @@
 
 namespace penstock::train {
 namespace {
+
+constexpr const char* kSnapshotEnd = ".safetensors";
 
 Error refuse_server(const std::string& why) {
   return Error(Code::kInvalidArgument, "ParameterServer", why);
@@ -27,6 +31,36 @@ std::string ports_on(const std::string& address, size_t by) {
   const auto [end, error] = std::from_chars(first, address.data() + address.size(), port);
   if (error != std::errc() || port == 0) return address;  // resolve() says what is wrong with it
   return address.substr(0, colon + 1) + std::to_string(port + by);
+}
+
+// A folder has snapshots of all these shards, or of none.
+void require_whole(const ServerOptions& options, const std::vector<Range>& ranges,
+                   const Optimizer& optimizer, const Layout& layout) {
+  if (options.snapshots.empty()) return;
+  std::vector<std::string> missing;
+  size_t found = 0;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const std::string path = file_of(options.snapshots, i, ranges, optimizer, layout).path;
+    if (std::filesystem::exists(path)) {
+      ++found;
+    } else {
+      missing.push_back(path);
+    }
+  }
+  if (found > 0 && !missing.empty()) {
+    throw refuse_server("there are snapshots of " + std::to_string(found) + " of " +
+                        std::to_string(ranges.size()) + " shards, and no " + missing[0] +
+                        ". Bring it back, or begin anew with an empty folder");
+  }
+  if (found > 0) return;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(options.snapshots, none)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("shard-") || !name.ends_with(kSnapshotEnd)) continue;
+    throw refuse_server(options.snapshots + " has snapshots of a server of other shards (" + name +
+                        "), and this one has " + std::to_string(ranges.size()) +
+                        ". Give as many shards as it had, or another folder");
+  }
 }
 
 }  // namespace
@@ -57,6 +91,7 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
   const auto ranges = partition(layout, options.shards);
   std::vector<std::shared_ptr<Shard>> shards;
   uint64_t server = 0;
+  require_whole(options, ranges, optimizer, layout);
   for (size_t i = 0; i < ranges.size(); ++i) {
     auto memory = ShardMemory::make({.floats = ranges[i].size(),
                                      .states = static_cast<uint32_t>(optimizer.state_slabs()),
@@ -65,9 +100,14 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
     const auto from = parameters.slab().values().subspan(ranges[i].begin, ranges[i].size());
     std::ranges::copy(from, memory->weights(0).begin());
     shards.push_back(std::make_shared<Shard>(memory, optimizer, options.mode));
-    if (options.snapshots.empty()) continue;
-    const ShardFile file = file_of(options.snapshots, i, ranges, optimizer, layout);
-    if (load(*shards[i], file)) server = memory->record().server;
+    if (!options.snapshots.empty()) {
+      const ShardFile file = file_of(options.snapshots, i, ranges, optimizer, layout);
+      if (load(*shards[i], file)) {
+        server = memory->record().server;
+        continue;
+      }
+    }
+    memory->commit(0, [&](ShardRecord& next) { next.version = parameters.version(); });
   }
   std::random_device device;
   while (server == 0) server = uint64_t{device()} << 32 | device();
@@ -97,8 +137,8 @@ ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& 
   // served leaves nothing.
   for (size_t i = 0; i < options.shards; ++i) {
     const ShardFile file = file_of(options.snapshots, i, ranges_, optimizer, layout_);
-    save(*shards_[i], file);
-    savers_.push_back(std::make_unique<ShardSaver>(shards_[i], file, options.snapshot_s));
+    const Saved saved = save(*shards_[i], file);
+    savers_.push_back(std::make_unique<ShardSaver>(shards_[i], file, options.snapshot_s, saved));
   }
 }
 

@@ -67,7 +67,7 @@ Shard::Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const Ser
   }
   behind_ = {{0, memory_->shape().floats}};
   const ShardRecord& record = memory_->record();
-  started_ = mode_.workers == 0 || record.version > 0;
+  started_ = mode_.workers == 0 || record.step > 0;
   for (uint32_t i = 0; i < kMostWorkers; ++i) {
     if (record.rows[i].worker == 0) continue;
     rows_[record.rows[i].worker] = i;
@@ -132,7 +132,9 @@ bool Shard::lives(const Member& member) const { return !member.lapsed; }
 void Shard::end_leases() {
   const uint64_t now = now_ns();
   for (auto& [id, member] : members_) {
-    if (member.inside == 0 && member.lease_end <= now) member.lapsed = true;
+    if (member.inside > 0 || member.lease_end > now || member.lapsed) continue;
+    member.lapsed = true;
+    member.lapsed_at = memory_->now().version;
   }
 }
 
@@ -164,6 +166,8 @@ LedgerRow Shard::join(const Worker& worker) {
   member.name = worker.name;
   member.address = worker.address;
   member.here = true;
+  ++member.hellos;
+  member.held = nullptr;
   renew(member);
   const auto here = std::ranges::count_if(members_, [](auto& each) { return each.second.here; });
   if (here >= mode_.workers) started_ = true;
@@ -184,6 +188,14 @@ void Shard::leave(uint64_t worker) {
   changed_.notify_all();
 }
 
+// Its lease had ended, and its weights are fresh again: it is where the slowest is.
+void Shard::be_back(uint64_t worker, Member& member) {
+  const uint64_t clock = slowest();
+  member.lapsed = false;
+  const uint32_t index = rows_.at(worker);
+  memory_->commit(memory_->now().copy, [&](ShardRecord& next) { next.rows[index].clock = clock; });
+}
+
 void Shard::pulled(uint64_t worker, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   ++pulls_;
@@ -191,13 +203,7 @@ void Shard::pulled(uint64_t worker, uint64_t bytes) {
   const auto found = members_.find(worker);
   if (found == members_.end()) return;
   Member& member = found->second;
-  if (member.lapsed) {  // its weights are fresh again
-    const uint64_t clock = slowest();
-    member.lapsed = false;
-    const uint32_t index = rows_.at(worker);
-    memory_->commit(memory_->now().copy,
-                    [&](ShardRecord& next) { next.rows[index].clock = clock; });
-  }
+  if (member.lapsed) be_back(worker, member);
   renew(member);
 }
 
@@ -233,6 +239,9 @@ void Shard::wait(std::unique_lock<std::mutex>& lock) {
 // What can be said without applying it; nothing: it is to be applied.
 std::optional<Outcome> Shard::look(const Push& push) {
   Member& member = members_.at(push.worker);
+  // On the same host it pulls without our seeing it; what it worked on says whether it did.
+  const bool fresh = push.base > member.lapsed_at || push.base == memory_->now().version;
+  if (member.lapsed && push.pulls > 0 && fresh) be_back(push.worker, member);
   if (mode_.staleness && member.lapsed) {
     member.held = &push;
     decide(push.worker, Outcome::kLapsed);
@@ -274,16 +283,20 @@ Shard::Answer Shard::push(const Push& push) {
   const Inside inside(*this, push.worker);
   // It stays while it is inside.
   Member& member = found->second;
+  const uint64_t hellos = member.hellos;
   auto check_open = [&] {
     if (closed_) throw Error(Code::kClosed, "push", "the server was closed");
+    if (member.hellos != hellos) {
+      throw Error(Code::kClosed, "push", "its worker has connected anew, and says it again");
+    }
   };
   auto decided = [&]() -> std::optional<Answer> {
     const LedgerRow row = row_of(push.worker);
     if (push.sequence > row.sequence) return std::nullopt;
     return Answer{row.outcome, memory_->now().version};
   };
-  // The same push may be held already, on behalf of a connection that is gone by now.
   check_open();
+  // The same push may be held already.
   while (member.held != nullptr && !decided()) {
     wait(lock);
     check_open();

@@ -65,7 +65,9 @@ class Shard {
 
   const std::shared_ptr<ShardMemory>& memory() const { return memory_; }
 
-  // A worker comes, or comes back. Returns what is known of it: the last push that was decided.
+  // A worker comes, or comes back. Returns what is known of it: the last push that was decided. One
+  // that is held for it is given up, kClosed: nobody waits for its answer any more, and where it
+  // lies there may soon be the next.
   // Error kOutOfMemory: kMostWorkers are here.
   LedgerRow join(const Worker& worker);
   // It will not be back: nobody waits for it, what is known of it is forgotten.
@@ -89,6 +91,7 @@ class Shard {
   // Weights, state and record of one moment, copied: for snapshots.
   struct Moment {
     ShardRecord record;
+    uint64_t commits = 0;  // of its memory: whether anything came after it
     std::vector<float> weights;
     std::vector<std::vector<float>> states;
   };
@@ -104,6 +107,8 @@ class Shard {
     std::string address;
     uint64_t lease_end = 0;  // now_ns()
     uint32_t inside = 0;     // calls of push()
+    uint64_t hellos = 0;     // a push is given up when the next one comes
+    uint64_t lapsed_at = 0;  // the version then
     bool lapsed = false;
     bool here = false;  // it said hello to this object
     const Push* held = nullptr;
@@ -116,6 +121,7 @@ class Shard {
   uint32_t index_of(uint64_t worker);  // of its row, a new one if need be
   void decide(uint64_t worker, Outcome outcome);
   void renew(Member& member);
+  void be_back(uint64_t worker, Member& member);
   bool lives(const Member& member) const;
   void end_leases();
   uint64_t slowest() const;

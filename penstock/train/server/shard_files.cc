@@ -64,7 +64,7 @@ ShardFile file_of(const std::string& folder, size_t shard, const std::vector<Ran
   return {path, optimizer.name(), ranges[shard], layout.hash()};
 }
 
-void save(const Shard& shard, const ShardFile& file, FileSystem& files) {
+Saved save(const Shard& shard, const ShardFile& file, FileSystem& files) {
   const auto moment = shard.moment();
   const Shape shape{static_cast<int64_t>(moment->weights.size())};
   std::vector<ArrayToStore> arrays{{"weights", shape, moment->weights}};
@@ -74,6 +74,7 @@ void save(const Shard& shard, const ShardFile& file, FileSystem& files) {
   auto metadata = identity(file);
   metadata["record"] = to_json(moment->record);
   write_safetensors(files, file.path, arrays, metadata);
+  return {moment->record.version, moment->commits};
 }
 
 bool load(Shard& shard, const ShardFile& file, FileSystem& files) {
@@ -117,11 +118,8 @@ bool load(Shard& shard, const ShardFile& file, FileSystem& files) {
   return true;
 }
 
-ShardSaver::ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds)
-    : shard_(std::move(shard)),
-      file_(std::move(file)),
-      seconds_(seconds),
-      saved_(shard_->memory()->now().version) {
+ShardSaver::ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds, Saved saved)
+    : shard_(std::move(shard)), file_(std::move(file)), seconds_(seconds), saved_(saved) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -147,14 +145,12 @@ void ShardSaver::run() noexcept {
 }
 
 void ShardSaver::save_if_changed() noexcept {
-  const uint64_t version = shard_->memory()->now().version;
-  if (version == saved_) return;
+  if (shard_->memory()->commits() == saved_.commits) return;
   try {
-    save(*shard_, file_);
-    saved_ = version;
-    shard_->saved(version, "");
+    saved_ = save(*shard_, file_);
+    shard_->saved(saved_.version, "");
   } catch (const std::exception& error) {
-    shard_->saved(saved_, error.what());  // the next one may do better; stats() says it
+    shard_->saved(saved_.version, error.what());  // the next one may do better; stats() says it
   }
 }
 

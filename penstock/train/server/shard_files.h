@@ -26,17 +26,22 @@ ShardFile file_of(const std::string& folder, size_t shard, const std::vector<Ran
 
 // All that a shard must not forget, in one safetensors file that appears whole or not at all:
 // arrays "weights", "optimizer/0", ... of the shard's range, the rest in the metadata. Errors
-// kSystem, kInvalidArgument.
-void save(const Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
+// kSystem, kInvalidArgument. Returns which moment it is of.
+struct Saved {
+  uint64_t version = 0;
+  uint64_t commits = 0;  // ShardMemory::commits()
+};
+Saved save(const Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
 // False: there is no such file. Error kInvalidArgument: the file of another shard, layout or
 // optimizer; kDataLoss: a damaged one. REQUIRED: nobody has joined.
 bool load(Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
 
-// Saves a shard every so many seconds in which it changed, and when this object goes. A thread of
-// its own, which waits for the disk; the shard waits only for a copy in memory.
+// Saves a shard every so many seconds in which it changed, and when this object goes; `saved` is
+// what the file has already. Changes are not only updates: who joined, and left, counts too. A
+// thread of its own, which waits for the disk; the shard waits only for a copy in memory.
 class ShardSaver {
  public:
-  ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds);
+  ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds, Saved saved);
   ~ShardSaver();
   ShardSaver(const ShardSaver&) = delete;
   ShardSaver& operator=(const ShardSaver&) = delete;
@@ -48,7 +53,7 @@ class ShardSaver {
   const std::shared_ptr<Shard> shard_;
   const ShardFile file_;
   const double seconds_;
-  uint64_t saved_ = 0;  // the version that the file has
+  Saved saved_;
   std::mutex mutex_;
   std::condition_variable stop_;
   bool stopping_ = false;

@@ -178,7 +178,9 @@ Shard::Answer ShardLink::receive_push() {
 }
 
 void ShardLink::begin_pull() {
-  if (!connection_->local()) ask(wire::Ask::kPull);
+  if (!connection_->local()) return ask(wire::Ask::kPull);
+  // What it left behind can be read, and is not what another serves by now.
+  if (!connection_->quiet()) throw Error(Code::kClosed, "pull", address_ + " is gone");
 }
 
 uint64_t ShardLink::end_pull(std::span<float> into) {

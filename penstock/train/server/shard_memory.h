@@ -95,7 +95,10 @@ class ShardMemory {
     change(next);
     die_if(DeathAt::kBeforeCommit);
     set_current({next.version, 1 - before.record, copy});
+    commits_.fetch_add(1, std::memory_order_relaxed);
   }
+  // How many there were through this object.
+  uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
 
   // Where the shard listens, if that is a port that the system picked: the next process takes the
   // same. 0: nothing was set.
@@ -116,6 +119,7 @@ class ShardMemory {
   const os::Fd fd_;
   std::byte* const base_;
   const Shape shape_;  // not read from shared memory again
+  mutable std::atomic<uint64_t> commits_{0};
 };
 
 }  // namespace penstock::train

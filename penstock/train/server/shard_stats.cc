@@ -68,6 +68,7 @@ std::unique_ptr<Shard::Moment> Shard::moment() const {
   std::lock_guard lock(mutex_);
   const uint32_t copy = memory_->now().copy;
   made->record = memory_->record();
+  made->commits = memory_->commits();
   std::ranges::copy(memory_->weights(copy), made->weights.begin());
   for (uint32_t i = 0; i < memory_->shape().states; ++i) {
     std::ranges::copy(memory_->state(copy, i), made->states[i].begin());

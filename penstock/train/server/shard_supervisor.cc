@@ -87,8 +87,8 @@ uint32_t port_of(const std::string& address) {
     std::unique_ptr<ShardSaver> saver;
     if (!plan.snapshots.empty()) {
       const ShardFile file = file_of(plan.snapshots, i, ranges, plan.optimizer, plan.layout);
-      save(*shard, file);  // a folder that cannot be written to is said now
-      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s);
+      const Saved saved = save(*shard, file);  // a folder that cannot be written to is said now
+      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s, saved);
     }
     tell(control, me + std::to_string(getpid()) + " " + service.addresses()[0] + "\n");
     // SIGTERM: the last snapshot, and the end in good order.

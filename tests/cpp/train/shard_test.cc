@@ -1,13 +1,17 @@
 #include "penstock/train/server/shard.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <thread>
 
+#include "penstock/train/server/shard_files.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
@@ -211,6 +215,74 @@ TEST(Shard, the_same_push_over_a_second_connection_waits_with_the_first) {
   for (auto& each : both) each.join();
   EXPECT_TRUE(one.all_weights_are(1));
   EXPECT_EQ(one.memory->now().version, 1u);
+}
+
+TEST(Shard, what_is_held_for_a_worker_is_given_up_when_it_says_hello_again) {
+  for (const uint32_t staleness : {0u, 1u}) {
+    OneShard one({.staleness = staleness, .lease_s = kNever});
+    one.shard->join({1, "a", ""});
+    one.shard->join({2, "b", ""});
+    uint64_t sequence = 0;
+    float sum = 0;
+    // With a bound, until it is as far ahead as it may be.
+    for (uint32_t i = 0; i < 2 * staleness; ++i, ++sum)
+      one.shard->push(Full(1, ++sequence, -1).push);
+    std::atomic<bool> given_up = false;
+    std::thread held([&] {
+      const Full full(1, sequence + 1, -100);
+      message_of(Code::kClosed, [&] { one.shard->push(full.push); });
+      given_up = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(given_up);
+    EXPECT_EQ(one.shard->join({1, "a", ""}).sequence, sequence);
+    held.join();
+    // Its next one is the next, and no other.
+    std::thread next([&] { one.shard->push(Full(1, sequence + 2, -2).push); });
+    for (uint32_t i = 0; i <= 2 * staleness; ++i) one.shard->push(Full(2, i + 1, 0).push);
+    next.join();
+    EXPECT_TRUE(one.all_weights_are(sum + (staleness == 0 ? 1 : 2))) << one.weight();
+  }
+}
+
+TEST(Shard, who_pulled_since_its_lease_ended_is_taken_in_again) {
+  for (const bool pulls : {false, true}) {
+    OneShard one({.staleness = 1, .lease_s = 0.05});
+    one.shard->join({1, "quick", ""});
+    one.shard->join({2, "slow", ""});
+    for (uint64_t i = 1; i <= 4; ++i) one.shard->push(Full(1, i, -1).push);  // waits for the lease
+    Full late(2, 1, -1);
+    // As on one host, where the shard does not see it.
+    late.push.base = pulls ? 4 : 0;
+    late.push.pulls = 1;
+    EXPECT_EQ(one.shard->push(late.push).outcome, pulls ? Outcome::kApplied : Outcome::kLapsed);
+    EXPECT_TRUE(one.all_weights_are(pulls ? 5 : 4));
+  }
+}
+
+TEST(ShardSaver, what_came_after_the_first_file_was_made_is_in_the_last) {
+  const std::string folder = ::testing::TempDir() + "/saver-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  const Layout layout{{"w", {OneShard::kFloats}}};
+  OneShard one, again;
+  const ShardFile file = file_of(folder, 0, {{0, OneShard::kFloats}}, one.optimizer, layout);
+  one.shard->join({7, "a", ""});
+  const std::shared_ptr<Shard> shard = std::move(one.shard);
+  const Saved saved = save(*shard, file);
+  EXPECT_EQ(saved.version, 0u);
+  shard->push(Full(7, 1, -1).push);
+  { const ShardSaver saver(shard, file, 1000, saved); }
+  ASSERT_TRUE(load(*again.shard, file));
+  EXPECT_TRUE(again.all_weights_are(1));
+  // Also what changed no weights.
+  {
+    const ShardSaver saver(shard, file, 1000, save(*shard, file));
+    shard->leave(7);
+  }
+  OneShard third;
+  ASSERT_TRUE(load(*third.shard, file));
+  EXPECT_EQ(third.shard->join({7, "a", ""}).sequence, 0u);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Shard, closing_ends_waits) {
