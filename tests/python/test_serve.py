@@ -221,7 +221,13 @@ def test_a_server_goes_on_from_its_snapshots(weights, tmp_path):
     [
         (["--optimizer", "eve"], "adamw"),
         (["--set", "beta1"], "NAME=NUMBER"),
-        (["--set", "speed=1"], "no such hyper-parameter"),
+        (
+            ["--set", "speed=1"],
+            "no such hyper-parameter; it has weight_decay, clip_value, clip_norm, lr\n",
+        ),
+        (["--save", "/nonexistent/folder/x"], "no folder /nonexistent/folder; make it first"),
+        (["--save", "/"], "that is a folder"),
+        (["--save", "/proc/x"], "nothing can be written in /proc"),
         (["--lr", "-1"], "lr"),
         (["--secret-file", "/nonexistent"], "urandom"),
         (["--listen", "0.0.0.0:0"], "secret"),

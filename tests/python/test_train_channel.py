@@ -237,8 +237,12 @@ def test_what_cannot_be_is_refused_with_a_remedy(name):
             experience.put(np.zeros(600))
         with pytest.raises(penstock.errors.InvalidArgument):
             experience.put(object())
+        with pytest.raises(penstock.errors.InvalidArgument, match="the item is None"):
+            experience.put(None)
         with pytest.raises(penstock.errors.InvalidArgument, match="one item at least"):
             channel.get(0)
+        with pytest.raises(penstock.errors.InvalidArgument, match="give an integer"):
+            channel.get(1.5)
         with pytest.raises(penstock.errors.InvalidArgument, match=f"process {os.getpid()}"):
             train.channel(name)
         assert channel.stats()["put"] == 0
@@ -248,8 +252,12 @@ def test_what_cannot_be_is_refused_with_a_remedy(name):
         experience.put(1)
     with pytest.raises(penstock.errors.InvalidArgument, match="drop_oldest"):
         train.channel(name, when_full="wait")
-    with pytest.raises(penstock.errors.InvalidArgument):
-        train.channel(name, capacity=0)
+    for capacity in (0, -1):
+        with pytest.raises(penstock.errors.InvalidArgument):
+            train.channel(name, capacity=capacity)
+    for call in (train.channel, train.attach_channel):
+        with pytest.raises(penstock.errors.InvalidArgument, match="give a str of UTF-8"):
+            call("\ud800")
     with pytest.raises(penstock.errors.Timeout, match="nobody has a channel"):
         train.attach_channel(name, timeout=0)
 

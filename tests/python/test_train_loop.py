@@ -306,3 +306,83 @@ def test_a_jax_scan_gives_the_same_for_any_number_of_steps(data, way):
         for batch in batches_of(data):
             w, _ = plain(w, batch)
     np.testing.assert_allclose(w, one, rtol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["names", "dtypes"])
+def test_a_scan_of_unlike_batches_gives_the_same_for_any_number_of_steps(way):
+    jax = pytest.importorskip("jax")
+    one, four, ten = np.float32(1), np.float32(4), np.float32(10)
+    feed = {
+        "names": [{"x": one, "y": {"a": ten, "b": four}}, {"y": {"b": four, "a": ten}, "x": one}],
+        # As float32, 16777217 would be even.
+        "dtypes": [{"x": np.int32(16777217), "y": {"a": ten, "b": four}}] * 2
+        + [{"x": np.float32(0.5), "y": {"a": ten, "b": four}}],
+    }[way]
+
+    def step(state, batch):
+        last = (batch["x"] % 2).astype(np.float32)
+        return state + 100 * last + batch["y"]["a"] + 3 * batch["y"]["b"], {"last": last}
+
+    def run(steps):
+        seen = []
+        loop = train.Loop(
+            step,
+            feed,
+            steps=steps,
+            state=jax.numpy.float32(0),
+            callbacks=lambda _, metrics: seen.append(metrics["last"]),
+        )
+        loop.run()
+        return float(loop.state), seen
+
+    expected = (244.0, [1, 1]) if way == "names" else (316.0, [1, 1, 0.5])
+    for steps in (1, 2, 3, 10):
+        assert run(steps) == expected
+
+
+def test_batches_of_other_names_are_no_scan():
+    jax = pytest.importorskip("jax")
+
+    def step(state, batch):
+        return state + batch.get("x", 0) - batch.get("y", 0), 0.0
+
+    feed = [{"x": np.float32(1)}, {"y": np.float32(3)}]
+    loop = train.Loop(step, feed, steps=2, state=jax.numpy.float32(0))
+    assert loop.run().steps == 2
+    assert loop.state == -2
+
+
+def test_metrics_go_by_their_names():
+    seen = []
+    said = [
+        {"m": {"a": np.zeros(1), "b": np.ones(1)}},
+        {"m": {"b": np.ones(1), "a": np.zeros(1)}},
+        {"m": {"b": np.ones(1, np.int64), "a": np.zeros(1)}},
+    ]
+    loop = train.Loop(
+        lambda batch: said[batch],
+        range(3),
+        steps=3,
+        callbacks=lambda _, metrics: seen.append(metrics["m"]),
+    )
+    loop.run()
+    assert [each["a"].tolist() for each in seen] == [[0]] * 3
+    assert [each["b"].tolist() for each in seen] == [[1]] * 3
+    assert seen[2]["b"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda x: {"a": {"x": x, "y": -x}, "b": {}},
+        lambda x: ((x, -x), ()),
+        lambda x: {"a": x, "b": -x},
+        lambda x: (x, -x),
+    ],
+)
+def test_views_of_a_super_batch_are_of_its_nest(nest):
+    seen = []
+    loop = train.Loop(seen.append, [nest(np.arange(5))], steps=2, batch_size=2)
+    loop.run()
+    expected = [nest(part) for part in (np.arange(2), np.arange(2, 4), np.arange(4, 5))]
+    assert repr(seen) == repr(expected)

@@ -119,6 +119,8 @@ def test_a_state_leads_back():
         ([("w", (1,))], "give a dict"),
         ({1: (2,)}, "1 is no name"),
         ({"": (2,)}, "no name"),
+        ({"\ud800": (2,)}, "is no name; give a str of UTF-8"),
+        ({"w": (1 << 70,)}, "give a shape"),
         ({"__metadata__": (2,)}, "__metadata__"),
         ({"w": (2, -1)}, r"'w' cannot have the shape \(2, -1\)"),
         ({"w": (2.5,)}, r"'w' is \(2.5,\); give a shape"),
@@ -154,6 +156,18 @@ def test_torch_sees_the_same_memory():
     for tensor in (torch.from_numpy(parameters["w"]), torch.from_dlpack(parameters["w"])):
         tensor += 1
     assert parameters["w"].tolist() == [[3, 3, 3]] * 2
+
+
+def test_half_precision_of_torch_is_taken():
+    torch = pytest.importorskip("torch")
+    halves = torch.tensor([1.5, -2.0], dtype=torch.bfloat16, requires_grad=True)
+    parameters = train.Parameters({"w": halves, "v": halves.detach().to(torch.float16)})
+    assert parameters["w"].tolist() == parameters["v"].tolist() == [1.5, -2]
+    parameters["w"] = 2 * halves
+    assert parameters["w"].tolist() == [3, -4]
+    updater = train.Updater(parameters, train.SGD(1.0))
+    updater.apply({"w": halves, "v": halves})
+    assert parameters["w"].tolist() == [1.5, -2]
 
 
 def test_jax_arrays_are_copied_and_counted():

@@ -64,6 +64,8 @@ def test_a_dataset_is_batched_anew_by_itself():
         (lambda x: {"only": x}, None, None),
         (lambda x: (x, x[:, 0]), None, (IMAGES[:, 0],)),
         (lambda x: (x[:, 0], x), 1, (IMAGES[:, 0],)),
+        (lambda x: (x[:, 0], x), -1, (IMAGES[:, 0],)),
+        (lambda x: (x, x[:, 0]), -2, (IMAGES[:, 0],)),
         (lambda x: {"a": x, "b": x[:, 1]}, "a", {"b": IMAGES[:, 1]}),
     ],
 )
@@ -76,7 +78,78 @@ def test_the_models_part_of_a_batch_is_named(make, inputs, extras):
     elif isinstance(extras, dict):
         assert np.array_equal(rest["b"], extras["b"])
     else:
+        assert len(rest) == 1
         assert np.array_equal(rest[0], extras[0])
+
+
+@pytest.mark.parametrize("batch_size", [None, 2, 3, 10])
+def test_fields_go_by_their_names_whatever_order_a_batch_has_them_in(batch_size):
+    feed = [
+        {"a": np.zeros(3), "b": np.ones(3), "id": np.arange(3)},
+        {"id": np.arange(3, 6), "b": np.ones(3), "a": np.zeros(3)},
+    ]
+
+    def in_turns(x):
+        said = {"a": x["a"], "nest": {"b": x["b"], "c": 2 * x["b"]}}
+        in_turns.calls += 1
+        return said if in_turns.calls % 2 else dict(reversed(said.items()))
+
+    in_turns.calls = 0
+    outputs, extras = train.predict(in_turns, feed, inputs=["a", "b"], batch_size=batch_size)
+    assert outputs["a"].tolist() == [0] * 6
+    assert outputs["nest"]["b"].tolist() == [1] * 6
+    assert outputs["nest"]["c"].tolist() == [2] * 6
+    assert extras["id"].tolist() == list(range(6))
+    means = train.evaluate(lambda x: {"a": x["a"]}, feed, batch_size=batch_size)
+    assert means == {"a": 0, "rows": 6}
+
+
+@pytest.mark.parametrize(
+    ("feed", "batch_size", "message"),
+    [
+        ([{"x": IMAGES}, {"y": IMAGES}], 30, r"batch 1 is \{y: float32 \(4,\)\}, batch 0 was \{x:"),
+        ([{"x": IMAGES}, {"x": IMAGES, "y": IMAGES}], 30, r"batch 1 is \{x: .*, y: "),
+        ([IMAGES, IMAGES.astype(np.float64)], 30, r"batch 1 is float64 .*, batch 0 was float32"),
+        ([(IMAGES,), [IMAGES]], 30, "batch 1 is .*batch 0 was"),
+        ([(IMAGES, {"x": IMAGES}), (IMAGES, {"y": IMAGES})], None, "number 1 is .*number 0 was"),
+    ],
+)
+def test_batches_that_cannot_be_one_are_refused(feed, batch_size, message):
+    with pytest.raises(penstock.InvalidArgument, match=message):
+        train.predict(
+            lambda x: x, feed, inputs=None if batch_size is None else _first, batch_size=batch_size
+        )
+
+
+def _first(batch):
+    return next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda samples: samples,
+        lambda samples: samples.skip(0).shuffle(seed=1).prefetch(2),
+        lambda samples: samples.batch(4).unbatch(),
+        lambda samples: samples.batch(4),
+        lambda samples: samples.batch(4).map(lambda batch: batch),
+        lambda samples: samples.take(3).concatenate(samples.skip(3)),
+    ],
+)
+def test_samples_are_batched_and_batches_cut_anew(chain):
+    """Rows of images are no samples, also where no leaf without rows tells."""
+    samples = Dataset.arrays({"image": IMAGES})
+    sizes = []
+
+    def counting(x):
+        sizes.append(x.shape)
+        return x
+
+    outputs, extras = train.predict(counting, chain(samples), batch_size=10)
+    assert sizes == [(10, 4), (10, 4), (3, 4)]
+    assert np.array_equal(np.sort(outputs, axis=0), np.sort(IMAGES, axis=0))
+    assert extras is None
+    assert train.evaluate(lambda x: {}, chain(samples), batch_size=10) == {"rows": ROWS}
 
 
 def test_several_fields_and_functions_are_inputs():
@@ -105,6 +178,8 @@ def test_a_model_may_use_its_outputs_memory_again():
     [
         ([], {}, "gave no batch"),
         ([{"x": IMAGES}], {"inputs": "y"}, r"the batch has \['x'\]"),
+        ([(IMAGES, IMAGES)], {"inputs": -3}, "the batch has tuple"),
+        ([()], {"inputs": -1}, "the batch has tuple"),
         ([IMAGES], {"pad": True}, "needs batch_size"),
         ([IMAGES], {"batch_size": 0}, "batch_size=0"),
         ([(IMAGES, 3.0)], {"batch_size": 2}, "leaves of .* rows"),
@@ -161,6 +236,8 @@ def test_other_metrics_than_before_and_empty_feeds_are_refused():
         train.evaluate(lambda x: {f"m{len(x)}": x}, [np.ones(3), np.ones(2)])
     with pytest.raises(penstock.InvalidArgument, match="gave no batch"):
         train.evaluate(lambda x: {}, [])
+    with pytest.raises(penstock.InvalidArgument, match='called "rows"'):
+        train.evaluate(lambda x: {"rows": x}, [np.ones(3)])
 
 
 # ---- recurrent models ----------------------------------------------------------------------------
@@ -220,12 +297,20 @@ def test_a_dataset_gives_sequences_too():
         assert np.allclose(made, np.cumsum(x, axis=0))
 
 
+def test_fields_of_sequences_go_by_their_names():
+    given = [{"a": np.zeros(3), "b": np.ones(3)}, {"b": np.ones(2), "a": np.zeros(2)}]
+    for batch in train.Stateful(given, batch_size=2, window=2):
+        assert not batch.x["a"].any()
+        assert np.array_equal(batch.x["b"], batch.mask)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ([np.zeros((2, 3)), np.zeros((0, 3))], "sequence 1 has no steps"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], "sequence 1 has steps of"),
         ([{"a": np.zeros(3), "b": np.zeros(2)}], "leaves of .* rows"),
+        ([{"a": np.zeros(3)}, {"b": np.zeros(3)}], r"sequence 1 has steps of \{b: .*had \{a: "),
     ],
 )
 def test_sequences_that_do_not_fit_are_named(given, message):

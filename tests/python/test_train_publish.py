@@ -172,9 +172,19 @@ def test_attach_waits_for_the_first_version_or_says_that_there_is_none(name):
     train.publish(name, fill(train.Parameters(SHAPES), 6))
     thread.join()
     assert found[0].version == 6
+    for wrong in (lambda: found[0].wait(-1), lambda: found[0].read(-1)):
+        with pytest.raises(penstock.errors.InvalidArgument, match="is -1; give 0 or more"):
+            wrong()
     found[0].close()
     with pytest.raises(penstock.errors.InvalidArgument, match=r"train\.Parameters"):
         train.publish(name, {"w": np.zeros(3)})
+    for wrong in (
+        lambda: train.publish("\ud800", train.Parameters(SHAPES)),
+        lambda: train.attach("\ud800"),
+        lambda: train.attach(name, like={"\ud800": (1,)}),
+    ):
+        with pytest.raises(penstock.errors.InvalidArgument, match="give a str of UTF-8"):
+            wrong()
     with pytest.raises(penstock.errors.NotFound):
         train.unpublish(name + "-other")
 

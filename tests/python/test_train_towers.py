@@ -237,8 +237,12 @@ def test_gradients_that_are_not_finite(policy):
         poisoned, parameters, train.SGD(0.01), batches(), towers=2, non_finite=policy
     )
     if policy == "raise":
-        with pytest.raises(penstock.errors.InvalidArgument, match=r"block 'w' is inf at \(2,\)"):
+        refused = pytest.raises(
+            penstock.errors.InvalidArgument, match=r"block 'w' is inf at \(2,\)"
+        )
+        with refused as raised:
             towers.run()
+        assert "in round 3" in " ".join(getattr(raised.value, "__notes__", [str(raised.value)]))
         assert parameters.version == 3
     else:
         report = towers.run()
@@ -257,6 +261,66 @@ def test_rows_of_all_towers_are_added_up():
     expected = np.zeros((10, 2), np.float32)
     expected[1], expected[2] = -0.5, -1.5
     assert np.array_equal(table["table"], expected)
+
+
+def rows_of_two_blocks(of_b, towers=2, **options):
+    """One round: ones for row 0 of block a from each tower, and `of_b` of its number for b."""
+    parameters = train.Parameters({"a": (4, 2), "b": (4, 2)})
+
+    def touch(batch, views):
+        ones = train.Rows([0], np.ones((1, 2), np.float32))
+        return 0.0, {"a": ones, "b": train.Rows(*of_b(views.number))}
+
+    feed = [np.ones((1, 1))] * towers
+    made = train.Towers(touch, parameters, train.SGD(1.0), feed, towers=towers, **options)
+    return parameters, made
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "says"),
+    [
+        ([9], [[1, 1]], "there is no row 9"),
+        ([-1], [[1, 1]], "there is no row -1"),
+        ([1], [[1, np.nan]], r"block 'b' is nan at \(0, 1\)"),
+        ([1], [[-np.inf, 1]], "block 'b' is -inf"),
+    ],
+)
+@pytest.mark.parametrize("tower", [0, 1])
+def test_a_round_with_rows_that_are_refused_is_not_half_applied(rows, values, says, tower):
+    parameters, towers = rows_of_two_blocks(
+        lambda number: (rows, values) if number == tower else ([1], [[1, 1]])
+    )
+    with pytest.raises(penstock.errors.InvalidArgument, match=says) as raised:
+        towers.run()
+    notes = " ".join(getattr(raised.value, "__notes__", [])) + str(raised.value)
+    assert f"in tower {tower}, round 0" in notes
+    assert parameters.version == 0
+    assert not parameters["a"].any()
+    assert not parameters["b"].any()
+
+
+def test_rows_whose_sum_is_not_finite_are_refused_as_a_whole():
+    parameters, towers = rows_of_two_blocks(lambda number: ([1], [[3e38, 1]]))
+    with pytest.raises(penstock.errors.InvalidArgument, match="block 'b' is inf") as raised:
+        towers.run()
+    notes = " ".join(getattr(raised.value, "__notes__", [])) + str(raised.value)
+    assert "in round 0" in notes, "no tower's own are to blame"
+    assert parameters.version == 0
+    apart, towers = rows_of_two_blocks(lambda number: ([number], [[3e38, 1]]))
+    towers.run()
+    assert np.isfinite(apart["b"]).all()
+    assert apart.version == 2
+
+
+def test_rows_that_weigh_nothing_are_left_out():
+    weights = iter([1, 0])
+    parameters, towers = rows_of_two_blocks(
+        lambda number: ([9], [[np.nan, np.nan]]) if number == 1 else ([1], [[1, 1]]),
+        weigh=lambda batch: next(weights),
+    )
+    towers.run()
+    assert parameters["a"][0].tolist() == parameters["b"][1].tolist() == [-1, -1]
+    assert parameters.version == 2
 
 
 def test_towers_may_return_gradients_of_any_framework():
@@ -287,9 +351,35 @@ def test_batches_are_staged_for_their_device():
         train.Towers(check, fresh(), train.SGD(0.1), feed, devices=[object(), object()])
 
 
+@pytest.mark.parametrize("kind", [train.Hogwild, train.Towers])
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_what_is_not_finite_is_for_the_updater_that_was_given_to_say(kind, policy):
+    """With an updater that says nothing else, and with one whose word is another."""
+
+    def bad(batch, views):
+        views.gradients["w"][:] = np.nan
+
+    for own in (None, policy):
+        parameters = fresh()
+        updater = train.Updater(parameters, train.SGD(0.1), non_finite=policy)
+        made = kind(bad, parameters, updater, batches()[:2], non_finite=own)
+        if policy == "raise":
+            with pytest.raises(penstock.errors.InvalidArgument, match="is nan"):
+                made.run()
+        else:
+            assert made.run().updates == 0
+        assert np.isfinite(parameters["w"]).all()
+    with pytest.raises(penstock.errors.InvalidArgument, match="'count', and the updater's is"):
+        kind(bad, parameters, updater, [], non_finite="count")
+    # One that it makes itself goes on elsewhere as it was.
+    made = kind(bad, parameters, train.SGD(0.1), batches()[:2], non_finite="skip")
+    assert not made.updater.apply({"w": np.full(8, np.nan), "b": 0.0})
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        ({"non_finite": "ignore"}, "non_finite is 'ignore'"),
         ({"towers": 0}, "towers is 0"),
         ({"towers": 2, "devices": ["cpu"]}, "1 devices for 2 towers"),
         ({"weigh": "cols"}, "weigh is 'cols'"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +96,8 @@ def _told(options: argparse.Namespace) -> dict[str, Any]:
         raise Failed(f"no optimizer {options.optimizer!r}; there are {', '.join(known)}", 2)
     if not Path(options.weights).is_file():
         raise Failed(f"{options.weights}: no such file", 2)
+    if options.save:
+        _check_save(Path(options.save))
     hyper: dict[str, Any] = {} if options.lr is None else {"lr": options.lr}
     for pair in options.set:
         name, equals, value = pair.partition("=")
@@ -106,7 +110,9 @@ def _told(options: argparse.Namespace) -> dict[str, Any]:
     try:
         known[options.optimizer](**hyper)
     except TypeError:
-        names = ", ".join(known[options.optimizer].__dataclass_fields__)
+        names = ", ".join(
+            field.name for field in dataclasses.fields(known[options.optimizer]) if field.init
+        )
         raise Failed(
             f"{options.optimizer} has no such hyper-parameter; it has {names}", 2
         ) from None
@@ -133,6 +139,20 @@ def _told(options: argparse.Namespace) -> dict[str, Any]:
         "server": {name: value for name, value in server.items() if value is not None},
         "save": options.save,
     }
+
+
+def _check_save(file: Path) -> None:
+    """Refuse at once what would be found out in the end only, when all training is in memory."""
+    if file.is_dir():
+        raise Failed(f"--save {file}: that is a folder; give a file in it", 2)
+    if not file.parent.is_dir():
+        raise Failed(f"--save {file}: there is no folder {file.parent}; make it first", 2)
+    try:
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        text = f"--save {file}: nothing can be written in {file.parent}: {error.strerror}"
+        raise Failed(text, 2) from None
 
 
 def _say(options: argparse.Namespace, ready: dict[str, Any], pid: int, again: bool) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from .._nests import leaves_of, mapped
 from ..errors import InvalidArgument
+from ._alike import columns_of, form_of
 from ._rows import array_of
 from ._super_batches import SuperBatch
 
@@ -177,17 +178,11 @@ def on_host(said: list[Any]) -> list[Any]:
     """The same metrics as NumPy's arrays and Python's numbers: one transfer for each column."""
     if all(_is_plain(metrics) for metrics in said):
         return said
-    leaves = [leaves_of(metrics) for metrics in said]
     first = said[0]
-    kinds = [(type(leaf), getattr(leaf, "shape", None)) for leaf in leaves[0]]
-    alike = all(
-        type(metrics) is type(first)
-        and [(type(leaf), getattr(leaf, "shape", None)) for leaf in row] == kinds
-        for metrics, row in zip(said, leaves, strict=True)
-    )
-    if not alike or (isinstance(first, dict) and any(tuple(m) != tuple(first) for m in said)):
+    form = form_of(first, _leaf_form)
+    if not all(form_of(metrics, _leaf_form) == form for metrics in said):
         return [mapped(lambda leaf: _plain(_array(leaf)), metrics) for metrics in said]
-    columns = [_column(list(column)) for column in zip(*leaves, strict=True)]
+    columns = [_column(list(column)) for column in columns_of(said, "metrics", "Loop")]
     return _put_together(_filler(first), columns, len(said))
 
 
@@ -198,6 +193,10 @@ def _is_plain(metrics: Any) -> bool:
     if type(metrics) is dict:
         return all(type(value) in _PLAIN for value in metrics.values())
     return type(metrics) in _PLAIN
+
+
+def _leaf_form(leaf: Any) -> Any:
+    return type(leaf), getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
 
 
 def _column(leaves: list[Any]) -> Any:

@@ -12,6 +12,17 @@ from .._nests import leaves_of, mapped
 from .._ragged import Ragged
 from ..dataset import Dataset
 from ..errors import InvalidArgument
+from ._alike import columns_of, dtype_form, form_of, text_of
+
+# Of these stages a Dataset's elements are single samples for certain. What a Python function makes,
+# and what items or a snapshot hold, may be batches.
+_OF_SAMPLES = {
+    "arrays", "range", "cifar10", "cifar100", "csv", "fixed_records", "idx", "lines", "tfrecord",
+    "map_op", "filter_op", "filter_python", "take_while_op", "take_while_python", "unique",
+    "unique_op", "unique_python", "shuffle", "shuffle_blocks", "shuffle_buffer", "take", "skip",
+    "shard", "repeat", "concatenate", "zip", "enumerate", "choose_from", "sample_from",
+    "interleave", "cache", "on_error", "assert_cardinality", "prefetch",
+}  # fmt: skip
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:
@@ -37,10 +48,16 @@ def rows_of(batch: Any, begin: int, end: int) -> Any:
 
 
 def joined(parts: list[Any], what: str) -> Any:
-    """Return batches of one nest, one after the other, as one."""
+    """Return batches of one nest, one after the other, as one; fields go by their names.
+
+    Raises
+    ------
+    InvalidArgument
+        They have other names or places, or rows of other shapes.
+    """
     if len(parts) == 1:
         return parts[0]
-    columns = zip(*map(leaves_of, parts), strict=True)
+    columns = columns_of(parts, what, "train")
     made = iter([_joined(list(column), what) for column in columns])
     return mapped(lambda _: next(made), parts[0])
 
@@ -61,16 +78,39 @@ def batches_of(feed: Iterable[Any], batch_size: int | None) -> Iterator[Any]:
     if batch_size is None:
         yield from feed
     elif isinstance(feed, Dataset):
-        yield from feed.rebatch(batch_size)
+        yield from feed.batch(batch_size) if _gives_samples(feed) else feed.rebatch(batch_size)
     else:
         yield from _cut(feed, batch_size)
+
+
+def _gives_samples(dataset: Dataset) -> bool:
+    """Whether its elements are single samples for certain, and no batches."""
+    left = [dataset]
+    while left:
+        chain = left.pop()
+        method, _ = chain._recipe
+        if method == "unbatch":
+            continue
+        if method not in _OF_SAMPLES:
+            return False
+        left += chain._inputs
+    return True
 
 
 def _cut(feed: Iterable[Any], size: int) -> Iterator[Any]:
     waiting: list[Any] = []
     count = 0
-    for batch in feed:
+    first: tuple[int, Any, str] | None = None  # batch: its number, form and text
+    for number, batch in enumerate(feed):
         rows = count_of(batch, "a batch")
+        if rows == 0:
+            continue
+        form = form_of(batch, dtype_form)
+        if first is None:
+            first = (number, form, text_of(batch))
+        elif form != first[1]:
+            text = f"batch {number} is {text_of(batch)}, batch {first[0]} was {first[2]}"
+            raise InvalidArgument(f"{text}; with batch_size= all must be alike", "train")
         begin = 0
         while count + rows - begin >= size:
             end = begin + size - count

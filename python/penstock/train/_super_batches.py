@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._nests import leaves_of, mapped
+from ._alike import array_form, columns_of, form_of
 from ._rows import array_of, count_of, rows_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ Convert = Callable[[Any], Any] | None
 
 
 class SuperBatch(NamedTuple):
-    """`steps` batches of equal shapes.
+    """`steps` batches of equal names, shapes and dtypes.
 
     `whole` has their rows one after the other, `size` to a batch; else `parts` are they.
     """
@@ -37,10 +38,10 @@ class SuperBatch(NamedTuple):
         if self.whole is None:
             return self.parts[: self.steps]
         columns = [_views(leaf, self.size, self.steps) for leaf in leaves_of(self.whole)]
-        if isinstance(self.whole, dict) and len(columns) == len(self.whole):
+        if isinstance(self.whole, dict) and _is_flat(self.whole.values()):
             names = tuple(self.whole)
             return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        if type(self.whole) is tuple and len(columns) == len(self.whole):
+        if type(self.whole) is tuple and _is_flat(self.whole):
             return zip(*columns, strict=True)
         return (like(self.whole, row) for row in zip(*columns, strict=True))
 
@@ -50,8 +51,12 @@ class SuperBatch(NamedTuple):
             rows = self.steps * self.size
             shape = (self.steps, self.size)
             return mapped(lambda leaf: leaf[:rows].reshape(*shape, *leaf.shape[1:]), self.whole)
-        columns = zip(*(leaves_of(part) for part in self.parts[: self.steps]), strict=True)
+        columns = columns_of(self.parts[: self.steps], "batches of a run", "Loop")
         return like(self.parts[0], (np.stack([array_of(x) for x in column]) for column in columns))
+
+
+def _is_flat(values: Iterable[Any]) -> bool:
+    return not any(isinstance(value, (dict, tuple, list)) for value in values)
 
 
 def _views(leaf: Any, size: int, count: int) -> Any:
@@ -95,7 +100,7 @@ def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert) -> Iterator[Supe
     batches = iter(feed)
     while taken := list(itertools.islice(batches, pace.run_of(pace.most))):
         # Those that are not alike, as a last and smaller one, are a run of their own.
-        for _, group in itertools.groupby(taken, _shapes):
+        for _, group in itertools.groupby(taken, _form):
             alike = [batch if convert is None else mapped(convert, batch) for batch in group]
             while alike:
                 count = pace.run_of(len(alike))
@@ -103,5 +108,5 @@ def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert) -> Iterator[Supe
                 del alike[:count]
 
 
-def _shapes(batch: Any) -> list[Any]:
-    return [np.shape(leaf) for leaf in leaves_of(batch)]
+def _form(batch: Any) -> Any:
+    return form_of(batch, array_form)

@@ -153,25 +153,56 @@ class Run:
     def finish(self, weights: list[float]) -> None:
         """Wait for the towers; apply the mean of their gradients."""
         outcomes: list[Outcome | None] = self._outcomes()
-        rows = self._gather(outcomes)
         largest = max(weights)
         shares = [weight / largest for weight in weights]  # 1 where all are alike
         scale = largest / sum(weights)
-        if rows is None:
-            self._add(shares)
-            self._updater._engine.apply(self._slabs[0], scale)
-            self._slabs[0].zero()
-        else:
-            for block, (which, values) in rows.items():
-                self._updater.apply_rows(
-                    block,
-                    np.concatenate(which),
-                    np.concatenate(
-                        [v * np.float32(shares[t]) for t, v in enumerate(values) if v is not None]
-                    ),
-                    scale,
-                )
+        try:
+            if self._are_rows(outcomes):
+                self._apply_rows(outcomes, np.array(shares, np.float32), scale)
+            else:
+                self._add(shares)
+                self._updater._engine.apply(self._slabs[0], scale)
+                self._slabs[0].zero()
+        except Exception as error:
+            refused = [
+                t for t, given in enumerate(outcomes) if shares[t] > 0 and self._refused(given)
+            ]
+            tower = f"tower {refused[0]}, " if refused else ""
+            add_note(error, f"in {tower}round {self.rounds}")
+            raise
         self._count(outcomes, weights)
+
+    def _are_rows(self, outcomes: list[Outcome | None]) -> bool:
+        kinds = {outcome.parts is not None for outcome in outcomes if outcome is not None}
+        if len(kinds) > 1:
+            raise InvalidArgument(_MIXED, "Towers")
+        return kinds == {True}
+
+    def _apply_rows(self, outcomes: list[Outcome | None], shares: Any, scale: float) -> None:
+        """Apply an update for each block, in the order in which towers gave them; or none."""
+        given: dict[str, list[Part]] = {}
+        for tower, outcome in enumerate(outcomes):
+            # What weighs nothing need not be numbers.
+            if outcome is not None and shares[tower] > 0:
+                for part in outcome.parts or ():
+                    weighed = part._replace(values=part.values * shares[tower])
+                    given.setdefault(part.block, []).append(weighed)
+        blocks = [_joined(parts) for parts in given.values()]
+        # One that the updater refuses comes first: nothing was applied yet when it raises.
+        for part in sorted(blocks, key=lambda part: not self._refuses(part)):
+            self._updater.apply_rows(part.block, part.rows, part.values, scale)
+
+    def _refused(self, outcome: Outcome | None) -> bool:
+        """Whether there are such rows in what a tower gave."""
+        parts = None if outcome is None else outcome.parts
+        return any(self._refuses(part) for part in parts or ())
+
+    def _refuses(self, part: Part) -> bool:
+        """Whether the updater would raise at these rows."""
+        count = self._updater.parameters[part.block].shape[0]
+        if part.rows.size and not 0 <= part.rows.min() <= part.rows.max() < count:
+            return True
+        return self._updater._policy == "raise" and not _sums_finite(part)
 
     def _add(self, shares: list[float]) -> None:
         if self._floats < _WORTH_A_THREAD or len(self._views) == 1:
@@ -185,24 +216,6 @@ class Run:
         }
         self._together(jobs)
         self._outcomes()
-
-    def _gather(self, outcomes: list[Outcome | None]) -> dict[str, Any] | None:
-        """Return the rows that towers gave, by blocks; None where gradients are in the slabs."""
-        rows: dict[str, tuple[list[Any], list[Any]]] = {}
-        done = [(tower, outcome) for tower, outcome in enumerate(outcomes) if outcome is not None]
-        for tower, outcome in done:
-            for part in outcome.parts or ():
-                self._add_rows(rows, tower, part)
-        if all(outcome.parts is None for _, outcome in done):
-            return None
-        if any(outcome.parts is None for _, outcome in done):
-            raise InvalidArgument(_MIXED, "Towers")
-        return rows
-
-    def _add_rows(self, rows: dict[str, Any], tower: int, part: Part) -> None:
-        which, values = rows.setdefault(part.block, ([], [None] * len(self._views)))
-        which.append(part.rows)
-        values[tower] = part.values
 
     def _count(self, outcomes: list[Outcome | None], weights: list[float]) -> None:
         self.rounds += 1
@@ -231,3 +244,22 @@ class Run:
             last_loss=self._last_loss,
             copied_bytes=self._copied,
         )
+
+
+def _joined(parts: list[Part]) -> Part:
+    rows, values = ([getattr(part, name) for part in parts] for name in ("rows", "values"))
+    return parts[0]._replace(rows=np.concatenate(rows), values=np.concatenate(values))
+
+
+def _sums_finite(part: Part) -> bool:
+    """Whether what comes of a part is finite, once rows that come twice are added up."""
+    largest = np.abs(part.values).max(initial=0)  # NaN if there is one
+    if not np.isfinite(largest):
+        return False
+    if len(part.rows) * float(largest) < float(np.finfo(np.float32).max) / 2:
+        return True
+    rows, places = np.unique(part.rows, return_inverse=True)
+    sums = np.zeros((len(rows), *part.values.shape[1:]), np.float32)
+    with np.errstate(over="ignore"):
+        np.add.at(sums, places, part.values)
+    return bool(np.isfinite(sums).all())

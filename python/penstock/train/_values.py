@@ -9,6 +9,8 @@ import numpy as np
 
 from ..errors import InvalidArgument
 
+_TOO_LONG = 1 << 63
+
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -19,19 +21,27 @@ def shape_of(name: str, shape: Any) -> list[int] | None:
     if shape is None:
         return None
     try:
-        return [operator.index(length) for length in shape]
+        lengths = [operator.index(length) for length in shape]
     except TypeError:
+        lengths = [_TOO_LONG]
+    if any(abs(length) >= _TOO_LONG for length in lengths):
         raise InvalidArgument(
             f"block {name!r} is {shape!r}; give a shape, such as (784, 10), or an array",
             "Parameters",
-        ) from None
+        )
+    return lengths
 
 
 def numbers(name: str, values: Any, operation: str) -> np.ndarray[Any, Any]:
     """Any framework's array of real numbers, without a copy where that can be had."""
     detach = getattr(values, "detach", None)
     try:
-        array = np.asarray(detach() if callable(detach) else values)
+        if callable(detach):
+            values = detach()
+            # Which torch makes no array of NumPy's of.
+            if str(getattr(values, "dtype", "")) == "torch.bfloat16":
+                values = values.float()
+        array = np.asarray(values)
     except Exception as error:
         raise InvalidArgument(
             f"block {name!r} is a {type(values).__name__} that NumPy cannot read: {error}",

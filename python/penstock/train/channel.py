@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _engine
+from .._arguments import integer, text
 from ..errors import InvalidArgument
 from .publish import _nanoseconds
 
@@ -50,9 +51,10 @@ class Channel:
         DataLoss
             A process put what is no item; it was sent away, and nothing else is lost.
         """
-        if n < 1:
+        count = integer("n", n, 0)
+        if count < 1:
             raise InvalidArgument(f"n is {n}; take one item at least", "channel")
-        return self._end.get(n, _nanoseconds(timeout), stack)
+        return self._end.get(count, _nanoseconds(timeout), stack)
 
     def stats(self) -> dict[str, Any]:
         """What became of the items.
@@ -134,7 +136,9 @@ def channel(name: str, capacity: int = 16 << 20, when_full: str = "block") -> Ch
     ...         yield from channel.get(256, stack=False)
     >>> dataset = penstock.Dataset.generator(items).batch(256)
     """
-    return Channel(name, _engine.ChannelEnd.make(name, capacity, when_full))
+    name, when_full = text(name, "channel"), text(when_full, "channel")
+    room = integer("capacity", capacity, 0)
+    return Channel(name, _engine.ChannelEnd.make(name, room, when_full))
 
 
 class Producer:
@@ -177,6 +181,10 @@ class Producer:
         InvalidArgument
             No nest of arrays; larger than the channel's capacity.
         """
+        if item is None:
+            raise InvalidArgument(
+                "the item is None: put none, or a value that stands for it", "channel"
+            )
         return self._end.put(item, _nanoseconds(timeout))
 
     @property
@@ -234,4 +242,5 @@ def attach_channel(name: str, timeout: float | None = 60.0, reconnect: bool = Fa
     >>> experience = train.attach_channel("experience")
     >>> experience.put({"observation": observation, "action": 3, "reward": 1.0})
     """
+    name = text(name, "attach_channel")
     return Producer(name, _engine.ValueProducer.attach(name, _nanoseconds(timeout), reconnect))

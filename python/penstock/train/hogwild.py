@@ -15,7 +15,7 @@ from ._hogwild_threads import Runner, Threads
 from ._steps import Source
 from .optimizers import Optimizer
 from .parameters import Parameters
-from .updater import _POLICIES, Updater
+from .updater import _POLICIES, Policy, Updater
 
 __all__ = ["Hogwild", "HogwildReport"]
 
@@ -109,8 +109,9 @@ class Hogwild:
         `updater`.
     snapshot : bool
         Each step sees a copy of the weights that does not change while it computes.
-    non_finite : {"raise", "skip", "count"}
-        As for `Updater`.
+    non_finite : {"raise", "skip", "count"}, optional
+        As for `Updater`. None: that of the updater, where one is given, or else "raise". Another
+        one than a given updater's is `InvalidArgument`.
     replicas : int
         Groups of workers, threads only, each with weights and moments of its own and on cores that
         share a cache, for machines on which many cores change the same few weights: cache lines
@@ -152,7 +153,7 @@ class Hogwild:
         model: Any = None,
         state: Literal["shared", "own"] = "shared",
         snapshot: bool = False,
-        non_finite: Literal["raise", "skip", "count"] = "raise",
+        non_finite: Policy | None = None,
         on_lost: Literal["raise", "restart"] = "raise",
         replicas: int = 1,
         merge_every: int | None = None,
@@ -163,7 +164,6 @@ class Hogwild:
         for name, value, known in (
             ("kind", kind, ("threads", "processes")),
             ("state", state, ("shared", "own")),
-            ("non_finite", non_finite, _POLICIES),
             ("on_lost", on_lost, ("raise", "restart")),
         ):
             if value not in known:
@@ -179,12 +179,12 @@ class Hogwild:
                 "threads, one or more in each group",
                 "Hogwild",
             )
-        self.updater = updater_for(parameters, optimizer, "Hogwild", shared=shared)
+        self.updater = updater_for(parameters, optimizer, "Hogwild", non_finite, shared=shared)
         self._parameters = parameters
         self._feed = feed
         self._board = _engine.HogwildBoard.make(workers, shared)
         given = (step, self.updater, self._board, workers, model, state == "own", snapshot)
-        policy = _POLICIES.index(non_finite)
+        policy = _POLICIES.index(self.updater._policy)
         self._runner: Runner
         if shared:
             from ._hogwild_processes import Processes
@@ -297,10 +297,17 @@ def updater_for(
     parameters: Parameters,
     optimizer: Optimizer | Updater,
     operation: str,
+    non_finite: Policy | None,
     *,
     shared: bool = False,
 ) -> Updater:
-    """Take an updater, or make one; processes need parameters and a state that they can share."""
+    """Take an updater, or make one; processes need parameters and a state that they can share.
+
+    An updater has a policy for what is not finite already: there is one for all that apply with it.
+    """
+    if non_finite not in (None, *_POLICIES):
+        text = f"non_finite is {non_finite!r}; there are {', '.join(_POLICIES)}"
+        raise InvalidArgument(text, operation)
     if not isinstance(parameters, Parameters):
         raise InvalidArgument(
             f"parameters is a {type(parameters).__name__}; give train.Parameters", operation
@@ -311,9 +318,15 @@ def updater_for(
             operation,
         )
     if not isinstance(optimizer, Updater):
-        return Updater(parameters, optimizer, shared=shared)
+        return Updater(parameters, optimizer, non_finite=non_finite or "raise", shared=shared)
     if optimizer.parameters._slab is not parameters._slab:
         raise InvalidArgument("this updater is that of other parameters", operation)
+    if non_finite not in (None, optimizer._policy):
+        raise InvalidArgument(
+            f"non_finite is {non_finite!r}, and the updater's is {optimizer._policy!r}; leave it "
+            "out, or give it to train.Updater",
+            operation,
+        )
     if shared and not all(slab.shared for slab in optimizer.slabs):
         raise InvalidArgument(
             "processes need a state that they can share: train.Updater(..., shared=True)", operation

@@ -74,7 +74,7 @@ class Loop:
         With `batch_size`: a `penstock.Dataset` of samples, which the loop makes super-batches of,
         or a feed of super-batches, each of which is cut into steps of `batch_size` rows. These are
         views, no copies. Without: gives batches, which are used one by one, or stacked for a scan,
-        which costs a copy.
+        which costs a copy; one of other names, shapes or dtypes begins a run of its own.
     steps : int, optional
         N, the steps of a run. With `seconds`: of a super-batch, if not what a few MiB hold.
     seconds : float, optional

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _engine
 from .._arguments import path as path_of
+from .._arguments import text
 from ..errors import InvalidArgument, NotFound
 from ._values import Array, copy_block, numbers, shape_of
 
@@ -132,8 +133,8 @@ class Parameters(Slab):
     Raises
     ------
     InvalidArgument
-        No blocks; a name that is empty, or that files have a use for ("__metadata__",
-        "optimizer/..."); a shape or dtype that cannot be.
+        No blocks; a name that is empty, that has no UTF-8, or that files have a use for
+        ("__metadata__", "optimizer/..."); a shape or dtype that cannot be.
     OutOfMemory
         The memory is there when this returns, or it raises.
 
@@ -154,6 +155,7 @@ class Parameters(Slab):
         for name, value in blocks.items():
             if not isinstance(name, str):
                 raise InvalidArgument(f"{name!r} is no name of a block; give a str", "Parameters")
+            text(name, "Parameters")
             shape = shape_of(name, value)
             if shape is None:
                 arrays[name] = numbers(name, value, "Parameters")

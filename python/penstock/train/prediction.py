@@ -53,7 +53,11 @@ def predict(
         tensor of torch, JAX or TensorFlow), or a nest of them, with a row for each of x's. Called
         in the caller's thread. If `stateful`: ``model(x, reset)``, see `Stateful`.
     feed : Dataset, Loader or iterable
-        Gives batches; if `stateful`, single sequences: elements, not batches.
+        Gives batches, whose fields go by their names; if `stateful`, single sequences: elements,
+        not batches. With `batch_size`, a `Dataset` of arrays or files in which nothing is batched
+        gives samples, and is batched. Behind a Python function (`Dataset.map`, a generator) nobody
+        knows what an element is: it is taken for a batch, so put ``.batch(n)`` behind those that
+        make samples.
     inputs : str, int, list of str, or callable, optional
         The model's part of a batch: a field of a dict, a place in a tuple, several fields (a dict
         of them), or what a function makes of the whole batch. None: a tuple's first; of a dict
@@ -73,7 +77,8 @@ def predict(
     Raises
     ------
     InvalidArgument
-        The feed gave nothing; the model gave another number of rows than it got; `inputs` names
+        The feed gave nothing; its batches, or what the model gave for them, cannot be one batch,
+        of other names or dtypes; the model gave another number of rows than it got; `inputs` names
         what is not there; `pad` without a batch size.
 
     Examples
@@ -129,7 +134,7 @@ def evaluate(
     ------
     InvalidArgument
         The feed gave nothing; a metric has another number of values than the batch has rows; the
-        metrics are others than those of the batch before.
+        metrics are others than those of the batch before; one is called "rows".
     """
     size = _size_of(batch_size, pad)
     values: dict[str, list[Any]] = {}
@@ -142,6 +147,9 @@ def evaluate(
         said = step(filled_up(batch, rows, size) if padded and size else batch)
         if counts and set(said) != set(values):
             text = f"metrics {sorted(said)} after {sorted(values)}; each batch gives the same"
+            raise InvalidArgument(text, "evaluate")
+        if "rows" in said:
+            text = 'a metric is called "rows", which is how many there were; give it another name'
             raise InvalidArgument(text, "evaluate")
         for name, value in said.items():
             given = array_of(value).astype(np.float64)
@@ -170,8 +178,8 @@ def split(batch: Any, inputs: Inputs) -> tuple[Any, Any]:
             return batch, None
     try:
         if isinstance(inputs, int):
-            rest = tuple(value for place, value in enumerate(batch) if place != inputs)
-            return batch[inputs], rest or None
+            x, own = batch[inputs], inputs % len(batch)
+            return x, tuple(value for place, value in enumerate(batch) if place != own) or None
         names = [inputs] if isinstance(inputs, str) else list(inputs)
         x = batch[inputs] if isinstance(inputs, str) else {name: batch[name] for name in names}
         return x, {name: value for name, value in batch.items() if name not in names} or None

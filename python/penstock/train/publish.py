@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .. import _engine
+from .._arguments import integer, text
 from ..errors import InvalidArgument, NotFound
 from ._values import Array, shape_of
 from .parameters import Parameters, Slab
@@ -67,6 +68,7 @@ def publish(name: str, parameters: Parameters) -> int:
         raise InvalidArgument(
             f"parameters is a {type(parameters).__name__}; give train.Parameters", "publish"
         )
+    text(name, "publish")
     with _lock:
         publisher = _publishers.get(name)
         if publisher is None:
@@ -122,7 +124,7 @@ class Model:
         Closed, InvalidArgument
             The model was closed; what has the name now is another schema, or no learner.
         """
-        return self._model.read(max_lag)
+        return self._model.read(integer("max_lag", max_lag, 0))
 
     def wait(self, version: int, timeout: float | None = None) -> bool:
         """Sleep until there is this version or a later one; False after ``timeout`` seconds.
@@ -130,7 +132,7 @@ class Model:
         A new learner that counts from the start has lower versions, and is waited for until it gets
         there. Raises as `read` does.
         """
-        return self._model.wait(version, _nanoseconds(timeout))
+        return self._model.wait(integer("version", version, 0), _nanoseconds(timeout))
 
     @property
     def name(self) -> str:
@@ -197,7 +199,10 @@ def attach(
     if isinstance(like, Slab):
         expected = like._slab
     elif like is not None:
-        expected = [(block, _lengths(block, value)) for block, value in like.items()]
+        expected = [
+            (text(block, "attach"), _lengths(block, value)) for block, value in like.items()
+        ]
+    name = text(name, "attach")
     return Model(name, _engine.ReadModel.attach(name, expected, _nanoseconds(timeout)))
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .._nests import leaves_of, mapped
 from ..errors import InvalidArgument
+from ._alike import columns_of, form_of, text_of
 from ._rows import count_of
 
 __all__ = ["Stateful", "StatefulBatch"]
@@ -115,7 +116,7 @@ class Stateful:
             number, sequence, at = holds
             length = len(leaves_of(sequence)[0])
             end = min(at + self._window, length)
-            for to, leaf in zip(leaves_of(x), leaves_of(sequence), strict=True):
+            for to, leaf in columns_of([x, sequence], "sequences", "Stateful"):
                 to[lane, : end - at] = leaf[at:end]
             steps[lane] = end - at
             numbers[lane] = number
@@ -129,8 +130,10 @@ def _check(number: int, sequence: Any, like: Any) -> None:
         raise InvalidArgument(f"sequence {number} has no steps", "Stateful")
     if like is None:
         return
-    ours, theirs = leaves_of(sequence), leaves_of(like)
-    told = [[(leaf.dtype, leaf.shape[1:]) for leaf in leaves] for leaves in (ours, theirs)]
-    if told[0] != told[1]:
-        text = f"sequence {number} has steps of {told[0]}, the first had {told[1]}"
+    if form_of(sequence, _step_form) != form_of(like, _step_form):
+        text = f"sequence {number} has steps of {text_of(sequence)}, the first had {text_of(like)}"
         raise InvalidArgument(text, "Stateful")
+
+
+def _step_form(leaf: Any) -> Any:
+    return leaf.dtype, leaf.shape[1:]

@@ -19,7 +19,7 @@ from ._tower_run import Run, TowersReport
 from .hogwild import updater_for
 from .optimizers import Optimizer
 from .parameters import Parameters
-from .updater import Updater
+from .updater import Policy, Updater
 
 __all__ = ["Towers", "TowersReport"]
 
@@ -59,8 +59,8 @@ class Towers:
         How much a batch counts for in the mean: as many rows as it has, or ``weigh(batch)``.
     stage : callable, optional
         ``stage(batch, device)`` is called while the step before runs; what it returns is the batch.
-    non_finite : {"raise", "skip", "count"}
-        As for `Updater`.
+    non_finite : {"raise", "skip", "count"}, optional
+        As for `Hogwild`.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Towers:
         model: Any = None,
         weigh: Literal["rows"] | Callable[[Any], float] = "rows",
         stage: Callable[[Any, Any], Any] | None = None,
-        non_finite: Literal["raise", "skip", "count"] = "raise",
+        non_finite: Policy | None = None,
     ) -> None:
         if not callable(step):
             raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Towers")
@@ -93,10 +93,7 @@ class Towers:
             raise InvalidArgument(f"weigh is {weigh!r}; give 'rows' or a function", "Towers")
         if deal not in ("batches", "parts", "feeds"):
             raise InvalidArgument(f"deal is {deal!r}; there are batches, parts, feeds", "Towers")
-        if isinstance(optimizer, Updater):
-            self.updater = updater_for(parameters, optimizer, "Towers")
-        else:
-            self.updater = Updater(parameters, optimizer, non_finite=non_finite)
+        self.updater = updater_for(parameters, optimizer, "Towers", non_finite)
         self._step = step
         self._feeds = Rounds(feed, towers, deal)
         self._weigh = _rows_of if weigh == "rows" else weigh

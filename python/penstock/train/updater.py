@@ -17,6 +17,7 @@ from .parameters import Parameters, Slab, copy_all, member
 
 __all__ = ["Updater"]
 
+Policy = Literal["raise", "skip", "count"]
 _POLICIES = ("raise", "skip", "count")
 
 
@@ -50,7 +51,7 @@ class Updater:
         parameters: Parameters,
         optimizer: Optimizer,
         *,
-        non_finite: Literal["raise", "skip", "count"] = "raise",
+        non_finite: Policy = "raise",
         shared: bool = False,
     ) -> None:
         if not isinstance(parameters, Parameters):
@@ -63,6 +64,7 @@ class Updater:
             )
         self._parameters = parameters
         self._optimizer = optimizer
+        self._policy: Policy = non_finite
         self._engine = _engine.Updater(
             parameters._slab, optimizer._built, _POLICIES.index(non_finite), bool(shared)
         )
