@@ -185,6 +185,10 @@ def test_attach_waits_for_the_first_version_or_says_that_there_is_none(name):
     ):
         with pytest.raises(penstock.errors.InvalidArgument, match="give a str of UTF-8"):
             wrong()
+    with pytest.raises(penstock.errors.InvalidArgument, match="timeout is nan"):
+        train.attach(name, timeout=float("nan"))
+    with pytest.raises(penstock.errors.InvalidArgument, match="like is a list"):
+        train.attach(name, like=["w"])
     with pytest.raises(penstock.errors.NotFound):
         train.unpublish(name + "-other")
 

@@ -169,6 +169,13 @@ def test_a_state_of_another_formula_or_layout_is_refused():
     ]:
         with pytest.raises(penstock.InvalidArgument, match=text):
             other.restore(wrong)
+    same = train.Updater(embedding(), train.Adam())
+    before = snapshot(same)
+    state["parameters"] = {"version": 9, "blocks": {n: a + 1 for n, a in embedding().items()}}
+    state["slabs"] = [dict.fromkeys(slab, np.zeros(3)) for slab in state["slabs"]]
+    with pytest.raises(penstock.InvalidArgument, match="'e'"):
+        same.restore(state)
+    assert snapshot(same) == before  # also the weights, which come first
     with pytest.raises(penstock.InvalidArgument, match="no 'version'"):
         other.parameters.restore({"blocks": {}})
 

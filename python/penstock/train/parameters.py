@@ -244,6 +244,12 @@ def member(state: Mapping[str, Any], name: str) -> Any:
 
 def copy_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
     """Write all of a slab's blocks, or raise `InvalidArgument` before any was written to."""
+    check_all(slab, blocks, operation)
+    slab.update(blocks)
+
+
+def check_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
+    """Raise `InvalidArgument` unless these are all of a slab's blocks."""
     for name in blocks:
         if name not in slab:
             raise InvalidArgument(str(slab._no_block(name)), operation)
@@ -255,4 +261,3 @@ def copy_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
             raise InvalidArgument(
                 f"block {name!r} is {into.shape}; these values are {shape}", operation
             )
-    slab.update(blocks)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from numbers import Real
 from typing import Any
 
 from .. import _engine
@@ -198,10 +199,15 @@ def attach(
     expected: Any = None
     if isinstance(like, Slab):
         expected = like._slab
-    elif like is not None:
+    elif isinstance(like, Mapping):
         expected = [
             (text(block, "attach"), _lengths(block, value)) for block, value in like.items()
         ]
+    elif like is not None:
+        raise InvalidArgument(
+            f"like is a {type(like).__name__}; give Parameters, or a dict from names to shapes",
+            "attach",
+        )
     name = text(name, "attach")
     return Model(name, _engine.ReadModel.attach(name, expected, _nanoseconds(timeout)))
 
@@ -214,4 +220,6 @@ def _lengths(name: str, value: Any) -> list[int]:
 def _nanoseconds(seconds: float | None) -> int:
     if seconds is None:
         return -1
+    if not isinstance(seconds, Real) or seconds != seconds:
+        raise InvalidArgument(f"timeout is {seconds!r}; give seconds, or None for ever", "wait")
     return int(min(max(seconds, 0.0), 1e9) * 1e9)

@@ -13,7 +13,7 @@ from .._arguments import path as path_of
 from ..errors import InvalidArgument
 from ._values import numbers
 from .optimizers import Optimizer
-from .parameters import Parameters, Slab, copy_all, member
+from .parameters import Parameters, Slab, check_all, copy_all, member
 
 __all__ = ["Updater"]
 
@@ -231,7 +231,7 @@ class Updater:
         Raises
         ------
         InvalidArgument
-            Another formula or layout.
+            Another formula or layout; nothing was changed.
         """
         mine = type(self._optimizer).__name__
         formula, step = member(state, "optimizer"), member(state, "step")
@@ -242,6 +242,8 @@ class Updater:
                 f"this updater has {mine} with {len(self._slabs)}",
                 "restore",
             )
+        for slab, blocks in zip(self._slabs, slabs, strict=True):
+            check_all(slab, blocks, "restore")
         self._parameters.restore(weights)
         for slab, blocks in zip(self._slabs, slabs, strict=True):
             copy_all(slab, blocks, "restore")
