@@ -52,6 +52,7 @@ void LoaderCrew::start_at(uint32_t place) {
     shared->places[place].at = At::kEnded;
     shared->ended.notify_all();
   });
+  p.runs = p.thread.get_id();
   p.at = At::kBusy;
 }
 
@@ -84,41 +85,44 @@ void LoaderCrew::replace(uint32_t place) {
 }
 
 bool LoaderCrew::close(int64_t patience_ns) {
+  std::unique_lock lock(shared_->mutex);
   const auto here = std::this_thread::get_id();
-  {
-    std::unique_lock lock(shared_->mutex);
-    if (std::exchange(closing_, true)) {
-      const bool own = std::ranges::any_of(
-          shared_->places, [&](const Place& p) { return p.thread.get_id() == here; });
-      if (!own) shared_->ended.wait(lock, [&] { return closed_; });
-      return closed_;
+  auto all_ended = [&] {
+    return std::ranges::none_of(
+        shared_->places, [&](const Place& p) { return p.at == At::kBusy && p.runs != here; });
+  };
+  auto wait = [&](auto until) {
+    if (patience_ns < 0) {
+      shared_->ended.wait(lock, until);
+    } else {
+      shared_->ended.wait_for(lock, std::chrono::nanoseconds(patience_ns), until);
     }
+  };
+  const bool own = std::ranges::any_of(
+      shared_->places, [&](const Place& p) { return p.at != At::kEnded && p.runs == here; });
+  if (std::exchange(closing_, true)) {
+    if (own) return false;
+    shared_->ended.wait(lock, [&] { return closed_; });
+    wait(all_ended);  // a thread of the crew may have closed it
+    return true;
   }
+  lock.unlock();
   if (supervisor_ != nullptr) {
     supervisor_->close(0);
   } else {
     board_.close();
   }
   if (watcher_.joinable()) watcher_.join();
-  std::unique_lock lock(shared_->mutex);
+  lock.lock();
   work_ = nullptr;  // it keeps alive whoever owns the crew
-  auto all_ended = [&] {
-    for (Place& p : shared_->places) {
-      if (p.at == At::kBusy && p.thread.get_id() != here) return false;
-    }
-    return true;
-  };
-  if (patience_ns < 0) {
-    shared_->ended.wait(lock, all_ended);
-  } else {
-    shared_->ended.wait_for(lock, std::chrono::nanoseconds(patience_ns), all_ended);
-  }
+  wait(all_ended);
   for (Place& p : shared_->places) {
     if (!p.thread.joinable()) continue;
     if (p.at == At::kEnded) {
       // It still holds the lock's far end only: it cannot want the lock again.
+      std::thread ended = std::move(p.thread);
       lock.unlock();
-      p.thread.join();
+      ended.join();
       lock.lock();
     } else {
       p.thread.detach();
@@ -126,7 +130,7 @@ bool LoaderCrew::close(int64_t patience_ns) {
   }
   closed_ = true;
   shared_->ended.notify_all();
-  return true;
+  return !own;
 }
 
 }  // namespace penstock

@@ -32,7 +32,7 @@ class LoaderCrew {
   bool started() const;
   // Closes the board and waits for the threads that are not abandoned, at most `patience_ns`
   // (< 0: for ever); the others are left to end by themselves. Whoever comes while another closes
-  // waits for that one, too; but not a thread of the crew, for which that one waits: false.
+  // waits for that one, too; but not a thread of the crew. False: the caller is one of those.
   bool close(int64_t patience_ns);
   // Why the crew gave up, if it did.
   std::exception_ptr fatal() const;
@@ -42,6 +42,7 @@ class LoaderCrew {
   struct Place {
     At at = At::kEmpty;
     std::thread thread;
+    std::thread::id runs;  // which one, also when it is detached
   };
   // What threads share with the crew: it lives as long as any of them.
   struct Shared {

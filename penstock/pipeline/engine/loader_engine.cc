@@ -99,10 +99,10 @@ LoaderEngine::~LoaderEngine() { feed_->drain(); }
 // by the destructor.
 void LoaderEngine::close() {
   const bool over = crew_.close(options_.timeout.count() > 0 ? options_.timeout.count() : -1);
-  // Else whoever closes it meanwhile goes on when all have ended who might write to what is here.
   std::unique_lock closing(closing_, std::try_to_lock);
-  if (!over || !closing) return;
+  if (!closing) return;  // whoever closes it meanwhile does the rest
   close_others();
+  if (!over) return;  // a worker closes it, and goes on writing to what is here
   // Whoever iterates at this moment finds the board closed and gives up what it has itself.
   std::unique_lock lock(consumer_, std::try_to_lock);
   if (!lock) return;

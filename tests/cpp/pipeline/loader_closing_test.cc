@@ -129,6 +129,34 @@ TEST(LoaderClosing, a_worker_may_close_while_another_waits_for_it) {
   EXPECT_TRUE(feed.closed());
 }
 
+TEST(LoaderClosing, who_comes_while_a_worker_closes_waits_for_its_ticket) {
+  Gate gate;
+  std::atomic<Loader*> loader = nullptr;
+  std::atomic<bool> closed = false, over = false;
+  Loader feed(Made(10,
+                   [&](uint64_t index, SampleContext&) {
+                     if (index == 2) {
+                       loader.load()->close();
+                       closed = true;
+                       gate.wait();
+                       over = true;
+                     }
+                     return item(index);
+                   }),
+              {.batch_size = 1, .workers = 1});
+  loader = &feed;
+  feed.next();
+  gate.until_waiting(1);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    gate.open();
+  });
+  feed.close();
+  EXPECT_TRUE(closed);
+  EXPECT_TRUE(over);
+  opener.join();
+}
+
 TEST(LoaderClosing, a_loader_can_be_moved_while_it_is_iterated) {
   Loader feed(NumberedSamples(12), {.batch_size = 3, .workers = 2});
   auto range = feed.epoch();
