@@ -146,6 +146,16 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
   std::optional<net::Deadline> end;  // from the first loss on
   std::optional<Error> refused;
   std::string lost;
+  std::vector<bool> asked(links_.size());  // once at least
+  auto give_up = [&] {
+    std::vector<ShardLink*> unanswered;
+    for (size_t i = 0; i < links_.size(); ++i) {
+      if (states[i] == State::kDone) continue;
+      links_[i]->drop();
+      if (asked[i]) unanswered.push_back(links_[i].get());
+    }
+    take_back(unanswered);
+  };
   auto attempt = [&](size_t i, State next, auto what) {
     ShardLink& link = *links_[i];
     try {
@@ -163,13 +173,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
         if (!refused) refused = error;
       }
     } catch (...) {  // while_waiting() had enough: nobody will take these answers
-      std::vector<ShardLink*> asked;
-      for (size_t other = 0; other < links_.size(); ++other) {
-        if (states[other] == State::kDone) continue;
-        links_[other]->drop();
-        if (states[other] == State::kAsked) asked.push_back(links_[other].get());
-      }
-      take_back(asked);
+      give_up();
       throw;
     }
   };
@@ -179,6 +183,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
       if (states[i] != State::kToAsk) continue;
       attempt(i, State::kAsked, [&](ShardLink& link) {
         link.connect(std::min(kConnectS, std::max(options_.retry_s, 0.1)));
+        asked[i] = true;
         ask(link, i);
       });
     }
@@ -193,7 +198,12 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
       throw Error(Code::kTimeout, operation,
                   "no shard where one was for " + std::to_string(options_.retry_s) + " s: " + lost);
     }
-    look_around();
+    try {
+      look_around();
+    } catch (...) {
+      give_up();
+      throw;
+    }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }

@@ -33,34 +33,31 @@ std::string ports_on(const std::string& address, size_t by) {
   return address.substr(0, colon + 1) + std::to_string(port + by);
 }
 
-// A folder has snapshots of all these shards, or of none.
-void require_whole(const ServerOptions& options, const std::vector<Range>& ranges,
-                   const Optimizer& optimizer, const Layout& layout) {
-  if (options.snapshots.empty()) return;
-  std::vector<std::string> missing;
-  size_t found = 0;
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    const std::string path = file_of(options.snapshots, i, ranges, optimizer, layout).path;
-    if (std::filesystem::exists(path)) {
-      ++found;
-    } else {
-      missing.push_back(path);
-    }
-  }
-  if (found > 0 && !missing.empty()) {
-    throw refuse_server("there are snapshots of " + std::to_string(found) + " of " +
-                        std::to_string(ranges.size()) + " shards, and no " + missing[0] +
-                        ". Bring it back, or begin anew with an empty folder");
-  }
-  if (found > 0) return;
+bool is_there(const std::string& path) {
+  std::error_code unknown;
+  return std::filesystem::exists(path, unknown) || unknown;  // who opens it says what is wrong
+}
+
+// Where there is no snapshot of these shards, there is none of others either.
+void require_no_others(const std::string& folder, size_t shards) {
   std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(options.snapshots, none)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename();
     if (!name.starts_with("shard-") || !name.ends_with(kSnapshotEnd)) continue;
-    throw refuse_server(options.snapshots + " has snapshots of a server of other shards (" + name +
-                        "), and this one has " + std::to_string(ranges.size()) +
+    throw refuse_server(folder + " has snapshots of a server of other shards (" + name +
+                        "), and this one has " + std::to_string(shards) +
                         ". Give as many shards as it had, or another folder");
   }
+}
+
+// A start that was cut off leaves files of some shards, of which nobody has seen anything.
+void require_unused(const ShardRecord& record, const std::string& missing) {
+  const bool used =
+      record.step > 0 || record.skipped > 0 ||
+      std::ranges::any_of(record.rows, [](const auto& row) { return row.worker > 0; });
+  if (!used) return;
+  throw refuse_server("there are snapshots of some of the shards, and no " + missing +
+                      ". Bring it back, or begin anew with an empty folder");
 }
 
 }  // namespace
@@ -91,23 +88,42 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
   const auto ranges = partition(layout, options.shards);
   std::vector<std::shared_ptr<Shard>> shards;
   uint64_t server = 0;
-  require_whole(options, ranges, optimizer, layout);
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    auto memory = ShardMemory::make({.floats = ranges[i].size(),
-                                     .states = static_cast<uint32_t>(optimizer.state_slabs()),
-                                     .copies = options.copies},
-                                    optimizer.initial_state());
-    const auto from = parameters.slab().values().subspan(ranges[i].begin, ranges[i].size());
-    std::ranges::copy(from, memory->weights(0).begin());
-    shards.push_back(std::make_shared<Shard>(memory, optimizer, options.mode));
-    if (!options.snapshots.empty()) {
-      const ShardFile file = file_of(options.snapshots, i, ranges, optimizer, layout);
-      if (load(*shards[i], file)) {
-        server = memory->record().server;
-        continue;
-      }
+  std::vector<ShardFile> files;  // those that there are
+  std::string missing;
+  for (size_t i = 0; i < ranges.size() && !options.snapshots.empty(); ++i) {
+    ShardFile file = file_of(options.snapshots, i, ranges, optimizer, layout);
+    if (is_there(file.path)) {
+      files.push_back(std::move(file));
+    } else {
+      missing = file.path;
     }
-    memory->commit(0, [&](ShardRecord& next) { next.version = parameters.version(); });
+  }
+  if (files.empty() && !options.snapshots.empty()) {
+    require_no_others(options.snapshots, ranges.size());
+  }
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const auto make = [&] {
+      auto memory = ShardMemory::make({.floats = ranges[i].size(),
+                                       .states = static_cast<uint32_t>(optimizer.state_slabs()),
+                                       .copies = options.copies},
+                                      optimizer.initial_state());
+      const auto from = parameters.slab().values().subspan(ranges[i].begin, ranges[i].size());
+      std::ranges::copy(from, memory->weights(0).begin());
+      memory->commit(0, [&](ShardRecord& next) { next.version = parameters.version(); });
+      return std::make_shared<Shard>(memory, optimizer, options.mode);
+    };
+    shards.push_back(make());
+    const auto file = std::ranges::find(files, ranges[i].begin,
+                                        [](const ShardFile& each) { return each.range.begin; });
+    if (file == files.end()) continue;
+    load(*shards[i], *file);
+    const ShardRecord& record = shards[i]->memory()->record();
+    if (missing.empty()) {
+      server = record.server;
+    } else {
+      require_unused(record, missing);
+      shards[i] = make();
+    }
   }
   std::random_device device;
   while (server == 0) server = uint64_t{device()} << 32 | device();

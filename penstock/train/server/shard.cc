@@ -45,6 +45,8 @@ class Shard::Inside {
     if (found == shard_.members_.end()) return;  // it left meanwhile
     --found->second.inside;
     shard_.renew(found->second);
+    if (found->second.gone && found->second.inside == 0) shard_.forget(found);
+    shard_.changed_.notify_all();  // its lease runs again
   }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
@@ -132,9 +134,12 @@ bool Shard::lives(const Member& member) const { return !member.lapsed; }
 void Shard::end_leases() {
   const uint64_t now = now_ns();
   for (auto& [id, member] : members_) {
-    if (member.inside > 0 || member.lease_end > now || member.lapsed) continue;
+    if (member.inside > 0 ||
+        (member.lapsed ? member.lapsed_ns + lease_ns_ : member.lease_end) > now)
+      continue;
     member.lapsed = true;
     member.lapsed_at = memory_->now().version;
+    member.lapsed_ns = now;
   }
 }
 
@@ -166,8 +171,8 @@ LedgerRow Shard::join(const Worker& worker) {
   member.name = worker.name;
   member.address = worker.address;
   member.here = true;
-  ++member.hellos;
-  member.held = nullptr;
+  member.gone = false;
+  give_up_held(member);
   renew(member);
   const auto here = std::ranges::count_if(members_, [](auto& each) { return each.second.here; });
   if (here >= mode_.workers) started_ = true;
@@ -178,14 +183,28 @@ LedgerRow Shard::join(const Worker& worker) {
 void Shard::leave(uint64_t worker) {
   std::lock_guard lock(mutex_);
   const auto found = members_.find(worker);
-  if (found == members_.end() || found->second.inside > 0) return;  // its lease will end
-  if (const auto row = rows_.find(worker); row != rows_.end()) {
+  if (found == members_.end()) return;
+  if (found->second.inside > 0) {  // in a push that was given up, and will notice
+    found->second.gone = true;
+    give_up_held(found->second);
+  } else {
+    forget(found);
+  }
+  changed_.notify_all();
+}
+
+void Shard::give_up_held(Member& member) {
+  ++member.hellos;
+  member.held = nullptr;
+}
+
+void Shard::forget(Members::iterator member) {
+  if (const auto row = rows_.find(member->first); row != rows_.end()) {
     memory_->commit(memory_->now().copy,
                     [&](ShardRecord& next) { next.rows[row->second] = LedgerRow(); });
     rows_.erase(row);
   }
-  members_.erase(found);
-  changed_.notify_all();
+  members_.erase(member);
 }
 
 // Its lease had ended, and its weights are fresh again: it is where the slowest is.

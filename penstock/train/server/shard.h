@@ -108,7 +108,9 @@ class Shard {
     uint64_t lease_end = 0;  // now_ns()
     uint32_t inside = 0;     // calls of push()
     uint64_t hellos = 0;     // a push is given up when the next one comes
-    uint64_t lapsed_at = 0;  // the version then
+    uint64_t lapsed_at = 0;  // the version then, and whenever a lease has passed again
+    uint64_t lapsed_ns = 0;
+    bool gone = false;  // it left while inside
     bool lapsed = false;
     bool here = false;  // it said hello to this object
     const Push* held = nullptr;
@@ -124,6 +126,8 @@ class Shard {
   void be_back(uint64_t worker, Member& member);
   bool lives(const Member& member) const;
   void end_leases();
+  static void give_up_held(Member& member);
+  void forget(Members::iterator member);
   uint64_t slowest() const;
   bool complete() const;
   bool may_go(uint64_t worker) const;

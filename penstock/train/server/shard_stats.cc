@@ -94,7 +94,7 @@ void Shard::restore(const Moment& moment) {
     rows_[worker] = i;
     renew(members_[worker]);
   }
-  started_ = started_ || moment.record.version > 0;
+  started_ = started_ || moment.record.step > 0;
 }
 
 }  // namespace penstock::train

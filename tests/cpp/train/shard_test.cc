@@ -260,6 +260,43 @@ TEST(Shard, who_pulled_since_its_lease_ended_is_taken_in_again) {
   }
 }
 
+TEST(Shard, who_pulled_long_ago_is_not_taken_in_again) {
+  OneShard one({.staleness = 1, .lease_s = 0.05});
+  one.shard->join({1, "quick", ""});
+  one.shard->join({2, "slow", ""});
+  uint64_t sequence = 0;
+  auto go_on = [&](int pushes) {
+    for (int i = 0; i < pushes; ++i) one.shard->push(Full(1, ++sequence, -1).push);
+  };
+  go_on(4);  // waits for the lease
+  const uint64_t pulled = one.memory->now().version;
+  for (int i = 0; i < 60; ++i) {  // for several leases
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    go_on(1);
+  }
+  ASSERT_GT(one.memory->now().version, pulled);
+  Full late(2, 1, -1);
+  late.push.base = pulled;
+  late.push.pulls = 1;
+  EXPECT_EQ(one.shard->push(late.push).outcome, Outcome::kLapsed);
+}
+
+TEST(Shard, who_leaves_while_a_push_is_given_up_is_forgotten) {
+  OneShard one({.staleness = 0, .lease_s = kNever});
+  one.shard->join({1, "a", ""});
+  one.shard->join({2, "b", ""});
+  std::thread held([&] {
+    const Full full(1, 1, -100);
+    message_of(Code::kClosed, [&] { one.shard->push(full.push); });
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  one.shard->leave(1);
+  EXPECT_EQ(one.shard->push(Full(2, 1, -1).push).outcome, Outcome::kApplied);  // waits for nobody
+  held.join();
+  EXPECT_TRUE(one.all_weights_are(1));
+  EXPECT_EQ(one.shard->join({1, "a", ""}).sequence, 0u);
+}
+
 TEST(ShardSaver, what_came_after_the_first_file_was_made_is_in_the_last) {
   const std::string folder = ::testing::TempDir() + "/saver-" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
