@@ -89,7 +89,11 @@ def _gives_samples(dataset: Dataset) -> bool:
     while left:
         chain = left.pop()
         method, _ = chain._recipe
-        if method == "unbatch":
+        if method == "unbatch":  # of batches of samples
+            below = chain._inputs[0]
+            if below._recipe[0] != "batch":
+                return False
+            left += below._inputs
             continue
         if method not in _OF_SAMPLES:
             return False

@@ -77,9 +77,10 @@ def predict(
     Raises
     ------
     InvalidArgument
-        The feed gave nothing; its batches, or what the model gave for them, cannot be one batch,
-        of other names or dtypes; the model gave another number of rows than it got; `inputs` names
-        what is not there; `pad` without a batch size.
+        The feed gave nothing; its batches, or what the model gave for them, cannot be one batch, of
+        other names or, with `batch_size`, dtypes (without, they are promoted as NumPy does); the
+        model gave another number of rows than it got; `inputs` names what is not there; `pad`
+        without a batch size.
 
     Examples
     --------
