@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,23 @@ def _map_file(
     return array
 
 
+# ---- tensors ------------------------------------------------------------------------------------
+
+
+class _Memory:
+    """The bytes of a storage: pickled once, however many tensors are views of it."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array  # keeps the storage alive, and so its address its own
+
+    def __reduce__(self) -> Any:
+        return _load_memory, (self.array,)
+
+
+# By the storage's address. A pickler's memo keeps them alive, so for as long as its pickling lasts.
+_memories: weakref.WeakValueDictionary[int, _Memory] = weakref.WeakValueDictionary()
+
+
 def reduce_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if (
@@ -114,28 +132,44 @@ def reduce_tensor(tensor: Any) -> Any:
         or tensor.__dict__
     ):
         return NotImplemented
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    memory = flat.view(torch.uint8).numpy()
-    return _make_tensor, (
-        type(tensor),
-        memory,
-        tensor.dtype,
-        tuple(tensor.shape),
-        tensor.requires_grad,
-    )
+    plain = tensor.detach()
+    for axis, (length, stride) in enumerate(zip(plain.shape, plain.stride(), strict=True)):
+        if stride == 0 and length > 1:
+            plain = plain.narrow(axis, 0, 1)  # what expand() repeats is sent once
+    plain = plain.resolve_conj().resolve_neg()
+    storage = plain.untyped_storage()
+    memory = _memories.get(storage.data_ptr())
+    if memory is None or memory.array.nbytes != storage.nbytes():
+        # A small part of a large storage travels by itself, unless the storage travels anyway.
+        if storage.nbytes() > 2 * plain.numel() * plain.element_size():
+            plain = plain.clone(memory_format=torch.contiguous_format)
+            storage = plain.untyped_storage()
+        whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+        memory = _memories[storage.data_ptr()] = _Memory(whole.numpy())
+    view = plain.expand(tensor.shape)
+    place = (view.storage_offset(), tuple(view.shape), view.stride())
+    return _make_tensor, (type(tensor), memory, tensor.dtype, place, tensor.requires_grad)
+
+
+def _load_memory(array: np.ndarray[Any, Any]) -> Any:
+    """Make the storage that tensors become views of."""
+    import torch
+
+    if not array.flags.writeable or array.ctypes.data % 64:
+        array = array.copy()
+    return torch.from_numpy(array).untyped_storage()
 
 
 def _make_tensor(
-    kind: Any, memory: np.ndarray[Any, Any], dtype: Any, shape: tuple[int, ...], gradient: bool
+    kind: Any,
+    storage: Any,
+    dtype: Any,
+    place: tuple[int, tuple[int, ...], tuple[int, ...]],
+    gradient: bool,
 ) -> Any:
     import torch
 
-    if not memory.size:
-        tensor = torch.empty(shape, dtype=dtype)
-    else:
-        if not memory.flags.writeable or memory.ctypes.data % 64:
-            memory = memory.copy()
-        tensor = torch.from_numpy(memory).view(dtype).reshape(shape)
+    tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, *place)
     if kind is not torch.Tensor:
         return kind(tensor, requires_grad=gradient)
     return tensor.requires_grad_(gradient)

@@ -13,7 +13,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from . import _interop
 from ._plan import Plan
-from ._torch_order import Lists
+from ._torch_order import Lists, base_seed_to_come
 from ._torch_types import STANDARD_COLLATE
 from ._torch_worker import Collated, Start, Streams
 from .loader import Loader
@@ -86,7 +86,7 @@ def _maker(
     samples = owner._auto_collation
     rows = owner.batch_size or getattr(owner.batch_sampler, "batch_size", None) or 64
     if owner._key is None:
-        owner._key = int(torch.empty((), dtype=torch.int64).random_(generator=owner.generator))
+        owner._key = base_seed_to_come(owner.generator)  # a state is asked for before an iteration
     known = torch_collate.default_collate_fn_map
     added = {kind: f for kind, f in known.items() if STANDARD_COLLATE.get(kind) is not f}
     start = Start(dataset, owner.num_workers, owner._key, owner.worker_init_fn, added)

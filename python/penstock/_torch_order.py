@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
+import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,11 +30,14 @@ class Lists:
         self._recent: deque[Any] = deque(maxlen=window)
         self._taken = 0
         self._source: Iterator[Any] = iter(())
+        self._ahead: list[Any] = []  # asked for, and not taken yet: one at most
+        self._lock = threading.Lock()  # of the sampler: a state asks it as well as the engine
         self.rows: int | None = None  # indices must be of so many rows
 
     def open(self, epoch: int, lists: Iterator[Any] | None) -> None:
         self._recent.clear()
         self._taken = 0
+        self._ahead = []
         self._source = iter(()) if lists is None else lists
 
     def __call__(self, epoch: int) -> Iterator[Any]:
@@ -40,12 +45,23 @@ class Lists:
         for _ in range(self._taken - len(self._recent)):
             yield ()
         yield from list(self._recent)
-        for item in self._source:
+        while not self._ended():
+            item = self._ahead.pop()
             if self.rows is not None:
                 item = _checked(item, self.rows)
             self._recent.append(item)
             self._taken += 1
             yield item
+
+    def ends_after(self, steps: int) -> bool:
+        """Whether the sampler has so many lists and no more."""
+        return self._ended() and self._taken == steps
+
+    def _ended(self) -> bool:
+        with self._lock:
+            if not self._ahead:
+                self._ahead = list(itertools.islice(self._source, 1))
+            return not self._ahead
 
 
 def _checked(indices: Any, rows: int) -> Any:
@@ -89,14 +105,42 @@ class Order:
                 lists = iter(BatchSampler(sampler, owner.batch_size, owner.drop_last))
             else:
                 lists = _slices(sampler, owner.batch_size, owner.drop_last)
-        elif type(sampler) is RandomSampler and isinstance(sampler.generator, torch.Generator):
+        elif _draws_from_its_generator(sampler):
             if again is None:
-                state = sampler.generator.get_state().numpy().tobytes()
-                self.drawn = base64.b64encode(state).decode()
+                self.drawn = _coded(sampler.generator)
             else:
-                state = np.frombuffer(base64.b64decode(again), np.uint8).copy()
-                sampler.generator.set_state(torch.from_numpy(state))
+                _set_to(sampler.generator, again)
         return lists if owner._auto_collation else ([index] for index in lists)
+
+
+def generator_state(sampler: Any) -> str | None:
+    """What the orders to come depend on, where that is a generator of the sampler's own."""
+    return _coded(sampler.generator) if _draws_from_its_generator(sampler) else None
+
+
+def set_generator(sampler: Any, state: str | None) -> None:
+    if state is not None and _draws_from_its_generator(sampler):
+        _set_to(sampler.generator, state)
+
+
+def base_seed(generator: torch.Generator | None) -> int:
+    """Draw what an iteration of torch's draws before all else."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def base_seed_to_come(generator: torch.Generator | None) -> int:
+    copy = torch.Generator()
+    copy.set_state((torch.default_generator if generator is None else generator).get_state())
+    return base_seed(copy)
+
+
+def _coded(generator: torch.Generator) -> str:
+    return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
+
+
+def _set_to(generator: torch.Generator, coded: str) -> None:
+    state = np.frombuffer(base64.b64decode(coded), np.uint8).copy()
+    generator.set_state(torch.from_numpy(state))
 
 
 def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
@@ -111,3 +155,7 @@ def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
 
 def _draws_its_seed(sampler: Any) -> bool:
     return type(sampler) is RandomSampler and sampler.generator is None
+
+
+def _draws_from_its_generator(sampler: Any) -> bool:
+    return type(sampler) is RandomSampler and isinstance(sampler.generator, torch.Generator)

@@ -24,7 +24,7 @@ from torch.utils.data._utils import collate as torch_collate
 from ._arguments import MOST_QUEUED
 from ._torch_alias import Aliased, alias
 from ._torch_line import Line
-from ._torch_order import Order
+from ._torch_order import Order, base_seed, generator_state, set_generator
 from ._torch_types import STANDARD_COLLATE, converted, tensors_of
 from .errors import Closed, InvalidArgument
 from .loader import Loader
@@ -179,10 +179,10 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         # In torch's order of draws: the sampler's own, the base seed, the shuffle's.
         lists = None if self._lists_of is None else self._order.begin(self)
         resumed, self._resumed = self._resumed, None
-        if not (self.persistent_workers and self._lines):
-            base_seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        if self._draws_base_seed():
+            drawn = base_seed(self.generator)
             if self._key is None:
-                self._key = int(base_seed.item())
+                self._key = drawn
         if lists is not None:
             lists = self._order.draw(self, lists, None if resumed is None else resumed["order"])
         line = self._idle_line()
@@ -194,6 +194,10 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             line.go_to(epoch)
         self._latest = line
         return _Iteration(self, line, epoch, lists)
+
+    def _draws_base_seed(self) -> bool:
+        """Whether the next iteration does, as torch's: with persistent workers, the first one."""
+        return not (self.persistent_workers and self._epoch)
 
     def _idle_line(self) -> Line:
         for line in list(self._lines):
@@ -218,8 +222,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         """Return the position in the latest iteration: a small JSON-able dict.
 
         Exact for any order that is the engine's (``seed=``, or no shuffle) or a `RandomSampler`'s;
-        another sampler is run again up to the place, so its order must not depend on anything but
-        ``set_epoch``.
+        between epochs, the next order of one without ``generator`` is torch's global generator's to
+        draw. Another sampler is run again up to the place, so its order must not depend on anything
+        but ``set_epoch``.
         """
         if self._resumed is not None:
             return dict(self._resumed)
@@ -228,11 +233,27 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             line = self._latest = self._idle_line()
         place = line.loader.state()
         begun = place["epoch"] == self._epoch - 1  # else it is over, and the next one not drawn
+        if begun and self._was_last(place["batches"], line):
+            place = {**place, "epoch": self._epoch, "batches": 0}
+            begun = False
         return {
             "version": _STATE_VERSION,
             "loader": place,
             "order": self._order.drawn if begun else None,
+            # Set by `restore`, and not when the epoch begins: until then it may be seeded anew.
+            "generator": None if begun else generator_state(self.sampler),
         }
+
+    def _was_last(self, taken: int, line: Line) -> bool:
+        """Whether a sampler's epoch is over: in line, the engine has not asked for more yet."""
+        if self._lists_of is None:
+            return False
+        try:
+            length = len(self._index_sampler)
+        except (TypeError, NotImplementedError):  # only running it tells
+            return False
+        # Asking is for its generator's sake, too: the epoch's last draw may be at its very end.
+        return taken == length and line.lists.ends_after(taken)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where `state` was taken.
@@ -258,6 +279,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             self._key = state["loader"]["seed"]
         line = self._idle_line()
         line.loader.restore(state["loader"])
+        set_generator(self.sampler, state.get("generator"))
         self._resumed = dict(state)
         self._latest = line
         self._epoch = state["loader"]["epoch"]

@@ -223,6 +223,21 @@ def a_state_restores():
     assert indices(recorder) == expected
 
 
+def states_with_steps_per_epoch_are_exact_where_the_data_ends():
+    places = []
+
+    class Save(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            state = feed.state()
+            places.append((state["epoch"], state["batches"]))
+
+    with penstock.keras.feed(Batches(10), workers=2) as feed:
+        model_of().fit(feed, epochs=4, steps_per_epoch=5, verbose=0, callbacks=[Save()])
+    assert places[1::2] == [(1, 0), (2, 0)], places
+    if keras.backend.backend() != "tensorflow":  # tf.data takes batches ahead
+        assert places[::2] == [(0, 5), (1, 5)], places
+
+
 def samples_are_batched():
     x = np.arange(40, dtype="float32").reshape(40, 1)
     model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)])

@@ -51,8 +51,82 @@ def test_a_state_restores(order, taken):
     if taken == 8:
         restored = [[], restored[0]]  # that epoch was over
     assert restored[0] == rest
-    if order in ("sequential", "the engine's"):
+    if order != "torch's":  # whose next order is drawn from the global generator
         assert restored[1] == following
+
+
+@pytest.mark.parametrize("way", ["in line", "threads", "persistent", "its own"])
+def test_a_state_between_epochs_has_the_next_order(way):
+    dataset = data.Numbers(30)
+
+    def make(kind):
+        options = {"generator": torch.Generator().manual_seed(5)}
+        if way == "its own":
+            options["sampler"] = torch.utils.data.RandomSampler(
+                dataset, replacement=True, generator=torch.Generator().manual_seed(6)
+            )
+        else:
+            options["shuffle"] = True
+        if way in ("threads", "persistent"):
+            options.update(num_workers=2, persistent_workers=way == "persistent")
+            if kind is DataLoader:
+                options["use_threads"] = True
+        return kind(dataset, 5, **options)
+
+    places, epochs = [], []
+    with make(DataLoader) as loader:
+        for epoch in range(3):
+            places.append((epoch, loader.state()))
+            batches = iter(loader)
+            taken = [next(batches) for _ in range(6)]
+            places.append((epoch + 1, loader.state()))  # before the end was asked for
+            assert next(batches, None) is None
+            epochs.append(labels(taken))
+    if way != "threads":  # torch's workers are processes; they draw no differently in line
+        theirs = make(torch.utils.data.DataLoader)
+        assert epochs == [labels(theirs) for _ in range(3)]
+    for epoch, state in places:
+        assert (state["loader"]["epoch"], state["loader"]["batches"]) == (epoch, 0)
+        with make(DataLoader) as loader:
+            loader.restore(json.loads(json.dumps(state)))
+            assert [labels(loader) for _ in range(epoch, 3)] == epochs[epoch:]
+
+
+def test_a_generator_that_is_seeded_every_epoch_decides_after_restore_too():
+    generator = torch.Generator()
+    with DataLoader(data.Numbers(30), 5, shuffle=True, generator=generator) as loader:
+        list(loader)
+        state = loader.state()
+        generator.manual_seed(1)
+        following = labels(loader)
+        loader.restore(state)
+        generator.manual_seed(1)
+        assert labels(loader) == following
+
+
+def test_a_state_is_no_draw():
+    torch.manual_seed(3)
+    theirs = labels(torch.utils.data.DataLoader(data.Numbers(30), 4, shuffle=True))
+    torch.manual_seed(3)
+    with DataLoader(data.Numbers(30), 4, shuffle=True) as loader:
+        loader.state()
+        assert labels(loader) == theirs
+
+
+def test_a_sampler_that_has_more_than_its_length_is_not_over():
+    class More(list):
+        def __len__(self):
+            return 2
+
+    sampler = More([[0, 1], [2], [3, 4]])
+    with DataLoader(data.Numbers(30), batch_sampler=sampler) as loader:
+        batches = iter(loader)
+        next(batches), next(batches)
+        state = loader.state()
+        rest = labels(batches)
+        loader.restore(state)
+        assert labels(loader) == rest
+    assert len(rest) == 1
 
 
 def test_a_state_of_something_else_is_refused_and_changes_nothing():
