@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from asynchronous import print_rows
 from digits import SIDE, list_images, write_digits
 from records import pipeline, write_records
@@ -47,7 +49,7 @@ class Run:
         return sum(self.waited[1:]) / sum(self.total[1:])
 
 
-def build_model(seed):
+def build_model(seed, steps):
     import keras
     from keras import layers
 
@@ -63,7 +65,7 @@ def build_model(seed):
         ]
     )
     model.compile(
-        optimizer=keras.optimizers.Adam(2e-3),
+        optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, steps)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
@@ -102,7 +104,7 @@ def train_epoch(model, feed, run, title):
 def train(name, source, workers, use_multiprocessing, options):
     import penstock
 
-    model = build_model(options.seed)
+    model = build_model(options.seed, options.epochs * len(source))
     run = Run(name, len(source))
 
     # The one line.
@@ -153,6 +155,7 @@ def main() -> int:
     write_records(records, files, labels)
 
     def sequence():
+        np.random.seed(options.seed)  # it shuffles
         return DigitSequence(files, labels, BATCH_SIZE, SIDE, augment=True)
 
     runs = [
