@@ -28,16 +28,19 @@ def form_of(nest: Any, leaf: Callable[[Any], Any]) -> Any:
 
 def array_form(leaf: Any) -> tuple[Any, Any]:
     """Return shape and dtype."""
-    return (len(leaf),) if isinstance(leaf, Ragged) else np.shape(leaf), dtype_form(leaf)
+    if isinstance(leaf, Ragged):
+        return (len(leaf),), dtype_form(leaf)
+    shape = getattr(leaf, "shape", None)
+    return np.shape(leaf) if shape is None else shape, dtype_form(leaf)
 
 
 def dtype_form(leaf: Any) -> Any:
     """Return the dtype: of texts what they are, and not how long; of what has none its type."""
     dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return leaf.kind if isinstance(leaf, Ragged) else type(leaf)
     if isinstance(leaf, Ragged):
         return leaf.kind, dtype
-    if dtype is None:
-        return type(leaf)
     return dtype.kind if getattr(dtype, "kind", "") in ("S", "U") else dtype
 
 
