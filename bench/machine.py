@@ -39,7 +39,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def name_of_machine(machine: dict[str, Any]) -> str:
-    """A file name for this kind of machine: ``2-core-intel-xeon-processor``."""
-    words = re.sub(r"\(.*?\)|@.*|\bCPU\b", " ", machine["processor"])
+    """A file name for this kind of machine: ``2-core-amd-epyc-family-25-model-17``."""
+    words = re.sub(r"\([A-Z]+\)|@ [\d.]+ ?GHz|\bCPU\b", " ", machine["processor"])
     slug = "-".join(re.findall(r"[a-z0-9]+", words.lower()))
     return f"{machine['cores']}-core-{slug}"

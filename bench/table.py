@@ -2,7 +2,7 @@
 
 python bench/table.py                    the README's: ours beside the best peer, case by case
 python bench/table.py --full             that of docs/benchmarks.md: all entries, targets and limits
-python bench/table.py [--full] FILE      of that file; else of the newest in bench/results
+python bench/table.py [--full] FILE      of that file; else of the one with the most cases in bench/results
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def line(*cells: str) -> str:
 def main() -> int:
     words = sys.argv[1:]
     full = "--full" in words
-    named = [Path(word) for word in words if word != "--full"]
-    files = named or sorted(RESULTS.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    files = [Path(word) for word in words if word != "--full"] or list(RESULTS.glob("*.json"))
     if not files:
         print("no results: run `make bench` first", file=sys.stderr)
         return 1
-    results = json.loads(files[-1].read_text(encoding="utf-8"))
+    kept = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    results = max(kept, key=lambda run: len(run["cases"]))
     machine = results["machine"]
     peers = "peers (ours is better by)" if full else "the best peer (ours is better by)"
     print(line("case; unit", "penstock", peers, "limit", "met"))
