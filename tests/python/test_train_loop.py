@@ -386,3 +386,30 @@ def test_views_of_a_super_batch_are_of_its_nest(nest):
     loop.run()
     expected = [nest(part) for part in (np.arange(2), np.arange(2, 4), np.arange(4, 5))]
     assert repr(seen) == repr(expected)
+
+
+def ragged_feed():
+    lengths = penstock.Dataset.items([1, 2, 3, 4, 5])
+    return lengths.map(lambda length: np.full(int(length), length, np.float32)).ragged_batch(5)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_rows_of_any_length_are_cut_into_steps_too(cut):
+    feed = [*(ragged_feed() if cut else ragged_feed().rebatch(2))]
+    for steps in (1, 2, 3):
+        seen = []
+        step = lambda batch: seen.append([row.tolist() for row in batch])  # noqa: E731
+        train.Loop(step, feed, steps=steps, batch_size=2 if cut else None).run()
+        assert [len(row) for rows in seen for row in rows] == [1, 2, 3, 4, 5]
+        assert [len(rows) for rows in seen] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_scan_refuses_rows_of_any_length(cut):
+    jax = pytest.importorskip("jax")
+    feed = [*(ragged_feed() if cut else ragged_feed().rebatch(2))]
+    step = lambda state, batch: (state + 1, {})  # noqa: E731
+    size = 2 if cut else None
+    loop = train.Loop(step, feed, steps=2, batch_size=size, state=jax.numpy.zeros(()))
+    with pytest.raises(penstock.errors.InvalidArgument, match="padded_batch"):
+        loop.run()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._nests import leaves_of, mapped
+from .._ragged import Ragged
+from ..errors import InvalidArgument
 from ._alike import array_form, columns_of, form_of
 from ._rows import array_of, count_of, rows_of
 
@@ -50,9 +52,10 @@ class SuperBatch(NamedTuple):
         if self.whole is not None:
             rows = self.steps * self.size
             shape = (self.steps, self.size)
-            return mapped(lambda leaf: leaf[:rows].reshape(*shape, *leaf.shape[1:]), self.whole)
+            cut = lambda leaf: _dense(leaf)[:rows].reshape(*shape, *leaf.shape[1:])  # noqa: E731
+            return mapped(cut, self.whole)
         columns = columns_of(self.parts[: self.steps], "batches of a run", "Loop")
-        return like(self.parts[0], (np.stack([array_of(x) for x in column]) for column in columns))
+        return like(self.parts[0], (np.stack([array_of(_dense(x)) for x in column]) for column in columns))
 
 
 def _is_flat(values: Iterable[Any]) -> bool:
@@ -93,7 +96,14 @@ def _cut(feed: Iterable[Any], pace: Pace, size: int, convert: Convert) -> Iterat
 
 
 def _as_array(leaf: Any) -> Any:
-    return leaf if hasattr(leaf, "reshape") else array_of(leaf)
+    return leaf if hasattr(leaf, "reshape") or isinstance(leaf, Ragged) else array_of(leaf)
+
+
+def _dense(leaf: Any) -> Any:
+    if isinstance(leaf, Ragged):
+        text = f"the batches of N steps cannot be one array for a scan: a leaf is {leaf!r}"
+        raise InvalidArgument(f"{text}; pad them (padded_batch)", "Loop")
+    return leaf
 
 
 def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert) -> Iterator[SuperBatch]:
