@@ -216,6 +216,22 @@ def test_a_server_goes_on_from_its_snapshots(weights, tmp_path):
             assert server.end() == (0, "")
 
 
+def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_saved(
+    weights, tmp_path
+):
+    kept, end = tmp_path / "kept", tmp_path / "end.safetensors"
+    with served(weights, "--lr", "1", "--snapshot", kept, "--save", end) as server:
+        with train.connect(server.ready["addresses"]) as client:
+            assert client.push(ones(client))
+        kept.rename(tmp_path / "elsewhere")
+        kept.write_text("")
+        code, errors = server.end()
+        assert code == 1
+        assert "last snapshot" in errors
+        assert str(kept) in errors
+    assert (train.Parameters.from_file(end)["a"] == -1).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -273,3 +273,124 @@ def test_a_worker_killed_while_it_pushes_leaves_whole_pushes(listen):
         blocks = np.concatenate([block.ravel() for block in client.parameters.values()])
         assert set(np.unique(blocks)) <= {float(version) for version in client.pull()}
         assert min(pushed) >= 18
+
+
+# ---- files that cannot be written, and starts that fail ------------------------------------------
+
+
+def in_the_way(folder):
+    """Nothing can be written there any more."""
+    folder.rename(folder.with_name("elsewhere"))
+    folder.write_text("")
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_last_snapshot_that_cannot_be_written_is_said_and_the_weights_are_back(
+    tmp_path, processes
+):
+    folder = tmp_path / "snapshots"
+    server = served(snapshots=folder, processes=processes)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    in_the_way(folder)
+    with pytest.raises(penstock.errors.System, match=r"last snapshot.*snapshots"):
+        server.close()
+    assert (server.parameters["w"] == 1).all()
+    server.close()
+
+
+def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
+    folder = tmp_path / "snapshots"
+    with served(snapshots=folder, processes=True) as server:
+        with train.connect(server.addresses) as client:
+            client.push(ones(client))
+            other = server.pids[1]
+            in_the_way(folder)
+            os.kill(server.pids[0], signal.SIGKILL)
+            client.push(ones(client))
+            assert server.pids[1] == other
+            first, second = server.stats()
+            assert first["saving_failed"]
+            assert not second["saving_failed"]
+        folder.unlink()
+        folder.mkdir()
+    assert (server.parameters["w"] == 2).all()
+
+
+@pytest.mark.slow
+def test_supervisors_killed_one_after_the_other_are_replaced():
+    with served(processes=True) as server, train.connect(server.addresses) as client:
+        client.push(ones(client))
+        processes = server._processes
+        for _ in range(5):
+            killed = processes._process
+            killed.kill()
+            until(lambda killed=killed: processes._process is not killed)
+        client.push(ones(client))
+        server.pull()
+        assert (server.parameters["w"] == 2).all()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from penstock import train
+server = None
+timer = threading.Timer(float(sys.argv[1]), os.kill, (os.getpid(), signal.SIGINT))
+timer.start()
+try:
+    try:
+        server = train.ParameterServer(train.Parameters({"w": (3,)}), train.SGD(1), processes=True)
+    finally:
+        timer.join()
+except KeyboardInterrupt:
+    pass
+if server is not None:
+    server.close()
+print(threading.active_count(), open(f"/proc/self/task/{os.getpid()}/children").read())
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.3])
+def test_ctrl_c_while_it_starts_leaves_nothing(seconds):
+    process = start(INTERRUPTED, str(seconds))
+    said, _ = process.communicate(timeout=60)
+    assert said.split() == ["1"]  # thread, and no child
+
+
+def test_a_close_that_is_interrupted_has_the_weights_and_can_be_called_again():
+    server = served(processes=True)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    frozen = server.pids[0]
+    os.kill(frozen, signal.SIGSTOP)  # slow to end
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        server.close()
+    assert (server.parameters["w"] == 1).all()
+    os.kill(frozen, signal.SIGCONT)
+    server.close()
+    assert gone(frozen)
+
+
+def test_a_connect_that_fails_leaves_no_worker_to_wait_for():
+    with served(staleness=0, lease=30.0) as server:
+        with pytest.raises(penstock.errors.InvalidArgument, match="missing"):
+            train.connect(server.addresses[0])
+        assert server.stats()[0]["workers"] == []
+        with train.connect(server.addresses) as client:
+            assert client.push(ones(client))
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_who_pulled_after_a_common_pause_loses_nothing(listen):
+    with served(staleness=100, lease=1.0, listen=listen) as server:
+        clients = [train.connect(server.addresses) for _ in range(3)]
+        for client in clients:
+            client.pull()
+            assert client.push(ones(client))
+        time.sleep(1.3)
+        for client in clients:
+            client.pull()
+        assert [client.push(ones(client)) for client in clients] == [True] * 3
+        for client in clients:
+            client.close()

@@ -75,9 +75,14 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
                                    .encrypt = options_.encrypt,
                                    .while_waiting = [this] { look_around(); }}));
   }
-  converse(
-      "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
-  arrange();
+  try {
+    converse(
+        "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
+    arrange();
+  } catch (...) {  // else shards would wait for a worker that is none
+    for (const auto& link : links_) link->bye();
+    throw;
+  }
 }
 
 ParameterClient::~ParameterClient() {

@@ -56,7 +56,9 @@ class ParameterClient {
 
   struct Pushed {
     bool applied = true;  // false: not finite and skipped, or the lease had ended
-    bool lapsed = false;  // the lease had ended: weights were too old; pull
+    // The lease had ended: weights were too old; pull. Where it had at some shards only, the others
+    // have applied their part.
+    bool lapsed = false;
     std::vector<uint64_t> versions;
   };
   // One push to all shards; waits until each has it, and as the server's mode says. The slab is

@@ -158,13 +158,27 @@ ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& 
   }
 }
 
-ParameterServer::~ParameterServer() { close(); }
+ParameterServer::~ParameterServer() {
+  try {
+    close();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): for who calls it
+  }
+}
 
 void ParameterServer::close() {
+  const std::lock_guard lock(closing_);
   if (closed_) return;
   closed_ = true;
   services_.clear();
-  savers_.clear();  // each saves once more
+  std::string failures;
+  for (const auto& saver : savers_) {
+    const std::string failure = saver->end();
+    if (!failure.empty()) failures += (failures.empty() ? "" : "; ") + failure;
+  }
+  savers_.clear();
+  if (!failures.empty()) {
+    throw Error(Code::kSystem, "close", "the last snapshot could not be written: " + failures);
+  }
 }
 
 std::vector<uint64_t> ParameterServer::read(const Slab& into) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,7 +58,8 @@ class ParameterServer {
 
   const std::vector<std::shared_ptr<Shard>>& shards() const { return shards_; }
 
-  // Ends all connections. read() goes on. Any number of times.
+  // Ends all connections. read() goes on. Any number of times. Error kSystem: a last snapshot could
+  // not be written; what it would have had is here only.
   void close();
 
  private:
@@ -67,7 +69,8 @@ class ParameterServer {
   std::vector<std::unique_ptr<ShardService>> services_;
   std::vector<std::unique_ptr<ShardSaver>> savers_;
   std::vector<std::string> addresses_;
-  bool closed_ = false;
+  std::mutex closing_;
+  bool closed_ = false;  // with closing_
 };
 
 }  // namespace penstock::train

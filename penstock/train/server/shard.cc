@@ -134,12 +134,7 @@ bool Shard::lives(const Member& member) const { return !member.lapsed; }
 void Shard::end_leases() {
   const uint64_t now = now_ns();
   for (auto& [id, member] : members_) {
-    if (member.inside > 0 ||
-        (member.lapsed ? member.lapsed_ns + lease_ns_ : member.lease_end) > now)
-      continue;
-    member.lapsed = true;
-    member.lapsed_at = memory_->now().version;
-    member.lapsed_ns = now;
+    if (member.inside == 0 && member.lease_end <= now) member.lapsed = true;
   }
 }
 
@@ -258,9 +253,10 @@ void Shard::wait(std::unique_lock<std::mutex>& lock) {
 // What can be said without applying it; nothing: it is to be applied.
 std::optional<Outcome> Shard::look(const Push& push) {
   Member& member = members_.at(push.worker);
-  // On the same host it pulls without our seeing it; what it worked on says whether it did.
-  const bool fresh = push.base > member.lapsed_at || push.base == memory_->now().version;
-  if (member.lapsed && push.pulls > 0 && fresh) be_back(push.worker, member);
+  // A pull that was not seen, as those on the same host, renewed its lease like any other.
+  const uint64_t now = now_ns();
+  const bool pulled = push.pulled_ns <= now && now - push.pulled_ns < lease_ns_;
+  if (member.lapsed && pulled) be_back(push.worker, member);
   if (mode_.staleness && member.lapsed) {
     member.held = &push;
     decide(push.worker, Outcome::kLapsed);

@@ -48,7 +48,10 @@ class Shard {
     uint64_t base = 0;   // the version of the weights that it was computed from
     std::span<const float> base_weights;  // those; where there is compensation, else empty
     uint64_t bytes = 0;                   // as it travelled, for statistics
-    uint64_t pulls = 0;  // of the worker since its last push that this shard saw nothing of
+    // Of the worker since its last push, that this shard saw nothing of: how many, and when it last
+    // did, by now_ns(); 0: never.
+    uint64_t pulls = 0;
+    uint64_t pulled_ns = 0;
   };
   struct Answer {
     Outcome outcome = Outcome::kApplied;
@@ -108,9 +111,7 @@ class Shard {
     uint64_t lease_end = 0;  // now_ns()
     uint32_t inside = 0;     // calls of push()
     uint64_t hellos = 0;     // a push is given up when the next one comes
-    uint64_t lapsed_at = 0;  // the version then, and whenever a lease has passed again
-    uint64_t lapsed_ns = 0;
-    bool gone = false;  // it left while inside
+    bool gone = false;       // it left while inside
     bool lapsed = false;
     bool here = false;  // it said hello to this object
     const Push* held = nullptr;

@@ -124,12 +124,17 @@ ShardSaver::ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seco
 }
 
 ShardSaver::~ShardSaver() {
+  if (thread_.joinable()) end();
+}
+
+std::string ShardSaver::end() noexcept {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   stop_.notify_all();
   thread_.join();
+  return std::move(failure_);
 }
 
 void ShardSaver::run() noexcept {
@@ -146,12 +151,13 @@ void ShardSaver::run() noexcept {
 
 void ShardSaver::save_if_changed() noexcept {
   if (shard_->memory()->commits() == saved_.commits) return;
+  failure_.clear();
   try {
     saved_ = save(*shard_, file_);
-    shard_->saved(saved_.version, "");
   } catch (const std::exception& error) {
-    shard_->saved(saved_.version, error.what());  // the next one may do better; stats() says it
+    failure_ = error.what();  // the next one may do better; stats() says it
   }
+  shard_->saved(saved_.version, failure_);
 }
 
 }  // namespace penstock::train

@@ -36,15 +36,19 @@ Saved save(const Shard& shard, const ShardFile& file, FileSystem& files = *posix
 // optimizer; kDataLoss: a damaged one. REQUIRED: nobody has joined.
 bool load(Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
 
-// Saves a shard every so many seconds in which it changed, and when this object goes; `saved` is
-// what the file has already. Changes are not only updates: who joined, and left, counts too. A
+// Saves a shard every so many seconds in which it changed, and in the end; `saved` is what the file
+// has already. Changes are not only updates: who joined, and left, counts too. A
 // thread of its own, which waits for the disk; the shard waits only for a copy in memory.
 class ShardSaver {
  public:
   ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds, Saved saved);
-  ~ShardSaver();
+  ~ShardSaver();  // end()
   ShardSaver(const ShardSaver&) = delete;
   ShardSaver& operator=(const ShardSaver&) = delete;
+
+  // Saves once more if there is anything to save, and says why that failed: what the shard has is
+  // then in no file. "": it is. Once.
+  std::string end() noexcept;
 
  private:
   void run() noexcept;
@@ -54,6 +58,7 @@ class ShardSaver {
   const ShardFile file_;
   const double seconds_;
   Saved saved_;
+  std::string failure_;  // of the last time
   std::mutex mutex_;
   std::condition_variable stop_;
   bool stopping_ = false;

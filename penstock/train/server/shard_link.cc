@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/net/deadline.h"
@@ -155,6 +156,7 @@ void ShardLink::send_push(const Push& push) {
   head.squares = push.squares;
   head.base = base_version_;
   head.pulls = pulls_;
+  head.pulled_ns = pulled_ns_;
   head.encoding = static_cast<uint32_t>(push.encoding);
   std::vector<std::span<const std::byte>> body;
   if (push.base_slab != nullptr) {
@@ -173,7 +175,7 @@ void ShardLink::send_push(const Push& push) {
 
 Shard::Answer ShardLink::receive_push() {
   const Answer said = answer();
-  pulls_ = 0;
+  pulls_ = pulled_ns_ = 0;
   return {said.head.outcome, said.head.version};
 }
 
@@ -185,6 +187,7 @@ void ShardLink::begin_pull() {
 
 uint64_t ShardLink::end_pull(std::span<float> into) {
   if (connection_->local()) {
+    pulled_ns_ = now_ns();
     const ShardMemory::Now now = memory_->now();
     copy_stream(into.data(), memory_->weights(now.copy).data(), into.size_bytes());
     ++pulls_;

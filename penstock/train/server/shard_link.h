@@ -112,7 +112,8 @@ class ShardLink {
   std::shared_ptr<ShardMemory> memory_;  // on the same host
   std::vector<uint64_t> named_;          // slabs that this connection knows
   uint64_t base_version_ = 0;            // of the last pull
-  uint64_t pulls_ = 0;                   // that the shard saw nothing of
+  uint64_t pulls_ = 0;                   // that the shard saw nothing of, and when the last was
+  uint64_t pulled_ns_ = 0;
 };
 
 }  // namespace penstock::train

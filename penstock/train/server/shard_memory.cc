@@ -44,6 +44,7 @@ struct ShardMemory::Header {
   std::atomic<uint64_t> current;  // version << 2 | record << 1 | copy
   std::atomic<uint32_t> death;    // DeathAt
   std::atomic<uint32_t> port;
+  std::atomic<uint32_t> served;
 };
 
 ShardMemory::ShardMemory(Token, os::Fd fd, std::byte* base, const Shape& shape)
@@ -69,7 +70,7 @@ std::shared_ptr<ShardMemory> ShardMemory::make(const Shape& shape, float initial
       std::ranges::fill(memory->state(copy, i), initial_state);
     }
   }
-  new (base) Header{kMagic, shape, 0, 0, 0};
+  new (base) Header{kMagic, shape, 0, 0, 0, 0};
   return memory;
 }
 
@@ -140,6 +141,8 @@ std::span<float> ShardMemory::floats(uint32_t copy, uint32_t slab) const {
 }
 
 uint32_t ShardMemory::port() const { return header().port.load(); }
+bool ShardMemory::served() const { return header().served.load() != 0; }
+void ShardMemory::set_served() const { header().served.store(1); }
 void ShardMemory::set_port(uint32_t port) const { header().port.store(port); }
 
 void ShardMemory::die_at(DeathAt place) const {

@@ -104,6 +104,9 @@ class ShardMemory {
   // same. 0: nothing was set.
   uint32_t port() const;
   void set_port(uint32_t port) const;
+  // Whether a process has served it: the next one goes on, whatever becomes of files.
+  bool served() const;
+  void set_served() const;
 
   // The process that comes to this place next is killed there, once.
   void die_at(DeathAt place) const;

@@ -47,6 +47,7 @@ struct PushHead {
   uint64_t slab = kInBody;       // where the gradient is
   uint64_t base_slab = kInBody;  // where the weights are, if compensation needs them
   uint64_t pulls = 0;
+  uint64_t pulled_ns = 0;  // on the same host: now_ns() at the last of them
   uint32_t encoding = 0;
   uint32_t has_base = 0;
 };

@@ -133,6 +133,7 @@ class ShardService::Session {
     given.squares = push.squares;
     given.base = push.base;
     given.pulls = push.pulls;
+    if (connection_.local()) given.pulled_ns = push.pulled_ns;  // of this host's clock
     const std::span<const std::byte> came = body.subspan(base_bytes);
     if (!in_slab) {
       given.gradient = Gradient(encoding, came, floats);

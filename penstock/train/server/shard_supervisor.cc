@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/train/optimizer_text.h"
@@ -22,8 +23,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kControlTag = UINT64_MAX;
-constexpr int kAttempts = 4;      // to copy one version
-constexpr int kMostFailures = 3;  // of a shard that has not served before
+constexpr int kAttempts = 4;                     // to copy one version
+constexpr int kNotStarted = 1;                   // a shard's exit code
+constexpr uint64_t kShortestPause = 10'000'000;  // ns between two starts of a shard that fail
+constexpr uint64_t kLongestPause = 1'000'000'000;
 
 struct Plan {
   explicit Plan(const std::string& text)
@@ -72,6 +75,23 @@ uint32_t port_of(const std::string& address) {
   return static_cast<uint32_t>(std::stoul(address.substr(address.rfind(':') + 1)));
 }
 
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return text.substr(0, 1000) + "\n";
+}
+
+// A folder that cannot be written to is said at once, by a shard that nobody has pushed to yet. One
+// that has served has what no file has: it serves on, and stats() says it.
+Saved first_save(Shard& shard, const ShardFile& file) {
+  try {
+    return save(shard, file);
+  } catch (const Error& error) {
+    if (!shard.memory()->served()) throw;
+    shard.saved(0, error.what());
+    return {.version = 0, .commits = UINT64_MAX};
+  }
+}
+
 // A shard's process, from its fork to its end.
 [[noreturn]] void run_shard(const Plan& plan, size_t i, int descriptor, int control,
                             os::Fd supervisor) {
@@ -87,9 +107,9 @@ uint32_t port_of(const std::string& address) {
     std::unique_ptr<ShardSaver> saver;
     if (!plan.snapshots.empty()) {
       const ShardFile file = file_of(plan.snapshots, i, ranges, plan.optimizer, plan.layout);
-      const Saved saved = save(*shard, file);  // a folder that cannot be written to is said now
-      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s, saved);
+      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s, first_save(*shard, file));
     }
+    memory->set_served();
     tell(control, me + std::to_string(getpid()) + " " + service.addresses()[0] + "\n");
     // SIGTERM: the last snapshot, and the end in good order.
     sigset_t end;
@@ -99,21 +119,32 @@ uint32_t port_of(const std::string& address) {
     while (sigwait(&end, &got) != 0) {
     }
     service.close();
-    saver.reset();
+    const std::string failure = saver ? saver->end() : "";
+    if (!failure.empty()) tell(control, me + "-1 " + one_line(failure));
     _exit(0);
   } catch (const std::exception& error) {
-    std::string why = error.what();
-    std::ranges::replace(why, '\n', ' ');
-    tell(control, me + "0 " + why.substr(0, 1000) + "\n");
+    tell(control, me + "0 " + one_line(error.what()));
   }
-  _exit(1);
+  _exit(kNotStarted);
 }
 
 struct Child {
   pid_t pid = -1;
-  os::Fd process;
-  int failures = 0;
+  os::Fd process;     // none: it has ended, and is to be started at `next`
+  uint64_t next = 0;  // now_ns()
+  uint64_t pause = 0;
 };
+
+// Until the next child is to be started; < 0: none is.
+int64_t until_next(const std::vector<Child>& children) {
+  uint64_t next = UINT64_MAX;
+  for (const Child& child : children) {
+    if (!child.process) next = std::min(next, child.next);
+  }
+  if (next == UINT64_MAX) return -1;
+  const uint64_t now = now_ns();
+  return next > now ? static_cast<int64_t>(next - now) : 0;
+}
 
 }  // namespace
 
@@ -209,7 +240,7 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
   bool going = true;
   while (going) {
     std::array<uint64_t, 16> tags;
-    const size_t ready = poller.wait(-1, tags);
+    const size_t ready = poller.wait(until_next(children), tags);
     for (size_t k = 0; k < ready; ++k) {
       if (tags[k] == kControlTag) {
         going = false;  // nothing is ever said to us: this is the end
@@ -221,9 +252,13 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
       while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
       }
       child.process.reset();
-      child.failures = WIFEXITED(status) ? child.failures + 1 : 0;
-      if (child.failures == kMostFailures) going = false;
-      if (going) start(tags[k]);
+      // At once; but what keeps it from starting may take its time to pass.
+      const bool started = !WIFEXITED(status) || WEXITSTATUS(status) != kNotStarted;
+      child.pause = started ? 0 : std::clamp(2 * child.pause, kShortestPause, kLongestPause);
+      child.next = now_ns() + child.pause;
+    }
+    for (size_t i = 0; going && i < children.size(); ++i) {
+      if (!children[i].process && children[i].next <= now_ns()) start(i);
     }
   }
   for (Child& child : children) {

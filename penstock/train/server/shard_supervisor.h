@@ -39,11 +39,12 @@ class ShardProcesses {
   std::vector<std::shared_ptr<ShardMemory>> memories_;
 };
 
-// Runs the shards of text(), a process each, and starts anew those that end. Returns when the other
-// end of `control` is gone, and all shards with it. Tells `control`, a line for each start of a
-// shard:
-//   <shard> <process> <address>
-//   <shard> 0 <why it cannot be started>     and returns
+// Runs the shards of text(), a process each, and starts anew those that end, for as long as it
+// takes. Returns when the other end of `control` is gone or says no more, and all shards with it.
+// Tells `control`, a line each:
+//   <shard> <process> <address>              for each start of a shard
+//   <shard> 0 <why it cannot be started>     another try is made soon
+//   <shard> -1 <why>                         its last snapshot could not be written
 // REQUIRED: this process has no other threads that matter to a forked child of it.
 void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control);
 

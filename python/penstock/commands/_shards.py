@@ -25,9 +25,10 @@ def serve(told: dict[str, Any]) -> None:
 
     parameters = train.Parameters.from_file(told["weights"])
     optimizer = optimizers()[told["optimizer"]](**told["hyper"])
-    with train.ParameterServer(
+    server = train.ParameterServer(
         parameters, optimizer, secret=told["secret"] or None, **told["server"]
-    ) as server:
+    )
+    try:
         floats = sum(shard["floats"] for shard in server.stats())
         versions = [shard["version"] for shard in server.stats()]
         ready = {
@@ -38,8 +39,12 @@ def serve(told: dict[str, Any]) -> None:
         }
         print(json.dumps(ready), flush=True)
         sys.stdin.read()
-    if told["save"]:
-        parameters.save(told["save"])
+    finally:
+        try:
+            server.close()
+        finally:  # all the more if a snapshot could not be written
+            if told["save"]:
+                parameters.save(told["save"])
 
 
 def main() -> int:

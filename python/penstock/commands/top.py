@@ -130,6 +130,8 @@ def lines_of(looks: list[Look]) -> list[str]:
             f"{bytes_text(rate['bytes_out']):>11}{staleness(said['staleness']):>20}"
             f"{said['skipped']:>9,}{said['repeated']:>10,}"
         )
+        if said["saving_failed"]:
+            lines.append(f"  its snapshot could not be written: {said['saving_failed']}")
     # Each works on all shards; the first that was asked speaks for them.
     workers: dict[int, dict[str, Any]] = {}
     for look in looks:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -33,6 +34,7 @@ text = line.makefile("r").readline()
 _engine.supervise_shards(text, memories, control)
 """
 _PATIENCE = 60.0
+_log = logging.getLogger("penstock")
 _alive: weakref.WeakSet[ShardProcesses] = weakref.WeakSet()
 
 
@@ -53,19 +55,23 @@ class ShardProcesses:
         self._changed = threading.Condition()
         self._pids = [0] * len(plan.listen)
         self._starts = 0
-        self._failure = ""
+        self._failures: dict[int, str] = {}  # of a shard: why it cannot be started
+        self._unsaved: list[str] = []
         self._closed = False
         self.addresses: list[str] = list(plan.listen)
         self._control, self._process = self._start()
         _alive.add(self)
         self._watching = threading.Thread(target=self._watch, daemon=True)
-        self._watching.start()
-        with self._changed:
-            self._changed.wait_for(lambda: all(self._pids) or self._failure, _PATIENCE)
-            ready = all(self._pids)
-        if not ready:
+        try:
+            self._watching.start()
+            with self._changed:
+                self._changed.wait_for(lambda: all(self._pids) or self._failures, _PATIENCE)
+                ready = all(self._pids)
+            if not ready:
+                raise System(self.failure or "its processes did not start", "ParameterServer")
+        except BaseException:  # Ctrl-C, too: nobody else knows of these processes
             self.close()
-            raise System(self._failure or "its processes did not start", "ParameterServer")
+            raise
 
     def _start(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair()
@@ -83,6 +89,7 @@ class ShardProcesses:
         return ours, process
 
     def _watch(self) -> None:
+        pause = 0.0
         while True:
             heard = False
             with contextlib.suppress(OSError), self._control.makefile("r") as lines:
@@ -90,30 +97,47 @@ class ShardProcesses:
                     self._hear(line)
                     heard = True
             self._process.wait()
+            pause = 0.0 if heard else min(1.0, 2 * pause + 0.05)
             with self._changed:
-                if not heard:
-                    self._failure = "the process that starts its shards has ended"
+                if not all(self._pids):  # it never served
+                    self._failures.setdefault(0, "the process that starts its shards has ended")
                     self._changed.notify_all()
-                if self._closed or self._failure:
+                    return
+                if self._changed.wait_for(lambda: self._closed, pause):
                     return
                 self._control.close()
                 try:
                     self._control, self._process = self._start()
                 except OSError as error:
-                    self._failure = str(error)
-                    return
+                    self._say(0, str(error))
 
     def _hear(self, line: str) -> None:
-        shard, pid, rest = line.rstrip("\n").split(" ", 2)
+        number, pid, rest = line.rstrip("\n").split(" ", 2)
+        shard = int(number)
         with self._changed:
-            if pid == "0":
-                self._failure = rest
+            if pid == "-1":
+                self._unsaved.append(rest)
+            elif pid == "0":
+                self._say(shard, rest)
             else:
-                self._failure = ""
+                self._failures.pop(shard, None)
                 self._starts += 1
-                self._pids[int(shard)] = int(pid)
-                self.addresses[int(shard)] = rest
+                self._pids[shard] = int(pid)
+                self.addresses[shard] = rest
             self._changed.notify_all()
+
+    def _say(self, shard: int, why: str) -> None:
+        """Note why a shard is not there, and tell whoever looks at a server that was."""
+        if all(self._pids) and not self._closed and self._failures.get(shard) != why:
+            text = f"shard {shard} cannot be started again, and is tried on: {why}"
+            _log.warning(text)
+        self._failures[shard] = why
+
+    @property
+    def failure(self) -> str:
+        """Why a shard that is to be there is not; empty if all are."""
+        with self._changed:
+            return "; ".join(self._failures.values())
 
     @property
     def pids(self) -> list[int]:
@@ -128,17 +152,27 @@ class ShardProcesses:
             return max(0, self._starts - len(self._pids))
 
     def close(self) -> None:
+        """End all of them, in good order. Any number of times; an interrupted one is gone on with.
+
+        Raises
+        ------
+        System
+            A last snapshot could not be written. Once.
+        """
         with self._changed:
-            if self._closed:
-                return
             self._closed = True
+            self._changed.notify_all()
             process = self._process
             with contextlib.suppress(OSError):
-                self._control.shutdown(socket.SHUT_RDWR)
+                self._control.shutdown(socket.SHUT_WR)  # they may have a last word
         process.wait()
-        if threading.current_thread() is not self._watching:
+        if threading.current_thread() is not self._watching and self._watching.ident is not None:
             self._watching.join()
         self._control.close()
+        unsaved, self._unsaved = self._unsaved, []
+        if unsaved:
+            text = "the last snapshot could not be written: " + "; ".join(unsaved)
+            raise System(text, "ParameterServer")
 
     def forget(self) -> None:
         """Let go of the line, in a forked child: it is its parent's."""

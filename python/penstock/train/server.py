@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from .. import _engine
+from .._arguments import addresses as addresses_of
+from .._arguments import flag, integer, real, string
 from .._arguments import path as path_of
-from ..errors import InvalidArgument
+from ..errors import Error, InvalidArgument, NotFound, System, Timeout
 from ._shard_processes import ShardProcesses
 from .optimizers import Optimizer
-from .parameters import Parameters, Slab
+from .parameters import Parameters, Slab, engine_slab
 
 __all__ = ["ParameterServer"]
 
@@ -103,25 +105,30 @@ class ParameterServer:
             raise _wrong("parameters", parameters, "train.Parameters")
         if not isinstance(optimizer, Optimizer):
             raise _wrong("optimizer", optimizer, "one such as train.Adam(1e-3)")
-        if non_finite not in _POLICIES:
+        if not isinstance(non_finite, str) or non_finite not in _POLICIES:
             raise InvalidArgument(
                 f"non_finite is {non_finite!r}; there are {', '.join(_POLICIES)}", "ParameterServer"
             )
-        for name, count in (("shards", shards), ("staleness", staleness), ("workers", workers)):
-            if count is not None and not 0 <= count < 2**32:
-                raise InvalidArgument(f"{name} is {count}", "ParameterServer")
+        shards = _count("shards", shards, 1)
+        mode = _engine.ServerMode(
+            None if staleness is None else _count("staleness", staleness, 0),
+            real("lease", lease, "ParameterServer"),
+            _count("workers", workers, 0),
+            real("delay_compensation", delay_compensation, "ParameterServer"),
+            _POLICIES.index(non_finite),
+        )
+        where = [] if listen is None else addresses_of("listen", listen, "ParameterServer")
+        secret = "" if secret is None else string("secret", secret, "ParameterServer")
+        encrypt = flag("encrypt", encrypt, "ParameterServer")
+        snapshot_seconds = real("snapshot_seconds", snapshot_seconds, "ParameterServer")
         parameters._settle()
         self._parameters = parameters
-        mode = _engine.ServerMode(
-            staleness, lease, workers, delay_compensation, _POLICIES.index(non_finite)
-        )
-        where = [] if listen is None else [listen] if isinstance(listen, str) else list(listen)
         folder = "" if snapshots is None else path_of(snapshots, "ParameterServer")
         if folder:
             os.makedirs(folder, exist_ok=True)
-        made = (parameters._slab, optimizer._built, shards, mode, where, secret or "", encrypt)
+        made = (parameters._slab, optimizer._built, shards, mode, where, secret, encrypt)
         self._closed = False
-        self._line = (secret or "", encrypt)
+        self._line = (secret, encrypt)
         self._threads: _engine.ParameterServer | None = None
         self._processes: ShardProcesses | None = None
         if processes:
@@ -154,9 +161,12 @@ class ParameterServer:
         return self._parameters
 
     def pull(self, into: Slab | None = None) -> list[int]:
-        """Copy the weights into a slab, or into `parameters`; return each shard's version."""
+        """Copy the weights into a slab, or into `parameters`; return each shard's version.
+
+        `InvalidArgument`: no slab, or one of other blocks.
+        """
         target = self._parameters if into is None else into
-        versions = (self._threads or self._plan).read(target._slab)
+        versions = (self._threads or self._plan).read(engine_slab("into", target, "pull"))
         if isinstance(target, Parameters):
             target.version = min(versions)
         return versions
@@ -173,26 +183,42 @@ class ParameterServer:
         ------
         NotFound, Closed, Timeout
             A shard that is a process is being started again.
+        System
+            It cannot be, for now; says why.
         """
         if self._threads is not None:
             said: list[dict[str, Any]] = json.loads(self._threads.stats())
             return said
-        return [
-            json.loads(_engine.shard_stats(address, *self._line, _PATIENCE))
-            for address in self.addresses
-        ]
+        try:
+            return [
+                json.loads(_engine.shard_stats(address, *self._line, _PATIENCE))
+                for address in self.addresses
+            ]
+        except (NotFound, Timeout) as error:
+            if self._processes is not None and (why := self._processes.failure):
+                raise System(why, "ParameterServer") from error
+            raise
 
     def close(self) -> None:
-        """End all connections, and copy the weights into `parameters`. Any number of times."""
+        """End all connections, and copy the weights into `parameters`. Any number of times.
+
+        Raises
+        ------
+        System
+            A last snapshot could not be written. The weights are in `parameters`: save them.
+        """
         if self._closed:
             return
+        shards = self._processes or self._threads
+        assert shards is not None
+        try:
+            shards.close()
+        except Error:
+            self._closed = True
+            raise
+        finally:  # also of one that Ctrl-C interrupts, which can be called again
+            self.pull()
         self._closed = True
-        if self._processes is not None:
-            self._processes.close()
-        else:
-            assert self._threads is not None
-            self._threads.close()
-        self.pull()
 
     def __del__(self) -> None:
         processes = getattr(self, "_processes", None)
@@ -204,6 +230,10 @@ class ParameterServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    return integer(name, value, least, (1 << 32) - 1, "ParameterServer")
 
 
 def _wrong(name: str, value: Any, wanted: str) -> InvalidArgument:

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "penstock/base/clock.h"
 #include "penstock/train/server/shard_files.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/refusals.h"
@@ -248,13 +249,14 @@ TEST(Shard, what_is_held_for_a_worker_is_given_up_when_it_says_hello_again) {
 TEST(Shard, who_pulled_since_its_lease_ended_is_taken_in_again) {
   for (const bool pulls : {false, true}) {
     OneShard one({.staleness = 1, .lease_s = 0.05});
+    const uint64_t begun = now_ns();
     one.shard->join({1, "quick", ""});
     one.shard->join({2, "slow", ""});
     for (uint64_t i = 1; i <= 4; ++i) one.shard->push(Full(1, i, -1).push);  // waits for the lease
     Full late(2, 1, -1);
     // As on one host, where the shard does not see it.
-    late.push.base = pulls ? 4 : 0;
     late.push.pulls = 1;
+    late.push.pulled_ns = pulls ? now_ns() : begun;
     EXPECT_EQ(one.shard->push(late.push).outcome, pulls ? Outcome::kApplied : Outcome::kLapsed);
     EXPECT_TRUE(one.all_weights_are(pulls ? 5 : 4));
   }
@@ -269,7 +271,7 @@ TEST(Shard, who_pulled_long_ago_is_not_taken_in_again) {
     for (int i = 0; i < pushes; ++i) one.shard->push(Full(1, ++sequence, -1).push);
   };
   go_on(4);  // waits for the lease
-  const uint64_t pulled = one.memory->now().version;
+  const uint64_t pulled = one.memory->now().version, when = now_ns();
   for (int i = 0; i < 60; ++i) {  // for several leases
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     go_on(1);
@@ -278,7 +280,23 @@ TEST(Shard, who_pulled_long_ago_is_not_taken_in_again) {
   Full late(2, 1, -1);
   late.push.base = pulled;
   late.push.pulls = 1;
+  late.push.pulled_ns = when;
   EXPECT_EQ(one.shard->push(late.push).outcome, Outcome::kLapsed);
+}
+
+// As after an evaluation for which all of them stop: the first push makes a version that the others
+// have not pulled, and they have pulled since their leases ended all the same.
+TEST(Shard, all_who_pulled_since_their_leases_ended_are_taken_in_again) {
+  OneShard one({.staleness = 100, .lease_s = 0.5});
+  for (uint64_t worker : {1, 2, 3}) one.shard->join({worker, "", ""});
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  const uint64_t pulled = now_ns();
+  for (uint64_t worker : {1, 2, 3}) {
+    Full late(worker, 1, -1);
+    late.push.pulls = 1;
+    late.push.pulled_ns = pulled;
+    EXPECT_EQ(one.shard->push(late.push).outcome, Outcome::kApplied);
+  }
 }
 
 TEST(Shard, who_leaves_while_a_push_is_given_up_is_forgotten) {
