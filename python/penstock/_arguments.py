@@ -14,16 +14,30 @@ MOST_QUEUED = 1 << 16  # batches
 _MOST = (1 << 63) - 1
 
 
-def integer(name: str, value: Any, least: int, most: int = _MOST) -> int:
+def integer(name: str, value: Any, least: int, most: int = _MOST, operation: str = "Loader") -> int:
     try:
         number = value.__index__()
     except (AttributeError, TypeError):
-        raise InvalidArgument(f"{name} is {value!r}; give an integer", "Loader") from None
+        raise InvalidArgument(f"{name} is {value!r}; give an integer", operation) from None
     if number < least:
-        raise InvalidArgument(f"{name} is {number}; give {least} or more", "Loader")
+        raise InvalidArgument(f"{name} is {number}; give {least} or more", operation)
     if number > most:
-        raise InvalidArgument(f"{name} is {number}; give {most} at most", "Loader")
+        raise InvalidArgument(f"{name} is {number}; give {most} at most", operation)
     return int(number)
+
+
+def real(name: str, value: Any, operation: str) -> float:
+    """A number that Python or a framework has; a string is none."""
+    try:
+        return float(value.__float__())
+    except Exception:  # an array's own raises what its framework does
+        raise InvalidArgument(f"{name} is {value!r}; give a number", operation) from None
+
+
+def flag(name: str, value: Any, operation: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgument(f"{name} is {value!r}; give True or False", operation)
+    return bool(value)
 
 
 def path(value: Any, operation: str) -> str:
@@ -44,6 +58,17 @@ def text(value: Any, operation: str) -> str:
     except (AttributeError, UnicodeEncodeError):
         raise InvalidArgument(f"{value!r} is no name; give a str of UTF-8", operation) from None
     return str(value)
+
+
+def string(name: str, value: Any, operation: str) -> str:
+    """An argument that is a `str` of UTF-8. It may be a secret: errors do not show it."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}; give a str", operation)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} has no UTF-8; give a str that has", operation) from None
+    return value
 
 
 def leaf(name: str, value: Any, operation: str) -> str:
@@ -80,6 +105,14 @@ def several(name: str, values: Any, of: str, operation: str) -> list[Any]:
     if given is None:
         raise InvalidArgument(f"{name} is {values!r}; give a list of {of}", operation)
     return list(given)
+
+
+def addresses(name: str, values: Any, operation: str) -> list[str]:
+    """One address, or several."""
+    if isinstance(values, str):
+        return [string(name, values, operation)]
+    given = several(name, values, "addresses", operation)
+    return [string(f"{name}[{i}]", address, operation) for i, address in enumerate(given)]
 
 
 def integer_list(name: str, values: Any, least: int, operation: str) -> list[int]:

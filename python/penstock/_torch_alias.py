@@ -131,7 +131,7 @@ class _Weights(Parameters):
                 raise InvalidArgument(
                     f"parameter {name!r} of the module is no view of these weights any more "
                     "(module.to, module.half?): alias the module again",
-                    "apply",
+                    "train",
                 )
 
 

@@ -398,7 +398,7 @@ def test_rows_of_any_length_are_cut_into_steps_too(cut):
     feed = [*(ragged_feed() if cut else ragged_feed().rebatch(2))]
     for steps in (1, 2, 3):
         seen = []
-        step = lambda batch: seen.append([row.tolist() for row in batch])  # noqa: E731
+        step = lambda batch, seen=seen: seen.append([row.tolist() for row in batch])  # noqa: E731
         train.Loop(step, feed, steps=steps, batch_size=2 if cut else None).run()
         assert [len(row) for rows in seen for row in rows] == [1, 2, 3, 4, 5]
         assert [len(rows) for rows in seen] == [2, 2, 1]

@@ -134,6 +134,25 @@ def test_what_cannot_be_is_refused_by_its_name(blocks, text):
         train.Parameters(blocks)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda p: p.copy_from({}), "other is a dict; give Parameters or another train.Slab"),
+        (lambda p: p.save("never", dtype=None), "dtype is a NoneType; give a str"),
+        (lambda p: setattr(p, "version", 1.5), "version is 1.5; give an integer"),
+        (lambda p: setattr(p, "version", -1), "version is -1; give 0 or more"),
+        (lambda p: p.restore({"version": "x", "blocks": {"w": np.ones(2)}}), "version is 'x'"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_changes_nothing(wrong, text):
+    parameters = train.Parameters({"w": (2,)})
+    with pytest.raises(penstock.InvalidArgument, match=text):
+        wrong(parameters)
+    assert not parameters["w"].any()
+    parameters.version = np.int64(3)
+    assert parameters.version == 3
+
+
 def test_too_much_memory_is_an_error():
     with pytest.raises(penstock.OutOfMemory, match="bytes"):
         train.Parameters({"w": (1 << 44,)})

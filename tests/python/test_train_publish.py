@@ -70,6 +70,18 @@ def test_what_is_read_is_the_newest_version_in_place(name):
         assert train.publish(name, parameters) == 5
 
 
+@pytest.mark.parametrize("shape", ["q", None, {}, np])
+def test_what_is_no_shape_is_refused_by_its_block(name, shape):
+    with pytest.raises(penstock.InvalidArgument, match="for block 'w'; give a shape"):
+        train.attach(name, like={"w": shape}, timeout=0)
+
+
+def test_a_shape_is_that_of_an_array(name):
+    train.publish(name, train.Parameters(SHAPES))
+    arrays = {block: np.zeros(shape) for block, shape in SHAPES.items()}
+    train.attach(name, like=arrays).close()
+
+
 def test_leaving_lets_go_of_the_version_and_a_kept_array_holds_it(name):
     parameters = fill(train.Parameters(SHAPES), 1)
     train.publish(name, parameters)

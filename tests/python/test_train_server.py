@@ -180,6 +180,21 @@ def test_compressed_gradients(compress):
         assert (server.parameters["w"] == 0.5).all()
 
 
+def test_what_rounding_takes_is_lost_and_what_top_k_leaves_out_is_not():
+    for compress, sum_of in (("float16", 0), ("top_k", 100 * 1e-8)):
+        parameters = train.Parameters({"w": (100,)})
+        with (
+            train.ParameterServer(parameters, train.SGD(1.0)) as server,
+            train.connect(server.addresses, compress=compress, top_k=0.01) as client,
+        ):
+            for _ in range(100):
+                assert client.push({"w": np.full(100, -1e-8)})
+            server.pull()
+            got = parameters["w"].sum() / 100
+        # What top_k has left out at the end is on its way.
+        assert 0.4 * sum_of <= got <= sum_of
+
+
 def test_a_gradient_that_is_not_finite():
     with served() as server, train.connect(server.addresses) as client:
         client.gradients["w"][1, 2] = np.nan
@@ -290,6 +305,99 @@ def test_what_cannot_be_is_said():
         client.close()
         with pytest.raises(penstock.Closed):
             client.pull()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"shards": 1.5}, "shards is 1.5; give an integer"),
+        ({"shards": "2"}, "shards is '2'; give an integer"),
+        ({"shards": None}, "shards is None"),
+        ({"staleness": 1.0}, "staleness is 1.0"),
+        ({"workers": None}, "workers is None"),
+        ({"workers": 1 << 32}, "workers is 4294967296; give 4294967295 at most"),
+        ({"lease": None}, "lease is None; give a number"),
+        ({"lease": "3"}, "lease is '3'; give a number"),
+        ({"delay_compensation": "x"}, "delay_compensation is 'x'"),
+        ({"snapshot_seconds": None}, "snapshot_seconds is None"),
+        ({"non_finite": np.zeros(3)}, "non_finite is"),
+        ({"listen": 3}, "listen is 3; give a list of addresses"),
+        ({"listen": ["unix:@", 3], "shards": 2}, r"listen\[1\] is a int; give a str"),
+        ({"listen": "\ud800"}, "listen has no UTF-8"),
+        ({"secret": 0}, "secret is a int; give a str"),
+        ({"encrypt": 1}, "encrypt is 1; give True or False"),
+    ],
+)
+def test_a_servers_wrong_argument_is_named(options, text):
+    for processes in (False, True):
+        with pytest.raises(penstock.InvalidArgument, match=text):
+            train.ParameterServer(
+                train.Parameters(BLOCKS), train.SGD(1.0), processes=processes, **options
+            )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"name": None}, "name is a NoneType; give a str"),
+        ({"name": "\ud800"}, "name has no UTF-8"),
+        ({"retry": "x"}, "retry is 'x'; give a number"),
+        ({"retry": np.ones(2)}, "retry is array"),
+        ({"top_k": None}, "top_k is None"),
+        ({"compress": ["float16"]}, "compress is .'float16'.; there are"),
+        ({"encrypt": None}, "encrypt is None; give True or False"),
+        ({"addresses": None}, "addresses is None; give a list of addresses"),
+        ({"addresses": [None]}, r"addresses\[0\] is a NoneType; give a str"),
+    ],
+)
+def test_a_workers_wrong_argument_is_named(options, text):
+    with pytest.raises(penstock.InvalidArgument, match=text):
+        train.connect(**{"addresses": "unix:@nobody-is-here", "retry": 0.1} | options)
+
+
+@pytest.mark.parametrize("make", [served, lambda **o: train.connect("unix:@nobody-is-here", **o)])
+def test_a_wrong_secret_is_not_shown(make):
+    with pytest.raises(penstock.InvalidArgument, match="secret is a bytes; give a str") as caught:
+        make(secret=SECRET.encode())
+    assert SECRET not in str(caught.value)
+
+
+def test_numbers_of_numpy_are_taken():
+    with (
+        train.ParameterServer(
+            train.Parameters(BLOCKS),
+            train.SGD(1.0),
+            shards=np.int32(2),
+            staleness=np.int64(3),
+            workers=np.uint8(0),
+            lease=np.float32(30),
+            snapshot_seconds=np.int16(60),
+            encrypt=np.bool_(False),
+            listen=np.array(["unix:@", "unix:@"]),
+        ) as server,
+        train.connect(
+            np.array(server.addresses), retry=np.float64(60), top_k=np.float32(0.1)
+        ) as client,
+    ):
+        assert client.pull() == [0, 0]
+
+
+def test_what_is_no_slab_rows_or_gradients_is_refused():
+    with served() as server, train.connect(server.addresses) as client:
+        for pull in (client.pull, server.pull):
+            for into in ({}, np.zeros(3), False):
+                with pytest.raises(
+                    penstock.InvalidArgument, match=r"into is a .*; give Parameters"
+                ):
+                    pull(into=into)
+        with pytest.raises(penstock.InvalidArgument, match=r"rows of block 'w' .* are a list that"):
+            client.push({"w": train.Rows([[0], [1, 2]], np.zeros((2, 30)))})
+        for made in ((), ({},), (1, {}, 2)):
+            with pytest.raises(
+                penstock.InvalidArgument, match=f"grad_fn returned a tuple of {len(made)}"
+            ):
+                client.step([1], lambda _, __, made=made: made)
+        assert client.pull() == [0, 0]
 
 
 def test_a_server_goes_on_from_its_snapshots(tmp_path):

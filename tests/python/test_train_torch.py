@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import uuid
 
 import numpy as np
 import pytest
@@ -173,6 +174,43 @@ def test_a_module_that_left_its_views_is_noticed():
         with pytest.raises(penstock.InvalidArgument, match=r"'0.weight' .* alias the module again"):
             updater.apply(slab)
     assert updater.step == 1
+
+
+def test_weights_that_a_module_has_left_are_not_handed_out(tmp_path):
+    module = torch.nn.Linear(2, 1)
+    parameters, _ = penstock.torch.alias(module)
+    copy_of = train.Parameters({name: array.shape for name, array in parameters.items()})
+    name = f"test-{uuid.uuid4().hex}"
+    readers = (
+        lambda: train.publish(name, parameters),
+        lambda: parameters.save(tmp_path / "weights.safetensors"),
+        parameters.state,
+        lambda: copy_of.copy_from(parameters),
+        lambda: train.Updater(parameters, train.SGD()).save(tmp_path / "all.safetensors"),
+    )
+    for read in readers:
+        read()
+    module.to(torch.float64)
+    for read in readers:
+        with pytest.raises(penstock.InvalidArgument, match=r"'weight' .* alias the module again"):
+            read()
+    with train.attach(name) as model:
+        assert model.version == 0  # the first one's
+    train.unpublish(name)
+    with pytest.raises(penstock.InvalidArgument, match="alias the module again"):
+        train.publish(name, parameters)
+    with pytest.raises(penstock.NotFound):  # a name is not taken for nothing
+        train.unpublish(name)
+
+
+def test_gradients_that_torch_put_elsewhere_are_copied_from():
+    module = torch.nn.Linear(2, 1)
+    parameters, gradients = penstock.torch.alias(module)
+    module.zero_grad()
+    module(torch.ones(1, 2)).sum().backward()
+    sums = parameters.gradients()
+    sums.copy_from(gradients)
+    assert sums["weight"].tolist() == [[1, 1]]
 
 
 def test_threads_train_replicas_on_the_same_weights():

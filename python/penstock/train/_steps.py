@@ -176,14 +176,7 @@ def parts_of(gradients: Mapping[str, Any], weights: Slab, operation: str) -> tup
         rows = None
         values = given
         if isinstance(given, Rows):
-            rows = np.asarray(given.rows)
-            if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size > 0) or not shape:
-                raise InvalidArgument(
-                    f"rows of block {name!r} {shape} are {rows.dtype} of shape {rows.shape}; "
-                    "give a list of integers",
-                    operation,
-                )
-            rows = np.ascontiguousarray(rows, np.int64)
+            rows = _row_numbers(name, shape, given.rows, operation)
             values = given.values
             shape = (len(rows), *shape[1:])
         found = numbers(name, values, operation)
@@ -196,6 +189,26 @@ def parts_of(gradients: Mapping[str, Any], weights: Slab, operation: str) -> tup
             copied += array.nbytes
         parts.append(Part(name, array, rows))
     return parts, copied
+
+
+def _row_numbers(
+    name: str, shape: tuple[int, ...], given: Any, operation: str
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    try:
+        rows = np.asarray(given)
+    except Exception:  # a framework's own, or a list of lists of several lengths
+        raise InvalidArgument(
+            f"rows of block {name!r} {shape} are a {type(given).__name__} that NumPy cannot read; "
+            "give a list of integers",
+            operation,
+        ) from None
+    if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size > 0) or not shape:
+        raise InvalidArgument(
+            f"rows of block {name!r} {shape} are {rows.dtype} of shape {rows.shape}; "
+            "give a list of integers",
+            operation,
+        )
+    return np.ascontiguousarray(rows, np.int64)
 
 
 def _number(loss: Any, operation: str) -> float | None:

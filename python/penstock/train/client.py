@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from .. import _engine
+from .._arguments import addresses as addresses_of
+from .._arguments import flag, real, string
 from ..errors import InvalidArgument
 from ._steps import Rows, parts_of
-from .parameters import Parameters, Slab, copy_all
+from .parameters import Parameters, Slab, copy_all, engine_slab
 
 __all__ = ["ParameterClient", "connect"]
 
@@ -66,12 +68,12 @@ class ParameterClient:
         Raises
         ------
         InvalidArgument, Closed
-            Other blocks; another server has the address now; the client was closed.
+            Other blocks, or no slab; another server has the address now; the client was closed.
         Timeout
             A shard was gone for ``retry`` seconds.
         """
         target = self.parameters if into is None else into
-        versions = self._client.pull(target._slab)
+        versions = self._client.pull(engine_slab("into", target, "pull"))
         if isinstance(target, Parameters):
             target.version = min(versions)
         return versions
@@ -93,7 +95,8 @@ class ParameterClient:
         bool
             False if it was not applied: it was not finite and is skipped (`skipped`), or this
             worker's lease had ended, so that others no longer waited for it (`lapses`): pull, and
-            go on.
+            go on. Each shard knows of its own lease: one that heard of this worker in time has
+            applied its part even so.
 
         Raises
         ------
@@ -147,6 +150,8 @@ class ParameterClient:
         ------
         StopIteration
             The feed is over, as ``next(feed)`` says it. The next call begins anew.
+        InvalidArgument
+            What ``grad_fn`` gave is no such thing; and what `pull` and `push` raise.
         """
         if self._iterating is None or self._iterating[0] is not feed:
             self._iterating = (feed, iter(feed))
@@ -157,7 +162,14 @@ class ParameterClient:
             raise
         self.pull()
         made = grad_fn(self.parameters, batch)
-        value, gradients = made if isinstance(made, tuple) else (None, made)
+        if not isinstance(made, tuple):
+            made = None, made
+        if len(made) != 2:
+            raise InvalidArgument(
+                f"grad_fn returned a tuple of {len(made)}; return gradients, or (value, gradients)",
+                "step",
+            )
+        value, gradients = made
         self.push(gradients)
         return value
 
@@ -221,23 +233,30 @@ def connect(
     retry : float
         Seconds that a shard may be gone before a call gives up.
     compress : {"float16", "bfloat16", "top_k"}, optional
-        How gradients travel: rounded, or only the largest by magnitude, a part ``top_k`` of each
-        shard's; what was left out is added to the next gradient.
+        How gradients travel. float16, bfloat16: every number rounded; what rounding takes is lost
+        (float16 makes 0 of what is below 3e-8). top_k: only the largest by magnitude, a part
+        ``top_k`` of each shard's; what is left out is added to the next gradient.
 
     Raises
     ------
     InvalidArgument
-        Addresses that cannot be, of several servers, or not of all shards; another secret, or only
-        one end that encrypts.
+        An argument that cannot be; addresses of several servers, or not of all shards; another
+        secret, or only one end that encrypts.
     Timeout
         Nobody answered for ``retry`` seconds.
     """
-    where = [addresses] if isinstance(addresses, str) else list(addresses)
-    if compress not in _ENCODINGS:
+    if not isinstance(compress, (str, type(None))) or compress not in _ENCODINGS:
         raise InvalidArgument(
             f"compress is {compress!r}; there are 'float16', 'bfloat16' and 'top_k'", "connect"
         )
-    line = (secret or "", encrypt)
     return ParameterClient(
-        _engine.ParameterClient(where, name, *line, retry, _ENCODINGS[compress], top_k)
+        _engine.ParameterClient(
+            addresses_of("addresses", addresses, "connect"),
+            string("name", name, "connect"),
+            "" if secret is None else string("secret", secret, "connect"),
+            flag("encrypt", encrypt, "connect"),
+            real("retry", retry, "connect"),
+            _ENCODINGS[compress],
+            real("top_k", top_k, "connect"),
+        )
     )

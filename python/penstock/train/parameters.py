@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .. import _engine
+from .._arguments import integer, string, text
 from .._arguments import path as path_of
-from .._arguments import text
 from ..errors import InvalidArgument, NotFound
 from ._values import Array, copy_block, numbers, shape_of
 
@@ -84,7 +84,9 @@ class Slab(Mapping[str, Array]):
 
     def copy_from(self, other: Slab) -> None:
         """Take all numbers of a slab of the same layout (`InvalidArgument` names what differs)."""
-        self._slab.copy_from(other._slab)
+        given = engine_slab("other", other, "copy_from")
+        other._settle()
+        self._slab.copy_from(given)
 
     def zero(self) -> None:
         """Set every number to 0."""
@@ -111,7 +113,9 @@ class Slab(Mapping[str, Array]):
         return self._copied
 
     def _settle(self) -> None:
-        """Called before the slab is used in an update, for those that a framework writes to."""
+        """Called before an update uses the slab or somebody reads all of it, for those that a
+        framework writes to.
+        """
 
     def _no_block(self, name: Any) -> NotFound:
         names = ", ".join(repr(known) for known in list(self._arrays)[:8])
@@ -187,7 +191,7 @@ class Parameters(Slab):
 
     @version.setter
     def version(self, version: int) -> None:
-        self._slab.version = version
+        self._slab.version = integer("version", version, 0, operation="Parameters")
 
     def gradients(self, *, shared: bool = False) -> Slab:
         """Room for gradients: zeroes, of the same blocks."""
@@ -204,8 +208,14 @@ class Parameters(Slab):
         path : str or path
         dtype : {"float32", "float16", "bfloat16"}
             To which numbers are rounded; one that would become infinite is an `InvalidArgument`.
+
+        Raises
+        ------
+        InvalidArgument, System
+            A torch module whose weights these were has left them; it could not be written.
         """
-        _engine.save_parameters(self._slab, path_of(path, "save"), dtype)
+        self._settle()
+        _engine.save_parameters(self._slab, path_of(path, "save"), string("dtype", dtype, "save"))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Take all blocks and the version from a safetensors file; order and half precision may
@@ -222,7 +232,11 @@ class Parameters(Slab):
         _engine.load_parameters(self._slab, path_of(path, "load"))
 
     def state(self) -> dict[str, Any]:
-        """Copies of all blocks, and the version: ``{"version": 3, "blocks": {"w": array}}``."""
+        """Copies of all blocks, and the version: ``{"version": 3, "blocks": {"w": array}}``.
+
+        `InvalidArgument` if a torch module whose weights these were has left them.
+        """
+        self._settle()
         return {
             "version": self.version,
             "blocks": {name: array.copy() for name, array in self.items()},
@@ -230,9 +244,18 @@ class Parameters(Slab):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a `state`. `InvalidArgument`, with nothing changed, if it has other blocks."""
-        version = member(state, "version")
+        version = integer("version", member(state, "version"), 0, operation="restore")
         copy_all(self, member(state, "blocks"), "restore")
         self.version = version
+
+
+def engine_slab(name: str, given: Any, operation: str) -> _engine.Slab:
+    """What the engine has of an argument that must be a slab."""
+    if not isinstance(given, Slab):
+        raise InvalidArgument(
+            f"{name} is a {type(given).__name__}; give Parameters or another train.Slab", operation
+        )
+    return given._slab
 
 
 def member(state: Mapping[str, Any], name: str) -> Any:

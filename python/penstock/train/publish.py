@@ -56,7 +56,7 @@ def publish(name: str, parameters: Parameters) -> int:
     ------
     InvalidArgument
         Another process serves the name (it says which); the blocks are not those that were
-        published before.
+        published before; a torch module whose weights these were has left them.
     OutOfMemory
         Readers hold so many versions (63 at most) that there is no room for one more; it says
         which processes do.
@@ -70,6 +70,7 @@ def publish(name: str, parameters: Parameters) -> int:
             f"parameters is a {type(parameters).__name__}; give train.Parameters", "publish"
         )
     text(name, "publish")
+    parameters._settle()
     with _lock:
         publisher = _publishers.get(name)
         if publisher is None:
@@ -214,7 +215,16 @@ def attach(
 
 def _lengths(name: str, value: Any) -> list[int]:
     shape = shape_of(name, value)
-    return list(value.shape) if shape is None else shape
+    if shape is None:  # that of an array
+        try:
+            shape = shape_of(name, tuple(value.shape))
+        except (AttributeError, TypeError):
+            raise InvalidArgument(
+                f"like has a {type(value).__name__} for block {name!r}; give a shape, such as "
+                "(784, 10), or an array",
+                "attach",
+            ) from None
+    return shape or []
 
 
 def _nanoseconds(seconds: float | None) -> int:

@@ -197,6 +197,7 @@ class Updater:
         It appears, or replaces the one that was there, when all of it is on the disk; no update is
         applied meanwhile. The state's arrays are named ``optimizer/<slab>/<block>``.
         """
+        self._parameters._settle()
         _engine.save_updater(self._engine, path_of(path, "save"))
 
     def load(self, path: str | os.PathLike[str]) -> None:
