@@ -55,7 +55,9 @@ class SuperBatch(NamedTuple):
             cut = lambda leaf: _dense(leaf)[:rows].reshape(*shape, *leaf.shape[1:])  # noqa: E731
             return mapped(cut, self.whole)
         columns = columns_of(self.parts[: self.steps], "batches of a run", "Loop")
-        return like(self.parts[0], (np.stack([array_of(_dense(x)) for x in column]) for column in columns))
+        return like(
+            self.parts[0], (np.stack([array_of(_dense(x)) for x in column]) for column in columns)
+        )
 
 
 def _is_flat(values: Iterable[Any]) -> bool:
