@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <tuple>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -14,12 +14,13 @@
 namespace penstock::train {
 namespace {
 
+using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMostHeader = 100'000'000;  // as in the reference implementation
-constexpr int kMostDepth = 4;                  // of its JSON: tensors, their members, their lists
-constexpr size_t kConvertedAtOnce = 1 << 16;   // floats that are converted at a time
+constexpr int kMostDepth = 4;                 // of its JSON: all, an array, its lists, one to spare
+constexpr size_t kConvertedAtOnce = 1 << 16;  // floats that are converted at a time
 
 using Name = std::pair<std::string_view, DType>;
 constexpr Name kNames[] = {
@@ -34,23 +35,59 @@ Error damaged_file(const std::string& path, const std::string& what) {
   return Error(Code::kDataLoss, "safetensors", path + ": " + what);
 }
 
-// The header, which is refused if a name is there twice or it is nested more deeply than it can be.
-OrderedJson parse(const std::string& path, const std::string& text) {
-  std::set<std::string> names;
-  auto look = [&](int depth, OrderedJson::parse_event_t event, OrderedJson& value) {
-    if (depth > kMostDepth) throw damaged_file(path, "its header is nested too deeply");
-    if (event == OrderedJson::parse_event_t::key && depth == 1 &&
-        !names.insert(value.get<std::string>()).second) {
-      throw damaged_file(path, "'" + value.get<std::string>() + "' is twice in its header");
+// Looks through the header before anything is made of it: which name comes as which, none twice,
+// and nested no more deeply than it can be. (With a callback, or as an ordered_json, the parser
+// compares each name with all others.)
+class Names : public nlohmann::json_sax<Json> {
+ public:
+  explicit Names(const std::string& path) : path_(path) {}
+
+  std::map<std::string, size_t> places;
+
+  bool key(string_t& name) override {
+    if (depth_ == 1 && !places.emplace(name, places.size()).second) {
+      throw damaged_file(path_, "'" + name + "' is twice in its header");
     }
     return true;
-  };
-  OrderedJson json = OrderedJson::parse(text, look, false);
-  if (!json.is_object()) throw damaged_file(path, "its header, from byte 8 on, is no JSON object");
-  return json;
+  }
+  bool start_object(size_t) override { return deeper(); }
+  bool start_array(size_t) override { return deeper(); }
+  bool end_object() override { return --depth_ >= 0; }
+  bool end_array() override { return --depth_ >= 0; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
+
+ private:
+  bool deeper() {
+    if (++depth_ > kMostDepth) throw damaged_file(path_, "its header is nested too deeply");
+    return true;
+  }
+
+  const std::string& path_;
+  int depth_ = 0;
+};
+
+struct Header {
+  Json json;
+  std::map<std::string, size_t> places;
+};
+Header parse(const std::string& path, const std::string& text) {
+  Names names(path);
+  const bool whole = Json::sax_parse(text, &names);
+  Header header{whole ? Json::parse(text) : Json(), std::move(names.places)};
+  if (!header.json.is_object()) {
+    throw damaged_file(path, "its header, from byte 8 on, is no JSON object");
+  }
+  return header;
 }
 
-StoredArray described(const std::string& path, const std::string& name, const OrderedJson& json,
+StoredArray described(const std::string& path, const std::string& name, const Json& json,
                       uint64_t data_begin) {
   const std::string who = "'" + name + "' in its header ";
   auto list = [&](const char* member) {
@@ -58,7 +95,7 @@ StoredArray described(const std::string& path, const std::string& name, const Or
     if (!json.contains(member) || !json[member].is_array()) {
       throw damaged_file(path, who + "has no list '" + member + "'");
     }
-    for (const OrderedJson& number : json[member]) {
+    for (const Json& number : json[member]) {
       if (!number.is_number_unsigned() ||
           number.get<uint64_t>() > std::numeric_limits<int64_t>::max() / 2) {
         throw damaged_file(path, who + "has a '" + member + "' that cannot be");
@@ -150,9 +187,9 @@ SafetensorsReader::SafetensorsReader(std::shared_ptr<File> file) : file_(std::mo
   std::string text(length, '\0');
   const File::Segment header{kLengthBytes, reinterpret_cast<std::byte*>(text.data()), length};
   if (length > 0) file_->read({&header, 1});
-  const OrderedJson json = parse(path(), text);
+  const Header head = parse(path(), text);
   const uint64_t data_begin = kLengthBytes + length;
-  for (const auto& [name, value] : json.items()) {
+  for (const auto& [name, value] : head.json.items()) {
     if (name != "__metadata__") {
       arrays_.push_back(described(path(), name, value, data_begin));
       continue;
@@ -164,15 +201,17 @@ SafetensorsReader::SafetensorsReader(std::shared_ptr<File> file) : file_(std::mo
       metadata_[key] = text_of.get<std::string>();
     }
   }
-  // Empty ones first among those that begin at one place.
-  std::ranges::stable_sort(
-      arrays_, {}, [](const StoredArray& array) { return std::pair(array.offset, array.bytes); });
+  // Empty ones first among those that begin at one place, in the header's order.
+  std::ranges::sort(arrays_, {}, [&](const StoredArray& array) {
+    return std::tuple(array.offset, array.bytes, head.places.at(array.name));
+  });
   check_places(path(), arrays_, data_begin, size);
+  for (size_t i = 0; i < arrays_.size(); ++i) index_[arrays_[i].name] = i;
 }
 
 const StoredArray* SafetensorsReader::find(std::string_view name) const {
-  const auto found = std::ranges::find(arrays_, name, &StoredArray::name);
-  return found == arrays_.end() ? nullptr : &*found;
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &arrays_[found->second];
 }
 
 void SafetensorsReader::read(const StoredArray& array, std::span<float> into) const {
@@ -212,16 +251,19 @@ void write_safetensors(FileSystem& files, const std::string& path,
                     std::string(name_of(dtype)));
   }
   const auto* dtype_name = std::ranges::find(kNames, dtype, &Name::second);
-  OrderedJson json = OrderedJson::object();
-  if (!metadata.empty()) json["__metadata__"] = metadata;
+  std::string header;
+  const auto add = [&](const std::string& name, const OrderedJson& value) {
+    header += (header.empty() ? "{" : ",") + Json(name).dump() + ":" + value.dump();
+  };
+  if (!metadata.empty()) add("__metadata__", metadata);
   uint64_t at = 0;
   for (const ArrayToStore& array : arrays) {
     const uint64_t end = at + array.values.size() * size_of(dtype);
-    json[array.name] = {
-        {"dtype", dtype_name->first}, {"shape", array.shape}, {"data_offsets", {at, end}}};
+    add(array.name,
+        {{"dtype", dtype_name->first}, {"shape", array.shape}, {"data_offsets", {at, end}}});
     at = end;
   }
-  std::string header = json.dump();
+  header += header.empty() ? "{}" : "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   if (header.size() > kMostHeader) {
     throw Error(Code::kInvalidArgument, "safetensors", "the names do not fit into a header");

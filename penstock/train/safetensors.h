@@ -46,6 +46,7 @@ class SafetensorsReader {
  private:
   std::shared_ptr<File> file_;
   std::vector<StoredArray> arrays_;
+  std::map<std::string, size_t, std::less<>> index_;  // of arrays_, by name
   std::map<std::string, std::string> metadata_;
 };
 

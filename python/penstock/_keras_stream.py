@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ._keras_face import MOST_PEEKED, Face, empty_dataset, note_place
 from .loader import Loader
@@ -16,7 +19,8 @@ from .loader import Loader
 class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
     """A Loader of a stream, as a Keras data adapter. Made by `feed`.
 
-    ``class_weight`` of ``fit`` does not reach an adapter: yield sample weights instead.
+    Keras hands ``class_weight`` of ``fit`` to no adapter that was given to it, and does not say so.
+    It is seen where the EpochIterator that has it, one for each call, first asks for `num_batches`.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -27,6 +31,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
         self._over = True
         self._serial = 0
         self._signature: Any = None
+        self._class_weight: dict[int, float] | None = None
 
     # ---- asked by Keras
 
@@ -34,6 +39,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
     def num_batches(self) -> None:
         """Nobody knows before the stream has ended."""
         self._asked += 1
+        self._notice(sys._getframe(1))
         return None
 
     @property
@@ -71,6 +77,15 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
 
     # ---- what it does
 
+    def _notice(self, asking: FrameType) -> None:
+        """Keep the class weights of the call that begins, if that is what asks."""
+        known = asking.f_locals
+        if not isinstance(known.get("self"), EpochIterator) or "class_weight" not in known:
+            return
+        before, self._class_weight = self._class_weight, known["class_weight"]
+        if (before is None) != (self._class_weight is None):
+            self._signature = None  # batches have a part more or less
+
     def _batches(self) -> Iterator[Any]:
         """Iterate over an epoch of the stream; begins at the first ``next``."""
         with self._lock:
@@ -98,7 +113,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
                     note_place(error)
                     raise
             gave = True
-            yield batch
+            yield _weighed(batch, self._class_weight)
 
     def _begin(self) -> None:
         looked_only = not self._over and self._asked < 2 and self._kept is not None
@@ -156,3 +171,13 @@ def _standard(batch: Any) -> Any:
             )
         return batch
     return (batch,)
+
+
+def _weighed(batch: Any, class_weight: dict[int, float] | None) -> Any:
+    """Give a batch the weights of its classes, as Keras does for a PyDataset."""
+    if class_weight is None or not isinstance(batch, tuple) or len(batch) == 1:
+        return batch
+    if len(batch) == 3:
+        raise ValueError("You cannot specify `class_weight` and `sample_weight` at the same time.")
+    weights = data_adapter_utils.class_weight_to_sample_weights(batch[1], class_weight)
+    return (*batch, weights)

@@ -113,7 +113,8 @@ class Transformations(Chain):
         batch_sizes : list of int
             Of each bucket, one more than boundaries.
         field : str
-            The leaf whose first axis is the length.
+            The leaf whose first axis is the length, such as ``"tokens"`` or ``"0"``: needed where
+            an element is more than one array.
         drop_remainder : bool
             Leave out what is left in the buckets at the end.
         """
@@ -148,7 +149,8 @@ class Transformations(Chain):
         Parameters
         ----------
         seed : int
-            Equal seeds give equal orders, on every machine.
+            Equal seeds give equal orders, on every machine and in every run: so does the default.
+            For another order in each run give one that differs: ``seed=secrets.randbits(32)``.
         reshuffle : bool
             Another order in each epoch.
         buffer : int, optional
@@ -283,12 +285,18 @@ class Transformations(Chain):
     ) -> Dataset:
         """Stack `size` elements that follow one another, again from each `shift`-th element on.
 
+        The last windows have fewer elements, where the elements end.
+
         Parameters
         ----------
         shift : int, optional
             From a window's first element to the next one's. None: `size`.
         stride : int
             From an element to the next within a window.
+        drop_remainder : bool
+            Leave out the windows that are not full, as sequences of one length need: of 100
+            elements ``window(10, shift=1)`` makes 100 windows, the last of which has one element,
+            and with this 91.
         """
         return self._then(
             "window",

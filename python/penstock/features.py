@@ -256,7 +256,10 @@ def _whole(number: Any, name: str) -> int:
     try:
         length = int(number.__index__())
     except (AttributeError, TypeError):
-        raise InvalidArgument(f"{number!r} is no length", name) from None
+        text = f"{number!r} is no length"
+        if name != "bytes":
+            text += "; give whole numbers, or ragged=True for any number of values"
+        raise InvalidArgument(text, name) from None
     if length < 0:
         raise InvalidArgument(f"a length is {length}; give 0 or more", name)
     if length > _MOST:

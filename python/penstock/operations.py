@@ -21,12 +21,18 @@ def normalize(
 ) -> Operation:
     """Turn arrays of numbers into float32: ``(x - mean) / std``.
 
+    Labels are numbers, too, and those of IDX and CIFAR files uint8: name the images in `fields`.
+
     Parameters
     ----------
     mean, std : float, or one for each place of the last axis (channel)
     fields : str or list of str, optional
-        Names of leaves, such as ``"image"`` or ``"0"``. None: all arrays of uint8, float32 and
-        float64.
+        Names of leaves, such as ``"image"`` or ``"0"``. None: all arrays and numbers of uint8,
+        float32 and float64, a label among them.
+
+    Examples
+    --------
+    >>> digits.map(penstock.normalize(33.3, 78.6, fields="image"))  # {"image": ..., "label": ...}
     """
     names = _names(fields, "normalize")
     return Operation("normalize", _floats("mean", mean), _floats("std", std), names)
@@ -40,7 +46,7 @@ def cast(dtype: Any, *, fields: str | Sequence[str] | None = None) -> Operation:
     dtype : dtype
         A number's, not complex.
     fields : str or list of str, optional
-        Names of leaves. None: all arrays.
+        Names of leaves, such as ``"image"`` or ``"0"``. None: all arrays and numbers, labels too.
     """
     return Operation("cast", _dtype(dtype, "cast").name, _names(fields, "cast"))
 

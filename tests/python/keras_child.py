@@ -135,6 +135,43 @@ def class_weights_count():
         assert abs(weighed.history["loss"][0] - 1.5) < 1e-6, weighed.history
 
 
+def class_weights_count_for_streams_and_without_an_end():
+    x, y = np.zeros((40, 3), "float32"), (np.arange(40) % 2).astype("float32")[:, None]
+    data = penstock.Dataset.arrays((x, y))
+
+    def batches():
+        for begin in range(0, 40, 4):
+            yield x[begin : begin + 4], y[begin : begin + 4]
+
+    sources = (
+        (batches, None),
+        (penstock.Dataset.generator(batches), None),
+        (data.filter(lambda x, y: True).batch(4), None),
+        (data.batch(4).repeat(), 10),
+    )
+    for source, steps in sources:
+        with penstock.keras.feed(source, workers=0) as feed, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras' own: the length of a stream is not known
+            model = model_of()  # predicts 1
+            how = {"epochs": 2, "steps_per_epoch": steps, "verbose": 0}
+            for weights, loss in ((None, 0.5), ({0: 3.0, 1: 1.0}, 1.5), (None, 0.5)):
+                fitted = model.fit(feed, class_weight=weights, **how)
+                assert np.allclose(fitted.history["loss"], loss), (source, weights, fitted.history)
+            assert abs(model.evaluate(feed, steps=10, verbose=0) - 0.5) < 1e-6
+
+
+def class_weights_beside_sample_weights_are_refused():
+    def batches():
+        yield Batches(form="weights")[0]
+
+    for source in (Batches(form="weights"), batches):
+        with (
+            penstock.keras.feed(source, workers=0) as feed,
+            pytest.raises(ValueError, match="`class_weight` and `sample_weight`"),
+        ):
+            model_of().fit(feed, class_weight={0: 2.0}, verbose=0)
+
+
 def dict_inputs():
     a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
     out = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Add()([a, b]))

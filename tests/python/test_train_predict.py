@@ -125,6 +125,26 @@ def _first(batch):
     return next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
 
 
+def _same(sample):
+    return sample
+
+
+def _twice(sample):
+    return {"image": np.stack([sample["image"]] * 2)}
+
+
+def _even(number, sample):
+    return number % 2 == 0
+
+
+def _second(number, sample):
+    return sample
+
+
+def _all_rows(sample):
+    return {"image": IMAGES}
+
+
 @pytest.mark.parametrize(
     "chain",
     [
@@ -134,6 +154,13 @@ def _first(batch):
         lambda samples: samples.batch(4),
         lambda samples: samples.batch(4).map(lambda batch: batch),
         lambda samples: samples.take(3).concatenate(samples.skip(3)),
+        lambda samples: samples.map(_same),
+        lambda samples: samples.map(_same).shuffle(seed=1).map(_same),
+        lambda samples: samples.batch(4).map(_same).unbatch(),
+        lambda samples: samples.batch(ROWS).batch(1).unbatch(),
+        lambda samples: samples.map(_same).batch(4),
+        lambda samples: samples.map(_twice).unbatch().enumerate().filter(_even).map(_second),
+        lambda samples: samples.take(1).map(_all_rows).rebatch(5),
     ],
 )
 def test_samples_are_batched_and_batches_cut_anew(chain):
@@ -150,6 +177,17 @@ def test_samples_are_batched_and_batches_cut_anew(chain):
     assert np.array_equal(np.sort(outputs, axis=0), np.sort(IMAGES, axis=0))
     assert extras is None
     assert train.evaluate(lambda x: {}, chain(samples), batch_size=10) == {"rows": ROWS}
+
+
+def test_samples_without_a_batch_are_refused_and_the_remedy_is_named():
+    samples = Dataset.arrays({"image": IMAGES, "id": np.arange(ROWS)}).map(_same)
+    remedy = r"a leaf without rows; .*\.batch\(n\) behind map"
+    with pytest.raises(penstock.InvalidArgument, match=remedy):
+        train.predict(model, samples, inputs="image")
+    with pytest.raises(penstock.InvalidArgument, match=remedy):
+        train.evaluate(lambda batch: {}, samples)
+    with pytest.raises(penstock.InvalidArgument, match=remedy):
+        train.evaluate(lambda batch: {}, ELEMENTS, batch_size=4)
 
 
 def test_several_fields_and_functions_are_inputs():
@@ -182,7 +220,8 @@ def test_a_model_may_use_its_outputs_memory_again():
         ([()], {"inputs": -1}, "the batch has tuple"),
         ([IMAGES], {"pad": True}, "needs batch_size"),
         ([IMAGES], {"batch_size": 0}, "batch_size=0"),
-        ([(IMAGES, 3.0)], {"batch_size": 2}, "leaves of .* rows"),
+        ([(IMAGES, 3.0)], {"batch_size": 2}, "a leaf without rows"),
+        ([{"x": IMAGES}, {}], {"inputs": lambda batch: batch}, "has no rows"),
         ([IMAGES, IMAGES[:, :2]], {"batch_size": 30}, "not alike"),
     ],
 )

@@ -14,15 +14,16 @@ from ..dataset import Dataset
 from ..errors import InvalidArgument
 from ._alike import columns_of, dtype_form, form_of, text_of
 
-# Of these stages a Dataset's elements are single samples for certain. What a Python function makes,
-# and what items or a snapshot hold, may be batches.
+# Of these stages a Dataset's elements are single samples, as are those that a Python function makes
+# of samples. What a generator, an object, items or a snapshot give may be batches.
 _OF_SAMPLES = {
     "arrays", "range", "cifar10", "cifar100", "csv", "fixed_records", "idx", "lines", "tfrecord",
-    "map_op", "filter_op", "filter_python", "take_while_op", "take_while_python", "unique",
-    "unique_op", "unique_python", "shuffle", "shuffle_blocks", "shuffle_buffer", "take", "skip",
+    "map_op", "map_python", "scan_python", "filter_op", "filter_python", "take_while_op",
+    "take_while_python", "unique", "unique_op", "unique_python", "shuffle", "shuffle_blocks", "shuffle_buffer", "take", "skip",
     "shard", "repeat", "concatenate", "zip", "enumerate", "choose_from", "sample_from",
     "interleave", "cache", "on_error", "assert_cardinality", "prefetch",
 }  # fmt: skip
+_STACKING = {"batch", "padded_batch", "ragged_batch", "bucket_by_length", "window"}
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:
@@ -41,6 +42,16 @@ def count_of(batch: Any, what: str) -> int:
         said = "no rows" if counts <= {-1} else f"leaves of {sorted(counts)} rows"
         raise InvalidArgument(f"{what} has {said}; each leaf needs one for each sample", "train")
     return int(counts.pop())
+
+
+def check_batched(batch: Any) -> None:
+    """Refuse what is a single sample, and no batch: a leaf of it has no rows."""
+    if any(not isinstance(leaf, Ragged) and np.ndim(leaf) == 0 for leaf in leaves_of(batch)):
+        raise InvalidArgument(
+            "a batch has a leaf without rows; each leaf needs one for each sample. A Dataset that "
+            "gives samples needs .batch(n) behind map(...) and all else that makes them",
+            "train",
+        )
 
 
 def rows_of(batch: Any, begin: int, end: int) -> Any:
@@ -84,20 +95,18 @@ def batches_of(feed: Iterable[Any], batch_size: int | None) -> Iterator[Any]:
 
 
 def _gives_samples(dataset: Dataset) -> bool:
-    """Whether its elements are single samples for certain, and no batches."""
-    left = [dataset]
+    """Whether its elements are single samples, and no batches."""
+    left = [(dataset, 0)]
     while left:
-        chain = left.pop()
+        chain, unbatched = left.pop()  # how many stages behind it take batches apart
         method, _ = chain._recipe
-        if method == "unbatch":  # of batches of samples
-            below = chain._inputs[0]
-            if below._recipe[0] != "batch":
-                return False
-            left += below._inputs
-            continue
-        if method not in _OF_SAMPLES:
+        if method == "unbatch":
+            unbatched += 1
+        elif method in _STACKING and unbatched:
+            unbatched -= 1
+        elif method not in _OF_SAMPLES:
             return False
-        left += chain._inputs
+        left += [(below, unbatched) for below in chain._inputs]
     return True
 
 
@@ -106,6 +115,7 @@ def _cut(feed: Iterable[Any], size: int) -> Iterator[Any]:
     count = 0
     first: tuple[int, Any, str] | None = None  # batch: its number, form and text
     for number, batch in enumerate(feed):
+        check_batched(batch)
         rows = count_of(batch, "a batch")
         if rows == 0:
             continue

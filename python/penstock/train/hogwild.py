@@ -314,7 +314,8 @@ def updater_for(
         )
     if shared and not parameters.shared:
         raise InvalidArgument(
-            "processes need parameters that they can share: train.Parameters(..., shared=True)",
+            "processes need parameters that they can share: train.Parameters(..., shared=True) or "
+            "penstock.torch.alias(module, shared=True)",
             operation,
         )
     if not isinstance(optimizer, Updater):

@@ -9,7 +9,16 @@ import numpy as np
 
 from .._nests import leaves_of, mapped
 from ..errors import InvalidArgument
-from ._rows import array_of, batches_of, count_of, filled_up, joined, kept, rows_of
+from ._rows import (
+    array_of,
+    batches_of,
+    check_batched,
+    count_of,
+    filled_up,
+    joined,
+    kept,
+    rows_of,
+)
 from .sequences import Stateful
 
 __all__ = ["Predictions", "evaluate", "predict"]
@@ -55,9 +64,10 @@ def predict(
     feed : Dataset, Loader or iterable
         Gives batches, whose fields go by their names; if `stateful`, single sequences: elements,
         not batches. With `batch_size`, a `Dataset` of arrays or files in which nothing is batched
-        gives samples, and is batched. Behind a Python function (`Dataset.map`, a generator) nobody
-        knows what an element is: it is taken for a batch, so put ``.batch(n)`` behind those that
-        make samples.
+        gives samples, and is batched; so does one whose Python functions (`Dataset.map`) make
+        something of them: put ``.rebatch(n)`` behind one that makes batches by itself. What a
+        generator, `Dataset.items` or `Dataset.source` gives may be either and is taken for
+        batches: put ``.batch(n)`` behind samples.
     inputs : str, int, list of str, or callable, optional
         The model's part of a batch: a field of a dict, a place in a tuple, several fields (a dict
         of them), or what a function makes of the whole batch. None: a tuple's first; of a dict
@@ -92,6 +102,7 @@ def predict(
     size = _size_of(batch_size, pad)
     outputs, extras = [], []
     for batch in batches_of(feed, size):
+        check_batched(batch)
         x, rest = split(batch, inputs)
         rows = count_of(x, "a batch")
         if rows == 0:
@@ -141,6 +152,7 @@ def evaluate(
     values: dict[str, list[Any]] = {}
     counts: list[int] = []
     for batch in batches_of(feed, size):
+        check_batched(batch)
         rows = count_of(batch, "a batch")
         if rows == 0:
             continue

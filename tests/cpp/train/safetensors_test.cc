@@ -105,6 +105,25 @@ TEST_F(Safetensors, what_was_written_is_read) {
   }
 }
 
+// With a look through all names for each of them this took a minute.
+TEST_F(Safetensors, a_file_has_room_for_many_arrays) {
+  const std::vector<float> one{1.5F};
+  std::vector<ArrayToStore> arrays;
+  for (int i = 60'000; i > 0; --i) {
+    const bool empty = i % 2 == 0;
+    arrays.push_back({std::to_string(i), {empty ? 0 : 1}, std::span(one).first(empty ? 0 : 1)});
+  }
+  const auto begun = std::chrono::steady_clock::now();
+  write_safetensors(files, "file", arrays, {});
+  const SafetensorsReader reader(files.open("file"));
+  ASSERT_EQ(reader.arrays().size(), arrays.size());
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    ASSERT_EQ(reader.arrays()[i].name, arrays[i].name);  // also of those without bytes
+    ASSERT_EQ(reader.find(arrays[i].name), &reader.arrays()[i]);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
+}
+
 TEST_F(Safetensors, a_number_too_large_for_its_dtype_is_no_silent_infinity) {
   files["file"] = "as it was";
   const float infinity = std::numeric_limits<float>::infinity();
