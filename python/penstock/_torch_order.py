@@ -6,7 +6,7 @@ import base64
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,11 +80,12 @@ class Order:
 
     def __init__(self) -> None:
         self.drawn: int | str | None = None
+        self._before: str | None = None
 
-    @staticmethod
-    def begin(owner: DataLoader) -> Iterator[Any]:
+    def begin(self, owner: DataLoader) -> Iterator[Any]:
         if _draws_its_seed(owner.sampler):
             return iter(())  # see draw()
+        self._before = generator_state(owner._index_sampler)
         return iter(owner._index_sampler)
 
     def draw(self, owner: DataLoader, lists: Iterator[Any], again: Any) -> Iterator[Any]:
@@ -105,22 +106,31 @@ class Order:
                 lists = iter(BatchSampler(sampler, owner.batch_size, owner.drop_last))
             else:
                 lists = _slices(sampler, owner.batch_size, owner.drop_last)
-        elif _draws_from_its_generator(sampler):
+        elif _generator_of(owner._index_sampler) is not None:
+            # Most samplers draw at their first index, and some at once.
+            at_first = isinstance(lists, Generator)
             if again is None:
-                self.drawn = _coded(sampler.generator)
+                self.drawn = generator_state(owner._index_sampler) if at_first else self._before
             else:
-                _set_to(sampler.generator, again)
+                set_generator(owner._index_sampler, again)
+                lists = lists if at_first else iter(owner._index_sampler)
         return lists if owner._auto_collation else ([index] for index in lists)
 
 
 def generator_state(sampler: Any) -> str | None:
     """What the orders to come depend on, where that is a generator of the sampler's own."""
-    return _coded(sampler.generator) if _draws_from_its_generator(sampler) else None
+    generator = _generator_of(sampler)
+    if generator is None:
+        return None
+    return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
 
 
-def set_generator(sampler: Any, state: str | None) -> None:
-    if state is not None and _draws_from_its_generator(sampler):
-        _set_to(sampler.generator, state)
+def set_generator(sampler: Any, coded: str | None) -> None:
+    generator = _generator_of(sampler)
+    if generator is None or coded is None:
+        return
+    state = np.frombuffer(base64.b64decode(coded), np.uint8).copy()
+    generator.set_state(torch.from_numpy(state))
 
 
 def base_seed(generator: torch.Generator | None) -> int:
@@ -132,15 +142,6 @@ def base_seed_to_come(generator: torch.Generator | None) -> int:
     copy = torch.Generator()
     copy.set_state((torch.default_generator if generator is None else generator).get_state())
     return base_seed(copy)
-
-
-def _coded(generator: torch.Generator) -> str:
-    return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
-
-
-def _set_to(generator: torch.Generator, coded: str) -> None:
-    state = np.frombuffer(base64.b64decode(coded), np.uint8).copy()
-    generator.set_state(torch.from_numpy(state))
 
 
 def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
@@ -157,5 +158,11 @@ def _draws_its_seed(sampler: Any) -> bool:
     return type(sampler) is RandomSampler and sampler.generator is None
 
 
-def _draws_from_its_generator(sampler: Any) -> bool:
-    return type(sampler) is RandomSampler and isinstance(sampler.generator, torch.Generator)
+def _generator_of(sampler: Any) -> torch.Generator | None:
+    """That of a sampler, or of the one that it makes batches of."""
+    for _ in range(8):  # one within another
+        generator = getattr(sampler, "generator", None)
+        if isinstance(generator, torch.Generator):
+            return generator
+        sampler = getattr(sampler, "sampler", None)
+    return None

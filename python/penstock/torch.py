@@ -26,6 +26,7 @@ from ._torch_alias import Aliased, alias
 from ._torch_line import Line
 from ._torch_order import Order, base_seed, generator_state, set_generator
 from ._torch_types import STANDARD_COLLATE, converted, tensors_of
+from .dataset import Dataset
 from .errors import Closed, InvalidArgument
 from .loader import Loader
 
@@ -104,6 +105,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         pipes = [getattr(torch.utils.data, f"{kind}DataPipe", ()) for kind in ("Iter", "Map")]
         if any(isinstance(dataset, kind) for kind in pipes):
             raise InvalidArgument("data pipes need torch's own DataLoader", "DataLoader")
+        if isinstance(dataset, Dataset):
+            text = "a penstock.Dataset says itself how it is batched and shuffled: iterate over it"
+            raise InvalidArgument(f"{text}, and make tensors by torch.from_numpy", "DataLoader")
         if use_threads and worker_init_fn is not None:
             raise InvalidArgument("worker_init_fn is for worker processes", "DataLoader")
         super().__init__(
@@ -221,10 +225,10 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     def state(self) -> dict[str, Any]:
         """Return the position in the latest iteration: a small JSON-able dict.
 
-        Exact for any order that is the engine's (``seed=``, or no shuffle) or a `RandomSampler`'s;
-        between epochs, the next order of one without ``generator`` is torch's global generator's to
-        draw. Another sampler is run again up to the place, so its order must not depend on anything
-        but ``set_epoch``.
+        Exact for any order that is the engine's (``seed=``, or no shuffle), a `RandomSampler`'s, or
+        that of a sampler with a ``generator`` of torch's; between epochs, the next order of a
+        `RandomSampler` without one is torch's global generator's to draw. Another sampler is run
+        again up to the place, so its order must not depend on anything but ``set_epoch``.
         """
         if self._resumed is not None:
             return dict(self._resumed)
@@ -241,7 +245,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             "loader": place,
             "order": self._order.drawn if begun else None,
             # Set by `restore`, and not when the epoch begins: until then it may be seeded anew.
-            "generator": None if begun else generator_state(self.sampler),
+            "generator": None if begun else generator_state(self._index_sampler),
         }
 
     def _was_last(self, taken: int, line: Line) -> bool:
@@ -279,7 +283,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             self._key = state["loader"]["seed"]
         line = self._idle_line()
         line.loader.restore(state["loader"])
-        set_generator(self.sampler, state.get("generator"))
+        set_generator(self._index_sampler, state.get("generator"))
         self._resumed = dict(state)
         self._latest = line
         self._epoch = state["loader"]["epoch"]

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader as TorchLoader  # noqa: E402
 
+import penstock  # noqa: E402
 import torch_datasets as data  # noqa: E402
 from penstock.torch import DataLoader  # noqa: E402
 from torch_contract import MARKS, WAYS, all_same, each_way  # noqa: E402
@@ -61,6 +62,11 @@ def test_what_torch_refuses_is_refused(form):
         list(TorchLoader(dataset, batch_size=4))
     with DataLoader(dataset, batch_size=4) as loader, pytest.raises(theirs.type):
         list(loader)
+
+
+def test_a_pipeline_is_iterated_over_and_not_indexed():
+    with pytest.raises(penstock.InvalidArgument, match="iterate over it"):
+        DataLoader(penstock.Dataset.range(0, 9).batch(3), batch_size=3)
 
 
 @pytest.mark.parametrize("form", ["array", "tuple", "dict", "nest", "int", "str", "ordered dict"])

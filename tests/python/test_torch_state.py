@@ -17,11 +17,50 @@ from torch_contract import MARKS, all_same, labels  # noqa: E402
 pytestmark = MARKS
 
 
+class AtOnce(torch.utils.data.Sampler):
+    """Draws when it is begun, and not at its first index."""
+
+    def __init__(self, rows, generator):
+        self.rows, self.generator = rows, generator
+
+    def __iter__(self):
+        return iter(torch.randperm(self.rows, generator=self.generator).tolist())
+
+    def __len__(self):
+        return self.rows
+
+
+class Pairs(AtOnce):
+    def __iter__(self):
+        return iter(torch.randperm(self.rows, generator=self.generator).reshape(-1, 2).tolist())
+
+    def __len__(self):
+        return self.rows // 2
+
+
+def seeded():
+    return torch.Generator().manual_seed(6)
+
+
+def nested(dataset):
+    sampler = torch.utils.data.RandomSampler(dataset, generator=seeded())
+    return torch.utils.data.BatchSampler(sampler, 4, False)
+
+
 ORDERS = {
     "sequential": lambda d: {},
     "torch's": lambda d: {"shuffle": True},
     "a generator": lambda d: {"shuffle": True, "generator": torch.Generator().manual_seed(5)},
     "the engine's": lambda d: {"shuffle": True, "seed": 3},
+    "weights": lambda d: {
+        "sampler": torch.utils.data.WeightedRandomSampler(torch.ones(30), 30, generator=seeded())
+    },
+    "a subset": lambda d: {
+        "sampler": torch.utils.data.SubsetRandomSampler(range(30), generator=seeded())
+    },
+    "batches": lambda d: {"batch_size": 1, "batch_sampler": nested(d)},
+    "at once": lambda d: {"sampler": AtOnce(30, seeded())},
+    "batches at once": lambda d: {"batch_size": 1, "batch_sampler": Pairs(16, seeded())},
 }
 
 
@@ -31,7 +70,7 @@ def test_a_state_restores(order, taken):
     dataset = data.Numbers(30)  # 8 batches
 
     def make(**way):
-        return DataLoader(dataset, 4, **ORDERS[order](dataset), **way)
+        return DataLoader(dataset, **{"batch_size": 4, **ORDERS[order](dataset), **way})
 
     torch.manual_seed(11)
     with make(num_workers=2, use_threads=True) as loader:
