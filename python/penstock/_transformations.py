@@ -113,8 +113,8 @@ class Transformations(Chain):
         batch_sizes : list of int
             Of each bucket, one more than boundaries.
         field : str
-            The leaf whose first axis is the length, such as ``"tokens"`` or ``"0"``: needed where
-            an element is more than one array.
+            The leaf whose first axis is the length, such as ``"tokens"``, or ``"0"`` of a tuple.
+            Left out where an element is nothing but that array.
         drop_remainder : bool
             Leave out what is left in the buckets at the end.
         """

@@ -51,6 +51,8 @@ def test_what_an_operation_cannot_be_given_is_named(wrong, said):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        (lambda: int64(None), "None is no length; give whole numbers, or ragged=True for any"),
+        (lambda: float32((3, None)), "None is no length; .* or ragged=True"),
         (lambda: int64(default=1.7), "default is 1.7; give numbers that int64 has"),
         (lambda: int64(default="a"), "default is 'a'; give numbers that int64 has"),
         (lambda: int64(default=1 << 63), "give numbers that int64 has"),

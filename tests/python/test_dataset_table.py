@@ -191,27 +191,34 @@ CHAINS: dict[str, tuple[Any, Any]] = {
         ),
         lambda all_: [element["n"] for element in all_] == list(range(5)),
     ),
-    "map(penstock.normalize(mean, std))": (
-        Dataset.arrays({"x": np.arange(6, dtype=np.uint8).reshape(3, 2)}).map(
-            penstock.normalize(1, 2)
-        ),
-        [{"x": [-0.5, 0.0]}, {"x": [0.5, 1.0]}, {"x": [1.5, 2.0]}],
+    'map(penstock.normalize(mean, std, fields="image"))': (
+        Dataset.arrays(
+            {"image": np.arange(6, dtype=np.uint8).reshape(3, 2), "label": np.uint8([7, 8, 9])}
+        ).map(penstock.normalize(1, 2, fields="image")),
+        [
+            {"image": [-0.5, 0.0], "label": 7},
+            {"image": [0.5, 1.0], "label": 8},
+            {"image": [1.5, 2.0], "label": 9},
+        ],
     ),
-    "map(penstock.cast(dtype))": (FIVE.map(penstock.cast("float32")), [0.0, 1.0, 2.0, 3.0, 4.0]),
+    'map(penstock.cast(dtype, fields="image"))': (
+        Dataset.zip(image=FIVE, label=TENS).map(penstock.cast("bool", fields="image")),
+        [{"image": n > 0, "label": 10 * n} for n in range(5)],
+    ),
     "map(penstock.decode_raw(field, dtype, shape))": (
         FIVE.map(raw).map(penstock.decode_raw("raw", "<u2", ())),
         [{"raw": n} for n in range(5)],
     ),
     "batch(n, drop_remainder=False)": (FIVE.batch(2), [[0, 1], [2, 3], [4]]),
     "padded_batch(n, shapes=, values=)": (
-        FIVE.map(as_long).padded_batch(2),
-        [[[0, 0], [1, 1]], [[2, 2, 2], [3, 0, 0]], [[4, 4]]],
+        FIVE.map(as_long).padded_batch(2, shapes={"": (3,)}, values={"": -1}),
+        [[[0, -1, -1], [1, 1, -1]], [[2, 2, 2], [3, -1, -1]], [[4, 4, -1]]],
     ),
     "ragged_batch(n)": (
         FIVE.map(as_long).ragged_batch(2),
         [[[0], [1, 1]], [[2, 2, 2], [3]], [[4, 4]]],
     ),
-    "window(size, shift=, stride=)": (
+    "window(size, shift=, stride=, drop_remainder=False)": (
         FIVE.window(2, shift=1, stride=2),
         [[0, 2], [1, 3], [2, 4], [3], [4]],
     ),
@@ -223,9 +230,9 @@ CHAINS: dict[str, tuple[Any, Any]] = {
     "filter(predicate)": (TWELVE.filter(is_odd), [1, 3, 5, 7, 9, 11]),
     "take_while(predicate)": (TWELVE.take_while(is_low), list(range(7))),
     "unique(key=function)": (TWELVE.unique(key=half), [0, 2, 4, 6, 8, 10]),
-    "bucket_by_length(boundaries, sizes)": (
-        FIVE.map(as_long).bucket_by_length([2], [2, 2]),
-        lambda all_: sorted(batch[0][0] for batch in all_) == [0, 1, 4],
+    'bucket_by_length(boundaries, sizes, field="tokens")': (
+        Dataset.zip(tokens=FIVE.map(as_long)).bucket_by_length([2], [2, 2], field="tokens"),
+        lambda all_: sorted(batch["tokens"][0][0] for batch in all_) == [0, 1, 4],
     ),
     "scan(function, initial)": (FIVE.scan(summed, 0), [0, 1, 3, 6, 10]),
     "flat_map(function)": (FIVE.flat_map(below), [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]),

@@ -127,8 +127,9 @@ def test_a_step_that_cannot_be_sent_or_started_is_said_so():
 
     with pytest.raises(ValueError, match="no model here"):
         processes(model=no_model, workers=2).run()
-    with pytest.raises(penstock.errors.InvalidArgument, match="shared=True"):
+    with pytest.raises(penstock.errors.InvalidArgument, match="shared=True") as refused:
         processes(parameters=fresh())
+    assert "penstock.torch.alias(module, shared=True)" in str(refused.value)
 
 
 class KilledOnce:

@@ -19,9 +19,10 @@ from ._alike import columns_of, dtype_form, form_of, text_of
 _OF_SAMPLES = {
     "arrays", "range", "cifar10", "cifar100", "csv", "fixed_records", "idx", "lines", "tfrecord",
     "map_op", "map_python", "scan_python", "filter_op", "filter_python", "take_while_op",
-    "take_while_python", "unique", "unique_op", "unique_python", "shuffle", "shuffle_blocks", "shuffle_buffer", "take", "skip",
-    "shard", "repeat", "concatenate", "zip", "enumerate", "choose_from", "sample_from",
-    "interleave", "cache", "on_error", "assert_cardinality", "prefetch",
+    "take_while_python", "unique", "unique_op", "unique_python", "shuffle", "shuffle_blocks",
+    "shuffle_buffer", "take", "skip", "shard", "repeat", "concatenate", "zip", "enumerate",
+    "choose_from", "sample_from", "interleave", "cache", "on_error", "assert_cardinality",
+    "prefetch",
 }  # fmt: skip
 _STACKING = {"batch", "padded_batch", "ragged_batch", "bucket_by_length", "window"}
 
