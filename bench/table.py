@@ -2,7 +2,7 @@
 
 python bench/table.py                    the README's: ours beside the best peer, case by case
 python bench/table.py --full             that of docs/benchmarks.md: all entries, targets and limits
-python bench/table.py [--full] FILE      of that file; else of the one of bench/results with most cases
+python bench/table.py [--full] FILE      of that file; else of that with most cases in bench/results
 """
 
 from __future__ import annotations
