@@ -24,9 +24,7 @@ Channel::Channel(std::string name, ChannelOptions options)
       memory_(ChannelMemory::make(options.capacity, options.when_full)),
       server_("channel", name_, kProducers, *this) {}
 
-Channel::~Channel() {
-  if (!server_.inherited()) close();
-}
+Channel::~Channel() { close(); }
 
 void Channel::check() const {
   if (server_.inherited()) {
@@ -181,6 +179,7 @@ ProducerCounts Channel::counts(Inlet& inlet) const {
 }
 
 std::vector<ProducerCounts> Channel::stats() const {
+  check();  // before the lock: its holder may be a thread of the parent's
   std::lock_guard lock(mutex_);
   std::vector<ProducerCounts> all;
   if (long_gone_.put + long_gone_.refused > 0) all.push_back(long_gone_);
@@ -245,7 +244,7 @@ bool Channel::may_have(uint32_t row) {
 }
 
 void Channel::close() {
-  check();
+  if (server_.inherited()) return;
   {
     std::lock_guard lock(mutex_);
     if (closed_) return;

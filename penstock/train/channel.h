@@ -62,11 +62,12 @@ class Channel final : private NamedServer::Rows {
   Items get(uint64_t most, int64_t timeout_ns = -1);
 
   // Of each producer, those that are gone too: the last kProducers of them, and one for all
-  // before those. Any time, also after close().
+  // before those. Any time, also after close(). Error kInvalidArgument: a forked child.
   std::vector<ProducerCounts> stats() const;
   size_t producers() const { return server_.peers(); }  // that are connected
 
-  // Ends all waits, here and of producers; what is in the rings is lost. Idempotent.
+  // Ends all waits, here and of producers; what is in the rings is lost. Idempotent. Nothing in a
+  // forked child.
   void close();
 
  private:

@@ -136,11 +136,14 @@ bool ParameterClient::local() const {
   return std::ranges::any_of(links_, [](const auto& link) { return link->local(); });
 }
 
-void ParameterClient::check_usable(const char* operation) const {
+// The process first: in a forked child the lock's holder may be a thread that there is not.
+std::unique_lock<std::mutex> ParameterClient::begin(const char* operation) {
   if (getpid() != pid_) {
     throw refuse(operation, "this client is the parent process's; connect in the forked child");
   }
+  std::unique_lock lock(mutex_);
   if (closed_) throw Error(Code::kClosed, operation, "this client was closed");
+  return lock;
 }
 
 // Asks all shards, then takes all answers; goes on with those who were lost until they are back.
@@ -216,8 +219,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
 }
 
 std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
-  std::lock_guard lock(mutex_);
-  check_usable("pull");
+  const auto lock = begin("pull");
   layout_->require_equal(into.layout(), "pull", "this slab");
   std::vector<uint64_t> versions(links_.size());
   converse(
@@ -242,8 +244,7 @@ const Slab& ParameterClient::sendable(const Slab& gradients) {
 }
 
 ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
-  std::lock_guard lock(mutex_);
-  check_usable("push");
+  const auto lock = begin("push");
   layout_->require_equal(gradients.layout(), "push", "the gradient");
   if (compensated_ && !base_)
     throw refuse("push", "delay compensation: pull before the first push");
@@ -295,8 +296,7 @@ ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
 }
 
 ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> given) {
-  std::lock_guard lock(mutex_);
-  check_usable("push");
+  const auto lock = begin("push");
   parts_.set("push", *layout_, given);
   if (options_.encoding != Encoding::kFloat32) {
     throw refuse("push",
@@ -368,8 +368,7 @@ ParameterClient::Pushed ParameterClient::deliver(std::vector<ShardLink::Push>& p
 }
 
 std::string ParameterClient::stats() {
-  std::lock_guard lock(mutex_);
-  check_usable("stats");
+  const auto lock = begin("stats");
   std::vector<std::string> said(links_.size());
   converse(
       "stats", [](ShardLink&, size_t) {},
@@ -380,6 +379,7 @@ std::string ParameterClient::stats() {
 }
 
 void ParameterClient::close() {
+  if (getpid() != pid_) return;
   std::lock_guard lock(mutex_);
   if (closed_) return;
   closed_ = true;

@@ -76,11 +76,12 @@ class ParameterClient {
   // A JSON list with an object for each shard; see Shard::stats().
   std::string stats();
 
-  // Tells the shards that this worker will not be back. Later calls are kClosed.
+  // Tells the shards that this worker will not be back. Later calls are kClosed. Nothing in a
+  // forked child, where other calls are kInvalidArgument.
   void close();
 
  private:
-  void check_usable(const char* operation) const;
+  std::unique_lock<std::mutex> begin(const char* operation);  // of a call
   template <typename Ask, typename Take>
   void converse(const char* operation, Ask ask, Take take);
   void look_around() const;

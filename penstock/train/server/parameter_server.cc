@@ -1,5 +1,7 @@
 #include "penstock/train/server/parameter_server.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -136,7 +138,8 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
 
 ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& optimizer,
                                  const ServerOptions& options)
-    : layout_(parameters.layout()),
+    : pid_(getpid()),
+      layout_(parameters.layout()),
       ranges_(partition(layout_, options.shards)),
       shards_(make_shards(parameters, optimizer, options)) {
   const std::vector<std::string> listen = listen_addresses(options);
@@ -165,7 +168,20 @@ ParameterServer::~ParameterServer() {
   }
 }
 
+// Of locks and conditions there the parent's threads are the holders and sleepers: who takes one,
+// or destroys it, may wait for ever. So they stay.
+void ParameterServer::let_go() {
+  (void)new std::vector<std::unique_ptr<ShardSaver>>(std::move(savers_));
+  (void)new std::vector<std::shared_ptr<Shard>>(shards_);
+}
+
+void ParameterServer::check() const {
+  if (getpid() == pid_) return;
+  throw refuse_server("this server is the parent process's; connect to it in the forked child");
+}
+
 void ParameterServer::close() {
+  if (getpid() != pid_) return let_go();
   const std::lock_guard lock(closing_);
   if (closed_) return;
   closed_ = true;
@@ -182,6 +198,7 @@ void ParameterServer::close() {
 }
 
 std::vector<uint64_t> ParameterServer::read(const Slab& into) const {
+  check();
   layout_.require_equal(into.layout(), "pull", "this slab");
   std::vector<uint64_t> versions;
   for (size_t i = 0; i < shards_.size(); ++i) {
@@ -192,8 +209,12 @@ std::vector<uint64_t> ParameterServer::read(const Slab& into) const {
 }
 
 std::string ParameterServer::stats() const {
+  check();
   std::string all = "[";
-  for (const auto& shard : shards_) all += (all.size() == 1 ? "" : ",") + shard->stats();
+  for (const auto& shard : shards_) {
+    if (all.size() > 1) all += ',';
+    all += shard->stats();
+  }
   return all + "]";
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -39,7 +41,8 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
 // A parameter server whose shards are threads of this process. Weights are copied from the
 // parameters, and live in the shards from then on. docs/training.md, section 8.
 //
-// Threads: any.
+// Threads: any. A forked child does not serve: close() does nothing there, read() and stats() are
+// kInvalidArgument.
 class ParameterServer {
  public:
   // Errors: kInvalidArgument, kOutOfMemory, kSystem.
@@ -63,6 +66,10 @@ class ParameterServer {
   void close();
 
  private:
+  void check() const;
+  void let_go();
+
+  const pid_t pid_;
   const Layout layout_;
   std::vector<Range> ranges_;
   std::vector<std::shared_ptr<Shard>> shards_;

@@ -176,6 +176,7 @@ class ShardProcesses:
 
     def forget(self) -> None:
         """Let go of the line, in a forked child: it is its parent's."""
+        self._changed = threading.Condition()  # a thread that is not here may have had the lock
         self._closed = True
         fd = self._control.detach()
         if fd >= 0:

@@ -128,6 +128,7 @@ class ParameterServer:
             os.makedirs(folder, exist_ok=True)
         made = (parameters._slab, optimizer._built, shards, mode, where, secret, encrypt)
         self._closed = False
+        self._pid = os.getpid()
         self._line = (secret, encrypt)
         self._threads: _engine.ParameterServer | None = None
         self._processes: ShardProcesses | None = None
@@ -202,12 +203,14 @@ class ParameterServer:
     def close(self) -> None:
         """End all connections, and copy the weights into `parameters`. Any number of times.
 
+        Nothing in a forked child: the server is its parent's.
+
         Raises
         ------
         System
             A last snapshot could not be written. The weights are in `parameters`: save them.
         """
-        if self._closed:
+        if self._closed or self._pid != os.getpid():
             return
         shards = self._processes or self._threads
         assert shards is not None
