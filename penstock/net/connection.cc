@@ -21,6 +21,8 @@ namespace {
 constexpr char kConnection[] = "Connection";
 constexpr size_t kMostParts = std::min(IOV_MAX, 1024);
 
+bool would_block(int error_number) { return error_number == EAGAIN || error_number == EWOULDBLOCK; }
+
 // The parts of a message, a window of them at a time as the system wants to see them.
 class Parts {
  public:
@@ -77,7 +79,10 @@ Connection::Connection(os::Fd socket, bool local, std::string peer, const LineLi
   if (!(limits.stall_timeout_s > 0)) {
     throw Error(Code::kInvalidArgument, kConnection, "the stall timeout is more than 0 seconds");
   }
-  prepare_connected(socket_.get(), !local_, limits.stall_timeout_s);
+  // The system waits, and not poll(): a transfer of many bytes is one call.
+  prepare_connected(socket_.get(), !local_,
+                    limits.while_waiting ? std::min(limits.stall_timeout_s, 1e-9 * kLookAroundNs)
+                                         : limits.stall_timeout_s);
   watch_forks();
 }
 
@@ -102,12 +107,16 @@ void Connection::check_open() const {
                               : "the connection with " + peer_ + " was closed here");
 }
 
-void Connection::cut(int error_number, const char* what) {
-  check_open();  // closed here: that is the reason
+void Connection::break_off() noexcept {
   int open = kOpen;
   closed_.compare_exchange_strong(open, kCut);
   shutdown(socket_.get(), SHUT_RDWR);
-  if (error_number == EAGAIN || error_number == EWOULDBLOCK) {
+}
+
+void Connection::cut(int error_number, const char* what) {
+  check_open();  // closed here: that is the reason
+  break_off();
+  if (would_block(error_number)) {
     throw Error(Code::kTimeout, kConnection,
                 peer_ + " " + what + " no byte for " + std::to_string(limits_.stall_timeout_s) +
                     " s in the middle of a message: the connection is closed");
@@ -118,11 +127,26 @@ void Connection::cut(int error_number, const char* what) {
 }
 
 void Connection::refuse(const std::string& why) {
-  int open = kOpen;
-  closed_.compare_exchange_strong(open, kCut);
-  shutdown(socket_.get(), SHUT_RDWR);
+  break_off();
   throw Error(Code::kDataLoss, kConnection,
               "what " + peer_ + " sent cannot be: " + why + "; the connection is closed");
+}
+
+// The system has waited for as long as it was told to.
+void Connection::moved_nothing(const Deadline& stalled, const char* what) {
+  if (!limits_.while_waiting || stalled.passed()) cut(EAGAIN, what);
+  check_open();
+}
+
+void Connection::look_around() {
+  if (!limits_.while_waiting || now_ns() < look_again_ns_) return;
+  begin_waiting();
+  try {
+    limits_.while_waiting();
+  } catch (...) {
+    break_off();
+    throw;
+  }
 }
 
 void Connection::send(std::span<const std::byte> head,
@@ -144,6 +168,7 @@ void Connection::send(std::span<const std::byte> head,
   check_open();
   std::lock_guard lock(sending_);
   check_open();
+  begin_waiting();
   const auto header_bytes = std::as_bytes(std::span(&header, 1));
   if (cipher_) {
     send_sealed(header_bytes, head, body);
@@ -155,12 +180,20 @@ void Connection::send(std::span<const std::byte> head,
 void Connection::send_plain(std::span<const std::byte> header, std::span<const std::byte> head,
                             std::span<const std::span<const std::byte>> body, int descriptor) {
   Parts parts(header, head, body);
+  Deadline stalled(limits_.stall_timeout_s);
   while (!parts.empty()) {
     const ssize_t sent =
         send_message(socket_.get(), parts.window(), descriptor, parts.last() ? 0 : MSG_MORE);
-    if (sent < 0) cut(errno, "took");
-    descriptor = -1;
-    parts.advance(static_cast<size_t>(sent));
+    if (sent >= 0) {
+      descriptor = -1;
+      parts.advance(static_cast<size_t>(sent));
+      stalled = Deadline(limits_.stall_timeout_s);
+    } else if (would_block(errno)) {
+      moved_nothing(stalled, "took");
+    } else {
+      cut(errno, "took");
+    }
+    look_around();
   }
 }
 
@@ -175,7 +208,7 @@ bool Connection::read_some(std::span<std::byte> into, bool takes_descriptor,
       got_ += static_cast<size_t>(result);
     } else if (result == 0) {
       cut(0, "sent");
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (would_block(errno)) {
       check_open();
       if (!wait_for(socket_.get(), POLLIN, deadline) && deadline.passed()) return false;
     } else if (errno != EINTR) {
@@ -197,16 +230,21 @@ bool Connection::read_unit(std::span<std::byte> into, bool takes_descriptor,
 }
 
 void Connection::read_all(std::span<std::byte> into) {
+  Deadline stalled(limits_.stall_timeout_s);
   while (!into.empty()) {
     check_open();
     const ssize_t got = recv(socket_.get(), into.data(), into.size(), MSG_WAITALL);
     if (got > 0) {
       into = into.subspan(static_cast<size_t>(got));
+      stalled = Deadline(limits_.stall_timeout_s);
     } else if (got == 0) {
       cut(0, "sent");
+    } else if (would_block(errno)) {
+      moved_nothing(stalled, "sent");
     } else if (errno != EINTR) {
       cut(errno, "sent");
     }
+    look_around();
   }
 }
 
@@ -264,6 +302,7 @@ void Connection::receive_body(std::span<std::byte> into) {
                 std::to_string(into.size()) + " bytes asked of a body that has " +
                     std::to_string(body_left_) + " left");
   }
+  begin_waiting();
   if (cipher_) {
     read_pieces(into);
   } else {
@@ -276,7 +315,7 @@ bool Connection::quiet() const {
   if (closed()) return false;
   char byte;
   const ssize_t got = recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-  return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  return got < 0 && (would_block(errno) || errno == EINTR);
 }
 
 void Connection::close() noexcept {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/os.h"
 #include "penstock/memory/fork_aware.h"
 #include "penstock/net/frame.h"
@@ -26,6 +28,9 @@ struct LineLimits {
   double stall_timeout_s = 60;
   // A message whose body says that it is longer is refused, and the connection closed.
   uint64_t most_body_bytes = uint64_t{1} << 40;
+  // Called several times a second by who waits in send() or receive_body(). May throw, which ends
+  // the call, and the connection with it: half a message is of no use.
+  std::function<void()> while_waiting = {};
 };
 
 // What both ends of a TCP connection must say alike. Unix sockets do without: there the kernel says
@@ -98,11 +103,16 @@ class Connection final : private ForkAware {
              std::unique_ptr<Cipher> cipher = nullptr);
 
  private:
+  static constexpr uint64_t kLookAroundNs = 100'000'000;
   enum : int { kOpen, kClosedHere, kCut, kForked };
 
   void after_fork_in_child() noexcept override;
   [[noreturn]] void cut(int error_number, const char* what);
   [[noreturn]] void refuse(const std::string& why);
+  void break_off() noexcept;
+  void begin_waiting() { look_again_ns_ = now_ns() + kLookAroundNs; }
+  void moved_nothing(const Deadline& stalled, const char* what);
+  void look_around();
   void check_open() const;
   void check_header();
   void send_plain(std::span<const std::byte> header, std::span<const std::byte> head,
@@ -120,6 +130,7 @@ class Connection final : private ForkAware {
   const std::string peer_;
   const LineLimits limits_;
   std::atomic<int> closed_{kOpen};
+  std::atomic<uint64_t> look_again_ns_{0};
   std::mutex sending_;
 
   const std::unique_ptr<Cipher> cipher_;

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 #include <vector>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/descriptor_message.h"
 #include "tests/cpp/net/line.h"
 
@@ -215,6 +217,88 @@ TEST(Faults, an_end_that_takes_nothing_is_given_up) {
               Code::kTimeout);
     EXPECT_EQ(code_of([&] { line.a->send({}); }), Code::kClosed);
   }
+}
+
+struct Enough {};
+
+// A line whose ends look around while they wait, and have enough of it at the third time.
+LinkOptions impatient(LinkOptions options, int& looks) {
+  options.while_waiting = [&looks] {
+    if (++looks == 3) throw Enough();
+  };
+  return options;
+}
+
+TEST(Faults, who_waits_for_the_rest_of_a_body_looks_around) {
+  for (const char* kind : {kTcp, kUnix}) {
+    for (const bool sealed : {false, true}) {
+      if (sealed && kind == kUnix) continue;
+      int looks = 0;
+      RawLine line(kind, impatient(sealed ? encrypted() : LinkOptions{}, looks));
+      const Bytes all = wire("head", 1000, line.cipher.get());
+      line.send(std::span(all).first(all.size() - 1));
+      Bytes body(line.b->receive(60)->body_bytes);
+      EXPECT_EQ(looks, 0);
+      EXPECT_THROW(line.b->receive_body(body), Enough);
+      EXPECT_EQ(looks, 3);
+      EXPECT_EQ(code_of([&] { line.b->receive(60); }), Code::kClosed);
+    }
+  }
+}
+
+TEST(Faults, who_waits_for_room_to_send_looks_around) {
+  for (const char* kind : {kTcp, kUnix}) {
+    for (const bool sealed : {false, true}) {
+      if (sealed && kind == kUnix) continue;
+      int looks = 0;
+      Line line(kind, impatient(sealed ? encrypted() : LinkOptions{}, looks));
+      const Bytes body = pattern(64 << 20);
+      const std::span<const std::byte> parts[] = {body};
+      EXPECT_THROW(line.a->send({}, parts), Enough);
+      EXPECT_EQ(looks, 3);
+      EXPECT_EQ(code_of([&] { line.a->send({}); }), Code::kClosed);
+    }
+  }
+}
+
+TEST(Faults, who_looks_around_gives_up_a_stall_no_later) {
+  for (const char* kind : {kTcp, kUnix}) {
+    std::atomic<int> looks = 0;
+    LinkOptions options;
+    options.stall_timeout_s = 0.35;
+    options.while_waiting = [&] { ++looks; };
+    RawLine line(kind, options);
+    const Bytes all = wire("head", 1000);
+    line.send(std::span(all).first(all.size() - 1));
+    Bytes body(line.b->receive(60)->body_bytes);
+    const uint64_t begin = now_ns();
+    EXPECT_EQ(code_of([&] { line.b->receive_body(body); }), Code::kTimeout);
+    EXPECT_GE(now_ns() - begin, 350'000'000u);
+    EXPECT_GE(looks, 1);
+    Line other(kind, options);
+    const Bytes much = pattern(64 << 20);
+    const std::span<const std::byte> parts[] = {much};
+    EXPECT_EQ(code_of([&] { other.a->send({}, parts); }), Code::kTimeout);
+  }
+}
+
+TEST(Faults, a_body_that_trickles_arrives_and_its_reader_looks_around) {
+  int looks = 0;
+  LinkOptions options;
+  options.while_waiting = [&] { ++looks; };
+  RawLine line(kTcp, options);
+  const Bytes all = wire("head", 100);
+  std::thread sender([&] {
+    for (const std::byte& each : all) {
+      line.send(std::span(&each, 1));
+      poll(nullptr, 0, 5);
+    }
+  });
+  Bytes body(line.b->receive(60)->body_bytes);
+  line.b->receive_body(body);
+  EXPECT_EQ(body, pattern(100));
+  EXPECT_GE(looks, 2);
+  sender.join();
 }
 
 TEST(Faults, a_reset_wakes_who_sends) {
