@@ -21,6 +21,12 @@ class Deadline {
 
   bool passed() const { return at_ns_ != kNever && now_ns() >= at_ns_; }
 
+  double left_s() const {
+    if (at_ns_ == kNever) return kForEver;
+    const uint64_t now = now_ns();
+    return now >= at_ns_ ? 0 : 1e-9 * static_cast<double>(at_ns_ - now);
+  }
+
   // What poll() takes: milliseconds, rounded up; -1 for ever. Long times come in parts.
   int poll_ms() const {
     if (at_ns_ == kNever) return -1;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -394,3 +396,101 @@ def test_who_pulled_after_a_common_pause_loses_nothing(listen):
         assert [client.push(ones(client)) for client in clients] == [True] * 3
         for client in clients:
             client.close()
+
+
+# ---- stopped shards, and lines that stall --------------------------------------------------------
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_frozen_shards_are_given_up_like_those_that_are_gone(listen):
+    with served(processes=True, listen=listen) as server:
+        client = train.connect(server.addresses, retry=1)
+        for pid in server.pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: all(gone_or_stopped(pid) for pid in server.pids))
+            begin = time.monotonic()
+            with pytest.raises(penstock.errors.Timeout):
+                train.connect(server.addresses, retry=1)
+            with pytest.raises(penstock.errors.Timeout):
+                client.stats()
+            assert time.monotonic() - begin < 20
+        finally:
+            for pid in server.pids:
+                os.kill(pid, signal.SIGCONT)
+        assert client.push(ones(client))
+        client.close()
+
+
+# Waits in the middle of a body until Ctrl-C.
+STALLED = """
+import signal, sys
+from penstock import train
+signal.signal(signal.SIGINT, signal.default_int_handler)
+client = train.connect(sys.argv[1])
+gradients = client.gradients
+client.pull()
+print("here", flush=True)
+try:
+    while True:
+        client.pull() if sys.argv[2] == "pull" else client.push(gradients)
+except KeyboardInterrupt:
+    print("ended", flush=True)
+"""
+
+
+class Relay:
+    """Hands bytes on in both directions until it is told to stop, and hangs up in the end."""
+
+    def __init__(self, address):
+        host, port = address.removeprefix("tcp://").split(":")
+        self.upstream = (host, int(port))
+        self.stopped = threading.Event()
+        self.sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.address = f"tcp://127.0.0.1:{self.sockets[0].getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near = self.sockets[0].accept()[0]
+                far = socket.create_connection(self.upstream)
+                self.sockets += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self.hand_on, args=ends, daemon=True).start()
+
+    def hand_on(self, source, to):
+        with contextlib.suppress(OSError):
+            while not self.stopped.is_set():
+                piece = source.recv(65536)
+                if not piece:
+                    break
+                to.sendall(piece)
+
+    def close(self):
+        for each in self.sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@pytest.mark.parametrize("call", ["pull", "push"])
+def test_ctrl_c_ends_a_transfer_that_stalls(call):
+    with train.ParameterServer(
+        train.Parameters({"w": (12_000_000,)}), train.SGD(1.0), listen="tcp://127.0.0.1:0"
+    ) as server:
+        relay = Relay(server.addresses[0])
+        worker = start(STALLED, relay.address, call)
+        try:
+            assert worker.stdout.readline() == "here\n"
+            time.sleep(0.3)
+            relay.stopped.set()
+            time.sleep(1)
+            begin = time.monotonic()
+            worker.send_signal(signal.SIGINT)
+            assert worker.stdout.readline() == "ended\n"
+            assert time.monotonic() - begin < 15
+        finally:
+            worker.kill()
+            worker.communicate()
+            relay.close()

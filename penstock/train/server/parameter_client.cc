@@ -17,7 +17,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr double kConnectS = 5;  // for one try
+constexpr double kLeastTryS = 0.1;
 constexpr double kTakeBackS = 1;
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
@@ -166,13 +166,16 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
   };
   auto attempt = [&](size_t i, State next, auto what) {
     ShardLink& link = *links_[i];
+    const net::Deadline patience(options_.retry_s);
     try {
       what(link);
       states[i] = next;
     } catch (const Error& error) {
       if (passes(error)) {
+        // Who did not answer a hello was gone all the while.
+        const bool silent = error.code() == Code::kTimeout && !link.connected();
         link.drop();
-        if (!end) end.emplace(options_.retry_s);
+        if (!end) end = silent ? patience : net::Deadline(options_.retry_s);
         states[i] = State::kToAsk;
         lost = error.what();
       } else {
@@ -190,7 +193,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
     for (size_t i = 0; i < links_.size(); ++i) {
       if (states[i] != State::kToAsk) continue;
       attempt(i, State::kAsked, [&](ShardLink& link) {
-        link.connect(std::min(kConnectS, std::max(options_.retry_s, 0.1)));
+        link.connect(std::max(end ? end->left_s() : options_.retry_s, kLeastTryS));
         asked[i] = true;
         ask(link, i);
       });

@@ -14,6 +14,9 @@ namespace {
 constexpr size_t kMostNamed = 8;
 constexpr size_t kMostKnown = 32;  // fewer than a shard keeps
 constexpr double kLookAroundS = 0.1;
+constexpr double kConnectS = 5;        // for one try
+constexpr double kLeastPatienceS = 1;  // a shard may be in the middle of an update
+constexpr double kGoodbyeS = 5;
 constexpr size_t kMostText = size_t{64} << 20;  // of a layout, or of statistics
 
 Error damaged_answer(const std::string& address, const std::string& why) {
@@ -43,13 +46,15 @@ void ShardLink::drop() {
 }
 
 void ShardLink::connect(double timeout_s) {
+  patience_s_ = std::max(timeout_s, kLeastPatienceS);
   if (connection_ != nullptr && !connection_->closed()) return;
   drop();
   net::ConnectOptions options;
   options.secret = worker_.secret;
   options.encrypt = worker_.encrypt;
-  options.timeout_s = timeout_s;
+  options.timeout_s = std::min(timeout_s, kConnectS);
   options.stall_timeout_s = worker_.stall_timeout_s;
+  options.while_waiting = worker_.while_waiting;
   connection_ = net::connect(address_, options);
   local_ = connection_->local();
   try {
@@ -59,7 +64,7 @@ void ShardLink::connect(double timeout_s) {
                                         .name_bytes = static_cast<uint32_t>(worker_.name.size())});
     wire::append(hello, worker_.name);
     ask(wire::Ask::kHello, hello);
-    Answer said = answer();
+    Answer said = answer(patience_s_);
     ByteReader rest = wire::reader(said.rest, "connect");
     const auto server = rest.get<wire::ServerHead>();
     const std::string json = text_body(said.body_bytes);
@@ -99,17 +104,23 @@ void ShardLink::ask(wire::Ask what, std::span<const std::byte> rest,
   connection_->send(head, body, descriptor);
 }
 
-// A shard may take its time: a push may be held. That it is there is the connection's to know.
-ShardLink::Answer ShardLink::answer() {
+// The deadline is the answer's beginning's; that a body goes on coming is the connection's to see.
+ShardLink::Answer ShardLink::answer(double patience_s) {
   std::optional<net::Received> message;
+  const net::Deadline end(patience_s);
   for (;;) {
     try {
-      message = connection_->receive(worker_.while_waiting ? kLookAroundS : net::kForEver);
+      message = connection_->receive(worker_.while_waiting ? std::min(kLookAroundS, patience_s)
+                                                           : patience_s);
       break;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout || connection_->closed()) throw;
     }
-    worker_.while_waiting();
+    if (worker_.while_waiting) worker_.while_waiting();
+    if (end.passed()) {
+      throw Error(Code::kTimeout, "connect",
+                  address_ + " has said nothing for " + std::to_string(patience_s) + " s");
+    }
   }
   if (!message) throw Error(Code::kClosed, "connect", address_ + " closed the connection");
   ByteReader head = wire::reader(message->head, "connect");
@@ -141,7 +152,7 @@ void ShardLink::name_slab(const Slab& slab, uint64_t number) {
   std::vector<std::byte> head;
   wire::append(head, wire::SlabHead{number});
   ask(wire::Ask::kSlab, head, {}, slab.fd());
-  (void)answer();
+  (void)answer(patience_s_);
   if (named_.size() == kMostKnown) named_.erase(named_.begin());
   named_.push_back(number);
 }
@@ -174,7 +185,7 @@ void ShardLink::send_push(const Push& push) {
 }
 
 Shard::Answer ShardLink::receive_push() {
-  const Answer said = answer();
+  const Answer said = answer(net::kForEver);  // held as long as the server's mode says
   pulls_ = pulled_ns_ = 0;
   return {said.head.outcome, said.head.version};
 }
@@ -193,7 +204,7 @@ uint64_t ShardLink::end_pull(std::span<float> into) {
     ++pulls_;
     return base_version_ = now.version;
   }
-  const Answer said = answer();
+  const Answer said = answer(patience_s_);
   if (said.body_bytes != into.size_bytes())
     throw damaged_answer(address_, "weights of another size");
   connection_->receive_body(std::as_writable_bytes(into));
@@ -202,14 +213,14 @@ uint64_t ShardLink::end_pull(std::span<float> into) {
 
 std::string ShardLink::stats() {
   ask(wire::Ask::kStats);
-  return text_body(answer().body_bytes);
+  return text_body(answer(patience_s_).body_bytes);
 }
 
 void ShardLink::bye() noexcept {
   if (connection_ == nullptr) return;
   try {
     ask(wire::Ask::kBye);
-    (void)answer();
+    (void)answer(std::min(patience_s_, kGoodbyeS));
   } catch (const std::exception&) {
     // The shard forgets this worker when its lease ends.
   }

@@ -52,8 +52,9 @@ class ShardLink {
   };
   ShardLink(std::string address, Worker worker);
 
-  // Does nothing if there is a connection. `expected`: the layout and the server that there were
-  // before, if any.
+  // Does nothing if there is a connection, but for this: from now on, an answer that no shard holds
+  // back has to begin within `timeout_s` (a second at least) of its question; else kTimeout. The
+  // layout and the server are those that there were before, if any.
   void connect(double timeout_s);
   void drop();  // the connection, if there is one
   bool connected() const { return connection_ != nullptr; }
@@ -98,7 +99,7 @@ class ShardLink {
   };
   void ask(wire::Ask what, std::span<const std::byte> rest = {},
            std::span<const std::span<const std::byte>> body = {}, int descriptor = -1);
-  Answer answer();
+  Answer answer(double patience_s);
   std::string text_body(uint64_t bytes);
   void name_slab(const Slab& slab, uint64_t number);
 
@@ -106,6 +107,7 @@ class ShardLink {
   const Worker worker_;
   std::unique_ptr<net::Connection> connection_;
   bool local_ = false;
+  double patience_s_ = 0;
   std::optional<Layout> layout_;
   wire::ServerHead server_;
   Outcome last_outcome_ = Outcome::kApplied;
