@@ -225,7 +225,7 @@ class ParameterServer:
 
     def __del__(self) -> None:
         processes = getattr(self, "_processes", None)
-        if processes is not None:
+        if processes is not None and self._pid == os.getpid():
             processes.close()
 
     def __enter__(self) -> ParameterServer:
