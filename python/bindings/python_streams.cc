@@ -42,7 +42,9 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     for (uint64_t at = 0; at < ordinal * rows && !stream.ended; ++at) {
       slot.restart_clock();  // each item has the time that a ticket has
       stream.ended = !next(at);
-      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, at);
+      if (PyErr_Occurred() == nullptr) continue;
+      if (!passes_over()) return fail(ticket, slot, 0, at);
+      PyErr_Clear();  // it was counted as a loss when its place came: this is behind it
     }
   }
   stream.next = ordinal + 1;
@@ -77,9 +79,11 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     }
     ++count;
   }
-  if (count == 0 || (count < rows && settings_.drop_last)) {
+  // What losses shortened is no last batch: only the stream itself says that it is over.
+  if (stream.ended && (count == 0 || settings_.drop_last)) {
     return emit(slot, ResultKind::kEnd, losses());
   }
+  if (count == 0) return emit(slot, ResultKind::kSkipped, losses());
   if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
   if (!collate_) return finish_rows(ticket, slot, count);
   Owned batch = collated(samples.get());

@@ -187,10 +187,15 @@ std::string PythonWorker::pending_error() {
   return text_of_exception(exception.get());
 }
 
+// Whether the policy goes on behind what is set.
+bool PythonWorker::passes_over() const {
+  return settings_.on_error != OnError::kRaise && is_trouble();
+}
+
 // The error in flight becomes a loss under the policy. False: what is set now is to be raised, by
 // the policy or because it is no error.
 bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
-  if (settings_.on_error == OnError::kRaise || !is_trouble()) return false;
+  if (!passes_over()) return false;
   std::string reason = pending_error();
   if (PyErr_Occurred() != nullptr) return false;
   losses_.push_back({row, index, std::move(reason), replaced});

@@ -84,6 +84,7 @@ class PythonWorker : public Fulfiller {
   uint64_t key_of(const Ticket& ticket, uint32_t row) const;
   Owned sample(const Ticket& ticket, Slot& slot, uint32_t row);
   Owned attempt(const Ticket& ticket, PyObject* index, uint64_t key);
+  bool passes_over() const;
   bool note_loss(uint32_t row, uint64_t index, bool replaced);
   void run_item(const Ticket& ticket, Slot& slot);
   void run_rows(const Ticket& ticket, Slot& slot);

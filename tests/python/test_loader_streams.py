@@ -158,6 +158,40 @@ def test_a_generator_that_raises_under_skip_ends_there_and_is_counted(mode):
             assert "Trouble" in stats["losses"][0][2]
 
 
+def odd_at_five():
+    for i in range(20):
+        yield np.full(3 if i == 5 else 2, i)
+
+
+@each(SOME, ())
+@pytest.mark.parametrize("collate", [None, list])
+def test_a_batch_that_a_loss_made_shorter_does_not_end_the_epoch(collate, mode):
+    options = {"batch_size": 4, "drop_last": True, "on_error": "skip", "collate": collate}
+    with penstock.Loader(odd_at_five, **options, **mode.options) as feed:
+        for epoch in range(2):
+            rows = [[int(row[0]) for row in batch] for batch in feed]
+            bad = [] if collate else [5]
+            assert rows == [
+                [i for i in range(at, at + 4) if i not in bad] for at in range(0, 20, 4)
+            ]
+            assert [loss[:2] for loss in feed.stats()["losses"]] == [
+                (e, i) for e in range(epoch + 1) for i in bad
+            ]
+
+
+@each(SOME, ())
+def test_restoring_behind_what_a_generator_raised_gives_nothing_more(mode):
+    options = {"on_error": "skip", **mode.options}
+    with penstock.Loader(raises_at_four, batch_size=3, **options) as feed:
+        batches = iter(feed)
+        assert [y.tolist() for _, y in (next(batches), next(batches))] == [[0, 1, 2], [3]]
+        state = feed.state()
+    with penstock.Loader(raises_at_four, batch_size=3, **options) as feed:
+        feed.restore(state)
+        assert list(feed) == []
+        assert [y.tolist() for _, y in feed] == [[0, 1, 2], [3]]
+
+
 @each((INLINE, THREADS), ())
 def test_a_running_generator_is_consumed_once(mode):
     with penstock.Loader(count_to(5), **mode.options) as feed:
