@@ -301,6 +301,7 @@ void bind_core(nb::module_& m) {
       .def("seek", &Core::seek)
       .def("position", &Core::position)
       .def("ahead", &Core::ahead)
+      .def("failed", &Core::failed)
       .def("steps", &Core::steps)
       .def("set_length", &Core::set_length)
       .def("closed", &Core::closed)

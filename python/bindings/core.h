@@ -44,12 +44,17 @@ class Core {
   //
   //   begin_iteration() ──> current ──end_iteration()──> ended: the place was set from outside
   //                            └───begin_iteration()──> overtaken, and so is one that had ended
-  uint64_t begin_iteration() { return latest_ = ++serial_; }
+  uint64_t begin_iteration() {
+    failed_ = false;
+    return latest_ = ++serial_;
+  }
   void end_iteration() { ++serial_; }
   bool is_current(uint64_t serial) const { return serial == serial_; }
   // The next batch; END: the epoch is over, or the iteration was ended. Error kInvalidArgument: it
   // was overtaken, and what it would have given is gone.
   nanobind::object next(uint64_t epoch, uint64_t serial);
+  // Whether the last iteration ended with what a batch raised: the position is that batch.
+  bool failed() const { return failed_; }
   // Whether the last batch of the pass with `epoch` in it was taken.
   bool gave_all(uint64_t epoch) const;
   void count_restart() { board_->consumer().restarts.add(); }
@@ -138,6 +143,7 @@ class Core {
   pid_t owner_;          // a forked child's copy touches nothing
   uint64_t serial_ = 0;  // of the current iteration; nobody's, if the last one was ended
   uint64_t latest_ = 0;  // of the last iteration that was begun
+  bool failed_ = false;  // see failed()
   Board::Shape shape_;
   bool processes_ = false;
   std::unique_ptr<Board> board_;

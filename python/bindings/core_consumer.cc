@@ -339,6 +339,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
     index = index_of(ticket, static_cast<uint32_t>(row));
   }
   feed_->fail();
+  failed_ = true;
   PyObject* make = helper("penstock._interop", "failure");
   if (make == nullptr) throw nb::python_error();
   nb::object chain = nb::none();
@@ -358,6 +359,7 @@ void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64
   ConsumerLock lock(consumer_);
   check_open();
   feed_->seek({epoch, base, step}, {ahead.begin(), ahead.end()});
+  failed_ = false;
 }
 
 nb::tuple Core::position() {

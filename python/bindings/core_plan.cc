@@ -237,6 +237,7 @@ void Core::raise_stream_failure() {
 
 void Core::raise_plan_failure(LoaderFailure failure) {
   feed_->fail();
+  failed_ = true;
   nb::object exception = nb::steal(exception_of(failure.error));
   PyObject* make = helper("penstock._interop", "failure_of_stage");
   if (make == nullptr) throw nb::python_error();
@@ -258,6 +259,7 @@ uint64_t Core::begin_pass(bool resumed) {
   const uint64_t into = rounds == kEndless ? at.epoch : at.epoch % rounds;
   uint64_t epoch = at.epoch;
   bool amid = into != 0 || at.step != 0 || !feed_->ahead().empty() || output_->anything_held();
+  amid = amid || failed_;
   if (amid && !resumed) {
     output_->drop_held();
     epoch = rounds == kEndless ? epoch + 1 : epoch - into + rounds;
@@ -284,6 +286,7 @@ void Core::restore_plan(const std::string& state) {
   PlanOutput::Place place = output_->place_of(LoaderState::from_json(state));
   output_->drop_held();
   feed_->seek(place.position, place.ahead);
+  failed_ = false;
   output_->arrived(place);
   delivered_epoch_ = place.position.epoch;
 }

@@ -151,11 +151,14 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
+            failed = self._core.failed()
+            if failed:
+                self._resumed = False  # what it would go on with is the batch that failed
             self._enter()
             epoch, _, step = self._core.position()
             if self._plan.kind == "plan":
                 epoch = self._core.begin_pass(self._resumed)
-            elif (step or self._core.ahead()) and not self._resumed:
+            elif (step or self._core.ahead() or failed) and not self._resumed:
                 self._epochs.end()
                 self._core.seek(epoch + 1, 0, 0, [])
                 epoch += 1
@@ -239,7 +242,8 @@ class Loader:
         with self._lock:
             epoch = self._plan.first_epoch_of(number)
             at = tuple(self._core.position())
-            if not self._resumed and (at != (epoch, 0, 0) or self._core.holds()):
+            amid = self._core.holds() or self._core.failed()
+            if not self._resumed and (at != (epoch, 0, 0) or amid):
                 self._core.begin_pass(False)
                 self._core.seek(epoch, 0, 0, [])
 
@@ -252,7 +256,7 @@ class Loader:
         plan = self._plan
         if not plan.replayable:
             epoch, _, step = self._core.position()
-            if (epoch or step) and not self._resumed:
+            if (epoch or step or self._core.failed()) and not self._resumed:
                 raise InvalidArgument(
                     f"{plan.title} is a generator that was begun already: it can be consumed "
                     "once. Give the generator function, and it is called anew each epoch",

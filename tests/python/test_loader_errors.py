@@ -81,6 +81,47 @@ def test_the_epoch_after_an_exception_is_whole(mode):
 
 
 @each(KINDS, ())
+@pytest.mark.parametrize("bad", [0, 2])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_the_for_after_an_exception_is_the_next_epoch(batch_size, bad, mode):
+    with penstock.Loader(Troubled({bad}, 6), batch_size=batch_size, **mode.options) as feed:
+        for epoch in range(3):
+            with pytest.raises(Trouble) as caught:
+                list(feed)
+            assert (feed.epoch, caught.value.__cause__.epoch) == (epoch, epoch)
+        with pytest.raises(Trouble) as caught:
+            next(feed.steps(1))  # tries again
+        assert caught.value.__cause__.epoch == 2
+        with pytest.raises(Trouble) as caught:
+            list(feed)
+        assert caught.value.__cause__.epoch == 3
+
+
+@each((INLINE, THREADS), ())
+def test_steps_that_get_over_what_failed_leave_the_rest_to_the_for(mode):
+    source = Troubled({0}, 6)
+    with penstock.Loader(source, **mode.options) as feed:
+        with pytest.raises(Trouble):
+            list(feed)
+        source.bad = set()
+        assert [index for _, index in feed.steps(2)] == [0, 1]
+        assert [index for _, index in feed] == [2, 3, 4, 5]
+        assert feed.epoch == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_so_it_is_for_a_dataset(workers):
+    def bad(x: Any) -> Any:
+        raise ValueError("bad")
+
+    with penstock.Dataset.range(6).map(bad).batch(2).build(workers=workers) as feed:
+        for epoch in range(3):
+            with pytest.raises(ValueError, match="bad") as caught:
+                list(feed)
+            assert caught.value.__cause__.epoch == epoch
+
+
+@each(KINDS, ())
 def test_the_index_of_a_shuffled_sample_is_the_one_that_failed(mode):
     for method in (Troubled, TroubledTogether):
         with penstock.Loader(
