@@ -12,10 +12,10 @@
 
 namespace penstock::python {
 
-// Writes one sample into its row. False: it failed; an exception is set if that is to be raised.
+// Writes one sample into its row. False: an exception is set, and nothing was added.
 bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row,
                            uint64_t index, uint32_t whole) {
-  if (!taken_.take_apart(sample)) return note_loss(row, index, false) && false;
+  if (!taken_.take_apart(sample)) return false;
   if (base_ == nullptr || taken_.spec != known_spec_) {
     if (taken_.spec != known_spec_ || known_rows_ != whole) {
       RowLayout layout = layout_of(taken_.spec, whole);
@@ -26,43 +26,48 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
       }
     }
     std::byte* base = base_ != nullptr ? nullptr : slot.rows(taken_.spec, known_layout_.bytes());
-    if (base == nullptr) {
-      auto expected = base_ != nullptr ? std::span<const std::byte>(known_spec_) : slot.layout();
-      std::string text = "samples of one batch must be alike: index " + std::to_string(index) +
-                         " gave " + describe(taken_.spec) + ", another sample of its batch " +
-                         describe(expected) + "; make them equal, or give collate=";
-      PyObject* type = helper("penstock.errors", "InvalidArgument");
-      PyErr_SetString(type != nullptr ? type : PyExc_ValueError, text.c_str());
-      return note_loss(row, index, false) && false;
-    }
+    if (base == nullptr) return refuse_unlike(slot, index);
     base_ = base;
   }
-  if (!taken_.objects.empty()) {
-    if (!columns_) {
-      columns_ = Owned(PyList_New(0));
-      for (size_t i = 0; i < taken_.objects.size(); ++i) {
-        Owned column(PyList_New(0));
-        PyList_Append(columns_.get(), column.get());
-      }
-    }
-    for (size_t i = 0; i < taken_.objects.size(); ++i) {
-      // The next sample may overwrite an array that is the dataset's own: a copy is due now.
-      uint64_t bytes = 0;
-      Owned object = Owned::borrow(taken_.objects[i]);
-      if (PyArray_Check(object.get())) {
-        object = Owned(detach(object.release(), slot.counters(), bytes));
-      }
-      if (!object || PyList_Append(PyList_GET_ITEM(columns_.get(), static_cast<Py_ssize_t>(i)),
-                                   object.get()) != 0) {
-        return false;
-      }
-    }
+  std::vector<Owned> objects;
+  for (PyObject* object : taken_.objects) {
+    // The next sample may overwrite an array that is the dataset's own: a copy is due now.
+    uint64_t bytes = 0;
+    objects.push_back(Owned(detach(Py_NewRef(object), slot.counters(), bytes)));
+    if (!objects.back()) return false;
   }
-  StageClock::Piece piece(clock_, writes_, kRows);
-  clock_.count(kRows, 1);
-  Slot::Write ours(slot);  // of a ticket that timed out the batch may be with its user by now
-  if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
-  return write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters());
+  {
+    StageClock::Piece piece(clock_, writes_, kRows);
+    clock_.count(kRows, 1);
+    Slot::Write ours(slot);  // of a ticket that timed out the batch may be with its user by now
+    if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+    if (!write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters())) return false;
+  }
+  return objects.empty() || add_objects(objects);
+}
+
+bool PythonWorker::add_objects(const std::vector<Owned>& objects) {
+  if (!columns_) columns_ = Owned(PyList_New(0));
+  for (size_t i = 0; columns_ && i < objects.size(); ++i) {
+    if (PyList_GET_SIZE(columns_.get()) <= static_cast<Py_ssize_t>(i)) {
+      Owned column(PyList_New(0));
+      if (!column || PyList_Append(columns_.get(), column.get()) != 0) return false;
+    }
+    PyObject* column = PyList_GET_ITEM(columns_.get(), static_cast<Py_ssize_t>(i));
+    if (PyList_Append(column, objects[i].get()) != 0) return false;
+  }
+  return static_cast<bool>(columns_);
+}
+
+// Says of the sample in hand that it is not like the batch's others.
+bool PythonWorker::refuse_unlike(Slot& slot, uint64_t index) {
+  auto expected = base_ != nullptr ? std::span<const std::byte>(known_spec_) : slot.layout();
+  std::string text = "samples of one batch must be alike: index " + std::to_string(index) +
+                     " gave " + describe(taken_.spec) + ", another sample of its batch " +
+                     describe(expected) + "; make them equal, or give collate=";
+  PyObject* type = helper("penstock.errors", "InvalidArgument");
+  PyErr_SetString(type != nullptr ? type : PyExc_ValueError, text.c_str());
+  return false;
 }
 
 void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count) {
@@ -73,12 +78,13 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
     slot.finish_inline(ResultKind::kRows, bytes, {});
     return;
   }
-  Owned lost = losses();
-  Owned value(Py_BuildValue("(IOO)", count, lost.get(), columns_ ? columns_.get() : Py_None));
+  Owned lost = losses(), columns = columns_ ? std::move(columns_) : Owned::borrow(Py_None);
+  Owned value(Py_BuildValue("(IOO)", count, lost.get(), columns.get()));
+  columns = Owned();  // the copies in it are nobody else's
   emit(slot, ResultKind::kRows, std::move(value), bytes);
 }
 
-// __getitems__: all rows in one call. Left empty when that raised or killed a worker before: then
+// __getitems__: all rows in one call. Left null when that raised or killed a worker before: then
 // one by one, to know whose fault it is. What is no error stays set.
 void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
@@ -105,19 +111,21 @@ void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned
   all = Owned();
   if (PySequence_Fast_GET_SIZE(fast.get()) != count) return;
   for (uint32_t row = 0; row < count; ++row) {
-    samples.push_back(Owned::borrow(PySequence_Fast_GET_ITEM(fast.get(), row)));
+    samples[row] = Owned::borrow(PySequence_Fast_GET_ITEM(fast.get(), row));
   }
 }
 
 void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
-  uint32_t count = ticket.end - ticket.begin;
-  std::vector<Owned> fetched;
+  uint32_t count = ticket.end - ticket.begin, row = 0;
+  std::vector<Owned> fetched(count);
   if (getitems_) fetch_all(ticket, slot, fetched);
   if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
-  for (uint32_t row = 0; row < count; ++row) {
-    Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
-    bool fine = value && add_row(ticket, slot, value.get(), row, key_of(ticket, row), ticket.rows);
-    if (!fine && PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
+  const Use write = [&](PyObject* value, uint64_t index) {
+    return add_row(ticket, slot, value, row, index, ticket.rows);
+  };
+  for (; row < count; ++row) {
+    if (sample(ticket, slot, row, std::move(fetched[row]), write)) continue;
+    if (PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
   }
   finish_rows(ticket, slot, count);
 }
@@ -133,23 +141,21 @@ Owned PythonWorker::collated(PyObject* samples) {
 
 void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin;
-  std::vector<Owned> fetched;
+  std::vector<Owned> fetched(count);
   if (getitems_) fetch_all(ticket, slot, fetched);
   if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
   Owned samples(PyList_New(0));
+  const Use append = [&](PyObject* value, uint64_t) {
+    return PyList_Append(samples.get(), value) == 0;
+  };
   for (uint32_t row = 0; row < count; ++row) {
-    Owned value = fetched.empty() ? sample(ticket, slot, row) : std::move(fetched[row]);
-    if (value) {
-      PyList_Append(samples.get(), value.get());
-    } else if (PyErr_Occurred() != nullptr) {
-      return fail(ticket, slot, row, key_of(ticket, row));
-    }
+    if (sample(ticket, slot, row, std::move(fetched[row]), append)) continue;
+    if (PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
   }
   uint64_t first = key_of(ticket, 0);
   if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
   Owned batch = collated(samples.get());
   samples = Owned();
-  fetched.clear();
   if (!batch) return fail(ticket, slot, 0, first);
   emit_with_losses(slot, std::move(batch));
 }

@@ -74,7 +74,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     } else if (collate_) {
       PyList_Append(samples.get(), value.get());
     } else if (!add_row(ticket, slot, value.get(), count, at, ticket.rows)) {
-      if (PyErr_Occurred() != nullptr) return fail(ticket, slot, pulled, at);
+      if (!note_loss(count, at, false)) return fail(ticket, slot, pulled, at);
       continue;
     }
     ++count;

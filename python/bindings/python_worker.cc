@@ -124,38 +124,40 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
 
 bool PythonWorker::load_indices(const Ticket& ticket, Slot& slot) {
   indices_.objects = Owned();
-  uint32_t count = ticket.end - ticket.begin;
-  if (std::byte* listed = slot.indices()) {
-    uint64_t header[2];  // 0: numbers, 1: a pickled list; bytes
-    std::memcpy(header, listed, sizeof(header));
-    listed += sizeof(header);
-    if (header[0] == 0) {
-      const auto* numbers = reinterpret_cast<const uint64_t*>(listed) + ticket.begin;
-      indices_.numbers.assign(numbers, numbers + count);
-      return true;
-    }
-    PyObject* load = helper("penstock._interop", "load_class");
-    Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(listed),
-                                          static_cast<Py_ssize_t>(header[1])));
-    Owned all(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));
-    if (!all) return false;
-    indices_.objects = Owned(PyList_GetSlice(all.get(), ticket.begin, ticket.end));
-    return static_cast<bool>(indices_.objects);
-  }
-  indices_.numbers.resize(count);
+  if (slot.indices() != nullptr) return load_listed(slot, ticket.begin, ticket.end, indices_);
+  indices_.numbers.resize(ticket.end - ticket.begin);
   order_.indices(ticket.epoch, ticket.base, ticket.step, ticket.begin, indices_.numbers);
   return true;
 }
 
-// What random numbers are keyed by: the index, or for a sampler's own objects the place.
-uint64_t PythonWorker::key_of(const Ticket& ticket, uint32_t row) const {
-  if (indices_.objects) {
-    PyObject* item = PyList_GET_ITEM(indices_.objects.get(), row);
-    // Raises nothing, and the user's exception may be on its way: nothing may be cleared here.
-    if (PyLong_CheckExact(item)) return PyLong_AsUnsignedLongLongMask(item);
-    return order_.position(ticket.base, ticket.step, ticket.begin + row);
+// Rows of the batch as a sampler listed them. False: a Python exception is set.
+bool PythonWorker::load_listed(Slot& slot, uint32_t begin, uint32_t end, Indices& out) {
+  const std::byte* listed = slot.indices();
+  uint64_t header[2];  // 0: numbers, 1: a pickled list; bytes
+  std::memcpy(header, listed, sizeof(header));
+  listed += sizeof(header);
+  if (header[0] == 0) {
+    const auto* numbers = reinterpret_cast<const uint64_t*>(listed);
+    out.numbers.assign(numbers + begin, numbers + end);
+    return true;
   }
-  return indices_.numbers[row];
+  PyObject* load = helper("penstock._interop", "load_class");
+  Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(listed),
+                                        static_cast<Py_ssize_t>(header[1])));
+  Owned all(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));
+  if (!all) return false;
+  out.objects = Owned(PyList_GetSlice(all.get(), begin, end));
+  return static_cast<bool>(out.objects);
+}
+
+// What random numbers are keyed by: the index, or for a sampler's own objects the place.
+uint64_t PythonWorker::key_in(const Indices& indices, uint32_t at, const Ticket& ticket,
+                              uint32_t row) const {
+  if (!indices.objects) return indices.numbers[at];
+  PyObject* item = PyList_GET_ITEM(indices.objects.get(), at);
+  // Raises nothing, and the user's exception may be on its way: nothing may be cleared here.
+  if (PyLong_CheckExact(item)) return PyLong_AsUnsignedLongLongMask(item);
+  return order_.position(ticket.base, ticket.step, row);
 }
 
 Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key) {
@@ -202,50 +204,87 @@ bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
   return true;
 }
 
-// One row's sample under the error policy. Null with an exception set: to be raised. Null without:
-// the row is lost, and noted.
-Owned PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row) {
+Owned PythonWorker::get(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t key) {
   if (!slot.progress({row})) throw Error(Code::kClosed, "worker", "the ticket was taken away");
-  uint64_t key = key_of(ticket, row);
-  Owned value;
   if (slot.ending({row})) {
     PyErr_SetString(PyExc_RuntimeError, kPoisoned);
-  } else {
-    Owned index(indices_.at(row));
-    value = attempt(ticket, index.get(), key);
+    return {};
   }
-  if (value) return value;
-  if (settings_.on_error == OnError::kRaise || !is_trouble()) return value;
-  bool replace =
-      settings_.on_error == OnError::kReplace && !indices_.objects && order_.options().length > 0;
-  if (!replace) {
-    note_loss(row, key, false);
-    return value;
+  Owned index(indices_.at(row));
+  return attempt(ticket, index.get(), key);
+}
+
+// One row's sample, got here or fetched before, is used under the error policy. False with an
+// exception set: to be raised. False without: the row is lost, and noted.
+bool PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row, Owned fetched,
+                          const Use& use) {
+  const uint64_t key = key_of(ticket, row);
+  Owned value = fetched ? std::move(fetched) : get(ticket, slot, row, key);
+  if (value && use(value.get(), key)) return true;
+  value = Owned();
+  if (passes_over() && settings_.on_error == OnError::kReplace) {
+    return substitute(ticket, slot, row, key, use);
   }
-  uint64_t place = order_.position(ticket.base, ticket.step, ticket.begin + row);
-  uint32_t left = settings_.samples ? ticket.rows : kItemAttempts;
+  note_loss(row, key, false);
+  return false;
+}
+
+// Another sample takes the place of one that failed with what is set; results as of sample().
+bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t key,
+                              const Use& use) {
   Owned first = take_exception();
   std::string reason = text_of_exception(first.get());
-  if (PyErr_Occurred() != nullptr) return value;
-  for (uint32_t n = 0; left > 0 && n < order_.options().length; ++n) {
+  if (PyErr_Occurred() != nullptr) return false;
+  // A sampler leaves out what is not to be seen. Of its indices the batch's own are known here.
+  const bool listed = slot.indices() != nullptr && (indices_.objects || !settings_.covers);
+  Indices others;
+  if (listed && !load_listed(slot, 0, ticket.rows, others)) return false;
+  const uint64_t most = listed ? ticket.rows - 1 : order_.options().length;
+  uint32_t left = settings_.samples ? ticket.rows : kItemAttempts;
+  for (uint32_t n = 0; left > 0 && n < most; ++n) {
     PyErr_Clear();
-    uint64_t other = order_.replacement(ticket.epoch, place, n);
-    if (other == key) continue;  // which is no attempt
+    uint64_t other = key;
+    Owned index = stand_in(ticket, row, n, others, other);
+    if (!index && PyErr_Occurred() != nullptr) return false;
+    if (!index) continue;  // itself, which is no attempt
     --left;
     const Call call{row, n + 1};
     if (!slot.progress(call)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
     if (slot.ending(call)) continue;
-    Owned index(PyLong_FromUnsignedLongLong(other));
-    value = attempt(ticket, index.get(), other);
-    if (value) {
+    Owned value = attempt(ticket, index.get(), other);
+    if (value && use(value.get(), other)) {
       losses_.push_back({row, key, std::move(reason), true});
-      return value;
+      return true;
     }
-    if (!is_trouble()) return value;
+    if (!is_trouble()) return false;
   }
-  // None of them: that is an error after all, and not that of whoever was to stand in.
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(first.get())), first.get());
-  return value;
+  // None of the epoch's: that is an error after all, and not that of whoever was to stand in.
+  if (listed) note_loss(row, key, false);
+  return false;
+}
+
+// The n-th index to stand in for a row's, and its key: of the others that were `listed` for the
+// batch, from the next one on, or else of the whole epoch. Null: it is the row's own, or an
+// exception is set.
+Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, const Indices& listed,
+                             uint64_t& key) const {
+  const uint32_t own = ticket.begin + row, at = (own + 1 + n) % ticket.rows;
+  if (listed.objects) {
+    PyObject* list = listed.objects.get();
+    PyObject* index = PyList_GET_ITEM(list, at);
+    const int same = PyObject_RichCompareBool(index, PyList_GET_ITEM(list, own), Py_EQ);
+    if (same < 0) clear_trouble();  // arrays do not say: then they are taken for different
+    if (same > 0 || PyErr_Occurred() != nullptr) return {};
+    key = key_in(listed, at, ticket, at);
+    return Owned::borrow(index);
+  }
+  const uint64_t place = order_.position(ticket.base, ticket.step, own);
+  const uint64_t other =
+      listed.numbers.empty() ? order_.replacement(ticket.epoch, place, n) : listed.numbers[at];
+  if (other == key) return {};
+  key = other;
+  return Owned(PyLong_FromUnsignedLongLong(other));
 }
 
 Owned PythonWorker::losses() const {
@@ -319,11 +358,15 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
 // ---- an item is a whole batch
 
 void PythonWorker::run_item(const Ticket& ticket, Slot& slot) {
-  Owned value = sample(ticket, slot, 0);
-  if (value && losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(value));
+  Owned item;
+  auto keep = [&](PyObject* value, uint64_t) {
+    item = Owned::borrow(value);
+    return true;
+  };
+  sample(ticket, slot, 0, {}, keep);
   if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
-  if (!value) return emit(slot, ResultKind::kSkipped, losses());
-  emit_with_losses(slot, std::move(value));
+  if (!item) return emit(slot, ResultKind::kSkipped, losses());
+  emit_with_losses(slot, std::move(item));
 }
 
 // A batch of which not all went as planned travels with what was lost.

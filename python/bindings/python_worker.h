@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ struct PlanSettings {
   bool rekey_globals = false;  // NumPy's and Python's generators, per index
   bool drop_last = false;      // of a stream's last, short batch
   uint32_t streams = 1;
+  bool covers = true;    // every index of the dataset is one of the epoch's, whoever lists them
   uint64_t version = 0;  // of the dataset as it is now
 };
 
@@ -72,6 +74,9 @@ class PythonWorker : public Fulfiller {
     Owned objects;                   // a list, instead of numbers
     PyObject* at(size_t row) const;  // new reference
   };
+  // What becomes of the sample with an index: a row, an element of a list. False: a Python
+  // exception is set.
+  using Use = std::function<bool(PyObject* sample, uint64_t index)>;
   struct Loss {
     uint32_t row;
     uint64_t index;
@@ -81,8 +86,16 @@ class PythonWorker : public Fulfiller {
 
   bool update(uint64_t version);
   bool load_indices(const Ticket& ticket, Slot& slot);
-  uint64_t key_of(const Ticket& ticket, uint32_t row) const;
-  Owned sample(const Ticket& ticket, Slot& slot, uint32_t row);
+  static bool load_listed(Slot& slot, uint32_t begin, uint32_t end, Indices& out);
+  uint64_t key_of(const Ticket& ticket, uint32_t row) const {
+    return key_in(indices_, row, ticket, ticket.begin + row);
+  }
+  uint64_t key_in(const Indices& indices, uint32_t at, const Ticket& ticket, uint32_t row) const;
+  bool sample(const Ticket& ticket, Slot& slot, uint32_t row, Owned fetched, const Use& use);
+  bool substitute(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t key, const Use& use);
+  Owned stand_in(const Ticket& ticket, uint32_t row, uint32_t n, const Indices& listed,
+                 uint64_t& key) const;
+  Owned get(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t key);
   Owned attempt(const Ticket& ticket, PyObject* index, uint64_t key);
   bool passes_over() const;
   bool note_loss(uint32_t row, uint64_t index, bool replaced);
@@ -92,6 +105,8 @@ class PythonWorker : public Fulfiller {
   void run_stream(const Ticket& ticket, Slot& slot);
   bool add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row, uint64_t index,
                uint32_t whole);
+  bool add_objects(const std::vector<Owned>& objects);
+  bool refuse_unlike(Slot& slot, uint64_t index);
   void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
   Owned collated(PyObject* samples);
   void fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples);

@@ -37,6 +37,7 @@ class Plan:
     begin: Callable[[int], Any] | None = None  # listed (or columns): a sampler's lists of an epoch
     begin_length: Callable[[], int] | None = None
     most_rows: int = 1  # listed: rows of a batch at most
+    covers: bool = True  # listed: every index of the dataset is one of the epoch's
     arrays: list[Any] | None = None  # columns
     sample: Any = None  # columns: what one sample looks like
     initialise: Any = None  # called with its number in every worker process before it serves

@@ -130,6 +130,7 @@ def settings_of(
         "pause": plan.edited or plan.kind in ("stream", "listed"),
         "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
         "most_rows": rows,
+        "covers": plan.covers,
         "keep_freed_memory": True,
         "numpy_threshold": 1024,
     }

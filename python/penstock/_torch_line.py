@@ -102,6 +102,7 @@ def _maker(
         "max_bytes": owner.max_bytes,
     }
     is_map, listed, threads = owner._is_map, owner._lists_of is not None, owner.use_threads
+    covers = owner._covers
     tracked = None if owner.persistent_workers else dataset
     title = type(dataset).__name__
 
@@ -117,6 +118,7 @@ def _maker(
             plan.length = len(dataset) if hasattr(dataset, "__len__") else 0
             if listed:
                 plan.kind, plan.begin, plan.most_rows = "listed", lists, rows if samples else 1
+                plan.covers = covers
             if tensors is not None and not collates:
                 plan.kind, plan.sample = "columns", tuple(tensor[0] for tensor in tensors)
                 pairs = [_interop.array_of_tensor(tensor) for tensor in tensors]

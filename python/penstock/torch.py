@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
 from ._arguments import MOST_QUEUED
@@ -142,6 +142,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             if engine_shuffles or (type(self.sampler) is SequentialSampler and sampler is None):
                 self._lists_of = None
                 self._engine_shuffles = engine_shuffles
+        self._covers = batch_sampler is None and self._sampler_covers()
         self._collates = not self._is_default_collate()
         self._forget()
 
@@ -150,6 +151,15 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     @property
     def _is_map(self) -> bool:
         return not isinstance(self.dataset, torch.utils.data.IterableDataset)
+
+    def _sampler_covers(self) -> bool:
+        """Whether every index of the dataset is known to be one of each epoch's."""
+        sampler = self.sampler
+        if type(sampler) is RandomSampler:
+            whole = not sampler.replacement and sampler.num_samples >= len(sampler.data_source)
+        else:
+            whole = type(sampler) is SequentialSampler
+        return whole and sampler.data_source is self.dataset
 
     def _is_default_collate(self) -> bool:
         """Whether rows may be written in place: nobody changed what default_collate does."""

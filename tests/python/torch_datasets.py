@@ -222,3 +222,23 @@ def keep_arrays(samples):
 
 def double(item):
     return [2 * item[0], "doubled"]
+
+
+class Troubled(Numbers):
+    """Raises for some numbers."""
+
+    def __init__(self, bad, length=100):
+        super().__init__(length)
+        self.bad = bad
+
+    def __getitem__(self, index):
+        if index in self.bad:
+            raise ValueError(f"number {index}")
+        return super().__getitem__(index)
+
+
+class TroubledNames(Keyed):
+    def __getitem__(self, key):
+        if key in ("bb", ("c", 3)):
+            raise ValueError(key)
+        return len(key)

@@ -1,0 +1,72 @@
+"""What passes over errors in penstock.torch.DataLoader, where torch's ways of working matter."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import SubsetRandomSampler  # noqa: E402
+
+import torch_datasets as data  # noqa: E402
+from penstock.torch import DataLoader  # noqa: E402
+from torch_contract import MARKS, WAYS, each_way, flat, labels  # noqa: E402
+
+pytestmark = MARKS
+
+HERE = pytest.mark.parametrize("name", ["in line", "threads"])
+
+
+def losses(loader):
+    return [loss[:2] for loss in loader.stats()["losses"]]
+
+
+# ---- replacements -------------------------------------------------------------------------------
+
+
+@each_way
+def test_what_a_sampler_left_out_replaces_nothing(way):
+    options = {"batch_size": 5, "sampler": list(range(20)), "on_error": "replace", **way}
+    with DataLoader(data.Troubled({3, 4, 17}), **options) as loader:
+        # The batch's own, from the next one on.
+        assert labels(loader)[0] == [0, 1, 2, 0, 0]
+        assert labels(loader)[3] == [15, 16, 18, 18, 19]
+        assert loader.stats()["replaced"] == 6
+
+
+@HERE
+def test_a_sample_is_replaced_by_another_index_or_skipped(name):
+    options = {"on_error": "replace", **WAYS[name]}
+    with DataLoader(data.Troubled({4}), batch_size=3, sampler=[4, 4, 1, 4], **options) as loader:
+        assert labels(loader) == [[1, 1, 1]]
+        assert (loader.stats()["replaced"], loader.stats()["skipped"]) == (2, 1)
+    with DataLoader(data.Troubled({4}), batch_size=None, sampler=[3, 4, 5], **options) as loader:
+        assert labels([(0, torch.as_tensor(y)) for _, y in loader]) == [3, 5]
+        assert losses(loader) == [(0, 4)]
+
+
+@each_way
+def test_what_is_indexed_by_objects_is_replaced_too(way):
+    keys = ["a", "bb", "cccc", ("c", 3), ("d", 4, 5)]
+    options = {"sampler": keys, "on_error": "replace", **way}
+    with DataLoader(data.TroubledNames(), batch_size=3, **options) as loader:
+        assert [batch.tolist() for batch in loader] == [[1, 4, 4], [3, 3]]
+        assert loader.stats()["replaced"] == 2
+
+
+@HERE
+@pytest.mark.parametrize("options", [{"shuffle": True}, {}, {"shuffle": True, "seed": 1}])
+def test_where_all_indices_are_the_epochs_any_of_them_may_replace(options, name):
+    options = {"batch_size": 1, "on_error": "replace", **options, **WAYS[name]}
+    with DataLoader(data.Troubled({4}, 12), **options) as loader:
+        taken = flat(labels(loader))
+        assert len(taken) == 12
+        assert 4 not in taken
+
+
+def test_a_subset_at_random_is_no_whole_epoch():
+    options = {"sampler": SubsetRandomSampler(range(6)), "batch_size": 6}
+    with DataLoader(data.Troubled({2}), on_error="replace", **options) as loader:
+        for _ in range(5):
+            (batch,) = labels(loader)
+            assert set(batch) == {0, 1, 3, 4, 5}
