@@ -1,13 +1,75 @@
 #include "codec.h"
+#include "python_op.h"
 #include "values.h"
 
 namespace penstock::python {
 
 namespace {
 
+PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& counters,
+                   uint64_t& bytes);
+
+// An array of objects is copied, because they may be arrays that are used again. `handed_over`:
+// it need not be where nothing in it changed.
+PyObject* detached_objects(PyArrayObject* array, bool handed_over, int depth,
+                           WorkerCounters& counters, uint64_t& bytes) {
+  Owned made(PyArray_NewCopy(array, NPY_KEEPORDER));
+  if (!made) return nullptr;
+  auto* copy = reinterpret_cast<PyArrayObject*>(made.get());
+  auto** items = static_cast<PyObject**>(PyArray_DATA(copy));
+  bool changed = false;
+  for (npy_intp i = 0; i < PyArray_SIZE(copy); ++i) {
+    if (items[i] == nullptr) continue;
+    PyObject* other = detached(items[i], false, depth + 1, counters, bytes);
+    if (other == nullptr) return nullptr;
+    changed = changed || other != items[i];
+    Py_SETREF(items[i], other);
+  }
+  if (!changed && handed_over) return Py_NewRef(reinterpret_cast<PyObject*>(array));
+  if (!PyArray_ISWRITEABLE(array)) PyArray_CLEARFLAGS(copy, NPY_ARRAY_WRITEABLE);
+  return made.release();
+}
+
+bool is_plain_value(PyObject* value) {
+  return value == Py_None || PyUnicode_Check(value) || PyBytes_Check(value) ||
+         PyLong_Check(value) || PyFloat_Check(value) || PyComplex_Check(value);
+}
+
+// Containers of further classes (dict subclasses, deques, dataclasses with slots), of which Python
+// knows what they hold. What cannot be made anew stays as it is.
+PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counters,
+                             uint64_t& bytes) {
+  PyObject* parts_of = helper("penstock._interop", "parts_of");
+  Owned parts(parts_of == nullptr ? nullptr : PyObject_CallOneArg(parts_of, value));
+  bool changed = false;
+  for (Py_ssize_t i = 0; parts && PyList_Check(parts.get()) && i < PyList_GET_SIZE(parts.get());
+       ++i) {
+    PyObject* part = PyList_GET_ITEM(parts.get(), i);
+    PyObject* other = detached(part, false, depth + 1, counters, bytes);
+    if (other == nullptr) return nullptr;
+    changed = changed || other != part;
+    PyList_SetItem(parts.get(), i, other);
+  }
+  PyObject* make = changed ? helper("penstock._interop", "with_parts") : nullptr;
+  Owned made(make == nullptr ? nullptr
+                             : PyObject_CallFunctionObjArgs(make, value, parts.get(), nullptr));
+  if (made) return made.release();
+  clear_trouble();
+  return PyErr_Occurred() != nullptr ? nullptr : Py_NewRef(value);
+}
+
 // The value to use instead of `value` (a new reference), which may be `value` itself.
 PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& counters,
                    uint64_t& bytes) {
+  if (PyArray_CheckExact(value) && depth < kMaxDepth &&
+      PyArray_TYPE(reinterpret_cast<PyArrayObject*>(value)) == NPY_OBJECT) {
+    auto* array = reinterpret_cast<PyArrayObject*>(value);
+    PyArrayObject* root;
+    CopyReason reason = CopyReason::kForeign;
+    bytes += PyArray_NBYTES(array);
+    return detached_objects(array, owns_its_memory(array, unique, root, reason), depth, counters,
+                            bytes);
+  }
   if (PyArray_Check(value)) {
     auto* array = reinterpret_cast<PyArrayObject*>(value);
     bytes += PyArray_NBYTES(array);
@@ -62,7 +124,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     }
     return made.release();
   }
-  if (PyDict_CheckExact(value) || is_plain_dataclass(value)) {
+  if (PyDict_CheckExact(value) || (!PyDict_Check(value) && is_plain_dataclass(value))) {
     bool object = !PyDict_CheckExact(value);
     Owned fields = object ? Owned(PyObject_GetAttrString(value, "__dict__")) : Owned::borrow(value);
     Owned made(PyDict_New());
@@ -78,6 +140,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     return PyObject_CallFunctionObjArgs(make, reinterpret_cast<PyObject*>(Py_TYPE(value)),
                                         made.get(), nullptr);
   }
+  if (!is_plain_value(value)) return detached_container(value, depth, counters, bytes);
   return Py_NewRef(value);
 }
 

@@ -5,9 +5,11 @@ Called by the extension, by name. Workers import it, so it imports little.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import pickle
 import sys
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,37 @@ def make_dataclass(cls: Any, fields: dict[str, Any]) -> Any:
     made = cls.__new__(cls)
     made.__dict__.update(fields)
     return made
+
+
+def parts_of(value: Any) -> list[Any] | None:
+    """What a container of a class that the engine does not know itself holds; None: it is none."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, deque)):
+        return list(value)
+    if hasattr(type(value), "__dataclass_fields__"):
+        return [getattr(value, name) for name in _attributes(value)]
+    return None
+
+
+def with_parts(value: Any, parts: list[Any]) -> Any:
+    """A copy of a container that holds `parts` in the order of `parts_of`."""
+    made = copy.copy(value)
+    if isinstance(value, dict):
+        for key, part in zip(value, parts, strict=True):
+            made[key] = part
+    elif isinstance(value, (list, deque)):
+        for i, part in enumerate(parts):
+            made[i] = part
+    else:
+        for name, part in zip(_attributes(value), parts, strict=True):
+            object.__setattr__(made, name, part)  # it may be frozen
+    return made
+
+
+def _attributes(value: Any) -> list[str]:
+    names = (*getattr(value, "__dict__", ()), *copyreg._slotnames(type(value)))  # type: ignore[attr-defined]
+    return [name for name in names if hasattr(value, name)]
 
 
 def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -75,12 +76,14 @@ def assert_same(one: Any, other: Any, where: str = "value") -> None:
         assert list(one) == list(other), f"{where}: keys"
         for key in one:
             assert_same(one[key], other[key], f"{where}[{key!r}]")
-    elif isinstance(one, (list, tuple)):
+    elif isinstance(one, (list, tuple, deque)):
         assert len(one) == len(other), f"{where}: {len(one)} and {len(other)} elements"
         for i, (a, b) in enumerate(zip(one, other, strict=True)):
             assert_same(a, b, f"{where}[{i}]")
     elif dataclasses.is_dataclass(one):
-        assert_same(vars(one), vars(other), where)
+        for field in dataclasses.fields(one):
+            name = field.name
+            assert_same(getattr(one, name), getattr(other, name), f"{where}.{name}")
     else:
         assert one == other or (one != one and other != other), f"{where}: {one!r} and {other!r}"
 

@@ -18,7 +18,7 @@ import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
 from datasets import Items
 from faults import wait_until
-from zero_copy import NO_COPY, ODD, ONE_COPY, Ways, arrays_in, expected
+from zero_copy import HELD, NO_COPY, ODD, ONE_COPY, Ways, arrays_in, expected
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,7 +27,7 @@ MORE = (Mode(1, "spawn"),)
 
 
 def ways():
-    everything = [*NO_COPY, *ONE_COPY, *ODD]
+    everything = [*NO_COPY, *ONE_COPY, *HELD, *ODD]
     assert len(everything) == len(set(everything))
     assert set(everything) <= set(vars(Ways))
     return everything
@@ -221,7 +221,9 @@ def test_an_array_outlives_the_container_it_came_in(mode):
 
 
 @each((INLINE, Mode(1), Mode(1, "fork")), ())
-@pytest.mark.parametrize("way", ["own", "row_of_store", "reused_buffer", "masked", "objects"])
+@pytest.mark.parametrize(
+    "way", ["own", "row_of_store", "reused_buffer", "masked", "objects", "cached_dataclass", *HELD]
+)
 def test_samples_are_never_aliased(way, mode):
     with penstock.Loader(Ways(way), batch_size=3, **mode.options) as feed:
         held = [list(feed) for _ in range(2)]

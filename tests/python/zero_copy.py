@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,16 @@ Pair = namedtuple("Pair", ["x", "y"])
 class Boxed:
     x: Any
     n: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slots:
+    x: Any
+    n: int
+
+
+class Items(list):
+    """A list of a class of its own."""
 
 
 class Kept(np.ndarray):
@@ -211,6 +221,32 @@ class Ways:
     def diagonal(self, i: int) -> Any:
         return np.diagonal(fresh(i).reshape(50, 100))
 
+    # ---- the same buffer again, in what holds it ----
+    def buffer_in_ordered_dict(self, i: int) -> Any:
+        return OrderedDict(n=i, x=self.reused_buffer(i))
+
+    def buffer_in_default_dict(self, i: int) -> Any:
+        made = defaultdict(list)
+        made["x"] = [self.reused_buffer(i)]
+        return made
+
+    def buffer_in_deque(self, i: int) -> Any:
+        return deque([i, self.reused_buffer(i)], maxlen=2)
+
+    def buffer_in_list_of_a_class(self, i: int) -> Any:
+        return Items([self.reused_buffer(i), i])
+
+    def buffer_in_dataclass(self, i: int) -> Any:
+        return Boxed(self.reused_buffer(i), i)
+
+    def buffer_in_slots(self, i: int) -> Any:
+        return Slots({"x": self.reused_buffer(i)}, i)
+
+    def buffer_in_objects(self, i: int) -> Any:
+        made = np.array([[None, i], ["x", ()]], dtype=object)
+        made[0, 0] = self.reused_buffer(i)
+        return made
+
     # ---- small, odd, or no arrays ----
     def zero_size(self, i: int) -> Any:
         return np.zeros((3, 0, i + 1))
@@ -277,6 +313,7 @@ ONE_COPY = [
     "masked",
     "diagonal",
 ]
+HELD = [name for name in vars(Ways) if name.startswith("buffer_in")]
 ODD = [
     "zero_size",
     "zero_d",
@@ -301,11 +338,11 @@ def expected(way: str, i: int) -> Any:
 def arrays_in(value: Any) -> list[Any]:
     """All arrays in a nest."""
     if isinstance(value, np.ndarray):
-        return [value]
+        return [value, *arrays_in(value.tolist())] if value.dtype == object else [value]
     if isinstance(value, dict):
         return [a for item in value.values() for a in arrays_in(item)]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return [a for item in value for a in arrays_in(item)]
     if dataclasses.is_dataclass(value):
-        return arrays_in(vars(value))
+        return arrays_in([getattr(value, field.name) for field in dataclasses.fields(value)])
     return []
