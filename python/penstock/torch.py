@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
 from ._arguments import MOST_QUEUED
@@ -137,11 +137,11 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         # None: the order is the engine's own, and nobody needs to make lists of indices.
         self._lists_of: Iterable[Any] | None = self._index_sampler if self._is_map else None
         self._engine_shuffles = False
-        if self._is_map and type(self.batch_sampler) is BatchSampler and batch_sampler is None:
-            engine_shuffles = bool(shuffle) and seed is not None
-            if engine_shuffles or (type(self.sampler) is SequentialSampler and sampler is None):
+        if self._is_map and batch_sampler is None:
+            self._engine_shuffles = bool(shuffle) and seed is not None
+            in_rows = self._auto_collation and sampler is None
+            if self._engine_shuffles or (in_rows and type(self.sampler) is SequentialSampler):
                 self._lists_of = None
-                self._engine_shuffles = engine_shuffles
         self._covers = batch_sampler is None and self._sampler_covers()
         self._collates = not self._is_default_collate()
         self._forget()

@@ -65,6 +65,29 @@ def test_a_seed_makes_the_order_the_engines(way):
     assert first != second
 
 
+@each_way
+def test_a_seed_makes_the_order_of_items_the_engines_too(way):
+    options = {"batch_size": None, "shuffle": True, "seed": 4}
+
+    def items(loader):
+        return [int(y) for _, y in loader]
+
+    with DataLoader(data.Numbers(100), **options, **way) as loader:
+        assert len(loader) == 100
+        first, second = items(loader), items(loader)
+    torch.manual_seed(1)
+    with DataLoader(data.Numbers(100), **options) as loader:
+        assert [items(loader), items(loader)] == [first, second]
+        taken = iter(loader)
+        third = [int(next(taken)[1]) for _ in range(3)]
+        state = loader.state()
+        third += items(taken)
+        loader.restore(state)
+        assert items(loader) == third[3:]
+    assert sorted(first) == list(range(100))
+    assert len({tuple(first), tuple(second), tuple(third), tuple(range(100))}) == 4
+
+
 SAMPLERS = {
     "random": lambda d: {"sampler": RandomSampler(d, num_samples=31)},
     "replacement": lambda d: {"sampler": RandomSampler(d, replacement=True)},
