@@ -52,7 +52,11 @@ Core::Core(nb::dict s)
   options.pause_at_epochs = setting<bool>(s, "pause");
   options.granule_rows = setting<uint32_t>(s, "granule_rows");
   uint32_t rows = plan_.samples ? static_cast<uint32_t>(order_.options().batch_size) : 1;
-  if (source == "listed") rows = setting<uint32_t>(s, "most_rows");
+  if (source == "listed") {
+    rows = setting<uint32_t>(s, "most_rows");
+    // Without workers a sampler is asked for no more than what is needed now: it may learn.
+    options.on_asking = options.workers == 0;
+  }
   if (source == "plan") {
     pipeline_ = nb::cast<const BuiltPlan&>(s["plan"]).plan;
     rows = pipeline_->most_rows();

@@ -235,3 +235,47 @@ def test_a_break_is_followed_by_a_whole_epoch(way):
         assert next(iter(loader))[1].tolist() == [0, 1, 2]
         assert next(iter(loader))[1].tolist() == [0, 1, 2]
         assert len(loader._lines) == 1
+
+
+class Learns:
+    """A sampler that looks at what became of the last batch."""
+
+    def __init__(self, length=6):
+        self.length = length
+        self.seen = 0
+
+    def __iter__(self):
+        for _ in range(self.length):
+            yield self.seen
+
+
+@pytest.mark.parametrize("loader_class", [TorchLoader, DataLoader])
+def test_in_line_a_sampler_is_asked_when_its_batch_is(loader_class):
+    sampler = Learns()
+    taken = []
+    for batch in loader_class(data.Numbers(20, "int"), sampler=sampler):
+        sampler.seen += 1
+        taken.append(int(batch))
+    assert taken == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("rows", [4, 5, None])
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_in_line_a_generator_of_the_samplers_is_where_torch_has_it(left, rows):
+    """After a break, `left` batches before the end, or after the whole epoch."""
+
+    def run(loader_class):
+        generator = torch.Generator().manual_seed(9)
+        dataset = data.Numbers(12)
+        sampler = RandomSampler(dataset, generator=generator)
+        loader = loader_class(dataset, batch_size=rows, sampler=sampler)
+        found = []
+        for _ in range(3):
+            for i, (_, y) in enumerate(loader):
+                found.append(torch.as_tensor(y).tolist())
+                if left and i == len(loader) - 1 - left:
+                    break
+            found.append(generator.get_state().tolist())
+        return found
+
+    assert run(DataLoader) == run(TorchLoader)
