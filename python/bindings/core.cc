@@ -34,6 +34,7 @@ Core::Core(nb::dict s)
   plan_.samples = setting<bool>(s, "samples");
   plan_.retries = setting<uint32_t>(s, "retries");
   plan_.drop_last = order_.options().drop_last;
+  plan_.falls_back = setting<bool>(s, "falls_back");
   plan_.covers = setting<bool>(s, "covers");
   plan_.streams = std::max(setting<uint32_t>(s, "streams"), 1u);
   auto on_error = setting<std::string>(s, "on_error");

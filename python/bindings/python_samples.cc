@@ -67,6 +67,7 @@ bool PythonWorker::refuse_unlike(Slot& slot, uint64_t index) {
                      describe(expected) + "; make them equal, or give collate=";
   PyObject* type = helper("penstock.errors", "InvalidArgument");
   PyErr_SetString(type != nullptr ? type : PyExc_ValueError, text.c_str());
+  unlike_ = true;
   return false;
 }
 

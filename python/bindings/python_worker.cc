@@ -102,6 +102,7 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   losses_.clear();
   columns_ = Owned();
   base_ = nullptr;
+  unlike_ = false;
   if (!late_ && ticket.version > version_ && !update(ticket.version)) late_ = take_exception();
   if (late_) {  // for good: nobody knows what the dataset is by now
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(late_.get())), late_.get());
@@ -191,7 +192,8 @@ std::string PythonWorker::pending_error() {
 
 // Whether the policy goes on behind what is set.
 bool PythonWorker::passes_over() const {
-  return settings_.on_error != OnError::kRaise && is_trouble();
+  return settings_.on_error != OnError::kRaise && is_trouble() &&
+         !(unlike_ && settings_.falls_back);
 }
 
 // The error in flight becomes a loss under the policy. False: what is set now is to be raised, by
@@ -256,7 +258,7 @@ bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, ui
       losses_.push_back({row, key, std::move(reason), true});
       return true;
     }
-    if (!is_trouble()) return false;
+    if (!passes_over()) return false;
   }
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(first.get())), first.get());
   // None of the epoch's: that is an error after all, and not that of whoever was to stand in.

@@ -34,8 +34,9 @@ struct PlanSettings {
   bool rekey_globals = false;  // NumPy's and Python's generators, per index
   bool drop_last = false;      // of a stream's last, short batch
   uint32_t streams = 1;
-  bool covers = true;    // every index of the dataset is one of the epoch's, whoever lists them
-  uint64_t version = 0;  // of the dataset as it is now
+  bool falls_back = false;  // unlike samples are raised: what makes batches without rows comes next
+  bool covers = true;       // every index of the dataset is one of the epoch's, whoever lists them
+  uint64_t version = 0;     // of the dataset as it is now
 };
 
 // The user's Python in a worker. One thread, which holds the GIL around every call here.
@@ -132,8 +133,10 @@ class PythonWorker : public Fulfiller {
   Indices indices_;
   Sample taken_;
   std::vector<Loss> losses_;
+  bool unlike_ = false;  // a sample was refused, because it is not like the batch's others
   std::byte* base_ = nullptr;
-  Owned columns_;  // object columns: a list of lists
+  Owned columns_;   // object columns: a list of lists
+  Owned together_;  // what __getitems__ raised, after which samples are got one by one
   StageClock clock_;
   StageClock::Kind gets_, collates_, writes_, hand_overs_;
 

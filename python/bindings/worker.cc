@@ -27,6 +27,7 @@ void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32
   plan.order.world = nb::cast<uint32_t>(s["world"]);
   plan.samples = nb::cast<bool>(s["samples"]);
   plan.retries = nb::cast<uint32_t>(s["retries"]);
+  plan.falls_back = nb::cast<bool>(s["falls_back"]);
   plan.covers = nb::cast<bool>(s["covers"]);
   plan.streams = std::max(nb::cast<uint32_t>(s["streams"]), 1u);
   auto on_error = nb::cast<std::string>(s["on_error"]);

@@ -38,6 +38,8 @@ class Plan:
     begin_length: Callable[[], int] | None = None
     most_rows: int = 1  # listed: rows of a batch at most
     covers: bool = True  # listed: every index of the dataset is one of the epoch's
+    # What is no row ends the feed whatever its policy: its user makes another one, which collates.
+    falls_back: bool = False
     arrays: list[Any] | None = None  # columns
     sample: Any = None  # columns: what one sample looks like
     initialise: Any = None  # called with its number in every worker process before it serves

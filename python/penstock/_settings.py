@@ -101,6 +101,8 @@ def settings_of(
             plan.source.__reduce__()
 
     whole = not samples or collate is not None or hasattr(plan.source, "__getitems__")
+    # The first of a batch's samples says what the others must be like, and not the first to come.
+    whole = whole or (on_error != "raise" and not plan.falls_back)
     places = max(workers, 1)
     if mode == "threads" and timeout is not None:
         places = min(2 * places + 8, _MOST_WORKERS)  # for those who stand in for stuck threads
@@ -131,6 +133,7 @@ def settings_of(
         "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
         "most_rows": rows,
         "covers": plan.covers,
+        "falls_back": plan.falls_back,
         "keep_freed_memory": True,
         "numpy_threshold": 1024,
     }

@@ -109,6 +109,7 @@ def _maker(
     def make(collates: bool) -> Loader:
         one_by_one = collate_fn if collates and not samples else None
         plan = Plan("map", dataset, title, hooked=tracked, initialise=start, paused=True)
+        plan.falls_back = samples and not collates
         if not is_map:
             plan.kind = "stream"
             plan.source = Streams(dataset, one_by_one)

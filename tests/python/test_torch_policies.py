@@ -70,3 +70,22 @@ def test_a_subset_at_random_is_no_whole_epoch():
         for _ in range(5):
             (batch,) = labels(loader)
             assert set(batch) == {0, 1, 3, 4, 5}
+
+
+# ---- samples that are no rows -------------------------------------------------------------------
+
+
+@each_way
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_what_is_no_row_is_collated_and_not_lost(policy, way):
+    dataset = data.Mixed({4}, 9)
+    with DataLoader(dataset, batch_size=3, on_error=policy, **way) as loader:
+        for _ in range(2):
+            batches = [batch.tolist() for batch in loader]
+            assert batches[0] == [0.0, 1.0, 2.0]
+            assert batches[2] == [6.0, 7.0, 8.0]
+            if policy == "skip":
+                assert batches[1] == [3.0, 5.0]
+            else:
+                assert len(batches[1]) == 3
+        assert losses(loader)[-1] == (1, 4)

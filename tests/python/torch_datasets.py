@@ -242,3 +242,11 @@ class TroubledNames(Keyed):
         if key in ("bb", ("c", 3)):
             raise ValueError(key)
         return len(key)
+
+
+class Mixed(Troubled):
+    """Numbers of two types, which only default_collate puts into one tensor."""
+
+    def __getitem__(self, index):
+        number = super().__getitem__(index)[1]
+        return number if index % 2 else float(number)
