@@ -96,8 +96,9 @@ struct alignas(64) WorkerFields {
 using WorkerCounters = WorkerFields<Counter>;  // lives in shared memory
 using WorkerFigures = WorkerFields<uint64_t>;  // a reading of it
 
-// What the consumer saw. Written by the consumer's thread, save for restarts, retried and timeouts,
-// which a supervising thread may write too (use add). Times are nanoseconds of the monotonic clock.
+// What the consumer saw. Written by the consumer's thread, save for restarts, retried, timeouts and
+// errors, which other threads may write too (use add). Times are nanoseconds of the monotonic
+// clock.
 template <class Value>
 struct alignas(64) ConsumerFields {
   Value delivered;  // batches given to the user
@@ -115,7 +116,7 @@ struct alignas(64) ConsumerFields {
   Value retried;        // tickets tried again after an exception
   Value reissued;       // tickets given to another worker after a death
   Value timeouts;       // tickets that took longer than allowed
-  Value errors;         // exceptions that reached the user
+  Value errors;         // exceptions that reached the user, or that only `__getitems__` raised
 
   static constexpr auto fields() {
     using Named = CounterField<ConsumerFields, Value>;

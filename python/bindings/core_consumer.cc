@@ -330,6 +330,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   uint32_t worker = unit.worker;
   uint64_t row = unit.bytes;
   uint64_t index = 0;
+  int64_t last = -1;
   nb::object detail = nb::none();
   if (unit.kind == ResultKind::kError) {
     detail = unit_value(unit);
@@ -337,6 +338,9 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
     detail = nb::str(reinterpret_cast<const char*>(unit.packet), unit.length);
   } else {
     index = index_of(ticket, static_cast<uint32_t>(row));
+    if (pipeline_ == nullptr && Call::of(unit.in_hand.load()).what == kAllAtOnce) {
+      last = static_cast<int64_t>(index_of(ticket, ticket.end - ticket.begin - 1));
+    }
   }
   feed_->fail();
   failed_ = true;
@@ -345,7 +349,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   nb::object chain = nb::none();
   if (pipeline_ != nullptr) chain = nb::cast(pipeline_->titles());
   nb::object exception =
-      nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain);
+      nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain, last);
   raise(exception);
 }
 

@@ -89,9 +89,9 @@ void PacketOutlet::fail(Slot& slot, const Ticket& ticket, Failure failure) {
                                            static_cast<unsigned long long>(failure.position)));
   Owned value;
   if (packed) {
-    value = Owned(Py_BuildValue("(OIKI)", packed.get(), 0U,
+    value = Owned(Py_BuildValue("(OIKIL)", packed.get(), 0U,
                                 static_cast<unsigned long long>(failure.position),
-                                slot.claim().worker));
+                                slot.claim().worker, -1LL));
   }
   if (!value || !packets_.encode(value.get())) {
     PyErr_Clear();

@@ -86,41 +86,71 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
 }
 
 // __getitems__: all rows in one call. Left null when that raised or killed a worker before: then
-// one by one, to know whose fault it is. What is no error stays set.
+// one by one, to know whose fault it is. What is to be raised stays set.
 void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
   if (slot.any_poisoned()) return;
   slot.progress({.what = kAllAtOnce});
+  uint64_t key = key_of(ticket, 0);
+  Owned all = tried([&] {
+    set_ticket_key(settings_.order.seed, ticket.epoch, key);
+    if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
+    return get_all(count);
+  });
+  if (!all) {
+    if (is_trouble()) together_ = take_exception();
+    return;
+  }
+  auto given = static_cast<size_t>(PySequence_Fast_GET_SIZE(all.get()));
+  if (given != count) {
+    std::string text = "__getitems__ was asked for " + std::to_string(count) +
+                       " samples and returned " + std::to_string(given);
+    PyObject* type = helper("penstock.errors", "InvalidArgument");
+    PyErr_SetString(type != nullptr ? type : PyExc_ValueError, text.c_str());
+    return;
+  }
+  for (uint32_t row = 0; row < count; ++row) {
+    samples[row] = Owned::borrow(PySequence_Fast_GET_ITEM(all.get(), row));
+  }
+}
+
+// One call of __getitems__, and what it returned as a list or tuple.
+Owned PythonWorker::get_all(uint32_t count) {
   Owned list(PyList_New(count));
   for (uint32_t row = 0; list && row < count; ++row) {
     PyList_SET_ITEM(list.get(), row, indices_.at(row));
   }
-  if (!list) return PyErr_Clear();
-  uint64_t key = key_of(ticket, 0);
-  set_ticket_key(settings_.order.seed, ticket.epoch, key);
-  if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
-  Owned all;
-  {
-    StageClock::Piece piece(clock_, gets_, kGet);
-    clock_.count(kGet, count);
-    StayWhenEnded stay;
-    all = Owned(PyObject_CallOneArg(getitems_.get(), list.get()));
-    stay.returned();
+  if (!list) return list;
+  StageClock::Piece piece(clock_, gets_, kGet);
+  clock_.count(kGet, count);
+  StayWhenEnded stay;
+  Owned all(PyObject_CallOneArg(getitems_.get(), list.get()));
+  if (all) all = Owned(PySequence_Fast(all.get(), "__getitems__ must return a list"));
+  stay.returned();
+  return all;
+}
+
+// A sample was asked for alone because getting all at once had raised, and that raised, too. Where
+// samples cannot be had alone, the first exception is the one that says why.
+void PythonWorker::tell_together() {
+  if (PyMapping_Check(source_.get()) == 0 || PyErr_ExceptionMatches(PyExc_NotImplementedError)) {
+    PyErr_Clear();
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(together_.get())), together_.get());
+    return;
   }
-  Owned fast(all ? PySequence_Fast(all.get(), "__getitems__ must return a list") : nullptr);
-  if (!fast) return clear_trouble();
-  all = Owned();
-  if (PySequence_Fast_GET_SIZE(fast.get()) != count) return;
-  for (uint32_t row = 0; row < count; ++row) {
-    samples[row] = Owned::borrow(PySequence_Fast_GET_ITEM(fast.get(), row));
+  Owned alone = take_exception();
+  Owned before(PyException_GetContext(alone.get()));
+  if (!before && alone.get() != together_.get()) {
+    PyException_SetContext(alone.get(), Py_NewRef(together_.get()));
   }
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(alone.get())), alone.get());
 }
 
 void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin, row = 0;
   std::vector<Owned> fetched(count);
   if (getitems_) fetch_all(ticket, slot, fetched);
-  if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
+  if (PyErr_Occurred() != nullptr) return fail_batch(ticket, slot);
   const Use write = [&](PyObject* value, uint64_t index) {
     return add_row(ticket, slot, value, row, index, ticket.rows);
   };
@@ -128,23 +158,26 @@ void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
     if (sample(ticket, slot, row, std::move(fetched[row]), write)) continue;
     if (PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
   }
+  note_together();
   finish_rows(ticket, slot, count);
 }
 
 Owned PythonWorker::collated(PyObject* samples) {
-  StageClock::Piece piece(clock_, collates_, kCollate);
-  clock_.count(kCollate, static_cast<uint64_t>(PyList_GET_SIZE(samples)));
-  StayWhenEnded stay;
-  Owned batch(PyObject_CallOneArg(collate_.get(), samples));
-  stay.returned();
-  return batch;
+  return tried([&] {
+    StageClock::Piece piece(clock_, collates_, kCollate);
+    clock_.count(kCollate, static_cast<uint64_t>(PyList_GET_SIZE(samples)));
+    StayWhenEnded stay;
+    Owned batch(PyObject_CallOneArg(collate_.get(), samples));
+    stay.returned();
+    return batch;
+  });
 }
 
 void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   uint32_t count = ticket.end - ticket.begin;
   std::vector<Owned> fetched(count);
   if (getitems_) fetch_all(ticket, slot, fetched);
-  if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
+  if (PyErr_Occurred() != nullptr) return fail_batch(ticket, slot);
   Owned samples(PyList_New(0));
   const Use append = [&](PyObject* value, uint64_t) {
     return PyList_Append(samples.get(), value) == 0;
@@ -153,11 +186,11 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
     if (sample(ticket, slot, row, std::move(fetched[row]), append)) continue;
     if (PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
   }
-  uint64_t first = key_of(ticket, 0);
+  note_together();
   if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
   Owned batch = collated(samples.get());
   samples = Owned();
-  if (!batch) return fail(ticket, slot, 0, first);
+  if (!batch) return fail_batch(ticket, slot);
   emit_with_losses(slot, std::move(batch));
 }
 

@@ -88,7 +88,9 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   if (!collate_) return finish_rows(ticket, slot, count);
   Owned batch = collated(samples.get());
   samples = Owned();
-  if (!batch) return fail(ticket, slot, 0, ordinal * rows);
+  if (!batch) {
+    return fail(ticket, slot, 0, ordinal * rows, static_cast<int64_t>(ordinal * rows + count - 1));
+  }
   emit_with_losses(slot, std::move(batch));
 }
 

@@ -16,16 +16,6 @@ namespace {
 // Attempts to replace an item that is a whole batch, whose number of samples nobody knows.
 constexpr uint32_t kItemAttempts = 16;
 
-Owned take_exception() {
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
-  Py_XDECREF(type);
-  Py_XDECREF(trace);
-  return Owned(value);
-}
-
 }  // namespace
 
 PyObject* PythonWorker::Indices::at(size_t row) const {
@@ -120,6 +110,7 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
     run_rows(ticket, slot);
   }
   clear_ticket_key();
+  together_ = Owned();  // its traceback leads to the dataset
   slot.counters().samples.add_single_writer(ticket.end - ticket.begin);
 }
 
@@ -162,23 +153,28 @@ uint64_t PythonWorker::key_in(const Indices& indices, uint32_t at, const Ticket&
 }
 
 Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key) {
-  for (uint32_t left = settings_.retries;; --left) {
+  Owned value = tried([&] {
     set_ticket_key(settings_.order.seed, ticket.epoch, key);
     if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, key);
-    Owned value;
-    {
-      StageClock::Piece piece(clock_, gets_, kGet);
-      clock_.count(kGet, 1);
-      StayWhenEnded stay;
-      value = Owned(PyObject_GetItem(source_.get(), index));
-      stay.returned();
-    }
-    if (value) return value;
-    board_.place(worker_).counters.errors.add_single_writer();
-    if (left == 0 || !is_trouble()) return value;
-    PyErr_Clear();
-    board_.consumer().retried.add();
-  }
+    StageClock::Piece piece(clock_, gets_, kGet);
+    clock_.count(kGet, 1);
+    StayWhenEnded stay;
+    Owned got(PyObject_GetItem(source_.get(), index));
+    stay.returned();
+    return got;
+  });
+  if (!value && together_ && is_trouble()) tell_together();
+  return value;
+}
+
+Owned PythonWorker::take_exception() {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return Owned(value);
 }
 
 // Not Ctrl-C, nor sys.exit(): those no policy passes over.
@@ -301,23 +297,27 @@ Owned PythonWorker::losses() const {
 }
 
 // The exception in flight becomes the ticket's result.
-void PythonWorker::fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index) {
+void PythonWorker::fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index,
+                        int64_t last) {
   Owned exception = take_exception();
   Owned value;
   if (outlet_.arena == nullptr) {
-    value = Owned(Py_BuildValue("(OIKI)", exception.get(), row,
-                                static_cast<unsigned long long>(index), slot.claim().worker));
+    value =
+        Owned(Py_BuildValue("(OIKIL)", exception.get(), row, static_cast<unsigned long long>(index),
+                            slot.claim().worker, static_cast<long long>(last)));
   } else {
     PyObject* pack = helper("penstock.errors", "pack_exception");
     std::string name = "worker " + std::to_string(slot.claim().worker);
     Owned packed(pack == nullptr
                      ? nullptr
-                     : PyObject_CallFunction(pack, "OsKK", exception.get(), name.c_str(),
+                     : PyObject_CallFunction(pack, "OsKKL", exception.get(), name.c_str(),
                                              static_cast<unsigned long long>(ticket.epoch),
-                                             static_cast<unsigned long long>(index)));
+                                             static_cast<unsigned long long>(index),
+                                             static_cast<long long>(last)));
     if (packed) {
-      value = Owned(Py_BuildValue("(OIKI)", packed.get(), row,
-                                  static_cast<unsigned long long>(index), slot.claim().worker));
+      value =
+          Owned(Py_BuildValue("(OIKIL)", packed.get(), row, static_cast<unsigned long long>(index),
+                              slot.claim().worker, static_cast<long long>(last)));
     }
   }
   exception = Owned();

@@ -110,11 +110,36 @@ class PythonWorker : public Fulfiller {
   bool refuse_unlike(Slot& slot, uint64_t index);
   void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
   Owned collated(PyObject* samples);
+  // Calls it again after an exception, as often as `retries` says.
+  template <class Call>
+  Owned tried(const Call& call) {
+    for (uint32_t left = settings_.retries;; --left) {
+      Owned value = call();
+      if (value) return value;
+      board_.place(worker_).counters.errors.add_single_writer();
+      if (left == 0 || !is_trouble()) return value;
+      PyErr_Clear();
+      board_.consumer().retried.add();
+    }
+  }
+  Owned get_all(uint32_t count);
+  void tell_together();
+  // Samples were got one by one after all: what __getitems__ raised is no loss, and is counted.
+  void note_together() {
+    if (together_ && losses_.empty()) board_.consumer().errors.add();
+  }
   void fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples);
-  void fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index);
+  // last: where it is not one index, that of the batch's last row.
+  void fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index, int64_t last = -1);
+  void fail_batch(const Ticket& ticket, Slot& slot) {
+    const uint32_t more = ticket.end - ticket.begin - 1;
+    fail(ticket, slot, 0, key_of(ticket, 0),
+         more == 0 ? -1 : static_cast<int64_t>(key_of(ticket, more)));
+  }
   void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
   void emit_with_losses(Slot& slot, Owned value);
   Owned losses() const;
+  static Owned take_exception();
   static bool is_trouble();
   static std::string pending_error();
 

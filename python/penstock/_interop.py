@@ -214,11 +214,16 @@ def failure(
     index: int,
     worker: int,
     chain: list[str] | None = None,
+    last: int = -1,
 ) -> BaseException:
-    """The exception for a ticket that failed; `chain`: the stages' titles, of a Dataset."""
+    """The exception for a ticket that failed.
+
+    `chain`: the stages' titles, of a Dataset. `last`: where any index of a batch may be the one, the
+    last of them.
+    """
     from . import errors
 
-    place = f"epoch {epoch}, index {index} (step {step}), worker {worker}"
+    place = f"epoch {epoch}, {errors.indices_text(index, last)} (step {step}), worker {worker}"
     if kind == "timeout":
         return errors.Timeout(
             f"{place} took longer than timeout allows; its worker was stopped. Raise timeout=, "
@@ -226,7 +231,8 @@ def failure(
             "Loader",
         )
     if kind == "lost":
-        alone = "dataset[index]" if chain is None else f"element {index} of {' > '.join(chain)}"
+        alone = "dataset[index]" if last < 0 else "dataset.__getitems__(indices)"
+        alone = alone if chain is None else f"element {index} of {' > '.join(chain)}"
         return errors.WorkerLost(
             f"{place} lost its worker process three times (killed, crashed or out of memory); "
             f"run {alone} alone to see why",
@@ -240,7 +246,7 @@ def failure(
         )
     if detail is None:
         return errors.Internal(f"{place} failed and its exception was lost", "Loader")
-    carried, _row, index, worker = detail
+    carried, _row, index, worker, last = detail
     exception: BaseException
     if isinstance(carried, bytes):
         exception = errors.unpack_exception(carried)
@@ -249,7 +255,7 @@ def failure(
         # Ctrl-C is nobody's fault.
         if exception.__cause__ is None and isinstance(exception, Exception):
             exception.__cause__ = errors.WorkerTraceback(
-                errors._format(exception), f"worker {worker}", epoch, index
+                errors._format(exception), f"worker {worker}", epoch, index, last
             )
     return _no_stop_iteration(exception)
 

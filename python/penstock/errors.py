@@ -99,30 +99,39 @@ class WorkerTraceback(Exception):
     ----------
     worker : str
         The worker's name.
-    epoch, index : int
-        What the worker was making; -1 where there is no such thing.
+    epoch, index, last : int
+        What the worker was making; -1 where there is no such thing. `last`: of a whole batch, whose
+        first index is `index`, the last one.
     traceback : str
         The worker's own traceback, as text.
     """
 
-    def __init__(self, traceback: str, worker: str = "", epoch: int = -1, index: int = -1) -> None:
-        super().__init__(traceback, worker, epoch, index)
+    def __init__(
+        self, traceback: str, worker: str = "", epoch: int = -1, index: int = -1, last: int = -1
+    ) -> None:
+        super().__init__(traceback, worker, epoch, index, last)
         self.traceback = traceback
         self.worker = worker
         self.epoch = epoch
         self.index = index
+        self.last = last
 
     def __str__(self) -> str:
         place = [self.worker or "a worker"]
         if self.epoch >= 0:
             place.append(f"epoch {self.epoch}")
         if self.index >= 0:
-            place.append(f"index {self.index}")
+            place.append(indices_text(self.index, self.last))
         return f"in {', '.join(place)}:\n\n{self.traceback}"
 
 
+def indices_text(index: int, last: int) -> str:
+    """Name an index; or a batch's indices, by its first and its last."""
+    return f"index {index}" if last < 0 else f"a batch of indices {index} ... {last}"
+
+
 def pack_exception(
-    exception: BaseException, worker: str = "", epoch: int = -1, index: int = -1
+    exception: BaseException, worker: str = "", epoch: int = -1, index: int = -1, last: int = -1
 ) -> bytes:
     """Turn an exception into bytes that `unpack_exception` turns back. Never raises.
 
@@ -137,7 +146,7 @@ def pack_exception(
     except Exception as broken:
         text = f"<its __str__ raised {type(broken).__name__}>"
     body = _pickle_exception(exception)
-    return pickle.dumps((body, name, text, _format(exception), worker, epoch, index), 4)
+    return pickle.dumps((body, name, text, _format(exception), worker, epoch, index, last), 4)
 
 
 def unpack_exception(packed: bytes) -> BaseException:
@@ -145,7 +154,7 @@ def unpack_exception(packed: bytes) -> BaseException:
 
     One that cannot be rebuilt comes back as a `RemoteError` that names the original.
     """
-    body, name, text, trace, worker, epoch, index = pickle.loads(packed)
+    body, name, text, trace, worker, epoch, index, last = pickle.loads(packed)
     exception: BaseException | None = None
     if body is not None:
         try:
@@ -155,7 +164,7 @@ def unpack_exception(packed: bytes) -> BaseException:
             exception = None
     if exception is None:
         exception = RemoteError(f"{name}: {text}" if text else name, name)
-    exception.__cause__ = WorkerTraceback(trace, worker, epoch, index)
+    exception.__cause__ = WorkerTraceback(trace, worker, epoch, index, last)
     return exception
 
 

@@ -279,7 +279,7 @@ void Feed::skip() {
 }
 
 void Feed::fail() {
-  board_.consumer().errors.add_single_writer();
+  board_.consumer().errors.add();  // workers add to it as well
   given_ns_ = now_ns();
   asked_ns_ = 0;
   late_ = false;
