@@ -218,8 +218,8 @@ def failure(
 ) -> BaseException:
     """The exception for a ticket that failed.
 
-    `chain`: the stages' titles, of a Dataset. `last`: where any index of a batch may be the one, the
-    last of them.
+    `chain`: the stages' titles, of a Dataset. `last`: where any index of a batch may be at fault,
+    the last of them.
     """
     from . import errors
 
