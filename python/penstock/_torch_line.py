@@ -32,6 +32,11 @@ class Line:
         self.tensors = None if self.collates else _columns_of(owner)
         self._make = _maker(owner, self.lists, self.tensors)
         self.loader = self._make(self.collates)
+        self._lost: dict[str, Any] = {
+            "skipped": 0,
+            "replaced": 0,
+            "losses": [],
+        }  # by an earlier one
 
     def is_for(self, dataset: Any) -> bool:
         """Whether the tensors that are gathered are the dataset's still."""
@@ -48,13 +53,19 @@ class Line:
         if (state["epoch"], state["batches"]) != (epoch, 0) or state["ahead"]:
             self.loader.restore({**state, "epoch": epoch, "batches": 0, "ahead": []})
 
+    def stats(self) -> dict[str, Any]:
+        """What was counted, with the losses of batches that were made before workers collated."""
+        stats = self.loader.stats()
+        return {**stats, **{key: lost + stats[key] for key, lost in self._lost.items()}}
+
     def collate_from_now_on(self) -> Iterator[Any]:
         """Make batches with default_collate, from the one on that could not be made of rows.
 
         It stacks what rows cannot be (numbers and arrays of several types, dicts in another order),
         and says in torch's words what cannot be stacked.
         """
-        place = self.loader.state()
+        place, stats = self.loader.state(), self.stats()
+        self._lost = {key: stats[key] for key in self._lost}
         self.loader.close()
         self.collates = True
         self.loader = self._make(True)

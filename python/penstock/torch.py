@@ -28,7 +28,6 @@ from ._torch_order import Order, base_seed, generator_state, set_generator
 from ._torch_types import STANDARD_COLLATE, converted, tensors_of
 from .dataset import Dataset
 from .errors import Closed, InvalidArgument
-from .loader import Loader
 
 __all__ = ["Aliased", "DataLoader", "alias"]
 
@@ -302,21 +301,21 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
 
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far, as `penstock.Loader.stats` does."""
-        return self._any_loader().stats()
+        return self._any_line().stats()
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write a page that shows what each worker did and what the bottleneck is."""
-        self._any_loader().report(path)
+        self._any_line().loader.report(path)
 
     def analysis(self) -> dict[str, Any]:
         """Say what the bottleneck is and what to change."""
-        return self._any_loader().analysis()
+        return self._any_line().loader.analysis()
 
-    def _any_loader(self) -> Loader:
+    def _any_line(self) -> Line:
         line = self._latest
         if line is None:
             raise InvalidArgument("nothing was iterated over yet", "DataLoader")
-        return line.loader
+        return line
 
     def close(self) -> None:
         """End the workers. Batches that are held stay valid."""

@@ -89,3 +89,13 @@ def test_what_is_no_row_is_collated_and_not_lost(policy, way):
             else:
                 assert len(batches[1]) == 3
         assert losses(loader)[-1] == (1, 4)
+
+
+@HERE
+def test_losses_before_workers_collate_stay_listed(name):
+    dataset = data.Troubled({4, 180}, 200)
+    dataset.form = "numbers, then names"  # unlike from 150 on
+    with DataLoader(dataset, batch_size=20, on_error="skip", **WAYS[name]) as loader:
+        assert sum(len(batch["a"]) for batch in loader) == 198
+        assert losses(loader) == [(0, 4), (0, 180)]
+        assert loader.stats()["skipped"] == 2
