@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -78,6 +79,21 @@ int populate_read(void* address, size_t bytes, int fd = kUnknownFile, uint64_t o
 void discard(int fd, void* address, uint64_t offset, size_t bytes);
 
 // ---- files ------------------------------------------------------------------------------------
+
+// Growing a file past RLIMIT_FSIZE sends SIGXFSZ to the calling thread, which by default ends the
+// process. Holds the signal back in the thread that makes this, until it is destroyed there, and
+// swallows it if it came meanwhile: all that is left is the errno, EFBIG.
+class HoldFileSizeSignal {
+ public:
+  HoldFileSizeSignal();
+  ~HoldFileSizeSignal();  // leaves errno as it is
+  HoldFileSizeSignal(const HoldFileSizeSignal&) = delete;
+  HoldFileSizeSignal& operator=(const HoldFileSizeSignal&) = delete;
+
+ private:
+  sigset_t only_, before_;
+  bool was_pending_;
+};
 
 // Takes a lock on an open file, which every copy of its descriptor shares, in other processes too,
 // and which ends with the last of them, however that comes about. False: somebody else has it.

@@ -47,6 +47,7 @@ class PosixSink final : public Sink {
   }
 
   void write(std::span<const std::byte> bytes) override {
+    const os::HoldFileSizeSignal hold;
     while (!bytes.empty()) {
       ssize_t done = ::write(fd_.get(), bytes.data(), bytes.size());
       if (done < 0 && errno != EINTR) throw Error::from_errno(errno, "write", path_);

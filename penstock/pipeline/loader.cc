@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
 #include "penstock/observe/report.h"
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/engine/pipeline_engine.h"
@@ -16,6 +17,7 @@ void write_file(const std::string& path, const std::string& text) {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
+  const os::HoldFileSizeSignal hold;
   std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "wb"));
   bool fine = file && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
   if (!fine || std::fflush(file.get()) != 0) throw Error::from_errno(errno, "report", path);

@@ -22,37 +22,6 @@
 namespace penstock::os {
 namespace {
 
-// Growing a file past RLIMIT_FSIZE sends SIGXFSZ to the calling thread, which by default ends the
-// process. Holds the signal back in this thread, and swallows it if it came from us.
-class HoldFileSizeSignal {
- public:
-  HoldFileSizeSignal() {
-    sigemptyset(&only_);
-    sigaddset(&only_, SIGXFSZ);
-    sigset_t pending;
-    sigemptyset(&pending);
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
-    pthread_sigmask(SIG_BLOCK, &only_, &before_);
-  }
-  ~HoldFileSizeSignal() {
-    int error_number = errno;
-    timespec at_once{};
-    if (!was_pending_) {
-      while (sigtimedwait(&only_, nullptr, &at_once) < 0 && errno == EINTR) {
-      }
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    errno = error_number;
-  }
-  HoldFileSizeSignal(const HoldFileSizeSignal&) = delete;
-  HoldFileSizeSignal& operator=(const HoldFileSizeSignal&) = delete;
-
- private:
-  sigset_t only_, before_;
-  bool was_pending_;
-};
-
 bool kernel_knows(int advice) { return madvise(nullptr, 0, advice) == 0; }
 
 int reserve_blocks(int fd, uint64_t offset, size_t bytes) {
@@ -102,6 +71,27 @@ void Fd::reset(int fd) {
 size_t page_size() {
   static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
+}
+
+HoldFileSizeSignal::HoldFileSizeSignal() {
+  sigemptyset(&only_);
+  sigaddset(&only_, SIGXFSZ);
+  sigset_t pending;
+  sigemptyset(&pending);
+  sigpending(&pending);
+  was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+  pthread_sigmask(SIG_BLOCK, &only_, &before_);
+}
+
+HoldFileSizeSignal::~HoldFileSizeSignal() {
+  int error_number = errno;
+  timespec at_once{};
+  if (!was_pending_) {
+    while (sigtimedwait(&only_, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
+  }
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  errno = error_number;
 }
 
 Fd memory_file(const char* name) {

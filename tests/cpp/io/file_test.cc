@@ -1,14 +1,17 @@
 #include "penstock/io/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 
 #include "penstock/base/error.h"
+#include "tests/cpp/memory/child.h"
 
 namespace penstock {
 namespace {
@@ -117,6 +120,16 @@ TEST_F(FileTest, a_file_appears_when_it_is_complete) {
   auto file = files->open(made);
   EXPECT_EQ(read(*file, 0, file->size()), bytes + bytes.substr(0, 3));
   EXPECT_EQ(files->list(folder).size(), 2u);
+}
+
+TEST_F(FileTest, the_limit_on_file_size_is_an_error_and_no_signal) {
+  EXPECT_TRUE(testing::holds_in_child([&] {
+    signal(SIGXFSZ, SIG_DFL);
+    rlimit limit{1000, 1000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    auto sink = files->create(folder / "made");
+    return code_of([&] { sink->write(std::as_bytes(std::span(bytes))); }) == Code::kSystem;
+  }));
 }
 
 TEST_F(FileTest, what_was_not_committed_leaves_nothing_and_the_old_file_as_it_was) {
