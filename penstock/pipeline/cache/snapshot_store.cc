@@ -61,7 +61,7 @@ SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
 }
 
 SnapshotStore::~SnapshotStore() {
-  if (filling_ == nullptr || !filling_->owned()) return;
+  if (!begun_ || filling_ == nullptr || !filling_->owned()) return;
   try {  // what a worker that was killed left to do
     if (places_->header().finished != SnapshotPlaces::kWhole && all_there()) finish();
   } catch (const std::exception&) {  // there is no file then, and nobody to be told
@@ -377,11 +377,19 @@ void SnapshotStore::end_pass() {
   }
 }
 
+// By hand: an array of the library allocates when it is destroyed, too, which ends the process
+// where there is no memory.
 std::string SnapshotStore::text() const {
   const Header& header = places_->header();
-  nlohmann::json said = {{"plan", plan_}, {"seed", header.seed.load()}};
-  if (header.lost != 0) said["lost"] = header.lost.load();
-  return said.dump();
+  std::string said = "{";
+  if (header.lost != 0) {
+    said.append("\"lost\":").append(std::to_string(header.lost)).append(",");
+  }
+  said.append("\"plan\":[");
+  for (size_t i = 0; i < plan_.size(); ++i) {
+    said.append(i == 0 ? "" : ",").append(nlohmann::json(plan_[i]).dump());
+  }
+  return said.append("],\"seed\":").append(std::to_string(header.seed)).append("}");
 }
 
 // Returns where it ends.

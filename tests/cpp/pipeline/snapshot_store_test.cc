@@ -173,7 +173,7 @@ TEST_F(SnapshotStores, a_worker_that_dies_behind_a_word_keeps_no_other_from_fini
 TEST_F(SnapshotStores, a_full_disk_is_an_error_and_leaves_nothing) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  auto* handler = std::signal(SIGXFSZ, SIG_IGN);
+  auto* handler = std::signal(SIGXFSZ, SIG_DFL);
   {
     auto store = std::make_shared<SnapshotStore>(path(), std::vector<std::string>{}, 100);
     store->set_seed(0);
@@ -190,6 +190,34 @@ TEST_F(SnapshotStores, a_full_disk_is_an_error_and_leaves_nothing) {
   }
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(SnapshotStores, one_that_could_not_be_begun_leaves_nothing) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (rlim_t left = 0; left < 5; ++left) {
+    auto store = std::make_shared<SnapshotStore>(path(), std::vector<std::string>{}, 3);
+    const int next = dup(0);  // the number that the next descriptor gets
+    close(next);
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(next) + left;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const std::string why = refusal_of([&] { store->set_seed(0); });
+    store.reset();
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(why.find("Too many open files") != std::string::npos, left < 4) << left << why;
+    EXPECT_EQ(files(), 0u);
+  }
+}
+
+TEST_F(SnapshotStores, any_titles_are_known_again) {
+  const std::vector<std::string> plan{"map(\"\\\")", "", "\n\xc3\xa4"};
+  fill(*std::make_shared<SnapshotStore>(path(), plan, 3), 3);
+  EXPECT_EQ(SnapshotStore(path(), plan, 3).end(), 3u);
+  EXPECT_NE(refusal_of([&] {
+              SnapshotStore(path(), {"map", "", ""}, 3);
+            }).find("stage 1"),
+            std::string::npos);
 }
 
 }  // namespace
