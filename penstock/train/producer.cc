@@ -162,6 +162,7 @@ bool Producer::put(const Chunk& in, uint32_t row, int64_t timeout_ns) {
 }
 
 bool Producer::put(const Example& item, int64_t timeout_ns) {
+  if (item.empty()) throw Error(Code::kInvalidArgument, kPutting, "the item is empty");
   Scratch scratch;
   Chunk chunk(scratch);
   chunk.reset(nullptr, 1);

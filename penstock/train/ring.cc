@@ -1,5 +1,6 @@
 #include "penstock/train/ring.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace penstock::train {
@@ -27,7 +28,8 @@ Ring::Place Ring::after(Place place, uint64_t bytes) const {
 
 uint64_t Ring::used(Place head, Place tail) const {
   if (head.count == tail.count) return 0;
-  return tail.at > head.at ? tail.at - head.at : tail.at + capacity_ - head.at;
+  const uint64_t bytes = tail.at > head.at ? tail.at - head.at : tail.at + capacity_ - head.at;
+  return std::min(bytes, capacity_);  // of words that cannot be, too
 }
 
 uint64_t Ring::queued() const {
@@ -75,6 +77,8 @@ bool Ring::front(Record& record) const {
     record.place = head();
     const Place last = tail();
     if (record.place.count == last.count) return false;
+    record.sane = record.place.at < capacity_;
+    if (!record.sane) return true;  // words that no producer of ours wrote
     record.data = data_ + record.place.at;
     RecordHeader sizes;
     copy(record, 0, &sizes, sizeof(sizes));

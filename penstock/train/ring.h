@@ -61,7 +61,7 @@ class Ring {
     const std::byte* data = nullptr;  // bytes that may be written over, if contended: copy()
     uint64_t bytes = 0;
     uint64_t spec_bytes = 0;
-    bool sane = false;  // the sizes agree with each other
+    bool sane = false;  // it is in the ring, and its sizes agree; otherwise it is not to be read
   };
   // The oldest record; false: there is none.
   bool front(Record& record) const;

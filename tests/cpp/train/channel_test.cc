@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <map>
+#include <system_error>
 #include <thread>
 
+#include "penstock/train/channel_memory.h"
+#include "penstock/train/ring.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/channels.h"
 #include "tests/cpp/train/refusals.h"
@@ -346,6 +350,41 @@ TEST(Channel, who_puts_what_is_no_item_is_sent_away_and_named) {
   message_of(Code::kDataLoss, [&] { channel.get(5, 1'000'000'000); });
   EXPECT_TRUE(good.put(an_item(1, 1, 3)));
   EXPECT_EQ(channel.get(5).size(), 1u);
+}
+
+// The memory of this process's channels.
+std::vector<std::shared_ptr<ChannelMemory>> channels_here() {
+  std::vector<std::shared_ptr<ChannelMemory>> all;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the one that reads this folder
+    const std::string to = std::filesystem::read_symlink(entry, gone).string();
+    if (!to.starts_with("/memfd:penstock-channel")) continue;
+    all.push_back(ChannelMemory::open(os::Fd(dup(std::stoi(entry.path().filename())))));
+  }
+  return all;
+}
+
+TEST(Channel, who_writes_where_no_record_can_be_is_sent_away) {
+  Channel channel(a_name());
+  Producer bad(channel.name());
+  bad.put(an_item(1, 0, 3));
+  for (const auto& memory : channels_here()) {
+    memory->words(0).head.store((uint64_t{1} << 27) << Ring::kCountBits);
+  }
+  const std::string why = message_of(Code::kDataLoss, [&] { channel.get(5, 1'000'000'000); });
+  EXPECT_TRUE(has(why, "process " + std::to_string(getpid()))) << why;
+  message_of(Code::kClosed, [&] {
+    while (true) bad.put(an_item(2, 0, 3));
+  });
+  EXPECT_TRUE(Producer(channel.name()).put(an_item(1, 1, 3)));
+  EXPECT_EQ(channel.get(5).size(), 1u);
+}
+
+TEST(Channel, an_item_of_nothing_is_refused_as_such) {
+  Channel channel(a_name());
+  Producer producer(channel.name());
+  EXPECT_TRUE(has(message_of(Code::kInvalidArgument, [&] { producer.put(Example()); }),
+                  "the item is empty"));
 }
 
 }  // namespace

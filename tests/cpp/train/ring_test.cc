@@ -160,5 +160,33 @@ TEST(Ring, a_record_whose_sizes_cannot_be_is_seen) {
   }
 }
 
+TEST(Ring, words_that_no_producer_wrote_lead_nowhere) {
+  for (uint64_t head : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 27, (uint64_t{1} << 28) - 1}) {
+    for (uint64_t tail : {uint64_t{0}, uint64_t{2}, uint64_t{1} << 27, (uint64_t{1} << 28) - 1}) {
+      Memory m(WhenFull::kBlock);
+      const auto record = a_record(7, 4096);
+      std::memcpy(m.ring.tail_data(), record.data(), 4096);
+      m.memory->words(0).head.store(head << Ring::kCountBits);
+      m.memory->words(0).tail.store(tail << Ring::kCountBits | 1);
+      EXPECT_LE(m.ring.queued_bytes(), 4096u);
+      Ring::Record seen;
+      ASSERT_TRUE(m.ring.front(seen));
+      EXPECT_EQ(seen.sane, head == 0 && (tail == 0 || tail > 63)) << head << " " << tail;
+    }
+  }
+}
+
+TEST(Ring, a_record_longer_than_the_ring_is_seen_whatever_the_tail_says) {
+  Memory m(WhenFull::kBlock);
+  const auto record = a_record(7, 4096);
+  std::memcpy(m.ring.tail_data(), record.data(), 4096);
+  const uint64_t longer = 1 << 20;
+  std::memcpy(m.ring.tail_data(), &longer, sizeof(longer));
+  m.memory->words(0).tail.store(uint64_t{1} << 27 << Ring::kCountBits | 1);
+  Ring::Record seen;
+  ASSERT_TRUE(m.ring.front(seen));
+  EXPECT_FALSE(seen.sane);
+}
+
 }  // namespace
 }  // namespace penstock::train
