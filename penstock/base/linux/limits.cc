@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -123,6 +124,16 @@ unsigned cores_of_affinity() {
   return static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
+// What `read` says; reading takes memory, too.
+template <typename T, typename Read>
+T read_or(T otherwise, Read read) {
+  try {
+    return read();
+  } catch (const std::bad_alloc&) {
+    return otherwise;
+  }
+}
+
 }  // namespace
 
 CgroupLimits read_cgroups(const std::string& root) {
@@ -157,26 +168,35 @@ CgroupLimits read_cgroups(const std::string& root) {
 }
 
 uint64_t memory_limit() {
-  uint64_t machine = meminfo("MemTotal:");
-  return std::min(machine != 0 ? machine : kUnlimited, read_cgroups("").memory_limit);
+  return read_or(kUnlimited, [] {
+    uint64_t machine = meminfo("MemTotal:");
+    return std::min(machine != 0 ? machine : kUnlimited, read_cgroups("").memory_limit);
+  });
 }
 
+// Where there is no memory for reading it, there is none.
 uint64_t memory_headroom() {
-  uint64_t machine = meminfo("MemAvailable:");
-  return std::min(machine != 0 ? machine : kUnlimited, read_cgroups("").memory_headroom);
+  return read_or(uint64_t{0}, [] {
+    uint64_t machine = meminfo("MemAvailable:");
+    return std::min(machine != 0 ? machine : kUnlimited, read_cgroups("").memory_headroom);
+  });
 }
 
 uint64_t process_resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  uint64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * page_size();
+  return read_or(uint64_t{0}, [] {
+    std::ifstream file("/proc/self/statm");
+    uint64_t total = 0, resident = 0;
+    file >> total >> resident;
+    return resident * page_size();
+  });
 }
 
 unsigned usable_cores() {
   unsigned cores = cores_of_affinity();
-  double quota = std::ceil(read_cgroups("").cores);
-  return quota < cores ? std::max(1u, static_cast<unsigned>(quota)) : cores;
+  return read_or(cores, [cores] {
+    double quota = std::ceil(read_cgroups("").cores);
+    return quota < cores ? std::max(1u, static_cast<unsigned>(quota)) : cores;
+  });
 }
 
 }  // namespace penstock::os

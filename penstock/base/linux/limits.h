@@ -18,7 +18,7 @@ struct CgroupLimits {
 // The tightest limits on the way from this process's groups up to the root. Reads
 // <root>/proc/self/{cgroup,mountinfo} and the mount points named there, below `root` ("" is the
 // machine itself; tests have their own). Never throws for what is missing or odd: it does not
-// limit.
+// limit. Throws std::bad_alloc.
 CgroupLimits read_cgroups(const std::string& root);
 
 }  // namespace penstock::os

@@ -14,6 +14,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -191,6 +192,22 @@ TEST(Memory, the_limit_on_file_size_is_an_error_and_no_signal) {
   });
   EXPECT_EQ(exit_code_of(status), 7);
 }
+
+#ifndef PENSTOCK_SANITIZED
+TEST(Memory, the_limits_are_read_without_memory_too) {
+  int status = status_of_child([] {
+    rlimit none{0, 0};
+    setrlimit(RLIMIT_AS, &none);
+    for (size_t bytes = 1 << 20; bytes >= 16; bytes /= 2) {
+      for (void* volatile taken = malloc(bytes); taken != nullptr;) taken = malloc(bytes);
+    }
+    bool fine = memory_headroom() == 0 && usable_cores() > 0 && memory_limit() > 0;
+    process_resident_bytes();
+    _exit(fine ? 7 : 8);
+  });
+  EXPECT_EQ(exit_code_of(status), 7);
+}
+#endif
 
 TEST(Memory, freed_memory_stays_with_the_process) {
 #if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
