@@ -23,11 +23,19 @@ void LoaderCrew::start(uint32_t workers, Work work) {
       watcher_ = std::thread([this] { watch(); });
     }
   } catch (const std::system_error& error) {
-    fatal_ = std::make_exception_ptr(
-        Error(Code::kSystem, "Loader", std::string("start a worker thread: ") + error.what()));
-    board_.close();
+    give_up(std::make_exception_ptr(
+        Error(Code::kSystem, "Loader", std::string("start a worker thread: ") + error.what())));
     std::rethrow_exception(fatal_);
+  } catch (...) {
+    give_up(std::current_exception());
+    throw;
   }
+}
+
+// With the lock.
+void LoaderCrew::give_up(std::exception_ptr why) {
+  if (fatal_ == nullptr) fatal_ = std::move(why);
+  board_.close();
 }
 
 bool LoaderCrew::started() const {
@@ -44,9 +52,14 @@ std::exception_ptr LoaderCrew::fatal() const {
 void LoaderCrew::start_at(uint32_t place) {
   Place& p = shared_->places[place];
   if (p.thread.joinable()) p.thread.join();  // it has ended: only its last instructions are left
-  p.thread = std::thread([shared = shared_, work = work_, place]() mutable {
+  p.thread = std::thread([this, shared = shared_, work = work_, place]() mutable {
     os::block_all_signals();
-    work(place);
+    try {
+      work(place);
+    } catch (...) {  // it has not served: there was no memory for what it works with, or the like
+      std::lock_guard lock(shared->mutex);
+      give_up(std::current_exception());  // `work` keeps us alive
+    }
     work = nullptr;  // what it keeps alive goes before the crew may say that all is over
     std::lock_guard lock(shared->mutex);
     shared->places[place].at = At::kEnded;
@@ -79,8 +92,7 @@ void LoaderCrew::replace(uint32_t place) {
     throw Error(Code::kTimeout, "Loader",
                 std::to_string(places.size()) + " threads are stuck in the dataset's get()");
   } catch (...) {
-    fatal_ = std::current_exception();
-    board_.close();
+    give_up(std::current_exception());
   }
 }
 

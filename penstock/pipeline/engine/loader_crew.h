@@ -22,8 +22,9 @@ namespace penstock {
 // Any thread may call anything, save that start() comes first.
 class LoaderCrew {
  public:
-  // `work(place)` serves the board until it closes; it keeps alive whatever it needs, for an
-  // abandoned thread may outlast the crew's owner. `supervisor`: nullptr where nothing times out.
+  // `work(place)` serves the board until it closes; it keeps alive whatever it needs, and the crew,
+  // for an abandoned thread may outlast the crew's owner. If it throws, the crew gives up.
+  // `supervisor`: nullptr where nothing times out.
   using Work = std::function<void(uint32_t place)>;
   LoaderCrew(Board& board, Supervisor* supervisor) : board_(board), supervisor_(supervisor) {}
 
@@ -54,6 +55,7 @@ class LoaderCrew {
   void start_at(uint32_t place);
   void watch();
   void replace(uint32_t place);
+  void give_up(std::exception_ptr why);
 
   Board& board_;
   Supervisor* supervisor_;
