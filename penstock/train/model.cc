@@ -165,16 +165,15 @@ bool Model::alive() const {
 
 void Model::close() {
   Trash trash;
-  std::optional<Reading> last;
   std::unique_ptr<std::thread> thread;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
     alive_ = false;
     notify();
-    trash.push_back(std::exchange(attached_, nullptr));
-    trash.push_back(std::exchange(next_, nullptr));
-    last.swap(last_);
+    trash.attached.swap(attached_);
+    trash.next.swap(next_);
+    trash.last.swap(last_);
     thread = std::move(thread_);
     if (inherited_) (void)thread.release();  // there is no such thread in this process
   }
@@ -190,7 +189,7 @@ void Model::check() {
 
 Model::Shared Model::newest(Trash& trash) {
   if (next_ && next_->memory().newest()) {
-    trash.push_back(std::exchange(attached_, std::exchange(next_, nullptr)));
+    trash.attached = std::exchange(attached_, std::exchange(next_, nullptr));
   }
   return attached_;
 }
@@ -200,12 +199,9 @@ void Model::revive(Trash& trash) {
   // In this order: if it cannot start, the next call tries again.
   (void)thread_.release();
   start();
-  trash.push_back(std::exchange(attached_, nullptr));
-  trash.push_back(std::exchange(next_, nullptr));
-  if (last_) {
-    trash.push_back(std::make_shared<Reading>(*last_));
-    last_.reset();
-  }
+  trash.attached.swap(attached_);
+  trash.next.swap(next_);
+  trash.last.swap(last_);
   refused_.reset();
   looked_ = false;
   inherited_ = false;

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -65,7 +64,10 @@ class Model final : private ForkAware {
   using Shared = std::shared_ptr<const Attachment>;
   // What is no longer needed, to be let go of after mutex_: an Attachment's end waits for a fork
   // in progress, and that for mutex_.
-  using Trash = std::vector<std::shared_ptr<const void>>;
+  struct Trash {
+    Shared attached, next, mine;
+    std::optional<Reading> last;
+  };
 
   struct Refusal {  // what an Error says: one object is not thrown in several threads
     Code code;

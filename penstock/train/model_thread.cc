@@ -81,8 +81,8 @@ void Model::visit() {
   std::lock_guard lock(mutex_);
   alive_ = false;
   newest(trash);
-  if (next_ == mine) trash.push_back(std::exchange(next_, nullptr));
-  trash.push_back(std::move(mine));
+  if (next_ == mine) trash.next.swap(next_);
+  trash.mine = std::move(mine);
   refused_.reset();
   notify();
 }
