@@ -98,6 +98,7 @@ LoaderEngine::~LoaderEngine() { feed_->drain(); }
 // An abandoned thread may be the last that holds the engine: so it is closed by the Loader, and not
 // by the destructor.
 void LoaderEngine::close() {
+  if (arena_->region()->inherited()) return board_->close();  // there are no such threads here
   const bool over = crew_.close(options_.timeout.count() > 0 ? options_.timeout.count() : -1);
   std::unique_lock closing(closing_, std::try_to_lock);
   if (!closing) return;  // whoever closes it meanwhile does the rest
@@ -115,6 +116,11 @@ void LoaderEngine::close() {
 // ---- iterating ---------------------------------------------------------------------------------
 
 void LoaderEngine::check_open() const {
+  if (arena_->region()->inherited()) {
+    throw refuse_loader(
+        "this process was forked from the one that made the loader: iterate there, or make one "
+        "here");
+  }
   if (!board_->closed()) return;
   if (auto fatal = crew_.fatal()) std::rethrow_exception(fatal);
   throw Error(Code::kClosed, "Loader", "the loader was closed");

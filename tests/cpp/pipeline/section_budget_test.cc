@@ -10,8 +10,8 @@ namespace penstock {
 namespace {
 
 // Sections whose elements take so much, and are made as soon as they may be.
-struct Sections {
-  Sections(uint64_t max_bytes, const std::vector<uint64_t>& elements)
+struct SectionsOf {
+  SectionsOf(uint64_t max_bytes, const std::vector<uint64_t>& elements)
       : all(max_bytes, elements.size()) {
     for (uint64_t each : elements) add(each);
   }
@@ -47,7 +47,7 @@ struct Sections {
 };
 
 TEST(SectionBudget, what_is_made_ahead_is_of_those_whose_turn_comes_next) {
-  Sections of(3, std::vector<uint64_t>(8, 1));
+  SectionsOf of(3, std::vector<uint64_t>(8, 1));
   for (size_t i = 0; i < 8; ++i) of.take(i);
   // There is room for three of eight, and still every one is there when its turn comes.
   for (int round = 0; round < 5; ++round) {
@@ -60,7 +60,7 @@ TEST(SectionBudget, what_is_made_ahead_is_of_those_whose_turn_comes_next) {
 }
 
 TEST(SectionBudget, who_is_asked_has_one_however_little_room_there_is) {
-  Sections of(10, {20, 1, 1});
+  SectionsOf of(10, {20, 1, 1});
   EXPECT_FALSE(of.take(0));
   EXPECT_FALSE(of.take(0));
   EXPECT_EQ(of.all.bytes(), 0u);
@@ -71,7 +71,7 @@ TEST(SectionBudget, who_is_asked_has_one_however_little_room_there_is) {
 }
 
 TEST(SectionBudget, what_has_no_room_in_any_case_holds_up_nobody) {
-  Sections of(10, {20, 1, 1});
+  SectionsOf of(10, {20, 1, 1});
   of.take(0);
   of.take(1);
   EXPECT_TRUE(of.take(1));
@@ -80,7 +80,7 @@ TEST(SectionBudget, what_has_no_room_in_any_case_holds_up_nobody) {
 }
 
 TEST(SectionBudget, what_one_has_and_is_not_asked_for_leaves_others_theirs) {
-  Sections of(100, {1, 1, 1, 1});
+  SectionsOf of(100, {1, 1, 1, 1});
   for (size_t i = 0; i < 4; ++i) {
     of.take(i);
     EXPECT_EQ(of.made[i], 25u);
@@ -101,7 +101,7 @@ TEST(SectionBudget, what_is_in_use_counts_but_takes_nothing_of_ones_share) {
 }
 
 TEST(SectionBudget, room_that_others_need_is_not_given) {
-  Sections of(8, std::vector<uint64_t>(4, 1));
+  SectionsOf of(8, std::vector<uint64_t>(4, 1));
   uint64_t room = 2;
   of.all.set_room([&] { return room; });
   for (size_t i = 0; i < 4; ++i) of.take(i);
@@ -117,7 +117,7 @@ TEST(SectionBudget, room_that_others_need_is_not_given) {
 }
 
 TEST(SectionBudget, nobody_is_made_to_read_while_somebody_reads) {
-  Sections of(1, {1, 1});
+  SectionsOf of(1, {1, 1});
   of.take(0);  // has the room
   of.take(1);  // waits
   of.made[0] = 0;
@@ -132,7 +132,7 @@ TEST(SectionBudget, nobody_is_made_to_read_while_somebody_reads) {
 }
 
 TEST(SectionBudget, who_is_gone_waits_no_more) {
-  Sections of(1, {1, 1, 1});
+  SectionsOf of(1, {1, 1, 1});
   of.take(0);
   of.take(1);
   of.take(2);
