@@ -176,10 +176,14 @@ class Loader::Batches {
     Batches* range_ = nullptr;
   };
 
-  iterator begin() {
+  Batches(Batches&&) = default;  // no copies: a second one would go on into the next epoch
+  Batches& operator=(Batches&&) = default;
+
+  iterator begin() & {
     if (!begun_) advance();
     return iterator(this);
   }
+  iterator begin() && = delete;  // the iterator would outlive what it points to
   std::default_sentinel_t end() const { return {}; }
 
  private:
