@@ -123,7 +123,7 @@ class Loader {
 
   uint64_t size() const;  // batches of a whole epoch; UINT64_MAX: it never ends
   LoaderState state() const;
-  // Error kInvalidArgument: a state of another plan; the text says what differs.
+  // Error kInvalidArgument: a state of another plan or beyond its end; the text says what is wrong.
   void restore(const LoaderState& state);
 
   // Where the last exception that came out of the iteration was thrown.

@@ -139,6 +139,11 @@ void Plan::find_split(const Builder& builder) {
 
 uint64_t Plan::length(uint64_t base) const { return top_->length(base * below_); }
 
+std::optional<uint64_t> Plan::all_batches() const {
+  if (stream_ != nullptr || all_ == kEndless || (world_ != 1 && !shard_moves_)) return std::nullopt;
+  return all_ / below_ + (all_ % below_ != 0);
+}
+
 uint64_t Plan::steps(uint64_t base) const {
   const uint64_t all = length(base);
   return all == kEndless ? all : all / per_ticket_ + (all % per_ticket_ != 0);

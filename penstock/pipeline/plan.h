@@ -77,6 +77,9 @@ class Plan {
   // length(0).
   uint64_t all() const { return all_; }
 
+  // The same in batches (elements); nothing: it is endless, or only one rank's are known.
+  std::optional<uint64_t> all_batches() const;
+
   // Epochs of the feed that are one pass of the user's: of an outermost repeat. kEndless.
   uint64_t rounds() const { return rounds_; }
   std::optional<uint32_t> queue() const { return queue_; }  // of an outermost prefetch(n)

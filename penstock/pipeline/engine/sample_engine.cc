@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/engine/plan_state.h"
 
 namespace penstock {
 namespace {
@@ -135,10 +136,14 @@ void SampleEngine::restore(const LoaderState& state) {
   same("batch_size", state.batch_size, options_.batch_size);
   same("length", state.length, order_.options().length);
   const auto& [rank, world] = options_.shard;
+  const uint64_t batch_size = std::max<uint64_t>(options_.batch_size, 1);
+  const uint64_t all = state.length / batch_size + (state.length % batch_size != 0);
+  check_within_epoch(state.batches, all, world);
+  const uint64_t left = order_.steps(state.batches);
   std::set<uint64_t> ahead;
   for (uint64_t batch : state.ahead) {
     uint64_t first = state.batches + rank;
-    if (batch < first || (batch - first) % world != 0) {
+    if (batch < first || (batch - first) % world != 0 || (batch - first) / world >= left) {
       throw Error(Code::kInvalidArgument, "restore",
                   "a state of an unordered feed restores at its own shard only");
     }

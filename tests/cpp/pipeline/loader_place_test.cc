@@ -5,7 +5,9 @@
 
 #include "datasets.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/feed/order.h"
+#include "tests/cpp/train/refusals.h"
 
 namespace penstock {
 namespace {
@@ -18,6 +20,7 @@ using testing::Made;
 using testing::NumberedSamples;
 using testing::numbers;
 using testing::take_epoch;
+using train::testing::message_of;
 
 TEST(Loader, it_restores_at_every_step_with_any_number_of_workers) {
   LoaderOptions options{.batch_size = 6, .shuffle = true, .seed = 3, .workers = 2};
@@ -118,6 +121,46 @@ TEST(Loader, a_state_of_another_plan_is_refused) {
     EXPECT_THROW(feed.restore(other), Error);
   }
   EXPECT_EQ(flat(take_epoch(feed)), iota(10));
+}
+
+TEST(Loader, a_state_beyond_its_epoch_is_refused) {
+  Loader samples(NumberedSamples(10), {.batch_size = 5, .workers = 0});
+  Loader batches = Dataset::range(10).batch(5).build({.workers = 0});
+  Loader elements = Dataset::range(2).build({.workers = 0});
+  Loader shard = Dataset::range(10).shard(1, 2).batch(3).build({.workers = 0});
+  for (Loader* feed : {&samples, &batches, &elements, &shard}) {
+    const LoaderState state = feed->state();
+    for (auto change : std::vector<std::function<void(LoaderState&)>>{
+             [](auto& s) { s.batches = 77; }, [](auto& s) { s.batches = UINT64_MAX; },
+             [](auto& s) { s.base = s.batches = 77; }, [](auto& s) { s.ahead = {77}; },
+             [](auto& s) { s.ahead = {UINT64_MAX}; },
+             [](auto& s) {
+               s.batches = 2, s.ahead = {5, UINT64_MAX, 1};
+             }}) {
+      LoaderState other = state;
+      change(other);
+      if (other == state) continue;
+      message_of(Code::kInvalidArgument, [&] { feed->restore(other); });
+    }
+    LoaderState end = state;
+    end.batches = 2;
+    feed->restore(end);
+    const uint64_t left = feed == &shard ? 1 : 0;
+    uint64_t count = 0;
+    while (feed->next()) ++count;
+    EXPECT_EQ(count, left);
+    EXPECT_TRUE(feed->next());
+  }
+}
+
+TEST(Loader, a_state_beyond_a_streams_end_is_refused) {
+  Loader feed = Dataset::range(10).shuffle({.seed = 1, .buffer = 3}).batch(5).build({.workers = 0});
+  feed.next();
+  LoaderState state = feed.state();
+  feed.restore(state);
+  EXPECT_TRUE(feed.next());
+  state.batches = 77;
+  message_of(Code::kInvalidArgument, [&] { feed.restore(state); });
 }
 
 TEST(LoaderState, of_a_dataset_names_its_stages) {
