@@ -1,5 +1,6 @@
 #include "penstock/pipeline/dataset.h"
 
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/cifar.h"
@@ -55,7 +56,8 @@ std::vector<Node::Ref> nodes_of(const std::vector<Dataset>& inputs) {
   return nodes;
 }
 
-Opening opening(std::function<Dataset(const Example& element)> open) {
+Opening opening(std::function<Dataset(const Example& element)> open, const char* operation) {
+  open = given(std::move(open), operation, "function");
   return [open = std::move(open)](const Example& element) { return open(element).node(); };
 }
 
@@ -128,12 +130,12 @@ Dataset Dataset::scan(const Example& initial, Scanning function, std::string nam
 }
 Dataset Dataset::flat_map(std::function<Dataset(const Example& element)> open,
                           std::string name) const {
-  return made<FlatMapNode>(node_, std::move(name), opening(std::move(open)));
+  return made<FlatMapNode>(node_, std::move(name), opening(std::move(open), "flat_map"));
 }
 Dataset Dataset::interleave(std::function<Dataset(const Example& element)> open,
                             const InterleaveOptions& options, std::string name) const {
-  return made<InterleaveStreamNode>(node_, std::move(name), opening(std::move(open)), options.cycle,
-                                    options.block);
+  return made<InterleaveStreamNode>(node_, std::move(name), opening(std::move(open), "interleave"),
+                                    options.cycle, options.block);
 }
 Dataset Dataset::unbatch() const { return made<UnbatchNode>(node_); }
 Dataset Dataset::rebatch(uint64_t n, const BatchOptions& options) const {
@@ -170,7 +172,7 @@ Dataset Dataset::window(const WindowOptions& options) const {
 }
 Dataset Dataset::on_error(OnError policy) const { return made<OnErrorNode>(node_, policy); }
 std::optional<uint64_t> Dataset::cardinality() const {
-  const Plan plan(*node_);
+  const Plan plan(*given(node_, "Dataset", "dataset"));
   const auto once = plan.known_length();
   if (!once || *once == 0) return once;
   uint64_t all;

@@ -12,6 +12,7 @@
 #include "penstock/io/glob.h"
 #include "penstock/pipeline/dataset_options.h"
 #include "penstock/pipeline/element/padding.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/sources/generator.h"
@@ -40,7 +41,7 @@ concept ElementFunction = std::invocable<const F&, const Example&, SampleContext
 // kInvalidArgument for arguments that cannot be.
 class Dataset {
  public:
-  explicit Dataset(Node::Ref node) : node_(std::move(node)) {}
+  explicit Dataset(Node::Ref node) : node_(given(std::move(node), "Dataset", "node")) {}
 
   // ---- sources
 
@@ -186,10 +187,11 @@ class Dataset {
  private:
   template <class F>
   static OpRef predicate_op(F predicate, std::string name) {
-    auto verdict = [predicate = std::move(predicate)](const Example& element,
-                                                      SampleContext& sample) {
+    using Function = std::function<bool(const Example& element, SampleContext& context)>;
+    auto verdict = [holds_for = given(Function(std::move(predicate)), "filter", "function")](
+                       const Example& element, SampleContext& sample) {
       Tensor holds = Tensor::make(DType::kBool, {});
-      holds.as_span<bool>()[0] = predicate(element, sample);
+      holds.as_span<bool>()[0] = holds_for(element, sample);
       return Example{{"holds", holds}};
     };
     return std::make_shared<FunctionOp>(std::move(name), std::move(verdict));

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/restore_error.h"
 
 namespace penstock {
 
 void Feedable::add(const std::string& name, Loader loader) {
+  (void)name_of_user(name, "Feedable");
   if (!loaders_.emplace(name, std::move(loader)).second) {
     throw Error(Code::kInvalidArgument, "Feedable", "there is a '" + name + "' already");
   }

@@ -9,6 +9,7 @@
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/engine/pipeline_engine.h"
 #include "penstock/pipeline/engine/sample_engine.h"
+#include "penstock/pipeline/given.h"
 
 namespace penstock {
 namespace {
@@ -31,7 +32,8 @@ std::shared_ptr<LoaderEngine> Loader::make_engine(std::unique_ptr<Source> source
 }
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
-    : engine_(std::make_shared<PipelineEngine>(std::make_shared<Plan>(*dataset.node()), options)) {}
+    : engine_(std::make_shared<PipelineEngine>(
+          std::make_shared<Plan>(*given(dataset.node(), "Loader", "dataset")), options)) {}
 
 Loader& Loader::operator=(Loader&& other) noexcept {
   if (this != &other) {
@@ -49,15 +51,20 @@ void Loader::close() {
 
 bool Loader::closed() const { return engine_ == nullptr || engine_->closed(); }
 
-Loader::Batches Loader::epoch() { return {engine_, engine_->begin_epoch(), std::nullopt}; }
-Loader::Batches Loader::steps(uint64_t n) { return {engine_, engine_->begin_steps(), n}; }
-std::optional<Example> Loader::next() { return engine_->next(); }
-uint64_t Loader::size() const { return engine_->steps(); }
-LoaderState Loader::state() const { return engine_->state(); }
-void Loader::restore(const LoaderState& state) { engine_->restore(state); }
-std::optional<LoaderFailure> Loader::failure() const { return engine_->failure(); }
-LoaderStats Loader::stats() const { return engine_->stats(); }
-Snapshot Loader::snapshot() const { return engine_->snapshot(); }
+const std::shared_ptr<LoaderEngine>& Loader::engine() const {
+  if (engine_ != nullptr) return engine_;
+  throw Error(Code::kClosed, "Loader", "it was moved from");
+}
+
+Loader::Batches Loader::epoch() { return {engine(), engine()->begin_epoch(), std::nullopt}; }
+Loader::Batches Loader::steps(uint64_t n) { return {engine(), engine()->begin_steps(), n}; }
+std::optional<Example> Loader::next() { return engine()->next(); }
+uint64_t Loader::size() const { return engine()->steps(); }
+LoaderState Loader::state() const { return engine()->state(); }
+void Loader::restore(const LoaderState& state) { engine()->restore(state); }
+std::optional<LoaderFailure> Loader::failure() const { return engine()->failure(); }
+LoaderStats Loader::stats() const { return engine()->stats(); }
+Snapshot Loader::snapshot() const { return engine()->snapshot(); }
 void Loader::report(const std::string& path) const { write_file(path, report_html(snapshot())); }
 void Loader::trace(const std::string& path) const { write_file(path, chrome_trace(snapshot())); }
 

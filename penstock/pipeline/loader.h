@@ -143,6 +143,7 @@ class Loader {
  private:
   static std::shared_ptr<LoaderEngine> make_engine(std::unique_ptr<Source> source,
                                                    const LoaderOptions& options);
+  const std::shared_ptr<LoaderEngine>& engine() const;  // Error kClosed: it was moved from
 
   std::shared_ptr<LoaderEngine> engine_;
 };

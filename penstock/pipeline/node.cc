@@ -3,9 +3,14 @@
 #include <utility>
 
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/parcel.h"
 
 namespace penstock {
+
+Node::Node(std::vector<Ref> inputs) : inputs_(std::move(inputs)) {
+  for (const Ref& input : inputs_) (void)given(input.get(), "Dataset", "dataset");
+}
 
 Built Built::with(const std::function<IndexedRef(IndexedRef)>& stage) const {
   Built built = *this;

@@ -33,7 +33,8 @@ class Node {
  public:
   using Ref = std::shared_ptr<const Node>;
 
-  explicit Node(std::vector<Ref> inputs = {}) : inputs_(std::move(inputs)) {}
+  // Error kInvalidArgument: an input is null, as that of a Dataset that was moved from.
+  explicit Node(std::vector<Ref> inputs = {});
   virtual ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;

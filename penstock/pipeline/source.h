@@ -10,6 +10,7 @@
 
 #include "penstock/base/random.h"
 #include "penstock/memory/example.h"
+#include "penstock/pipeline/given.h"
 
 namespace penstock {
 
@@ -65,7 +66,8 @@ class Source {
 template <IndexedDataset T>
 class SourceOf : public Source {
  public:
-  explicit SourceOf(std::shared_ptr<T> dataset) : dataset_(std::move(dataset)) {}
+  explicit SourceOf(std::shared_ptr<T> dataset)
+      : dataset_(given(std::move(dataset), "Loader", "dataset")) {}
 
   uint64_t size() override { return static_cast<uint64_t>(dataset_->size()); }
   Example get(uint64_t index, SampleContext& context) override {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "penstock/memory/example.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {
@@ -24,7 +25,9 @@ class GeneratorNode : public Node {
   using Begin = std::function<Pull(uint64_t epoch)>;
 
   // `name`: in titles, and so in states and errors.
-  GeneratorNode(std::string name, Begin begin) : name_(std::move(name)), begin_(std::move(begin)) {}
+  GeneratorNode(std::string name, Begin begin)
+      : name_(name_of_user(std::move(name), "generator")),
+        begin_(given(std::move(begin), "generator", "function")) {}
 
   std::string title() const override { return "generator(" + name_ + ")"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/op.h"
 
 namespace penstock {
@@ -29,7 +30,9 @@ class FieldOp : public Op {
  protected:
   // `name`: of the operation, in errors. `fields`: names of leaves; empty: all that it applies to.
   FieldOp(std::string name, std::vector<std::string> fields)
-      : name_(std::move(name)), fields_(std::move(fields)) {}
+      : name_(name_of_user(std::move(name), "map")), fields_(std::move(fields)) {
+    for (const std::string& field : fields_) (void)name_of_user(field, name_.c_str());
+  }
 
   const std::string& name() const { return name_; }
   const std::vector<std::string>& fields() const { return fields_; }

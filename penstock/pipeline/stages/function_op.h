@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/field_op.h"
 
 namespace penstock {
@@ -25,9 +26,11 @@ class FunctionOp : public Op {
  public:
   using Function = std::function<Example(const Example& element, SampleContext& context)>;
 
-  // `name`: in titles, and so in states and errors.
+  // `name`: in titles, and so in states and errors. Error kInvalidArgument: it is not UTF-8, or the
+  // function is null.
   FunctionOp(std::string name, Function function)
-      : name_(std::move(name)), function_(std::move(function)) {}
+      : name_(name_of_user(std::move(name), "map")),
+        function_(given(std::move(function), "map", "function")) {}
 
   std::string title() const override { return name_; }
   SpecRef result(const ElementSpec&) const override { return nullptr; }
@@ -53,7 +56,7 @@ class FieldFunctionOp : public FieldOp {
                   Function function)
       : FieldOp(std::move(name), {std::move(field)}),
         shape_(std::move(shape)),
-        function_(std::move(function)) {
+        function_(given(std::move(function), "map_field", "function")) {
     if (shape_) (void)element_count(*shape_);
   }
 

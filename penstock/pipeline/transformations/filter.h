@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/op.h"
 
@@ -13,7 +14,7 @@ class FilterNode : public Node {
  public:
   // `predicate` makes one boolean or number of an element, as any operation of map; 0 is false.
   FilterNode(Ref input, OpRef predicate)
-      : Node({std::move(input)}), predicate_(std::move(predicate)) {}
+      : Node({std::move(input)}), predicate_(given(std::move(predicate), "filter", "operation")) {}
 
   std::string title() const override { return "filter(" + predicate_->title() + ")"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;

@@ -9,6 +9,7 @@
 #include "penstock/base/random.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
@@ -254,7 +255,7 @@ InterleaveStreamNode::InterleaveStreamNode(Ref input, std::string name,
                                            std::shared_ptr<const Opener> open, uint64_t cycle,
                                            uint64_t block)
     : Node({std::move(input)}),
-      name_(std::move(name)),
+      name_(name_of_user(std::move(name), "interleave")),
       open_(std::move(open)),
       cycle_(cycle),
       block_(block) {

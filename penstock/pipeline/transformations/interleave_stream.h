@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "penstock/memory/example.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/context.h"
 
@@ -58,7 +59,9 @@ class FlatMapNode : public Node {
  public:
   FlatMapNode(Ref input, std::string name, Opening open);
   FlatMapNode(Ref input, std::string name, std::shared_ptr<const Opener> open)
-      : Node({std::move(input)}), name_(std::move(name)), open_(std::move(open)) {}
+      : Node({std::move(input)}),
+        name_(name_of_user(std::move(name), "flat_map")),
+        open_(std::move(open)) {}
 
   std::string title() const override { return "flat_map(" + name_ + ")"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/op.h"
 
@@ -10,7 +11,8 @@ namespace penstock {
 // Every element through an operation.
 class MapNode : public Node {
  public:
-  MapNode(Ref input, OpRef op) : Node({std::move(input)}), op_(std::move(op)) {}
+  MapNode(Ref input, OpRef op)
+      : Node({std::move(input)}), op_(given(std::move(op), "map", "operation")) {}
 
   std::string title() const override { return "map(" + op_->title() + ")"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;

@@ -8,6 +8,7 @@
 
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
@@ -18,7 +19,8 @@ namespace {
 // Of C++.
 class FunctionScanner : public Scanner {
  public:
-  explicit FunctionScanner(Scanning function) : function_(std::move(function)) {}
+  explicit FunctionScanner(Scanning function)
+      : function_(given(std::move(function), "scan", "function")) {}
 
   std::unique_ptr<Run> bind(const std::string& stage, Context&) const override {
     return std::make_unique<Step>(*this, stage);
@@ -190,7 +192,7 @@ ScanNode::ScanNode(Ref input, std::string name, const Example& initial, Scanning
 ScanNode::ScanNode(Ref input, std::string name, HeldRow initial,
                    std::shared_ptr<const Scanner> scanner)
     : Node({std::move(input)}),
-      name_(std::move(name)),
+      name_(name_of_user(std::move(name), "scan")),
       initial_(std::move(initial)),
       scanner_(std::move(scanner)) {}
 

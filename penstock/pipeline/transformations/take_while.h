@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/op.h"
 
@@ -14,7 +15,8 @@ class TakeWhileNode : public Node {
  public:
   // `predicate` as of FilterNode.
   TakeWhileNode(Ref input, OpRef predicate)
-      : Node({std::move(input)}), predicate_(std::move(predicate)) {}
+      : Node({std::move(input)}),
+        predicate_(given(std::move(predicate), "take_while", "operation")) {}
 
   std::string title() const override { return "take_while(" + predicate_->title() + ")"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;

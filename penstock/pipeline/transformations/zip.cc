@@ -9,6 +9,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/nest.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
@@ -241,6 +242,7 @@ ZipNode::ZipNode(std::vector<Ref> inputs, std::vector<std::string> names)
     : Node(std::move(inputs)), names_(std::move(names)) {
   const size_t count = this->inputs().size();
   if (count == 0) throw Error(Code::kInvalidArgument, "zip", "there are no inputs");
+  for (const std::string& name : names_) (void)name_of_user(name, "zip");
   if (names_.empty()) return;
   if (names_.size() != count) {
     throw Error(Code::kInvalidArgument, "zip",

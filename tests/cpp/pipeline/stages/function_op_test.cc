@@ -219,7 +219,8 @@ TEST(FieldFunctionOp, keeps_the_shape_where_none_is_given) {
       });
   EXPECT_EQ(numbers(Reading(node<MapNode>(items, twice)).epoch()),
             (std::vector<int64_t>{10, 12, 14}));
-  auto wrong = std::make_shared<FieldFunctionOp<float, float>>("wrong", "", std::nullopt, nullptr);
+  auto nothing = [](std::span<const float>, std::span<float>) {};
+  auto wrong = std::make_shared<FieldFunctionOp<float, float>>("wrong", "", std::nullopt, nothing);
   Error error = error_of([&] { Reading(node<MapNode>(items, wrong)); });
   EXPECT_NE(std::string(error.what()).find("'' is int64, and not float32"), std::string::npos);
 }
