@@ -6,10 +6,29 @@
 #include <utility>
 
 namespace penstock {
+namespace {
+
+// Of a nest with its lists of leaves ("[...]") as if they were empty.
+std::string without_lists(const std::string& nest) {
+  std::string out;
+  for (char c : nest) {
+    if (c != '.' || !out.ends_with('[')) out += c;
+  }
+  return out;
+}
+
+}  // namespace
 
 Error unlike(const ElementSpec& there, const ElementSpec& here) {
   return {Code::kInvalidArgument, "element",
-          "elements must be alike: there are " + there.to_string() + " and " + here.to_string()};
+          "elements must be alike: there are " + there.to_string() + " and " + here.to_string() +
+              advice_on_lists(there, here)};
+}
+
+std::string advice_on_lists(const ElementSpec& there, const ElementSpec& here) {
+  if (there.nest() == here.nest()) return "";
+  if (without_lists(there.nest()) != without_lists(here.nest())) return "";
+  return "; a list is a nest of so many elements: give np.asarray(list) for an array";
 }
 
 void Chunk::reset(SpecRef spec, uint32_t rows) {

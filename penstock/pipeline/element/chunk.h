@@ -31,6 +31,8 @@ struct Failure {
 
 // What an element fails with that is not like those before it.
 Error unlike(const ElementSpec& there, const ElementSpec& here);
+// What to do, behind such a message, where lists of different lengths are all that differs.
+std::string advice_on_lists(const ElementSpec& there, const ElementSpec& here);
 
 // Up to 64 elements on their way through a chain, column by column. A column is free, and then its
 // maker chooses where the rows lie (its own memory, views of a file's buffer or the user's array),

@@ -107,7 +107,7 @@ void Collector::merge_specs() {
       throw Error(Code::kInvalidArgument, "batch",
                   "elements of one batch must be alike: element " + std::to_string(first) + " is " +
                       spec_->to_string() + ", element " + std::to_string(position) + " is " +
-                      chunk.spec()->to_string());
+                      chunk.spec()->to_string() + advice_on_lists(*spec_, *chunk.spec()));
     }
     if (*both != *spec_) spec_ = std::make_shared<ElementSpec>(std::move(*both));
   }
@@ -142,7 +142,8 @@ void Collector::fix_lengths() {
                         std::to_string(first) + " has shape " + to_string(expected) +
                         ", of element " + std::to_string(position) + " " +
                         to_string(Shape(shape.begin(), shape.end())) +
-                        "; use padded_batch or ragged_batch");
+                        "; use padded_batch or ragged_batch, or, for windows, "
+                        "window(..., drop_remainder=True)");
       }
     });
     leaf.shape = expected;

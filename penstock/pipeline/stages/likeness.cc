@@ -59,7 +59,8 @@ void Likeness::check(const SpecRef& spec) {
     if (!both) {
       throw Error(Code::kInvalidArgument, "element",
                   std::string("elements of one ") + of_ + " must be alike: there are " +
-                      alike_->to_string() + " and " + spec->to_string());
+                      alike_->to_string() + " and " + spec->to_string() +
+                      advice_on_lists(*alike_, *spec));
     }
     if (*both != *alike_) alike_ = std::make_shared<ElementSpec>(std::move(*both));
   }

@@ -23,9 +23,20 @@ Error refuse_buckets(const std::string& why) {
   return {Code::kInvalidArgument, "bucket_by_length", why};
 }
 
+// Nobody said whose length it is of several leaves'.
+std::string which_field(const ElementSpec& spec) {
+  for (const Leaf& leaf : spec.leaves()) {
+    if (leaf.shape.empty()) continue;
+    return "of " + spec.to_string() + ", say which field's length counts: field='" + leaf.name +
+           "'";
+  }
+  return "nothing of " + spec.to_string() + " has a length";
+}
+
 // The leaf whose first axis is the length.
 size_t leaf_of(const ElementSpec& spec, const std::string& field) {
   auto leaf = spec.find(field);
+  if (!leaf && field.empty()) throw refuse_buckets(which_field(spec));
   if (!leaf) throw refuse_buckets("there is no field '" + field + "' in " + spec.to_string());
   if (spec.leaves()[*leaf].shape.empty()) {
     throw refuse_buckets("'" + field + "' of " + spec.to_string() + " has no length");

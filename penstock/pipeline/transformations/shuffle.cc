@@ -67,12 +67,13 @@ Built ShuffleNode::build(std::vector<Built> inputs, Builder&) const {
   const uint64_t length = inputs[0].indexed->length(0);
   if (length == kEndless) {
     throw Error(Code::kInvalidArgument, "shuffle",
-                "what is repeated without end cannot be shuffled as a whole: shuffle first, then "
-                "repeat");
+                "what has no end, or 2^64 - 1 elements, is too long to be shuffled as a whole: "
+                "where it is repeated, shuffle first, then repeat");
   }
   if (length > Bijection::kMaximalLength) {
     throw Error(Code::kInvalidArgument, "shuffle",
-                std::to_string(length) + " elements are more than 2^62");
+                "it is too long to be shuffled: " + std::to_string(length) +
+                    " elements are more than 2^62");
   }
   return {std::make_shared<Shuffle>(inputs[0].indexed, seed_, reshuffle_)};
 }

@@ -150,10 +150,13 @@ std::string ShuffleBlocksNode::title() const {
 Built ShuffleBlocksNode::build(std::vector<Built> inputs, Builder&) const {
   const uint64_t length = inputs[0].indexed->length(0);
   if (length > Bijection::kMaximalLength) {
-    throw Error(Code::kInvalidArgument, "shuffle",
-                length == kEndless ? "what is repeated without end cannot be shuffled as a whole: "
-                                     "shuffle first, then repeat"
-                                   : std::to_string(length) + " elements are more than 2^62");
+    throw Error(
+        Code::kInvalidArgument, "shuffle",
+        length == kEndless
+            ? "what has no end, or 2^64 - 1 elements, is too long to be shuffled as a whole: "
+              "where it is repeated, shuffle first, then repeat"
+            : "it is too long to be shuffled: " + std::to_string(length) +
+                  " elements are more than 2^62");
   }
   return {std::make_shared<ShuffleBlocks>(inputs[0].indexed, options_)};
 }

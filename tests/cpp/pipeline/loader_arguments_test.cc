@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <ranges>
 #include <string>
@@ -12,6 +13,7 @@
 #include "numbers.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/feedable.h"
 #include "snapshot_folder.h"
 #include "tests/cpp/train/refusals.h"
@@ -115,6 +117,42 @@ TEST(LoaderArguments, names_are_utf8) {
            [&] { Feedable().add(bad, some.build({.workers = 0})); }}) {
     EXPECT_TRUE(says(message_of(kRefused, call), "'a\\xff' is not UTF-8"));
   }
+}
+
+// The text of the error that its first batch is.
+std::string refusal_of(const Dataset& dataset) {
+  return message_of(kRefused, [&] { dataset.build({.workers = 0}).next(); });
+}
+
+TEST(LoaderArguments, refusals_say_what_to_do) {
+  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  const Dataset all = Dataset::range(-kMost - 1, kMost);
+  EXPECT_TRUE(says(refusal_of(all.shuffle({.seed = 1})), "too long to be shuffled"));
+  EXPECT_TRUE(says(refusal_of(all.shuffle_blocks({.block = 8})), "too long to be shuffled"));
+  EXPECT_TRUE(
+      says(refusal_of(Dataset::range(0, kMost).shuffle({.seed = 1})), "too long to be shuffled"));
+  EXPECT_TRUE(says(refusal_of(Dataset::range(5).window({.size = 2}).batch(3)), "drop_remainder"));
+  const Dataset pairs =
+      Dataset::items({{{"id", testing::scalar(1)}, {"tokens", testing::filled({3}, 1)}},
+                      {{"id", testing::scalar(2)}, {"tokens", testing::filled({4}, 1)}}});
+  const std::string why =
+      refusal_of(pairs.bucket_by_length({.field = {}, .boundaries = {4}, .batch_sizes = {1, 1}}));
+  EXPECT_TRUE(says(why, "field='tokens'")) << why;
+}
+
+TEST(LoaderArguments, lists_of_different_lengths_are_better_arrays) {
+  auto spec = [](size_t numbers, const std::string& nest) {
+    std::vector<Leaf> leaves;
+    for (size_t i = 0; i < numbers; ++i) {
+      leaves.push_back({"x/" + std::to_string(i), LeafKind::kDense, DType::kInt64, {}});
+    }
+    return ElementSpec(leaves, nest);
+  };
+  const ElementSpec one = spec(1, "{1:x[.]}"), three = spec(3, "{1:x[...]}"),
+                    pair = spec(2, "{1:x(..)}");
+  EXPECT_TRUE(says(unlike(one, three).what(), "give np.asarray(list)"));
+  EXPECT_FALSE(says(unlike(one, pair).what(), "asarray"));
+  EXPECT_FALSE(says(unlike(one, one).what(), "asarray"));
 }
 
 using LoaderLimits = testing::SnapshotFolder;
