@@ -134,9 +134,4 @@ Allocator::Stats Allocator::stats() const noexcept {
   return stats;
 }
 
-void Allocator::abandon() noexcept {
-  PageHeap::Lock lock(impl_->mutex);
-  impl_->abandoned = true;
-}
-
 }  // namespace penstock

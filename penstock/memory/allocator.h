@@ -98,10 +98,6 @@ class Allocator {
 
   Stats stats() const noexcept;
 
-  // This copy never touches the region again: allocate() gives nullptr, release() does nothing. Is
-  // called by itself in a forked child.
-  void abandon() noexcept;
-
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

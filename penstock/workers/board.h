@@ -350,7 +350,6 @@ class Board {
   static LayoutState layout_state_of(uint32_t word) {
     return static_cast<LayoutState>(word & 0xff);
   }
-  static uint32_t lap_of(uint32_t word) { return word >> 18; }
 
  private:
   struct Header;
