@@ -23,6 +23,8 @@
 #include "penstock/train/producer.h"
 #include "penstock/train/publisher.h"
 #include "penstock/train/relaxed.h"
+#include "penstock/train/server/parameter_client.h"
+#include "penstock/train/server/parameter_server.h"
 #include "penstock/train/tower_average.h"
 #include "penstock/train/towers.h"
 #include "penstock/train/weight_files.h"
