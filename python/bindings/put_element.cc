@@ -241,7 +241,8 @@ void put_element(PyObject* value, Chunk& out, uint32_t row, Scratch& scratch) {
   if (!out.settle(own)) {
     throw Error(Code::kInvalidArgument, "element",
                 "elements must be alike: this one is " + describe(*nest_of(own)) +
-                    ", those before are " + describe(*nest_of(out.spec())));
+                    ", those before are " + describe(*nest_of(out.spec())) +
+                    advice_on_lists(*out.spec(), *own));
   }
   if (!Putter(*nest_of(out.spec()), &out, row, scratch).put(value)) {
     throw Error(Code::kInternal, "element", "a value that is not of its own spec");

@@ -88,6 +88,7 @@ def test_no_elements_have_no_spec():
     [
         ({"a": 1, "b": 2}, {"a": 1}, r"this one is \{a: int64 \(\)\}, those before are \{a: .*b: "),
         ({"a": 1}, {"a": 1.5}, r"float64 \(\)\}, those before are \{a: int64 \(\)"),
+        ({"a": [1, 2]}, {"a": [1]}, r"a list is a nest .* give np.asarray\(list\)"),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, r"\{b: .* a: .*\{a: .* b: "),
         ((1, 2), [1, 2], r"\[int64 \(\), int64 \(\)\], .*\(int64"),
         ((1, 2), Pair(1, 2), r"\(first=int64"),

@@ -105,11 +105,11 @@ TEST_F(Safetensors, what_was_written_is_read) {
   }
 }
 
-// With a look through all names for each of them this took a minute.
+// With a look through all names for each of them this takes half a minute.
 TEST_F(Safetensors, a_file_has_room_for_many_arrays) {
   const std::vector<float> one{1.5F};
   std::vector<ArrayToStore> arrays;
-  for (int i = 60'000; i > 0; --i) {
+  for (int i = 30'000; i > 0; --i) {
     const bool empty = i % 2 == 0;
     arrays.push_back({std::to_string(i), {empty ? 0 : 1}, std::span(one).first(empty ? 0 : 1)});
   }
