@@ -14,7 +14,7 @@ MOST_QUEUED = 1 << 16  # batches
 _MOST = (1 << 63) - 1
 
 
-def integer(name: str, value: Any, least: int, most: int = _MOST, operation: str = "Loader") -> int:
+def integer(name: str, value: Any, least: int, most: int = _MOST, *, operation: str) -> int:
     try:
         number = value.__index__()
     except (AttributeError, TypeError):
@@ -116,26 +116,22 @@ def addresses(name: str, values: Any, operation: str) -> list[str]:
 
 
 def integer_list(name: str, values: Any, least: int, operation: str) -> list[int]:
-    return [integer(name, value, least) for value in several(name, values, "integers", operation)]
+    given = several(name, values, "integers", operation)
+    return [integer(name, value, least, operation=operation) for value in given]
 
 
-def integers(name: str, values: Any) -> list[int]:
-    if not isinstance(values, (list, tuple)):
-        raise InvalidArgument(f"{name} is {values!r}; give a list of integers", "Loader")
-    return [integer(name, value, 0) for value in values]
-
-
-def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def one_of(name: str, value: Any, choices: tuple[str, ...], operation: str) -> None:
     if value not in choices:
-        raise InvalidArgument(f"{name} is {value!r}; there are {', '.join(choices)}", "Loader")
+        raise InvalidArgument(f"{name} is {value!r}; there are {', '.join(choices)}", operation)
 
 
-def shard_of(shard: Any) -> tuple[int, int]:
+def shard_of(shard: Any, operation: str) -> tuple[int, int]:
     try:
         rank, world = shard
     except (TypeError, ValueError):
-        raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", "Loader") from None
-    rank, world = integer("rank", rank, 0), integer("world", world, 1, (1 << 32) - 1)
+        raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", operation) from None
+    rank = integer("rank", rank, 0, operation=operation)
+    world = integer("world", world, 1, (1 << 32) - 1, operation=operation)
     if rank >= world:
-        raise InvalidArgument(f"shard is ({rank}, {world}); ranks count from 0", "Loader")
+        raise InvalidArgument(f"shard is ({rank}, {world}); ranks count from 0", operation)
     return rank, world

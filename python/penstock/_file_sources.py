@@ -157,9 +157,9 @@ class FileSources(Chain):
             As of `tfrecord`; a zlib file cannot be told from records: say so.
         """
         sizes = (
-            integer("record_bytes", record_bytes, 1),
-            integer("header_bytes", header_bytes, 0),
-            integer("footer_bytes", footer_bytes, 0),
+            integer("record_bytes", record_bytes, 1, operation="fixed_records"),
+            integer("header_bytes", header_bytes, 0, operation="fixed_records"),
+            integer("footer_bytes", footer_bytes, 0, operation="fixed_records"),
         )
         paths, *reading = _reading("fixed_records", files, compression, stream)
         return cls._make("fixed_records", (paths, *sizes, *reading))

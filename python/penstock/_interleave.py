@@ -47,7 +47,10 @@ def _of_datasets(
     it is about the Datasets that a function makes of the elements.
     """
     each = datasets("interleave", inputs, 1)
-    sizes = (integer("cycle", cycle, 1), integer("block", block, 1))
+    sizes = (
+        integer("cycle", cycle, 1, operation="interleave"),
+        integer("block", block, 1, operation="interleave"),
+    )
     return cls._make("interleave", sizes, each, several=True)
 
 
@@ -66,5 +69,8 @@ def _of_function(
     """
     if not callable(function):
         raise InvalidArgument(f"{function!r} is no function", "interleave")
-    sizes = (integer("cycle", cycle, 1), integer("block", block, 1))
+    sizes = (
+        integer("cycle", cycle, 1, operation="interleave"),
+        integer("block", block, 1, operation="interleave"),
+    )
     return self._then("interleave_python", function, title_of(function), *sizes)

@@ -49,16 +49,22 @@ def settings_of(
     InvalidArgument
         An argument that cannot be, alone or for this source.
     """
-    rank, world = shard_of(shard)
-    batch = integer("batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS)
+    rank, world = shard_of(shard, "Loader")
+    batch = integer(
+        "batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS, operation="Loader"
+    )
     tune_workers, tune_queue = workers is None, False
-    workers = _engine.usable_cores() if workers is None else integer("workers", workers, 0)
+    workers = (
+        _engine.usable_cores()
+        if workers is None
+        else integer("workers", workers, 0, operation="Loader")
+    )
     queue = 10 if max_queue_size is None else max_queue_size
-    queue = integer("max_queue_size", queue, 1, MOST_QUEUED)
+    queue = integer("max_queue_size", queue, 1, MOST_QUEUED, operation="Loader")
     if workers > _MOST_WORKERS:
         raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
-    one_of("on_error", on_error, ("raise", "skip", "replace"))
-    one_of("start_method", start_method, ("spawn", "forkserver", "fork"))
+    one_of("on_error", on_error, ("raise", "skip", "replace"), "Loader")
+    one_of("start_method", start_method, ("spawn", "forkserver", "fork"), "Loader")
     if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
         raise InvalidArgument(f"timeout is {timeout!r}; give seconds above 0", "Loader")
     if max_bytes is None:
@@ -114,7 +120,7 @@ def settings_of(
         "length": plan.length,
         "batch_size": batch,
         "shuffle": bool(shuffle),
-        "seed": integer("seed", seed, 0),
+        "seed": integer("seed", seed, 0, operation="Loader"),
         "drop_last": bool(drop_last),
         "rank": rank,
         "world": world,
@@ -124,10 +130,10 @@ def settings_of(
         "queue": queue,
         "tune_workers": tune_workers,
         "tune_queue": tune_queue,
-        "max_bytes": integer("max_bytes", max_bytes, 1),
+        "max_bytes": integer("max_bytes", max_bytes, 1, operation="Loader"),
         "ordered": bool(ordered),
         "on_error": on_error,
-        "retries": integer("retries", retries, 0, (1 << 32) - 1),
+        "retries": integer("retries", retries, 0, (1 << 32) - 1, operation="Loader"),
         "timeout": -1.0 if timeout is None else min(float(timeout), _LONGEST_S),
         "pause": plan.edited or plan.kind in ("stream", "listed"),
         "granule_rows": granule_of(rows, max(workers, 1), plan, whole),

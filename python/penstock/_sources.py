@@ -33,7 +33,7 @@ class Sources(Chain):
         if not 1 <= len(arguments) <= 3:
             raise InvalidArgument("give end, or begin and end, or begin, end and step", "range")
         least = -(1 << 63)
-        numbers = [integer("range", number, least) for number in arguments]
+        numbers = [integer("range", number, least, operation="range") for number in arguments]
         begin, end, step = (
             (0, numbers[0], 1) if len(numbers) == 1 else (*numbers[:2], *(numbers[2:] or [1]))
         )
@@ -136,7 +136,11 @@ class Sources(Chain):
             End when one has ended, rather than draw among the others.
         """
         each = datasets("sample_from", inputs, 1)
-        arguments = (_weights(weights), integer("seed", seed, 0), bool(stop_on_empty))
+        arguments = (
+            _weights(weights),
+            integer("seed", seed, 0, operation="sample_from"),
+            bool(stop_on_empty),
+        )
         return cls._make("sample_from", arguments, each, several=True)
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._arguments import integer, integers
+from ._arguments import integer, integer_list
 from .errors import InvalidArgument
 
 _VERSION = 1
@@ -43,10 +43,10 @@ def read_state(
                 f"{key}={mine[key]!r}; make them equal",
                 "restore",
             )
-    epoch = integer("epoch", state.get("epoch"), 0)
-    batches = integer("batches", state.get("batches"), 0)
+    epoch = integer("epoch", state.get("epoch"), 0, operation="restore")
+    batches = integer("batches", state.get("batches"), 0, operation="restore")
     ahead = []
-    for batch in integers("ahead", state.get("ahead")):
+    for batch in integer_list("ahead", state.get("ahead"), 0, "restore"):
         step, rest = divmod(batch - batches - rank, world)
         if rest or step < 0:
             raise InvalidArgument(

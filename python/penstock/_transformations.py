@@ -130,7 +130,11 @@ class Transformations(Chain):
 
     def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
         """Make batches of another size of batches. A stream."""
-        return self._then("rebatch", integer("batch_size", batch_size, 1), bool(drop_remainder))
+        return self._then(
+            "rebatch",
+            integer("batch_size", batch_size, 1, operation="rebatch"),
+            bool(drop_remainder),
+        )
 
     def shuffle(
         self,
@@ -167,7 +171,7 @@ class Transformations(Chain):
                 f"random order, shuffle(buffer={given[0]!r}) draws from so many read ahead",
                 "shuffle",
             )
-        seed = integer("seed", seed, 0)
+        seed = integer("seed", seed, 0, operation="shuffle")
         if buffer is not None and block is not None:
             raise InvalidArgument("give buffer or block, not both", "shuffle")
         if window is not None and block is None:
@@ -175,21 +179,21 @@ class Transformations(Chain):
                 f"window is {window!r}, of blocks: give block too, or buffer without it", "shuffle"
             )
         if buffer is not None:
-            size = integer("buffer", buffer, 1)
+            size = integer("buffer", buffer, 1, operation="shuffle")
             return self._then("shuffle_buffer", seed, size, bool(reshuffle))
         if block is None:
             return self._then("shuffle", seed, bool(reshuffle))
-        block = integer("block", block, 1)
-        window = integer("window", 1 if window is None else window, 1)
+        block = integer("block", block, 1, operation="shuffle")
+        window = integer("window", 1 if window is None else window, 1, operation="shuffle")
         return self._then("shuffle_blocks", seed, block, window, bool(reshuffle))
 
     def take(self, count: int) -> Dataset:
         """Keep the first `count` elements."""
-        return self._then("take", integer("count", count, 0))
+        return self._then("take", integer("count", count, 0, operation="take"))
 
     def skip(self, count: int) -> Dataset:
         """Leave out the first `count` elements, without making them."""
-        return self._then("skip", integer("count", count, 0))
+        return self._then("skip", integer("count", count, 0, operation="skip"))
 
     def shard(self, rank: int, world: int, *, remainder: str = "keep") -> Dataset:
         """Keep every `world`-th element, from the `rank`-th on.
@@ -200,8 +204,8 @@ class Transformations(Chain):
             Of what cannot be dealt out evenly: the first ranks have one more; nobody has it; or the
             others begin again at the front, so that all ranks have equally many.
         """
-        rank, world = shard_of((rank, world))
-        one_of("remainder", remainder, ("keep", "drop", "pad"))
+        rank, world = shard_of((rank, world), "shard")
+        one_of("remainder", remainder, ("keep", "drop", "pad"), "shard")
         return self._then("shard", rank, world, remainder)
 
     def concatenate(self, *others: Dataset) -> Dataset:
@@ -215,7 +219,7 @@ class Transformations(Chain):
         More elements than there are numbers from `start` on are an `InvalidArgument` when this is
         built, or, where no length is known, in the place of the first one that has none.
         """
-        return self._then("enumerate", integer("start", start, -(1 << 63)))
+        return self._then("enumerate", integer("start", start, -(1 << 63), operation="enumerate"))
 
     def map(self, function: Callable[..., Any] | Operation) -> Dataset:
         """Apply a function to every element.
@@ -235,7 +239,9 @@ class Transformations(Chain):
 
         Strings and ragged features become `penstock.Ragged`. The last batch is short, or left out.
         """
-        return self._then("batch", integer("batch_size", batch_size, 1), bool(drop_remainder))
+        return self._then(
+            "batch", integer("batch_size", batch_size, 1, operation="batch"), bool(drop_remainder)
+        )
 
     def padded_batch(
         self,
@@ -266,13 +272,15 @@ class Transformations(Chain):
             )
             for name in dict.fromkeys([*shapes, *values])
         ]
-        size = integer("batch_size", batch_size, 1)
+        size = integer("batch_size", batch_size, 1, operation="padded_batch")
         return self._then("padded_batch", size, fields, bool(drop_remainder))
 
     def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
         """Stack elements whatever their lengths: what differs becomes `penstock.Ragged`."""
         return self._then(
-            "ragged_batch", integer("batch_size", batch_size, 1), bool(drop_remainder)
+            "ragged_batch",
+            integer("batch_size", batch_size, 1, operation="ragged_batch"),
+            bool(drop_remainder),
         )
 
     def window(
@@ -300,9 +308,9 @@ class Transformations(Chain):
         """
         return self._then(
             "window",
-            integer("size", size, 1),
-            0 if shift is None else integer("shift", shift, 1),
-            integer("stride", stride, 1),
+            integer("size", size, 1, operation="window"),
+            0 if shift is None else integer("shift", shift, 1, operation="window"),
+            integer("stride", stride, 1, operation="window"),
             bool(drop_remainder),
         )
 
@@ -342,7 +350,8 @@ class Transformations(Chain):
         """
         if path is None:
             return self._then(
-                "cache", 0 if max_bytes is None else integer("max_bytes", max_bytes, 1)
+                "cache",
+                0 if max_bytes is None else integer("max_bytes", max_bytes, 1, operation="cache"),
             )
         if max_bytes is not None:
             raise InvalidArgument("max_bytes is of a cache in memory, and path of a file", "cache")
@@ -356,7 +365,7 @@ class Transformations(Chain):
         Behind a `batch` only, with nothing around it but `take`, `repeat` and `prefetch` and, where
         no stream is in the chain, `skip`, `shard` and `shuffle`.
         """
-        return self._then("split_batch", integer("parts", parts, 1, 4096))
+        return self._then("split_batch", integer("parts", parts, 1, 4096, operation="split_batch"))
 
     def on_error(self, policy: str) -> Dataset:
         """Say what becomes of elements that fail in what is above this line of the chain.
@@ -367,21 +376,25 @@ class Transformations(Chain):
             Raised at its place; left out and counted; or another element of the same epoch takes
             its place, and that is counted. ``stats()`` lists what was lost.
         """
-        one_of("policy", policy, ("raise", "skip", "replace"))
+        one_of("policy", policy, ("raise", "skip", "replace"), "on_error")
         return self._then("on_error", policy)
 
     def assert_cardinality(self, count: int) -> Dataset:
         """Refuse to be built (`DataLoss`) unless there are just so many elements."""
-        return self._then("assert_cardinality", integer("count", count, 0))
+        return self._then(
+            "assert_cardinality", integer("count", count, 0, operation="assert_cardinality")
+        )
 
     def repeat(self, count: int | None = None) -> Dataset:
         """Go through the pass `count` times, or for ever; each time it is shuffled anew."""
-        return self._then("repeat", None if count is None else integer("count", count, 1))
+        return self._then(
+            "repeat", None if count is None else integer("count", count, 1, operation="repeat")
+        )
 
     def prefetch(self, batches: int | None = None) -> Dataset:
         """Make up to `batches` batches ahead; at the end of a chain. None: as many as help."""
         if batches is not None:
-            batches = integer("batches", batches, 1, MOST_QUEUED)
+            batches = integer("batches", batches, 1, MOST_QUEUED, operation="prefetch")
         return self._then("prefetch", batches)
 
 
@@ -391,7 +404,10 @@ def _axes(name: str, shape: Any) -> list[int]:
             f"the shape of {name!r} is {shape!r}; give the length of each axis, or None for it",
             "padded_batch",
         )
-    return [-1 if n is None else integer(f"a length of {name!r}", n, -1) for n in shape]
+    return [
+        -1 if n is None else integer(f"a length of {name!r}", n, -1, operation="padded_batch")
+        for n in shape
+    ]
 
 
 def _filling(name: str, value: Any) -> int | float:

@@ -76,14 +76,14 @@ class Feeds(Sequence[Feed]):
     def __init__(self, dataset: Dataset, n: int, patience: float | None, **options: Any) -> None:
         from .loader import Loader
 
-        n = integer("n", n, 1, 4096)
+        n = integer("n", n, 1, 4096, operation="feeds")
         if not options.pop("ordered", True):
             raise InvalidArgument("batches are dealt out in order: no ordered=False", "feeds")
         if patience is not None and not (isinstance(patience, numbers.Real) and patience > 0):
             raise InvalidArgument(f"patience is {patience!r}; give seconds above 0", "feeds")
         most = options.pop("max_bytes", None)
         most = budget() if most is None else most
-        half = max(integer("max_bytes", most, 1) // 2, 1)
+        half = max(integer("max_bytes", most, 1, operation="feeds") // 2, 1)
         loader = Loader(dataset, max_bytes=half, **options)
         queue = int(loader._settings["queue"])
         self._loader = loader

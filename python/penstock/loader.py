@@ -197,7 +197,7 @@ class Loader:
 
         Hooks run where an epoch ends. A ``for`` over the Loader afterwards finishes the epoch.
         """
-        n = integer("n", n, 0)
+        n = integer("n", n, 0, operation="steps")
         return self._steps(n)
 
     def _steps(self, n: int) -> Iterator[Any]:

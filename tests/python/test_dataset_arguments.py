@@ -227,3 +227,27 @@ def test_a_field_is_told_from_text():
     said = re.escape("""give the name of a leaf, such as "image" or "0\"""")
     with pytest.raises(penstock.InvalidArgument, match=said):
         decode_raw(b"x", "i4", 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "operation"),
+    [
+        (lambda: Dataset.range("x"), "range"),
+        (lambda: Dataset.range(3).take("x"), "take"),
+        (lambda: Dataset.range(3).batch(0), "batch"),
+        (lambda: Dataset.range(3).shard(0, 2, remainder="z"), "shard"),
+        (lambda: Dataset.range(3).shard(3, 2), "shard"),
+        (lambda: Dataset.range(3).on_error("z"), "on_error"),
+        (lambda: Dataset.range(3).shuffle(seed=-1), "shuffle"),
+        (
+            lambda: Dataset.range(3).bucket_by_length([-1], [1, 1]),
+            "bucket_by_length",
+        ),
+        (lambda: decode_raw("", "u1", (-3,)), "decode_raw"),
+        (lambda: Dataset.range(3).build(workers=-1), "Loader"),
+    ],
+)
+def test_the_error_says_which_operation_it_was(wrong, operation):
+    with pytest.raises(penstock.InvalidArgument) as caught:
+        wrong()
+    assert caught.value.operation == operation

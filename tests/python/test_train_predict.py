@@ -145,6 +145,14 @@ def _all_rows(sample):
     return {"image": IMAGES}
 
 
+def _one_of(sample):
+    return Dataset.arrays({"image": sample["image"][None]})
+
+
+def _batch_of(sample):
+    return _one_of(sample).batch(2)
+
+
 @pytest.mark.parametrize(
     "chain",
     [
@@ -158,6 +166,10 @@ def _all_rows(sample):
         lambda samples: samples.map(_same).shuffle(seed=1).map(_same),
         lambda samples: samples.batch(4).map(_same).unbatch(),
         lambda samples: samples.batch(ROWS).batch(1).unbatch(),
+        lambda samples: samples.batch(4).rebatch(3).unbatch(),
+        lambda samples: samples.take(1).map(_all_rows).rebatch(3).unbatch(),
+        lambda samples: samples.flat_map(_one_of).batch(4),
+        lambda samples: samples.interleave(_batch_of, cycle=2).rebatch(4),
         lambda samples: samples.map(_same).batch(4),
         lambda samples: samples.map(_twice).unbatch().enumerate().filter(_even).map(_second),
         lambda samples: samples.take(1).map(_all_rows).rebatch(5),
@@ -188,6 +200,19 @@ def test_samples_without_a_batch_are_refused_and_the_remedy_is_named():
         train.evaluate(lambda batch: {}, samples)
     with pytest.raises(penstock.InvalidArgument, match=remedy):
         train.evaluate(lambda batch: {}, ELEMENTS, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        (lambda samples: samples.flat_map(_one_of), "flat_map gives"),
+        (lambda samples: samples.interleave(_one_of).take(3), r"interleave\(function\) gives"),
+    ],
+)
+def test_what_the_datasets_of_a_function_give_is_not_guessed(chain, said):
+    feed = chain(Dataset.arrays({"image": IMAGES}))
+    with pytest.raises(penstock.InvalidArgument, match=said + r".*\.batch\(n\).*\.rebatch\(n\)"):
+        train.predict(model, feed, batch_size=4)
 
 
 def test_several_fields_and_functions_are_inputs():

@@ -25,6 +25,8 @@ _OF_SAMPLES = {
     "prefetch",
 }  # fmt: skip
 _STACKING = {"batch", "padded_batch", "ragged_batch", "bucket_by_length", "window"}
+# What the Datasets that a function makes give, nobody knows before it is called.
+_OF_DATASETS = {"flat_map_python": "flat_map", "interleave_python": "interleave(function)"}
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:
@@ -103,8 +105,16 @@ def _gives_samples(dataset: Dataset) -> bool:
         method, _ = chain._recipe
         if method == "unbatch":
             unbatched += 1
+        elif method == "rebatch" and unbatched == 1:
+            continue  # rows of batches are samples, whatever the batches were made of
         elif method in _STACKING and unbatched:
             unbatched -= 1
+        elif method in _OF_DATASETS:
+            raise InvalidArgument(
+                f"what {_OF_DATASETS[method]} gives may be samples or batches; with batch_size= put "
+                ".batch(n) behind it if they are samples, .rebatch(n) if they are batches",
+                "train",
+            )
         elif method not in _OF_SAMPLES:
             return False
         left += [(below, unbatched) for below in chain._inputs]

@@ -51,7 +51,7 @@ class Channel:
         DataLoss
             A process put what is no item; it was sent away, and nothing else is lost.
         """
-        count = integer("n", n, 0)
+        count = integer("n", n, 0, operation="channel")
         if count < 1:
             raise InvalidArgument(f"n is {n}; take one item at least", "channel")
         return self._end.get(count, _nanoseconds(timeout), stack)
@@ -137,7 +137,7 @@ def channel(name: str, capacity: int = 16 << 20, when_full: str = "block") -> Ch
     >>> dataset = penstock.Dataset.generator(items).batch(256)
     """
     name, when_full = text(name, "channel"), text(when_full, "channel")
-    room = integer("capacity", capacity, 0)
+    room = integer("capacity", capacity, 0, operation="channel")
     return Channel(name, _engine.ChannelEnd.make(name, room, when_full))
 
 

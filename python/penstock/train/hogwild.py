@@ -160,7 +160,7 @@ class Hogwild:
     ) -> None:
         if not callable(step):
             raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Hogwild")
-        workers = integer("workers", workers, 1, 4096)
+        workers = integer("workers", workers, 1, 4096, operation="Hogwild")
         for name, value, known in (
             ("kind", kind, ("threads", "processes")),
             ("state", state, ("shared", "own")),
@@ -171,8 +171,12 @@ class Hogwild:
                     f"{name} is {value!r}; there are {', '.join(known)}", "Hogwild"
                 )
         shared = kind == "processes"
-        replicas = integer("replicas", replicas, 1)
-        merge_every = 0 if merge_every is None else integer("merge_every", merge_every, 1)
+        replicas = integer("replicas", replicas, 1, operation="Hogwild")
+        merge_every = (
+            0
+            if merge_every is None
+            else integer("merge_every", merge_every, 1, operation="Hogwild")
+        )
         if replicas > workers or (shared and replicas > 1):
             raise InvalidArgument(
                 f"{replicas} replicas for {workers} workers that are {kind}; replicas are for "
@@ -229,8 +233,8 @@ class Hogwild:
             finished a step.
         """
         if epochs is not None:
-            epochs = integer("epochs", epochs, 1)
-        steps = 2**63 if steps is None else integer("steps", steps, 0)
+            epochs = integer("epochs", epochs, 1, operation="Hogwild")
+        steps = 2**63 if steps is None else integer("steps", steps, 0, operation="Hogwild")
         source = Source(self._feed, epochs)
         self._parameters._settle()
         self._board.begin(steps, self.updater.step)

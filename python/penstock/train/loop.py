@@ -122,7 +122,9 @@ class Loop:
         workers: int | None = None,
     ) -> None:
         self._pace, self._sized = _pace_of(steps, seconds)
-        self._size = None if batch_size is None else integer("batch_size", batch_size, 1)
+        self._size = (
+            None if batch_size is None else integer("batch_size", batch_size, 1, operation="Loop")
+        )
         self._feed = feed
         self._workers = workers
         self._convert = convert
@@ -177,8 +179,10 @@ class Loop:
             What the step, a callback or the feed raised, with a note that says at which step. The
             metrics of the steps before it have been replayed.
         """
-        most = math.inf if steps is None else self._done + integer("steps", steps, 0)
-        passes = math.inf if epochs is None else integer("epochs", epochs, 1)
+        most = (
+            math.inf if steps is None else self._done + integer("steps", steps, 0, operation="Loop")
+        )
+        passes = math.inf if epochs is None else integer("epochs", epochs, 1, operation="Loop")
         began, first = time.perf_counter(), self._done
         end = math.inf if seconds is None else began + seconds
         self._made, self._waiting, self._last = self._done, [], None
@@ -294,7 +298,7 @@ class Loop:
 
 def _pace_of(steps: int | None, seconds: float | None) -> tuple[Pace, bool]:
     """What was asked for, and whether the size of a super-batch was."""
-    most = MOST_STEPS if steps is None else integer("steps", steps, 1)
+    most = MOST_STEPS if steps is None else integer("steps", steps, 1, operation="Loop")
     if seconds is not None:
         if not 0 < seconds < math.inf:
             raise InvalidArgument(f"seconds is {seconds!r}; give a number above 0", "Loop")

@@ -67,7 +67,8 @@ def predict(
         gives samples, and is batched; so does one whose Python functions (`Dataset.map`) make
         something of them: put ``.rebatch(n)`` behind one that makes batches by itself. What a
         generator, `Dataset.items` or `Dataset.source` gives may be either and is taken for
-        batches: put ``.batch(n)`` behind samples.
+        batches: put ``.batch(n)`` behind samples. So may what `Dataset.flat_map` and
+        `Dataset.interleave` of a function give, which is refused without one of the two.
     inputs : str, int, list of str, or callable, optional
         The model's part of a batch: a field of a dict, a place in a tuple, several fields (a dict
         of them), or what a function makes of the whole batch. None: a tuple's first; of a dict

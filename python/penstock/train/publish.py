@@ -126,7 +126,7 @@ class Model:
         Closed, InvalidArgument
             The model was closed; what has the name now is another schema, or no learner.
         """
-        return self._model.read(integer("max_lag", max_lag, 0))
+        return self._model.read(integer("max_lag", max_lag, 0, operation="read"))
 
     def wait(self, version: int, timeout: float | None = None) -> bool:
         """Sleep until there is this version or a later one; False after ``timeout`` seconds.
@@ -134,7 +134,9 @@ class Model:
         A new learner that counts from the start has lower versions, and is waited for until it gets
         there. Raises as `read` does.
         """
-        return self._model.wait(integer("version", version, 0), _nanoseconds(timeout))
+        return self._model.wait(
+            integer("version", version, 0, operation="wait"), _nanoseconds(timeout)
+        )
 
     @property
     def name(self) -> str:

@@ -236,7 +236,7 @@ class ParameterServer:
 
 
 def _count(name: str, value: Any, least: int) -> int:
-    return integer(name, value, least, (1 << 32) - 1, "ParameterServer")
+    return integer(name, value, least, (1 << 32) - 1, operation="ParameterServer")
 
 
 def _wrong(name: str, value: Any, wanted: str) -> InvalidArgument:

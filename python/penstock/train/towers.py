@@ -86,7 +86,7 @@ class Towers:
             raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Towers")
         if towers is None:
             towers = 2 if devices is None else len(devices)
-        towers = integer("towers", towers, 1, 1024)
+        towers = integer("towers", towers, 1, 1024, operation="Towers")
         if devices is not None and len(devices) != towers:
             raise InvalidArgument(f"{len(devices)} devices for {towers} towers", "Towers")
         if weigh != "rows" and not callable(weigh):
@@ -135,8 +135,8 @@ class Towers:
             What a step or the feed raised, of several towers that of the first, with a note that
             says which tower's and in which round. Nothing of that round was applied.
         """
-        epochs = None if epochs is None else integer("epochs", epochs, 1)
-        most = math.inf if steps is None else integer("steps", steps, 0)
+        epochs = None if epochs is None else integer("epochs", epochs, 1, operation="Towers")
+        most = math.inf if steps is None else integer("steps", steps, 0, operation="Towers")
         with Run(self._step, self._views, self.updater) as run:
             began = time.perf_counter()
             end = math.inf if seconds is None else began + seconds
