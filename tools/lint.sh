@@ -9,6 +9,7 @@ run ruff check .
 run ruff format --check .
 run tools/stubs.sh --check
 run mypy
+run python tools/check_docs.py
 mapfile -t sources < <(git ls-files '*.h' '*.cc')
 run clang-format --dry-run -Werror "${sources[@]}"
 mapfile -t scripts < <(git ls-files '*.sh' .ci/run)
