@@ -18,7 +18,7 @@ from ._steps import Rows, Views
 from .channel import Channel, Producer, attach_channel, channel
 from .client import ParameterClient, connect
 from .hogwild import Hogwild, HogwildReport
-from .loop import Loop, LoopReport
+from .loop import Loop, LoopMeasure, LoopReport
 from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
 from .parameters import Parameters, Slab
 from .prediction import Predictions, evaluate, predict
@@ -37,6 +37,7 @@ __all__ = [
     "Hogwild",
     "HogwildReport",
     "Loop",
+    "LoopMeasure",
     "LoopReport",
     "Model",
     "Momentum",

@@ -111,8 +111,8 @@ def _gives_samples(dataset: Dataset) -> bool:
             unbatched -= 1
         elif method in _OF_DATASETS:
             raise InvalidArgument(
-                f"what {_OF_DATASETS[method]} gives may be samples or batches; with batch_size= put "
-                ".batch(n) behind it if they are samples, .rebatch(n) if they are batches",
+                f"what {_OF_DATASETS[method]} gives may be samples or batches; with batch_size= "
+                "put .batch(n) behind it if they are samples, .rebatch(n) if they are batches",
                 "train",
             )
         elif method not in _OF_SAMPLES:

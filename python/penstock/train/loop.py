@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .._arguments import integer
+from .._arguments import flag, integer, integer_list
 from .._notes import add_note
 from ..dataset import Dataset
 from ..errors import InvalidArgument
 from ..loader import Loader
+from ._loop_measure import LoopMeasure, measured
 from ._loop_runs import Run, Said, runner_for
 from ._pace import MOST_STEPS, Counted, Pace, Timed, bytes_of, steps_of, super_batch_of
 from ._super_batches import SuperBatch, super_batches
 
-__all__ = ["Loop", "LoopReport"]
+__all__ = ["Loop", "LoopMeasure", "LoopReport"]
 
 Callback = Callable[[int, Any], Any]
 
@@ -94,6 +95,18 @@ class Loop:
         What is to be made of each array, once for a super-batch: ``torch.from_numpy``.
     workers : int, optional
         Of the feed that the loop makes of a `Dataset`.
+    graph : bool
+        The N steps are one CUDA graph, for torch steps whose batches `convert` has put on a CUDA
+        device: the first run of a length and of a form of batch is made as it is, the second one
+        is captured, all others are replayed. What the step does in Python happens while it is
+        captured and never again, so a learning rate that changes is a tensor; it must not look at
+        values (``.item()``); what it says are tensors of the device, or None; optimizers of torch's
+        need ``capturable=True``. The memory that a graph works in is kept with the loop.
+
+    Raises
+    ------
+    InvalidArgument
+        An argument that cannot be; `graph` without a CUDA device, or with `state` or a Keras model.
 
     Examples
     --------
@@ -120,6 +133,7 @@ class Loop:
         callbacks: Callback | Sequence[Any] = (),
         convert: Callable[[Any], Any] | None = None,
         workers: int | None = None,
+        graph: bool = False,
     ) -> None:
         self._pace, self._sized = _pace_of(steps, seconds)
         self._size = (
@@ -129,7 +143,7 @@ class Loop:
         self._workers = workers
         self._convert = convert
         self._place: Any = None  # in the feed that the loop makes of a Dataset, between runs
-        self._run: Run = runner_for(step, state, convert)
+        self._run: Run = runner_for(step, state, convert, flag("graph", graph, "Loop"))
         given: Any = callbacks
         if callable(callbacks) or hasattr(callbacks, "on_train_batch_end"):
             given = [callbacks]
@@ -138,6 +152,8 @@ class Loop:
         self._waiting: list[Said] = []
         self._last: Said | None = None
         self._looks = 0
+        self._first_look = (0.0, 0)  # when, and how many steps were done by then
+        self._made_all = 0.0  # when the last run's steps were done
         self._stopped = False
 
     @property
@@ -193,12 +209,71 @@ class Loop:
             with self._opened() as feed:
                 self._train(feed, passes, most, end)
                 metrics = None if self._last is None else self._last.last()
+                self._made_all = time.perf_counter()
             whole = True
         finally:
             self._last = None
             self._run.end(whole)
         took = time.perf_counter() - began
         return LoopReport(self._done - first, self._looks, took, metrics, self._stopped)
+
+    def measure(
+        self, steps: Sequence[int] = (1, 2, 5, 10, 20, 50, 100), *, seconds: float = 1.0
+    ) -> LoopMeasure:
+        """Train with one N after the other, and tell what a step takes with each: which N?
+
+        It is training like any other: what the steps made is kept, callbacks are called, and what
+        the feed and they cost is in the figures. Each N makes one run, which may compile it, and is
+        then measured three times, in turns with the others. The loop's own `steps` and `seconds`
+        are left alone.
+
+        Parameters
+        ----------
+        steps : sequence of int
+            The N to compare. One of which a single run takes longer than `seconds` is left out.
+        seconds : float
+            For each N, in all.
+
+        Returns
+        -------
+        LoopMeasure
+
+        Raises
+        ------
+        InvalidArgument
+            A number that cannot be; a callback ended the training; no run was short enough; a feed
+            that can be read once only.
+        Exception
+            As of `run`.
+
+        Examples
+        --------
+        >>> print(train.Loop(step, samples, steps=1, batch_size=32).measure())
+        """
+        given = integer_list("steps", steps, 1, "measure")
+        if not given or not 0 < seconds < math.inf:
+            text = f"steps is {steps!r} and seconds {seconds!r}; give some N, and a time above 0"
+            raise InvalidArgument(text, "measure")
+        mine = self._pace, self._sized, self._place
+        try:
+            return measured(self._step_seconds, sorted(set(given)), seconds)
+        finally:
+            self._pace, self._sized, self._place = mine
+
+    def _step_seconds(self, n: int, seconds: float | None) -> float:
+        """Train in runs of `n`, for some seconds or for one run, and tell what a step took.
+
+        From the first check-in on, if there was more than one: what comes before is the start of a
+        feed.
+        """
+        self._pace, self._sized, self._place = Counted(n), True, None
+        report = self.run(epochs=None, steps=n if seconds is None else None, seconds=seconds)
+        if report.stopped:
+            raise InvalidArgument("a callback ended the training", "measure")
+        begin, done = self._first_look
+        if self._done == done:
+            return report.seconds / report.steps
+        return (self._made_all - begin) / (self._done - done)
 
     def _train(self, feed: Iterable[Any], passes: float, most: float, end: float) -> None:
         self._pace.begin()
@@ -283,6 +358,9 @@ class Loop:
                 add_note(said.error, f"in step {self._done} of Loop, or the run that begins there")
                 raise said.error
         self._stopped = self._run.asks_to_stop() or self._stopped
+        if self._looks == 1:
+            waiting[-1].wait()
+            self._first_look = (time.perf_counter(), self._done)
         self._pace.begin()
 
     def _replay(self, metrics: Any) -> bool:

@@ -1,0 +1,206 @@
+"""Runs of torch steps as one CUDA graph: captured once for each number of them, then replayed.
+
+As PyTorch's notes on CUDA semantics have it ("CUDA Graphs", whole-network capture). The first run
+of a length and of a form of batch is made as it is, beside the current stream: it allocates what
+the optimizer and the libraries keep. The second one is captured, which runs nothing, and replayed;
+so are all that follow. Every run is training, none is made for warming up only.
+
+A graph reads its batches from, and writes its metrics to, memory of its own: batches are copied
+into it, metrics out of it, on the device and in the stream's order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from .._nests import leaves_of, mapped
+from .._notes import add_note
+from ..errors import InvalidArgument
+from ._alike import columns_of, form_of
+from ._loop_runs import Run, Said, rows_of_columns, said_of
+from ._rows import rows_of
+from ._super_batches import SuperBatch
+
+Replay = Callable[[], object]
+
+_REMEDY = (
+    "in a run of Loop that was captured as one CUDA graph: the step must not look at values "
+    "(.item(), .cpu(), if of a tensor), an optimizer of torch's needs capturable=True"
+)
+
+
+class Device(Protocol):
+    """What runs and captures; a GPU, and what stands for one in tests."""
+
+    def has(self, leaf: Any) -> bool:
+        """Whether the leaf is a tensor there."""
+
+    def beside(self, work: Callable[[], object]) -> None:
+        """Make the work as it is, apart from the current stream, which goes on after it."""
+
+    def capture(self, work: Callable[[], object]) -> Replay:
+        """Note the work, which is called once and runs nothing; return what runs it."""
+
+    def mark(self) -> Callable[[], object]:
+        """Return what waits until all is done that was asked for so far."""
+
+
+class Cuda:
+    """The current device of torch's."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        self._tensor = torch.Tensor
+
+    def has(self, leaf: Any) -> bool:
+        return isinstance(leaf, self._tensor) and leaf.is_cuda
+
+    def beside(self, work: Callable[[], object]) -> None:
+        stream = self._cuda.Stream()
+        stream.wait_stream(self._cuda.current_stream())
+        try:
+            with self._cuda.stream(stream):
+                work()
+        finally:
+            self._cuda.current_stream().wait_stream(stream)
+
+    def capture(self, work: Callable[[], object]) -> Replay:
+        graph = self._cuda.CUDAGraph()
+        with self._cuda.graph(graph):
+            work()
+        replay: Replay = graph.replay
+        return replay
+
+    def mark(self) -> Callable[[], object]:
+        event = self._cuda.Event()
+        event.record()
+        wait: Callable[[], object] = event.synchronize
+        return wait
+
+
+class _Captured(NamedTuple):
+    inputs: SuperBatch
+    said: list[Any]  # the metrics of each step
+    replay: Replay
+
+
+def graph_of(step: Any, state: Any) -> Graph:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        raise InvalidArgument("graph=True needs torch, and a CUDA device that it can use", "Loop")
+    if state is not None:
+        text = "a graph changes weights where they are; leave state= out, or graph=True"
+        raise InvalidArgument(text, "Loop")
+    return Graph(step)
+
+
+class Graph(Run):
+    """N steps as one graph, for each N and form of a batch."""
+
+    def __init__(self, step: Callable[[Any], Any], device: Device | None = None) -> None:
+        self._step = step
+        self._device: Device = Cuda() if device is None else device
+        self._known: dict[Any, _Captured | None] = {}  # None: was made once, as it is
+
+    def __call__(self, batches: SuperBatch) -> Said:
+        said: list[Any] = []
+        try:
+            key = self._key_of(batches)
+            if key not in self._known:
+                self._known[key] = None
+                self._device.beside(lambda: said.extend(map(self._step, batches.each())))
+                return said_of(said, None)._replace(wait=self._device.mark())
+            captured = self._known[key] or self._capture(key, batches)
+            _copy(batches, captured.inputs)
+            captured.replay()
+            return self._said(captured.said)
+        except Exception as error:
+            return said_of(said, error)
+
+    def _key_of(self, batches: SuperBatch) -> Any:
+        whole = batches.whole is not None
+        first = batches.whole if whole else batches.parts[0]
+        for leaf in leaves_of(first):
+            if not self._device.has(leaf):
+                raise InvalidArgument(
+                    f"a batch has a {type(leaf).__module__}.{type(leaf).__name__} that is not on a "
+                    "CUDA device; with graph=True let convert= make tensors of arrays there",
+                    "Loop",
+                )
+        each = rows_of(first, 0, batches.size) if whole else first
+        return batches.steps, batches.size, whole, repr(form_of(each, _form_of))
+
+    def _capture(self, key: Any, batches: SuperBatch) -> _Captured:
+        inputs = _alike(batches)
+        said: list[Any] = []
+        try:
+            replay = self._device.capture(lambda: said.extend(map(self._step, inputs.each())))
+        except Exception as error:
+            add_note(error, _REMEDY)
+            raise
+        for metrics in said:
+            for leaf in () if metrics is None else leaves_of(metrics):
+                if not self._device.has(leaf):
+                    raise InvalidArgument(
+                        f"a step says {leaf!r}; what a step of a CUDA graph says are tensors of "
+                        "its device: anything else stays what it was when it was captured",
+                        "Loop",
+                    )
+        found = self._known[key] = _Captured(inputs, [mapped(_detached, m) for m in said], replay)
+        return found
+
+    def _said(self, said: list[Any]) -> Said:
+        """Take copies: the next replay writes where these are."""
+        count = len(said)
+        if all(metrics is None for metrics in said):
+            return Said(count, lambda: said, lambda: None, None, self._device.mark())
+        torch = sys.modules["torch"]
+        columns = [torch.stack(list(c)) for c in columns_of(said, "metrics", "Loop")]
+        wait = self._device.mark()
+
+        def nest() -> Any:
+            given = iter(column.cpu().numpy() for column in columns)
+            return mapped(lambda _: next(given), said[0])
+
+        def each() -> list[Any]:
+            return rows_of_columns(nest(), count)
+
+        return Said(count, each, lambda: each()[-1], None, wait)
+
+
+def _form_of(leaf: Any) -> Any:
+    return tuple(leaf.shape), leaf.dtype, leaf.device
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf if leaf is None else leaf.detach()
+
+
+def _alike(batches: SuperBatch) -> SuperBatch:
+    """Make room for such batches."""
+    if batches.whole is None:
+        parts = [mapped(_room, part) for part in batches.parts[: batches.steps]]
+        return batches._replace(parts=parts)
+    rows = batches.steps * batches.size
+    return batches._replace(whole=mapped(_room, rows_of(batches.whole, 0, rows)))
+
+
+def _room(leaf: Any) -> Any:
+    return leaf.detach().clone()
+
+
+def _copy(batches: SuperBatch, into: SuperBatch) -> None:
+    if batches.whole is None:
+        for part, room in zip(batches.parts, into.parts, strict=False):
+            _copy_leaves(part, room)
+        return
+    _copy_leaves(rows_of(batches.whole, 0, batches.steps * batches.size), into.whole)
+
+
+def _copy_leaves(batch: Any, room: Any) -> None:
+    for leaf, place in zip(leaves_of(batch), leaves_of(room), strict=True):
+        place.copy_(leaf)
