@@ -11,7 +11,8 @@ import pytest
 
 from penstock import train
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "train"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "train"
 
 
 def run(name, *arguments):
@@ -85,6 +86,30 @@ def test_a_loop_of_any_length_learns_the_same():
     assert all(float(part) > 88 for part in re.findall(r"([\d.]+)% of the unknown right", said))
 
 
+@pytest.mark.slow
+def test_the_comparison_of_ways_to_train_has_a_row_for_each():
+    pytest.importorskip("sklearn")
+    command = [sys.executable, ROOT / "bench" / "convergence.py", "--runs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    form = r"\| ([^|]+) \| ([\d.]+) ± 0.0000 \| ([\d.]+)% ± 0.0% \| ([\d.]+) \|"
+    rows = re.findall(form, done.stdout)
+    assert [row[0] for row in rows] == [
+        "a plain loop",
+        *("Hogwild, 1 worker", "Hogwild, 2 workers", "Hogwild, 4 workers"),
+        *(f"towers: {count}, batches of {32 // count}" for count in (1, 2, 4)),
+    ]
+    for name, loss, right, staleness in rows:
+        assert float(right) > 95, name
+        assert 0 < float(loss) < 0.2, name
+        assert float(staleness) == 0 or name.startswith("Hogwild"), name
+    # One worker is a plain loop, and so is one tower.
+    assert rows[1][1:] == rows[4][1:] == rows[0][1:]
+
+
 def test_examples_fit_on_a_page():
-    for file in EXAMPLES.glob("*.py"):
+    folders = [ROOT / "examples" / name for name in ("cpp", "torch", "train")]
+    files = [file for folder in folders for end in ("cc", "py") for file in folder.glob(f"*.{end}")]
+    assert {file.parent for file in files} == set(folders)
+    for file in files:
         assert len(file.read_text().splitlines()) < 80, file
