@@ -351,6 +351,25 @@ def test_batches_are_staged_for_their_device():
         train.Towers(check, fresh(), train.SGD(0.1), feed, devices=[object(), object()])
 
 
+def test_batches_are_put_on_jax_devices():
+    jax = pytest.importorskip("jax")
+    device = jax.devices()[0]
+    seen = []
+
+    def look(batch, views):
+        x, y = batch["x"], batch["rest"][0]
+        assert views.device is device
+        for array in (x, y):
+            assert isinstance(array, jax.Array)
+            assert array.devices() == {device}
+        seen.append(float(x[0]))
+        return 0.0
+
+    feed = [{"x": np.full(4, k, np.float32), "rest": [np.zeros(4, np.int32)]} for k in range(4)]
+    train.Towers(look, fresh(), train.SGD(0.1), feed, devices=[device] * 2).run()
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("kind", [train.Hogwild, train.Towers])
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_what_is_not_finite_is_for_the_updater_that_was_given_to_say(kind, policy):
