@@ -80,6 +80,10 @@ def test_doctor_finds_this_machine_fit():
     findings = {finding["name"]: finding for finding in result["findings"]}
     for name in ("python", "numpy", "engine", "cores", "memory", "shared memory", "open files"):
         assert findings[name]["status"] in ("ok", "warn"), findings[name]
+    has = set(Path("/proc/cpuinfo").read_text().split())
+    features = findings["CPU features"]["found"].split()
+    for name in ("sse4_2", "avx2", "avx512f", "asimd", "sve", "pclmulqdq"):
+        assert (name in features) == (name in has)
     for method in ("spawn", "forkserver", "fork"):
         assert "first batch after" in findings[f"workers, {method}"]["found"]
     assert "NEP 49" in findings["zero copy"]["found"]

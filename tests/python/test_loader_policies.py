@@ -161,6 +161,23 @@ def test_when_nothing_can_replace_it_is_an_error_after_all(mode):
         list(feed)
 
 
+@pytest.mark.parametrize(("size", "tries"), [(None, 16), (1, 1), (3, 3), (40, 40)])
+def test_as_many_others_are_tried_as_the_batch_has_samples(size, tries):
+    class AllBad(Items):
+        def __getitem__(self, index: int) -> Any:
+            asked.append(index)
+            raise Trouble(index)
+
+    asked: list[int] = []
+    with (
+        penstock.Loader(AllBad(100), batch_size=size, on_error="replace", workers=0) as feed,
+        pytest.raises(Trouble, match="0"),
+    ):
+        list(feed)
+    assert len(asked) == len(set(asked)) == 1 + tries
+    assert asked[0] == 0
+
+
 @each(KINDS, ())
 def test_a_sample_is_replaced_by_another_and_never_by_itself(mode):
     for seed in range(12 if mode is INLINE else 2):

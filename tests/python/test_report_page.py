@@ -133,6 +133,20 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         return path, feed.stats()
 
 
+def test_a_trace_has_what_each_worker_did(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with penstock.Loader(Pictures(), workers=WORKERS, on_error="skip") as feed:
+        while not all(worker["tickets"] for worker in feed.stats()["workers"]):
+            list(feed)  # the first may have made all that there was
+        feed.trace(path)
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    lanes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert sorted(lanes.values()) == ["consumer", *(f"worker {k}" for k in range(WORKERS))]
+    made = [e for e in events if e["ph"] == "X" and e["name"] == "user code"]
+    assert {lanes[e["pid"]] for e in made} == {f"worker {k}" for k in range(WORKERS)}
+    assert all(e["dur"] >= 0 and e["ts"] > 0 and "epoch" in e["args"] for e in made)
+
+
 def look_at(page: str, browser: str, folder: Path) -> dict[str, Any]:
     """Open `page` with the listener and the probe in it, and return what the probe saw."""
     folder.mkdir(exist_ok=True)
