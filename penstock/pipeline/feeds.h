@@ -62,8 +62,10 @@ class Feeds {
   // not closed go on there. Error kInvalidArgument: a state of another plan.
   std::string state() const { return hub_->state(); }
   void restore(const std::string& state) { hub_->restore(state); }
+  // Of each consumer: what it took, and what was dropped because it left.
   std::vector<FeedsHub::Counts> counts() const { return hub_->counts(); }
-  LoaderStats stats() const;
+  LoaderStats stats() const;  // of the one engine, as a Loader's
+  // Of all consumers and the engine: a next() that waits ends by Error kClosed. Twice is nothing.
   void close();
 
  private:

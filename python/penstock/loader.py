@@ -344,11 +344,17 @@ class Loader:
         return stats
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write one self-contained HTML page: what each worker did, and what the bottleneck is."""
+        """Write one self-contained HTML page: what each worker did, and what the bottleneck is.
+
+        Raises
+        ------
+        OSError
+            The file could not be written.
+        """
         _write(path, self._core.report_html(self._about()))
 
     def trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the same events for chrome://tracing and Perfetto."""
+        """Write the same events for chrome://tracing and Perfetto. Raises `OSError` as `report`."""
         _write(path, self._core.chrome_trace(self._about()))
 
     def analysis(self) -> dict[str, Any]:

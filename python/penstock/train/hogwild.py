@@ -65,6 +65,7 @@ class HogwildReport:
 
     @property
     def updates_per_second(self) -> float:
+        """Of all workers together, over the run's time; 0 of a run that took none."""
         return self.updates / self.seconds if self.seconds > 0 else 0.0
 
     @property

@@ -53,6 +53,7 @@ class Slab(Mapping[str, Array]):
         return name in self._arrays
 
     def get(self, name: str, default: Any = None) -> Any:
+        """Return the block's array, a view; `default` if there is no block of that name."""
         return self._arrays.get(name, default)
 
     def __iter__(self) -> Iterator[str]:

@@ -155,10 +155,12 @@ class Updater:
 
     @property
     def parameters(self) -> Parameters:
+        """The weights that it changes."""
         return self._parameters
 
     @property
     def optimizer(self) -> Optimizer:
+        """The rule, with its numbers, by which it changes them."""
         return self._optimizer
 
     @property
@@ -196,6 +198,11 @@ class Updater:
 
         It appears, or replaces the one that was there, when all of it is on the disk; no update is
         applied meanwhile. The state's arrays are named ``optimizer/<slab>/<block>``.
+
+        Raises
+        ------
+        InvalidArgument, System
+            A torch module whose weights these were has left them; it could not be written.
         """
         self._parameters._settle()
         _engine.save_updater(self._engine, path_of(path, "save"))
