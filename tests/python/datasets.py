@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -75,6 +76,19 @@ class GloballyRandom:
 
     def _getitems(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
+
+
+only_here = False  # set by a test, whose forks alone have it, too
+
+
+def parentage(number: object = None) -> Any:
+    """Whether this process was forked from the test's, and whose child it is."""
+    return np.array([only_here, os.getppid()])
+
+
+class Parentage(Items):
+    def __getitem__(self, index: int) -> Any:
+        return parentage()
 
 
 class Trouble(Exception):
