@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -108,6 +112,20 @@ def test_global_generators_agree_for_any_number_of_processes(batch_size, batched
         assert_same(run(mode), wanted, str(mode))
     drawn = np.concatenate([np.atleast_2d(batch[1]) for epoch in wanted for batch in epoch])
     assert len({row.tobytes() for row in drawn}) == 20
+
+
+class Makers(Items):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return np.array([os.getpid(), threading.get_native_id()])
+
+
+@each((THREADS, PROCESSES), ())
+def test_one_batch_is_filled_by_several_workers(mode):
+    with penstock.Loader(Makers(64), batch_size=64, **mode.options) as feed:
+        # Repeated, because one worker may come much later than the other.
+        makers = (len({tuple(row) for row in batch.tolist()}) for batch in feed.steps(50))
+        assert mode.workers in makers
 
 
 @each((INLINE, THREADS), ())

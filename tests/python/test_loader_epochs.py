@@ -267,6 +267,19 @@ def test_bytes_bound_what_is_made_ahead(batch_size, mode, tmp_path):
         assert len(list(iterator)) == 60 // items - 7
 
 
+def test_the_bound_on_bytes_is_a_quarter_of_the_memory(tmp_path, monkeypatch):
+    limit = penstock._engine.memory_limit()
+    with penstock.Loader(Items(3)) as feed:
+        assert feed._settings["max_bytes"] == limit // 4
+    monkeypatch.setattr(penstock._engine, "memory_limit", lambda: 20 << 20)
+    path = tmp_path / "made"
+    path.touch()
+    counted = Counted(60, 1 << 18, str(path))
+    with penstock.Loader(counted, max_queue_size=50, **THREADS.options) as feed:
+        next(iter(feed))
+        assert settled(path) == 1 + 5
+
+
 @each(KINDS, ())
 def test_a_budget_below_one_batch_is_no_deadlock(mode):
     with penstock.Loader(Items(8, 1 << 16), max_bytes=1, **mode.options) as feed:
