@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
+import weakref
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 from keras.src.trainers.data_adapters import data_adapter_utils
@@ -16,11 +17,15 @@ from ._keras_face import MOST_PEEKED, Face, empty_dataset, note_place
 from .loader import Loader
 
 
+_Weights = dict[int, float] | None
+
+
 class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
     """A Loader of a stream, as a Keras data adapter. Made by `feed`.
 
     Keras hands ``class_weight`` of ``fit`` to no adapter that was given to it, and does not say so.
-    It is seen where the EpochIterator that has it, one for each call, first asks for `num_batches`.
+    It is seen where the EpochIterator that has it, one for each call, first asks for `num_batches`,
+    and kept for the generators that this one asks for: callbacks may make calls within a call.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -30,8 +35,9 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
         self._asked = 0  # how often num_batches was read since the last batch: twice by a new call
         self._over = True
         self._serial = 0
-        self._signature: Any = None
-        self._class_weight: dict[int, float] | None = None
+        self._weights: weakref.WeakKeyDictionary[EpochIterator, _Weights]
+        self._weights = weakref.WeakKeyDictionary()
+        self._signatures: dict[bool, Any] = {}  # TensorFlow's, without class weights and with them
 
     # ---- asked by Keras
 
@@ -39,7 +45,9 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
     def num_batches(self) -> None:
         """Nobody knows before the stream has ended."""
         self._asked += 1
-        self._notice(sys._getframe(1))
+        known = sys._getframe(1).f_locals
+        if "class_weight" in known and isinstance(known.get("self"), EpochIterator):
+            self._weights[known["self"]] = known["class_weight"]
         return None
 
     @property
@@ -59,34 +67,34 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
             self._end_epoch_if_over()
 
     def get_numpy_iterator(self) -> Any:
-        return data_adapter_utils.get_numpy_iterator(self._batches())
+        return data_adapter_utils.get_numpy_iterator(self._batches(self._weights_there()))
 
     def get_jax_iterator(self) -> Any:
-        return data_adapter_utils.get_jax_iterator(self._batches())
+        return data_adapter_utils.get_jax_iterator(self._batches(self._weights_there()))
 
     def get_torch_dataloader(self) -> Any:
-        return data_adapter_utils.get_torch_dataloader(self._batches())
+        return data_adapter_utils.get_torch_dataloader(self._batches(self._weights_there()))
 
     def get_tf_dataset(self) -> Any:
         import tensorflow as tf
 
-        if self._signature is None:
-            looked_at = list(itertools.islice(self._batches(), MOST_PEEKED))
-            self._signature = data_adapter_utils.get_tensor_spec(looked_at)
-        return tf.data.Dataset.from_generator(self._batches, output_signature=self._signature)
+        weights = self._weights_there()
+        batches = functools.partial(self._batches, weights)
+        weighed = weights is not None  # batches have a part more then
+        if weighed not in self._signatures:
+            looked_at = list(itertools.islice(batches(), MOST_PEEKED))
+            self._signatures[weighed] = data_adapter_utils.get_tensor_spec(looked_at)
+        signature = self._signatures[weighed]
+        return tf.data.Dataset.from_generator(batches, output_signature=signature)
 
     # ---- what it does
 
-    def _notice(self, asking: FrameType) -> None:
-        """Keep the class weights of the call that begins, if that is what asks."""
-        known = asking.f_locals
-        if not isinstance(known.get("self"), EpochIterator) or "class_weight" not in known:
-            return
-        before, self._class_weight = self._class_weight, known["class_weight"]
-        if (before is None) != (self._class_weight is None):
-            self._signature = None  # batches have a part more or less
+    def _weights_there(self) -> _Weights:
+        """Return the class weights of the call whose EpochIterator asks the one that asks this."""
+        asking = sys._getframe(2).f_locals.get("self")
+        return self._weights.get(asking) if isinstance(asking, EpochIterator) else None
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self, weights: _Weights) -> Iterator[Any]:
         """Iterate over an epoch of the stream; begins at the first ``next``."""
         with self._lock:
             self._serial += 1
@@ -113,7 +121,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
                     note_place(error)
                     raise
             gave = True
-            yield _weighed(batch, self._class_weight)
+            yield _weighed(batch, weights)
 
     def _begin(self) -> None:
         looked_only = not self._over and self._asked < 2 and self._kept is not None
@@ -173,7 +181,7 @@ def _standard(batch: Any) -> Any:
     return (batch,)
 
 
-def _weighed(batch: Any, class_weight: dict[int, float] | None) -> Any:
+def _weighed(batch: Any, class_weight: _Weights) -> Any:
     """Give a batch the weights of its classes, as Keras does for a PyDataset."""
     if class_weight is None or not isinstance(batch, tuple) or len(batch) == 1:
         return batch

@@ -172,6 +172,31 @@ def class_weights_beside_sample_weights_are_refused():
             model_of().fit(feed, class_weight={0: 2.0}, verbose=0)
 
 
+def class_weights_count_beside_calls_from_callbacks():
+    class Evaluate(keras.callbacks.Callback):
+        def __init__(self, feed):
+            super().__init__()
+            self.feed = feed
+            self.losses = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.losses.append(self.model.evaluate(self.feed, verbose=0))
+            assert self.model.predict(self.feed, verbose=0).shape == (16, 1)
+
+    def batches():
+        for index in range(4):
+            yield Batches()[index]
+
+    for source in (batches, penstock.Dataset.generator(batches)):
+        with penstock.keras.feed(source, workers=0) as feed, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras' own: the length of a stream is not known
+            evaluate = Evaluate(feed)
+            how = {"epochs": 3, "verbose": 0, "callbacks": [evaluate]}
+            fitted = model_of().fit(feed, class_weight={0: 3.0, 1: 1.0}, **how)
+            assert np.allclose(fitted.history["loss"], 1.5), fitted.history
+            assert np.allclose(evaluate.losses, 0.5), evaluate.losses
+
+
 def dict_inputs():
     a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
     out = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Add()([a, b]))
