@@ -187,5 +187,7 @@ def _weighed(batch: Any, class_weight: _Weights) -> Any:
         return batch
     if len(batch) == 3:
         raise ValueError("You cannot specify `class_weight` and `sample_weight` at the same time.")
+    if isinstance(batch[1], (dict, list, tuple)):
+        raise ValueError("`class_weight` is only supported for Models with a single output.")
     weights = data_adapter_utils.class_weight_to_sample_weights(batch[1], class_weight)
     return (*batch, weights)

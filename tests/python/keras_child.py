@@ -197,6 +197,19 @@ def class_weights_count_beside_calls_from_callbacks():
             assert np.allclose(evaluate.losses, 0.5), evaluate.losses
 
 
+def class_weights_of_several_outputs_are_refused_as_by_keras():
+    def batches():
+        x, y = Batches()[0]
+        yield x, targets(y)
+
+    for targets in (lambda y: {"a": y, "b": y}, lambda y: (y, y)):
+        with (
+            penstock.keras.feed(batches, workers=0) as feed,
+            pytest.raises(ValueError, match="only supported for Models with a single output"),
+        ):
+            model_of().fit(feed, class_weight={0: 2.0}, verbose=0)
+
+
 def dict_inputs():
     a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
     out = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Add()([a, b]))
