@@ -116,8 +116,11 @@ print(torn, last)
 """
 
 
-def test_no_read_of_other_processes_is_torn_with_a_learner_flat_out(name):
-    readers = [started(READER, name, "3000") for _ in range(3)]
+@pytest.mark.parametrize(
+    "reads", [3000, pytest.param(350_000, marks=[pytest.mark.slow, pytest.mark.timeout(500)])]
+)
+def test_no_read_of_other_processes_is_torn_with_a_learner_flat_out(name, reads):
+    readers = [started(READER, name, str(reads)) for _ in range(3)]
     parameters = train.Parameters(SHAPES)
     version = 0
     while any(reader.poll() is None for reader in readers):
