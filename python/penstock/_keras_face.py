@@ -80,14 +80,6 @@ class Face:
             note_place(error)
             raise
 
-    def _next_epoch(self) -> None:
-        """Go to the start of the epoch after the one that was broken off."""
-        loader = self._loader
-        epoch = loader.epoch
-        self._steps = None
-        loader._epochs.end()
-        loader.restore({**loader.state(), "epoch": epoch + 1, "batches": 0, "ahead": []})
-
     def _end_epoch_if_over(self) -> None:
         """Run the dataset's ``on_epoch_end`` as soon as Keras has had the last batch."""
         loader = self._loader

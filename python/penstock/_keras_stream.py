@@ -16,7 +16,6 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ._keras_face import MOST_PEEKED, Face, empty_dataset, note_place
 from .loader import Loader
 
-
 _Weights = dict[int, float] | None
 
 
@@ -131,8 +130,6 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
         if looked_only:
             return
         self._kept = []
-        if broken_off:
-            self._next_epoch()
         if self._over or broken_off:
             self._steps = None
         if self._steps is None:

@@ -104,13 +104,19 @@ def _plan_of_dataset(dataset: Any) -> Plan:
 
 
 class _Pass:
-    """Batches that one generator of Keras took, from `start` on."""
+    """Batches that one generator of Keras took, from the first of `places` on."""
 
     def __init__(self, start: dict[str, Any], length: float) -> None:
-        self.start = start
         self.length = length
         self.taken = 0
         self.kept: list[Any] | None = []  # all that it took, while they are few
+        self.places = [start]  # in front of each of these, and behind the last
+
+    def again(self) -> _Pass:
+        """Return the same pass with nothing taken."""
+        new = _Pass(self.places[0], self.length)
+        new.kept, new.places = self.kept, self.places
+        return new
 
 
 # ---- known length ------------------------------------------------------------------------------
@@ -146,10 +152,12 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
 
     @property
     def use_multiprocessing(self) -> bool:
+        """Of Keras: no, whatever the feed's own workers are."""
         return False
 
     @property
     def max_queue_size(self) -> int:
+        """Of Keras: nothing is made ahead for it beside the feed's own queue."""
         return 1
 
     @property
@@ -180,6 +188,7 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
             return iter(self._loader)
 
     def on_epoch_begin(self) -> None:
+        """Keras' epoch begins; the dataset's own hook runs when the data's epoch does."""
         self._began = True
 
     def on_epoch_end(self) -> None:
@@ -207,14 +216,19 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
         if last is not None and last.taken < last.length:
             if not new_call or self._endless:
                 if last.kept is not None:
-                    self._pass = _Pass(last.start, last.length)
-                    self._pass.kept = last.kept
+                    self._pass = last.again()
                     return
                 if not self._endless:
-                    Face.restore(self, last.start)
+                    Face.restore(self, last.places[0])
             else:
-                self._next_epoch()
+                self._break_off()
         self._pass = _Pass(self._loader.state(), length)
+
+    def _break_off(self) -> None:
+        """Go to the next epoch as a ``for`` over the Loader does, which knows its states."""
+        self._steps = None
+        self._loader._resumed = False
+        iter(self._loader)
 
     def _next(self) -> Any:
         now = self._pass
@@ -224,24 +238,34 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
         else:
             batch = self._pull()
             if now.kept is not None:
-                now.kept.append(batch)
-                if len(now.kept) > MOST_PEEKED:
+                if len(now.kept) == MOST_PEEKED:
                     now.kept = None
+                else:
+                    now.kept.append(batch)
+                    now.places.append(self._loader.state())
         now.taken += 1
         return batch
 
     def state(self) -> dict[str, Any]:
+        """Return the position as a small JSON-able dict; of batches that Keras looked at, too.
+
+        May be called from any thread. It is where Keras took the last batch, which on TensorFlow
+        and on accelerators is ahead of the step that runs.
+        """
         with self._lock:
             now = self._pass
             if now is not None and now.kept is not None and now.taken < len(now.kept):
-                done = now.taken * self._loader._settings["world"]
-                return {**now.start, "batches": now.start["batches"] + done}
+                return dict(now.places[now.taken])
             return self._loader.state()
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Let the next ``fit``, ``evaluate`` or ``predict`` go on where `state` was taken.
+
+        Raises
+        ------
+        InvalidArgument
+            The state is of another dataset or plan; the text says what differs. Nothing changes.
+        """
         with self._lock:
             Face.restore(self, state)
             self._pass = None
-
-    state.__doc__ = Face.state.__doc__
-    restore.__doc__ = Face.restore.__doc__

@@ -198,13 +198,16 @@ def class_weights_count_beside_calls_from_callbacks():
 
 
 def class_weights_of_several_outputs_are_refused_as_by_keras():
-    def batches():
-        x, y = Batches()[0]
-        yield x, targets(y)
+    def stream_of(batch):
+        def batches():
+            yield batch
 
-    for targets in (lambda y: {"a": y, "b": y}, lambda y: (y, y)):
+        return batches
+
+    x, y = Batches()[0]
+    for targets in ({"a": y, "b": y}, (y, y)):
         with (
-            penstock.keras.feed(batches, workers=0) as feed,
+            penstock.keras.feed(stream_of((x, targets)), workers=0) as feed,
             pytest.raises(ValueError, match="only supported for Models with a single output"),
         ):
             model_of().fit(feed, class_weight={0: 2.0}, verbose=0)
@@ -258,6 +261,74 @@ def a_fit_that_stops_early_is_followed_by_the_next_epoch():
         assert indices(recorder) == [0, 1, 2]
         model.fit(feed, epochs=1, verbose=0)
         assert recorder.seen[3:] == [(i, 1, 2) for i in range(8)], recorder.seen
+
+
+def a_call_that_was_broken_off_is_followed_by_a_whole_pass_of_any_dataset():
+    def rows():
+        for index in range(12):
+            yield np.full((3,), index, "float32"), np.ones((1,), "float32")
+
+    arrays = penstock.Dataset.arrays(
+        (np.repeat(np.arange(12, dtype="float32"), 3).reshape(12, 3), np.ones((12, 1), "float32"))
+    )
+    stream = penstock.Dataset.generator(rows)
+    sources = {
+        "arrays": arrays.batch(2),
+        "a stream": stream.batch(2),
+        "a stream of known length": stream.assert_cardinality(12).batch(2),
+        "a sharded one": arrays.batch(1).shard(0, 2),
+        "a repeated one": arrays.batch(4).repeat(2),
+        "a function": lambda: (tuple(np.stack([v, v]) for v in row) for row in rows()),
+    }
+    for name, source in sources.items():
+        recorder = Recorder()
+        model = model_of(recorder)
+        with penstock.keras.feed(source, workers=0) as feed, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras' own: the length of a stream is not known
+            model.evaluate(feed, verbose=0)
+            whole = indices(recorder)
+            for steps in (1, 4, 3):
+                recorder.seen.clear()
+                model.evaluate(feed, steps=steps, verbose=0)
+                assert indices(recorder) == whole[:steps], (name, steps, recorder.seen)
+
+
+def a_state_of_another_number_of_ranks_is_left_behind_with_its_pass():
+    x = np.repeat(np.arange(12, dtype="float32"), 3).reshape(12, 3)
+    data = penstock.Dataset.arrays((x, np.ones((12, 1), "float32"))).batch(1)
+    elsewhere = iter(data.shard(0, 2))
+    next(elsewhere), next(elsewhere)
+    recorder = Recorder()
+    model = model_of(recorder)
+    with penstock.keras.feed(data.shard(1, 3), workers=0) as feed:
+        feed.restore(elsewhere.state())
+        model.evaluate(feed, steps=1, verbose=0)
+        model.evaluate(feed, steps=2, verbose=0)
+    assert indices(recorder) == [5, 1, 4], recorder.seen
+
+
+def a_state_amid_batches_that_are_given_again_is_exact():
+    def rows():
+        for index in range(12):
+            yield np.full((3,), index, "float32"), np.ones((1,), "float32")
+
+    def take(feed, numbers):  # as a generator of Keras does
+        feed.num_batches  # noqa: B018
+        return [int(feed[number][0][0, 0]) for number in numbers]
+
+    x = np.repeat(np.arange(12, dtype="float32"), 3).reshape(12, 3)
+    for source in (
+        penstock.Dataset.generator(rows).assert_cardinality(12).batch(2),
+        penstock.Dataset.arrays((x, np.ones((12, 1), "float32"))).batch(2).shard(1, 2),
+    ):
+        with (
+            penstock.keras.feed(source, workers=0) as feed,
+            penstock.keras.feed(source, workers=0) as other,
+        ):
+            looked_at = take(feed, (0, 1))
+            assert take(feed, (0,)) == looked_at[:1]
+            other.restore(feed.state())
+            assert take(other, (0,)) == looked_at[1:]
 
 
 def initial_epoch_and_compiled_training():
