@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -131,6 +132,40 @@ def test_an_example_makes_a_line_of_the_closing_table(images, row):
         "predict": r"id \d+: a \d, taken for a \d, ...; \{.*'rows': 1797\}",
     }[row]
     assert re.fullmatch(wanted, line)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demo_ends_with_its_tables_and_a_report(tmp_path):
+    for name in ("sklearn", "jax", "keras", "tqdm"):
+        pytest.importorskip(name)
+    report = tmp_path / "r.html"
+    options = ["--epochs", "2", "--workers", "2", "--data", tmp_path / "data", "--report", report]
+    done = subprocess.run(
+        [sys.executable, DEMO / "train.py", *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+    )
+    said = done.stdout
+    # Two epochs are too few to be accurate.
+    assert done.returncode == 0 or "test accuracy is under 97%" in done.stderr, done.stderr
+    assert done.returncode in (0, 1)
+    for name in ("in line", "threads", "processes", "TFRecord"):
+        progress = rf"{name} +[12]/2 100% .* +\d+ images/s, waited +\d+%, accuracy +[\d.]+%"
+        assert len(re.findall(progress, said)) == 2
+        assert re.search(rf"^{name}: test accuracy [\d.]+%$", said, re.MULTILINE)
+    table = said.partition("2 workers, batches of 32, epochs 2 to 2:\n\n")[2].splitlines()
+    assert table[0].split() == ["fed", "ms", "per", "step", "waited", "speed-up", "accuracy"]
+    for line, name in zip(table[1:5], ("in line", "threads", "processes", "TFRecord"), strict=True):
+        assert re.fullmatch(rf"{name} +[\d.]+ +\d+% +\d+\.\d\d +[\d.]+%", line)
+    assert float(table[1].split()[-2]) == 1  # in line is what it is measured by
+    assert f"what was the bottleneck: {report}" in said
+    assert "penstock report</title>" in report.read_text(encoding="utf-8")
+    rows = said.partition("Training without waiting (examples/train):\n\n")[2].splitlines()
+    names = ["hogwild", "towers", "server", "actors", "loop", "predict"]
+    assert [row.split()[0] for row in rows] == names
+    assert all(re.match(r"\w+ +\d+\.\d s  .", row) for row in rows)
 
 
 def test_the_sequence_imports_neither_penstock_nor_a_framework():
