@@ -6,7 +6,7 @@ import base64
 import itertools
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,61 +76,70 @@ def _checked(indices: Any, rows: int) -> Any:
 
 
 class Order:
-    """Begins a sampler's epoch so that its order can be had again; `drawn` is what that takes."""
+    """Begins a sampler's epoch so that its order can be had again; `drawn` is what that takes.
+
+    Of a RandomSampler without a generator it is the seed that it draws, else what generators were
+    like before the epoch. They are put back before all that is drawn from them, in torch's order:
+    by ``__iter__``, for the base seed (which may be drawn from the same one), at the first index.
+    """
 
     def __init__(self) -> None:
-        self.drawn: int | str | None = None
-        self._before: str | None = None
+        self.drawn: int | dict[str, Any] | None = None
 
-    def begin(self, owner: DataLoader) -> Iterator[Any]:
-        if _draws_its_seed(owner.sampler):
-            return iter(())  # see draw()
-        self._before = generator_state(owner._index_sampler)
-        return iter(owner._index_sampler)
-
-    def draw(self, owner: DataLoader, lists: Iterator[Any], again: Any) -> Iterator[Any]:
-        """Make what `RandomSampler` would draw at its first index; or take what it drew then."""
-        sampler = owner.sampler
+    def begin(self, owner: DataLoader, again: Any, base_seed: bool) -> Iterator[Any]:
+        """Begin an epoch, or the one that `again` was drawn for; `base_seed`: one is drawn next."""
+        sampler = owner._index_sampler
         self.drawn = again
         if _draws_its_seed(sampler):
-            if again is None:
+            return iter(())  # see draw()
+        if again is None:
+            generators = generator_states(sampler)
+            self.drawn = generators and {"generators": generators, "base_seed": base_seed}
+        else:
+            set_generators(sampler, again["generators"])
+        return iter(sampler)
+
+    def draw(self, owner: DataLoader, lists: Iterator[Any]) -> Iterator[Any]:
+        """Make what `RandomSampler` would draw at its first index; or take what it drew then."""
+        if _draws_its_seed(owner._index_sampler):
+            if self.drawn is None:
                 self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
             generator = torch.Generator()
             generator.manual_seed(self.drawn)
-            sampler = RandomSampler(
-                sampler.data_source, sampler.replacement, sampler._num_samples, generator
-            )
-            if not owner._auto_collation:
+            sampler = _seeded(owner._index_sampler, generator)
+            rows = getattr(sampler, "sampler", None)
+            if owner._auto_collation and type(rows) is RandomSampler and not rows.replacement:
+                lists = _slices(rows, sampler.batch_size, sampler.drop_last)
+            else:
                 lists = iter(sampler)
-            elif sampler.replacement:
-                lists = iter(BatchSampler(sampler, owner.batch_size, owner.drop_last))
-            else:
-                lists = _slices(sampler, owner.batch_size, owner.drop_last)
-        elif _generator_of(owner._index_sampler) is not None:
-            # Most samplers draw at their first index, and some at once.
-            at_first = isinstance(lists, Generator)
-            if again is None:
-                self.drawn = generator_state(owner._index_sampler) if at_first else self._before
-            else:
-                set_generator(owner._index_sampler, again)
-                lists = lists if at_first else iter(owner._index_sampler)
         return lists if owner._auto_collation else ([index] for index in lists)
 
 
-def generator_state(sampler: Any) -> str | None:
-    """What the orders to come depend on, where that is a generator of the sampler's own."""
-    generator = _generator_of(sampler)
-    if generator is None:
-        return None
-    return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
+def is_of(sampler: Any, drawn: Any) -> bool:
+    """Whether a sampler's epoch can begin with what was drawn for one."""
+    if drawn is None:
+        return True
+    if _draws_its_seed(sampler):
+        return isinstance(drawn, int)
+    if not isinstance(drawn, dict) or not isinstance(drawn.get("base_seed"), bool):
+        return False
+    return are_of(sampler, drawn.get("generators"))
 
 
-def set_generator(sampler: Any, coded: str | None) -> None:
-    generator = _generator_of(sampler)
-    if generator is None or coded is None:
-        return
-    state = np.frombuffer(base64.b64decode(coded), np.uint8).copy()
-    generator.set_state(torch.from_numpy(state))
+def are_of(sampler: Any, states: Any) -> bool:
+    return isinstance(states, list) and len(states) == len(_generators_of(sampler))
+
+
+def generator_states(sampler: Any) -> list[str] | None:
+    """What the orders to come depend on, where that is generators of the sampler's own."""
+    states = [generator.get_state() for generator in _generators_of(sampler)]
+    return [base64.b64encode(state.numpy().tobytes()).decode() for state in states] or None
+
+
+def set_generators(sampler: Any, coded: list[str] | None) -> None:
+    for generator, text in zip(_generators_of(sampler), coded or (), strict=False):
+        state = np.frombuffer(base64.b64decode(text), np.uint8).copy()
+        generator.set_state(torch.from_numpy(state))
 
 
 def base_seed(generator: torch.Generator | None) -> int:
@@ -155,14 +164,32 @@ def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
 
 
 def _draws_its_seed(sampler: Any) -> bool:
+    while type(sampler) is BatchSampler:
+        sampler = sampler.sampler
     return type(sampler) is RandomSampler and sampler.generator is None
 
 
-def _generator_of(sampler: Any) -> torch.Generator | None:
-    """That of a sampler, or of the one that it makes batches of."""
+def _seeded(sampler: Any, generator: torch.Generator) -> Any:
+    """Return a RandomSampler with a generator, and BatchSamplers around it, like these."""
+    if type(sampler) is BatchSampler:
+        inner = _seeded(sampler.sampler, generator)
+        return BatchSampler(inner, sampler.batch_size, sampler.drop_last)
+    return RandomSampler(sampler.data_source, sampler.replacement, sampler._num_samples, generator)
+
+
+def _generators_of(sampler: Any) -> list[torch.Generator]:
+    """Those of a sampler and of the ones that it makes batches of, each once."""
+    found: list[torch.Generator] = []
     for _ in range(8):  # one within another
-        generator = getattr(sampler, "generator", None)
-        if isinstance(generator, torch.Generator):
-            return generator
-        sampler = getattr(sampler, "sampler", None)
-    return None
+        generator = _attribute(sampler, "generator")
+        if isinstance(generator, torch.Generator) and not any(generator is g for g in found):
+            found.append(generator)
+        sampler = _attribute(sampler, "sampler")
+    return found
+
+
+def _attribute(sampler: Any, name: str) -> Any:
+    try:
+        return getattr(sampler, name, None)
+    except Exception:  # of a property; what it would say is not for a state to raise
+        return None

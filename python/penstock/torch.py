@@ -24,14 +24,14 @@ from torch.utils.data._utils import collate as torch_collate
 from ._arguments import MOST_QUEUED
 from ._torch_alias import Aliased, alias
 from ._torch_line import Line
-from ._torch_order import Order, base_seed, generator_state, set_generator
+from ._torch_order import Order, are_of, base_seed, generator_states, is_of, set_generators
 from ._torch_types import STANDARD_COLLATE, converted, tensors_of
 from .dataset import Dataset
 from .errors import Closed, InvalidArgument
 
 __all__ = ["Aliased", "DataLoader", "alias"]
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 # How the engine begins to say that the samples of a batch cannot be rows of the same arrays.
 _UNLIKE = "samples of one batch must be alike"
 
@@ -189,15 +189,17 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     def __iter__(self) -> Any:
         if self._closed:
             raise Closed("the loader was closed", "DataLoader")
-        # In torch's order of draws: the sampler's own, the base seed, the shuffle's.
-        lists = None if self._lists_of is None else self._order.begin(self)
         resumed, self._resumed = self._resumed, None
-        if self._draws_base_seed():
+        again = None if resumed is None else resumed["order"]
+        draws = self._draws_base_seed(again)
+        # In torch's order of draws: the sampler's own, the base seed, the shuffle's.
+        lists = None if self._lists_of is None else self._order.begin(self, again, draws)
+        if draws:
             drawn = base_seed(self.generator)
             if self._key is None:
                 self._key = drawn
         if lists is not None:
-            lists = self._order.draw(self, lists, None if resumed is None else resumed["order"])
+            lists = self._order.draw(self, lists)
         line = self._idle_line()
         epoch = self._epoch
         self._epoch += 1
@@ -208,8 +210,13 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         self._latest = line
         return _Iteration(self, line, epoch, lists)
 
-    def _draws_base_seed(self) -> bool:
-        """Whether the next iteration does, as torch's: with persistent workers, the first one."""
+    def _draws_base_seed(self, again: Any) -> bool:
+        """Whether the next iteration does, as torch's: with persistent workers, the first one.
+
+        One that goes on where a state was taken does what the one there did.
+        """
+        if isinstance(again, dict):
+            return bool(again["base_seed"])
         return not (self.persistent_workers and self._epoch)
 
     def _idle_line(self) -> Line:
@@ -234,10 +241,11 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     def state(self) -> dict[str, Any]:
         """Return the position in the latest iteration: a small JSON-able dict.
 
-        Exact for any order that is the engine's (``seed=``, or no shuffle), a `RandomSampler`'s, or
-        that of a sampler with a ``generator`` of torch's; between epochs, the next order of a
-        `RandomSampler` without one is torch's global generator's to draw. Another sampler is run
-        again up to the place, so its order must not depend on anything but ``set_epoch``.
+        Exact for any order that is the engine's (``seed=``, or no shuffle), a `RandomSampler`'s,
+        also in a `BatchSampler`, or that of a sampler which draws from its ``generator`` of torch's
+        (or its ``sampler``'s); between epochs, the next order of a `RandomSampler` without one is
+        torch's global generator's to draw. Another sampler is run again up to the place, so its
+        order must not depend on anything but ``set_epoch``.
         """
         if self._resumed is not None:
             return dict(self._resumed)
@@ -254,7 +262,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             "loader": place,
             "order": self._order.drawn if begun else None,
             # Set by `restore`, and not when the epoch begins: until then it may be seeded anew.
-            "generator": None if begun else generator_state(self._index_sampler),
+            "generators": None if begun else generator_states(self._index_sampler),
         }
 
     def _was_last(self, taken: int, line: Line) -> bool:
@@ -274,17 +282,24 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         Raises
         ------
         InvalidArgument
-            The state is of a loader with another seed, batch size or dataset length.
+            The state is of a loader with another seed, batch size, dataset length or kind of
+            sampler.
         """
         if (
             not isinstance(state, dict)
             or state.get("version") != _STATE_VERSION
             or not isinstance(state.get("loader"), dict)
             or not {"epoch", "seed"} <= state["loader"].keys()
-            or "order" not in state
+            or not {"order", "generators"} <= state.keys()
         ):
             raise InvalidArgument(
                 "this is no state of a DataLoader, or of another version", "restore"
+            )
+        if not self._can_draw(state["order"], state["generators"]):
+            raise InvalidArgument(
+                "the state is of a DataLoader whose order was drawn otherwise: give this one the "
+                "same kind of sampler, with a generator where that one had it",
+                "restore",
             )
         self.close()
         self._forget()
@@ -292,10 +307,16 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             self._key = state["loader"]["seed"]
         line = self._idle_line()
         line.loader.restore(state["loader"])
-        set_generator(self._index_sampler, state.get("generator"))
+        set_generators(self._index_sampler, state["generators"])
         self._resumed = dict(state)
         self._latest = line
         self._epoch = state["loader"]["epoch"]
+
+    def _can_draw(self, order: Any, generators: Any) -> bool:
+        sampler = self._index_sampler
+        if self._lists_of is None and order is not None:
+            return False
+        return is_of(sampler, order) and (generators is None or are_of(sampler, generators))
 
     # ---- looking, ending
 

@@ -38,6 +38,26 @@ class Pairs(AtOnce):
         return self.rows // 2
 
 
+class Lazily(Pairs):
+    """Draws at once, and gives a generator all the same."""
+
+    def __iter__(self):
+        pairs = super().__iter__()
+        return (pair for pair in pairs)
+
+
+class Twice(Pairs):
+    """Draws from a generator of its own which of its sampler's indices go together."""
+
+    def __init__(self, rows):
+        super().__init__(rows, torch.Generator().manual_seed(7))
+        self.sampler = AtOnce(rows, seeded())
+
+    def __iter__(self):
+        rows = list(self.sampler)
+        return ([rows[i] for i in pair] for pair in super().__iter__())
+
+
 def seeded():
     return torch.Generator().manual_seed(6)
 
@@ -45,6 +65,16 @@ def seeded():
 def nested(dataset):
     sampler = torch.utils.data.RandomSampler(dataset, generator=seeded())
     return torch.utils.data.BatchSampler(sampler, 4, False)
+
+
+def unseeded(dataset, replacement=False):
+    sampler = torch.utils.data.RandomSampler(dataset, replacement)
+    return torch.utils.data.BatchSampler(sampler, 4, False)
+
+
+def sharing(sampler):
+    """The base seed of an iteration comes from the sampler's generator, too."""
+    return {"batch_size": 1, "batch_sampler": sampler, "generator": sampler.generator}
 
 
 ORDERS = {
@@ -61,6 +91,11 @@ ORDERS = {
     "batches": lambda d: {"batch_size": 1, "batch_sampler": nested(d)},
     "at once": lambda d: {"sampler": AtOnce(30, seeded())},
     "batches at once": lambda d: {"batch_size": 1, "batch_sampler": Pairs(16, seeded())},
+    "lazily at once": lambda d: {"batch_size": 1, "batch_sampler": Lazily(16, seeded())},
+    "two generators": lambda d: {"batch_size": 1, "batch_sampler": Twice(16)},
+    "one for all": lambda d: sharing(Pairs(16, seeded())),
+    "torch's batches": lambda d: {"batch_size": 1, "batch_sampler": unseeded(d)},
+    "torch's, replaced": lambda d: {"batch_size": 1, "batch_sampler": unseeded(d, True)},
 }
 
 
@@ -79,19 +114,19 @@ def test_a_state_restores(order, taken):
         for _ in range(taken):
             next(batches)
         state = json.loads(json.dumps(loader.state()))
-        assert len(json.dumps(state)) < 10_000
+        assert len(json.dumps(state)) < 20_000  # a generator is 7000
         rest = labels(batches)
-        following = labels(loader)
+        following = [labels(loader), labels(loader)]
     torch.manual_seed(12)  # another run's
     with make() as loader:
         loader.restore(state)
         assert loader.state() == state
-        restored = [labels(loader), labels(loader)]
+        restored = [labels(loader), labels(loader), labels(loader)]
     if taken == 8:
-        restored = [[], restored[0]]  # that epoch was over
+        restored = [[], *restored]  # that epoch was over
     assert restored[0] == rest
-    if order != "torch's":  # whose next order is drawn from the global generator
-        assert restored[1] == following
+    if not order.startswith("torch's"):  # whose next order is drawn from the global generator
+        assert restored[1:3] == following
 
 
 @pytest.mark.parametrize("way", ["in line", "threads", "persistent", "its own"])
@@ -129,6 +164,91 @@ def test_a_state_between_epochs_has_the_next_order(way):
         with make(DataLoader) as loader:
             loader.restore(json.loads(json.dumps(state)))
             assert [labels(loader) for _ in range(epoch, 3)] == epochs[epoch:]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_state_restores_where_workers_are_persistent_or_not(there):
+    """Then torch draws a base seed in the first epoch only: from the generator of the order."""
+    dataset = data.Numbers(30)
+
+    def make(persistent):
+        options = {"num_workers": 2, "use_threads": True, "persistent_workers": True}
+        generator = torch.Generator().manual_seed(5)
+        return DataLoader(
+            dataset, 5, shuffle=True, generator=generator, **(options if persistent else {})
+        )
+
+    with make(there) as loader:
+        list(loader)
+        batches = iter(loader)
+        next(batches)
+        state = loader.state()
+        rest = labels(batches)
+    with make(not there) as loader:
+        loader.restore(state)
+        assert labels(loader) == rest
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_batches_of_a_random_sampler_are_torchs_and_go_on(replacement):
+    dataset = data.Numbers(30)
+    torch.manual_seed(4)
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=unseeded(dataset, replacement))
+    theirs = [labels(loader), labels(loader)]
+    after = torch.rand(1)
+    torch.manual_seed(4)
+    with DataLoader(dataset, batch_sampler=unseeded(dataset, replacement)) as loader:
+        batches = iter(loader)
+        taken = labels([next(batches) for _ in range(3)])
+        state = loader.state()
+        assert taken + labels(batches) == theirs[0]
+        assert labels(loader) == theirs[1]
+        assert torch.rand(1) == after  # no more and no less was drawn
+        loader.restore(state)
+        assert taken + labels(loader) == theirs[0]
+
+
+def test_a_generator_that_cannot_be_looked_at_is_none():
+    class Shy(AtOnce):
+        generator = property(lambda self: 1 / 0)
+
+        def __init__(self, rows):
+            self.rows = rows
+
+        def __iter__(self):
+            return iter(range(self.rows))
+
+    with DataLoader(data.Numbers(30), 4, sampler=Shy(30)) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state()
+        rest = labels(batches)
+        loader.restore(state)
+        assert labels(loader) == rest
+
+
+def test_a_state_of_another_kind_of_sampler_is_refused_and_changes_nothing():
+    dataset = data.Numbers(30)
+
+    def place(**options):
+        with DataLoader(dataset, 4, **options) as loader:
+            next(iter(loader))
+            return loader.state()
+
+    random = place(shuffle=True)
+    generated = place(shuffle=True, generator=seeded())
+    for options, states in (
+        ({}, (random, generated)),
+        ({"shuffle": True}, (generated,)),
+        ({"shuffle": True, "generator": seeded()}, (random,)),
+    ):
+        with DataLoader(dataset, 4, **options) as loader:
+            batches = iter(loader)
+            next(batches)
+            for state in states:
+                with pytest.raises(penstock.InvalidArgument, match="drawn otherwise"):
+                    loader.restore(state)
+            assert len(list(batches)) == 7
 
 
 def test_a_generator_that_is_seeded_every_epoch_decides_after_restore_too():
