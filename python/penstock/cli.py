@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .commands import Failed, bench, convert, doctor, inspect, serve, top, verify
+from .commands import Failed, bench, convert, doctor, inspect, report, serve, top, verify
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -23,6 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="command")
     doctor.add_to(commands)
     bench.add_to(commands)
+    report.add_to(commands)
     inspect.add_to(commands)
     verify.add_to(commands)
     convert.add_to(commands)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 from . import Failed, _meters, bytes_text
 from ._dataset import load_dataset
+from ._numbers import counts, positive, seconds
 
 _KINDS = ("in line", "threads", "processes")
 # Of two ways whose speed differs by less than this, the cheaper one is chosen.
@@ -46,37 +46,13 @@ def add_to(commands: Any) -> None:
     )
     add = parser.add_argument
     add("target", metavar="module:object", help="the dataset, or what gives it when called")
-    add("--batch-size", type=_positive, help="items are samples, so many make a batch")
-    add("--workers", type=_counts, default=[], help="worker counts to try: 1,2,8")
+    add("--batch-size", type=positive, help="items are samples, so many make a batch")
+    add("--workers", type=counts, default=[], help="worker counts to try: 1,2,8")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=_positive, help="batches per way")
-    length.add_argument("--seconds", type=_seconds, default=3.0, help="time per way (3)")
+    length.add_argument("--steps", type=positive, help="batches per way")
+    length.add_argument("--seconds", type=seconds, default=3.0, help="time per way (3)")
     add("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError("give 1 or more")
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds above 0")
-    return number
-
-
-def _counts(text: str) -> list[int]:
-    return sorted({_positive(part) for part in text.split(",")})
 
 
 def worker_counts() -> list[int]:
@@ -91,9 +67,9 @@ def worker_counts() -> list[int]:
 def run(options: argparse.Namespace) -> int:
     source = load_dataset(options.target)
     inline = Mode(_KINDS[0], 0)
-    counts = options.workers or worker_counts()
+    numbers = options.workers or worker_counts()
     kinds = _kinds(source, options.batch_size)
-    ways = [inline, *(Mode(kind, count) for kind in kinds for count in counts)]
+    ways = [inline, *(Mode(kind, count) for kind in kinds for count in numbers)]
     if not options.json:
         print(HEADER)
     for mode in ways:
