@@ -74,7 +74,7 @@ Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
   const double busy = a.busy_share + a.hand_over_share;
   if (busy + idle == 0) return Bottleneck::kUnknown;
   // The consumer waits, so the workers are what is slow: unless they wait as well.
-  if (a.wait_slot_share > kMuch) {
+  if (a.wait_slot_share > kMuch || (idle > kMuch / 2 && short_of_room(snapshot))) {
     return Bottleneck::kMemory;
   }
   const double wait_ms =
@@ -130,6 +130,13 @@ std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
       return waited + ": copying batches out of the workers takes " + percent(a.hand_over_share) +
              " of their time, more than making them.";
     case Bottleneck::kMemory:
+      if (short_of_room(snapshot)) {
+        return waited + " while the workers had nothing to do " +
+               percent(a.wait_ticket_share + a.wait_slot_share) +
+               " of theirs: max_bytes has no room for as many batches at a time as there are "
+               "workers, but for " +
+               std::to_string(room_of(snapshot)) + ".";
+      }
       return waited + " while the workers waited for room " + percent(a.wait_slot_share) +
              " of theirs: the memory bound is what holds them back.";
     case Bottleneck::kSource:

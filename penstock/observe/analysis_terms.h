@@ -27,6 +27,10 @@ std::string plural(uint64_t n, const std::string& word);
 bool in_line(const Snapshot& snapshot);
 // Some workers always have nothing to do.
 bool short_queue(const Snapshot& snapshot);
+// Batches that max_bytes has room for at a time, at the mean size so far; 0: there is no telling.
+uint64_t room_of(const Snapshot& snapshot);
+// There is room for fewer batches than there are workers who make one each.
+bool short_of_room(const Snapshot& snapshot);
 
 // The stage that takes most; nullptr: there is no telling, or nothing to tell apart.
 const StageTime* largest(const std::vector<StageTime>& stages);

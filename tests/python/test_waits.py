@@ -72,6 +72,18 @@ def test_where_a_row_finds_no_room_its_worker_waits_for_it(mode: Mode) -> None:
         assert sum(worker["wait_slot_ns"] for worker in feed.stats()["workers"]) > 0
 
 
+@each((THREADS, PROCESSES), ())
+def test_where_bytes_bound_the_batches_the_advice_is_to_raise_them(mode: Mode) -> None:
+    with penstock.Loader(Sleepy(100, 1 << 14), max_bytes=1, **mode.options) as feed:
+        for left in reversed(range(TIMES)):
+            waits(feed, 30, 0)
+            found = feed.analysis()
+            if found["bottleneck"] == "memory":
+                break
+            assert left, found
+    assert any("Raise max_bytes" in each for each in found["recommendations"])
+
+
 def cpu_seconds(feed: penstock.Loader) -> float:
     """What the workers have used of the processors, be they processes or threads of this one."""
     tasks = [Path(f"/proc/{worker['pid']}/stat") for worker in feed.stats()["workers"]]

@@ -133,6 +133,23 @@ TEST(Analysis, workers_without_room_while_the_model_waits_is_memory) {
   EXPECT_TRUE(says(a, "Raise max_bytes"));
 }
 
+TEST(Analysis, fewer_batches_than_workers_for_their_bytes_is_memory) {
+  Snapshot snapshot = sample_snapshot(4, 12, 1);
+  snapshot.consumer.bytes = 1000 * snapshot.consumer.delivered;
+  for (WorkerSnapshot& worker : snapshot.workers) {
+    worker.figures.wait_ticket_ns = 3 * worker.figures.busy_ns;
+  }
+  snapshot.max_bytes = 4000;
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
+  snapshot.max_bytes = 1999;
+  const Analysis a = analyse(snapshot);
+  EXPECT_EQ(a.bottleneck, Bottleneck::kMemory);
+  EXPECT_NE(a.verdict.find("as there are workers, but for 1."), std::string::npos) << a.verdict;
+  EXPECT_TRUE(says(a, "Raise max_bytes"));
+  snapshot.active_workers = 1;  // the others are parked
+  EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
+}
+
 TEST(Analysis, idle_workers_while_the_model_waits_is_the_source) {
   Snapshot snapshot = sample_snapshot(2, 12, 1);
   for (WorkerSnapshot& worker : snapshot.workers) {
