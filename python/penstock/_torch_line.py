@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import weakref
 from collections.abc import Callable, Iterator
@@ -32,11 +33,7 @@ class Line:
         self.tensors = None if self.collates else _columns_of(owner)
         self._make = _maker(owner, self.lists, self.tensors)
         self.loader = self._make(self.collates)
-        self._lost: dict[str, Any] = {
-            "skipped": 0,
-            "replaced": 0,
-            "losses": [],
-        }  # by an earlier one
+        self._before: dict[str, Any] | None = None  # stats of the one that did not collate
 
     def is_for(self, dataset: Any) -> bool:
         """Whether the tensors that are gathered are the dataset's still."""
@@ -54,9 +51,9 @@ class Line:
             self.loader.restore({**state, "epoch": epoch, "batches": 0, "ahead": []})
 
     def stats(self) -> dict[str, Any]:
-        """What was counted, with the losses of batches that were made before workers collated."""
-        stats = self.loader.stats()
-        return {**stats, **{key: lost + stats[key] for key, lost in self._lost.items()}}
+        """What was counted, with what was until workers collated."""
+        now = self.loader.stats()
+        return now if self._before is None else _in_all(self._before, now)
 
     def collate_from_now_on(self) -> Iterator[Any]:
         """Make batches with default_collate, from the one on that could not be made of rows.
@@ -65,12 +62,44 @@ class Line:
         and says in torch's words what cannot be stacked.
         """
         place, stats = self.loader.state(), self.stats()
-        self._lost = {key: stats[key] for key in self._lost}
+        # Not one that anybody saw: that samples cannot be rows.
+        self._before = {**stats, "errors": stats["errors"] - 1}
         self.loader.close()
         self.collates = True
         self.loader = self._make(True)
         self.loader.restore(place)
         return iter(self.loader)
+
+
+_FIRST = {"first_ns", "first_wait_ns"}
+_LATEST = {"last_ns", "active_workers", "queue_size", "queue", "pid", "stage"}
+
+
+def _in_all(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Sum up the stats of two Loaders, the second of which took the first one's place."""
+    total: dict[str, Any] = {}
+    for key, later in now.items():
+        earlier = before[key]
+        if key in _FIRST:
+            total[key] = earlier or later
+        elif key in _LATEST:
+            total[key] = later or earlier
+        elif key == "workers":
+            total[key] = [_in_all(*pair) for pair in zip(earlier, later, strict=True)]
+        elif key in ("stages", "stream_stages"):
+            stages = {stage["stage"]: stage for stage in earlier}
+            for stage in later:
+                known = stages.get(stage["stage"])
+                stages[stage["stage"]] = stage if known is None else _in_all(known, stage)
+            total[key] = list(stages.values())
+        elif isinstance(later, dict):
+            total[key] = _in_all(earlier, later)
+        else:
+            total[key] = earlier + later
+    if "wait_share" in total:
+        spent = total["wait_ns"] + total["busy_ns"]
+        total["wait_share"] = total["wait_ns"] / spent if spent else math.nan
+    return total
 
 
 def _columns_of(owner: DataLoader) -> tuple[Any, ...] | None:

@@ -93,8 +93,9 @@ class Order:
         if _draws_its_seed(sampler):
             return iter(())  # see draw()
         if again is None:
-            generators = generator_states(sampler)
-            self.drawn = generators and {"generators": generators, "base_seed": base_seed}
+            states = generator_states(sampler)
+            if states is not None:
+                self.drawn = {"generators": states, "base_seed": base_seed}
         else:
             set_generators(sampler, again["generators"])
         return iter(sampler)
@@ -107,7 +108,7 @@ class Order:
             generator = torch.Generator()
             generator.manual_seed(self.drawn)
             sampler = _seeded(owner._index_sampler, generator)
-            rows = getattr(sampler, "sampler", None)
+            rows: Any = getattr(sampler, "sampler", None)
             if owner._auto_collation and type(rows) is RandomSampler and not rows.replacement:
                 lists = _slices(rows, sampler.batch_size, sampler.drop_last)
             else:

@@ -99,3 +99,23 @@ def test_losses_before_workers_collate_stay_listed(name):
         assert sum(len(batch["a"]) for batch in loader) == 198
         assert losses(loader) == [(0, 4), (0, 180)]
         assert loader.stats()["skipped"] == 2
+
+
+@HERE
+def test_what_was_counted_before_workers_collate_counts_on(name):
+    dataset = data.Troubled({4, 180}, 200)
+    dataset.form = "numbers, then names"  # unlike from 150 on
+    with DataLoader(dataset, batch_size=20, on_error="skip", retries=1, **WAYS[name]) as loader:
+        for epoch in (1, 2):
+            assert sum(len(batch["a"]) for batch in loader) == 198
+            stats = loader.stats()
+            assert 198 * epoch <= stats["samples"] <= 200 * epoch
+            assert stats["delivered"] == 10 * epoch
+            assert (stats["epochs"], stats["errors"]) == (epoch, 0)
+            assert stats["retried"] == 2 * epoch
+            assert 0 <= stats["wait_share"] <= 1
+            assert stats["first_ns"] < stats["last_ns"]
+            assert sum(worker["tickets"] for worker in stats["workers"]) >= 10 * epoch
+            stages = [stage["stage"] for stage in stats["stages"]]
+            assert len(set(stages)) == len(stages)
+            assert {"__getitem__", "rows", "collate"} <= set(stages)
