@@ -328,6 +328,10 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         """Write a page that shows what each worker did and what the bottleneck is."""
         self._any_line().loader.report(path)
 
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the same events for chrome://tracing and Perfetto."""
+        self._any_line().loader.trace(path)
+
     def analysis(self) -> dict[str, Any]:
         """Say what the bottleneck is and what to change."""
         return self._any_line().loader.analysis()

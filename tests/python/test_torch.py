@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import warnings
 
@@ -77,13 +78,16 @@ def test_a_forgotten_loader_ends_its_workers():
     del loader, batches  # the rest is up to the check that nothing is left behind
 
 
-def test_a_report_is_written(tmp_path):
+def test_a_report_and_a_trace_are_written(tmp_path):
     with DataLoader(data.Numbers(), batch_size=4) as loader:
         list(loader)
         loader.report(tmp_path / "run.html")
+        loader.trace(tmp_path / "run.json")
         assert loader.stats()["delivered"] == 6
         assert "bottleneck" in loader.analysis()
     assert "<html" in (tmp_path / "run.html").read_text()[:500].lower()
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert any(event["ph"] == "X" for event in events)
 
 
 def test_no_warning_is_given_for_ordinary_use():
