@@ -102,6 +102,21 @@ def test_elements_that_are_not_alike_are_an_error_that_names_both(one, other, me
         _engine.pack_elements([one, one, other])
 
 
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda pair: pair[0].concatenate(pair[1]),
+        lambda pair: Dataset.interleave(pair, cycle=2),
+        lambda pair: Dataset.sample_from(pair),
+    ],
+    ids=["concatenate", "interleave", "sample_from"],
+)
+def test_lists_of_different_lengths_of_several_inputs_are_better_arrays(join):
+    joined = join([Dataset.items([[1, 2]]), Dataset.items([[1, 2, 3]])])
+    with pytest.raises(penstock.InvalidArgument, match=r"alike.* give np\.asarray\(list\)"):
+        joined.build(workers=0)
+
+
 def test_lengths_that_differ_make_a_ragged_batch():
     elements = [np.full((n, 2), n, np.int16) for n in (2, 1, 3)] * 30
     batch = batch_of(elements)

@@ -70,7 +70,8 @@ SpecRef common_of(std::span<const Ref> inputs, const std::string& stage) {
       if (!both) {
         throw Error(Code::kInvalidArgument, stage,
                     "inputs must have elements that are alike: " + common->to_string() +
-                        ", and input " + std::to_string(i) + " has " + own->to_string());
+                        ", and input " + std::to_string(i) + " has " + own->to_string() +
+                        advice_on_lists(*common, *own));
       }
       common = std::make_shared<ElementSpec>(std::move(*both));
     }
