@@ -8,6 +8,7 @@
 
 #include "penstock/base/bijection.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/stages/input_rows.h"
 
