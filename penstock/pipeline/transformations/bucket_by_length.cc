@@ -10,6 +10,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/held_batch.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
@@ -218,6 +219,10 @@ BucketByLengthNode::BucketByLengthNode(Ref input, Options options)
   }
   if (std::count(options_.batch_sizes.begin(), options_.batch_sizes.end(), 0) != 0) {
     throw refuse_buckets("a batch size is 0; give 1 or more");
+  }
+  (void)name_of_user(options_.field, "bucket_by_length");
+  for (const Padding::Field& field : options_.padding) {
+    (void)name_of_user(field.name, "bucket_by_length");
   }
 }
 

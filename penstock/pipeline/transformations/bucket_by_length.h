@@ -26,8 +26,8 @@ class BucketByLengthNode : public Node {
     std::vector<Padding::Field> padding = {};  // as of PaddedBatchNode
   };
   // Error kInvalidArgument: boundaries that do not ascend, another number of batch sizes, one that
-  // is 0. When it is built, or where what elements are is not known then, of each element: there is
-  // no such field, or it has no length.
+  // is 0, a name that is not UTF-8. When it is built, or where what elements are is not known then,
+  // of each element: there is no such field, or it has no length.
   BucketByLengthNode(Ref input, Options options);
 
   std::string title() const override;

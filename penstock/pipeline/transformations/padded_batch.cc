@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/transformations/batch.h"
 
 namespace penstock {
@@ -30,7 +31,7 @@ PaddedBatchNode::PaddedBatchNode(Ref input, uint64_t n, bool drop_remainder,
   Batch::check(n, "padded_batch");
   std::set<std::string> names;
   for (const Padding::Field& field : padding_.fields) {
-    if (!names.insert(field.name).second) {
+    if (!names.insert(name_of_user(field.name, "padded_batch")).second) {
       throw Error(Code::kInvalidArgument, "padded_batch", "'" + field.name + "' comes twice");
     }
   }

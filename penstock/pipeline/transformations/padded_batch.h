@@ -15,9 +15,10 @@ namespace penstock {
 class PaddedBatchNode : public Node {
  public:
   // `fields`: those that are not just filled up with zeros to the longest. Error kInvalidArgument:
-  // n is 0, or above 2^32 - 1; a field comes twice. When it is built, or, where what elements are
-  // is not known then, of each batch: there is no such field, its axes are others, its dtype does
-  // not have the value. An element longer than the length that is given is an error of its batch.
+  // n is 0, or above 2^32 - 1; a field comes twice, or its name is not UTF-8. When it is built, or,
+  // where what elements are is not known then, of each batch: there is no such field, its axes are
+  // others, its dtype does not have the value. An element longer than the length that is given is
+  // an error of its batch.
   PaddedBatchNode(Ref input, uint64_t n, bool drop_remainder,
                   std::vector<Padding::Field> fields = {});
 

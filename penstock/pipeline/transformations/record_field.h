@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/pipeline/element/element.h"
+#include "penstock/pipeline/given.h"
 
 namespace penstock {
 
@@ -15,8 +17,9 @@ namespace penstock {
 class RecordField {
  public:
   // `operation`: in errors. `field`: the leaf's name; empty: the only byte string that there is.
+  // Error kInvalidArgument: it is not UTF-8.
   RecordField(const char* operation, std::string field)
-      : operation_(operation), field_(std::move(field)) {}
+      : operation_(operation), field_(name_of_user(std::move(field), operation)) {}
 
   // "parse_example", "parse_example(record)".
   std::string title() const;

@@ -15,6 +15,7 @@
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/feedable.h"
+#include "penstock/pipeline/transformations/parse_example.h"
 #include "snapshot_folder.h"
 #include "tests/cpp/train/refusals.h"
 
@@ -114,6 +115,13 @@ TEST(LoaderArguments, names_are_utf8) {
            [&] {
              Dataset::zip({some, some}, {"a", bad});
            },
+           [&] { some.padded_batch(2, {{.name = bad}}); },
+           [&] { some.bucket_by_length({.field = bad, .boundaries = {}, .batch_sizes = {1}}); },
+           [&] {
+             some.bucket_by_length(
+                 {.field = {}, .boundaries = {}, .batch_sizes = {1}, .padding = {{.name = bad}}});
+           },
+           [&] { parse_example({}, bad); },
            [&] { Feedable().add(bad, some.build({.workers = 0})); }}) {
     EXPECT_TRUE(says(message_of(kRefused, call), "'a\\xff' is not UTF-8"));
   }
