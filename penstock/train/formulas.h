@@ -15,7 +15,7 @@ namespace penstock::train::kernels {
 
 inline constexpr size_t states_of(Formula formula) {
   if (formula == Formula::kSgd) return 0;
-  return formula == Formula::kCentredRmsProp || formula == Formula::kAdam ? 2 : 1;
+  return formula == Formula::kCenteredRmsProp || formula == Formula::kAdam ? 2 : 1;
 }
 
 PENSTOCK_INLINE float root_of(float x) { return std::sqrt(x); }
@@ -47,7 +47,7 @@ PENSTOCK_INLINE F updated(const Pass& p, F w, F g, F& state0, F& state1) {
   } else if constexpr (formula == Formula::kRmsProp) {
     state0 = p.memory * state0 + p.fresh * (g * g);
     return w - p.rate * (g / (root_of(state0) + p.eps));
-  } else if constexpr (formula == Formula::kCentredRmsProp) {
+  } else if constexpr (formula == Formula::kCenteredRmsProp) {
     state0 = p.memory * state0 + p.fresh * (g * g);
     state1 = state1 + p.fresh * (g - state1);
     F variance = state0 - state1 * state1;
@@ -74,8 +74,8 @@ PENSTOCK_INLINE void with_formula(Formula formula, Call call) {
       return call.template operator()<Formula::kAdagrad>();
     case Formula::kRmsProp:
       return call.template operator()<Formula::kRmsProp>();
-    case Formula::kCentredRmsProp:
-      return call.template operator()<Formula::kCentredRmsProp>();
+    case Formula::kCenteredRmsProp:
+      return call.template operator()<Formula::kCenteredRmsProp>();
     case Formula::kAdam:
       return call.template operator()<Formula::kAdam>();
   }

@@ -16,7 +16,7 @@ enum class Formula : uint8_t {
   kNesterov,
   kAdagrad,
   kRmsProp,
-  kCentredRmsProp,
+  kCenteredRmsProp,
   kAdam,  // and AdamW, whose weights are multiplied by `keep` first
 };
 

@@ -70,7 +70,7 @@ Optimizer Optimizer::adagrad(Schedule lr, double eps, double initial, Common com
 }
 
 Optimizer Optimizer::rmsprop(Schedule lr, RmsProp options, Common common) {
-  const auto formula = options.centred ? Formula::kCentredRmsProp : Formula::kRmsProp;
+  const auto formula = options.centered ? Formula::kCenteredRmsProp : Formula::kRmsProp;
   Optimizer made("rmsprop", formula, std::move(lr), common);
   made.memory_ = Check{made.name_}.part("alpha", options.alpha);
   made.eps_ = Check{made.name_}.positive("eps", options.eps);
@@ -96,7 +96,7 @@ size_t Optimizer::state_slabs() const {
   switch (formula_) {
     case Formula::kSgd:
       return 0;
-    case Formula::kCentredRmsProp:
+    case Formula::kCenteredRmsProp:
     case Formula::kAdam:
       return 2;
     default:

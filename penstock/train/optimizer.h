@@ -28,7 +28,7 @@ class Optimizer {
   struct RmsProp {
     double alpha = 0.99;  // what is kept of the mean of squares at each update
     double eps = 1e-8;
-    bool centred = false;  // divide by the standard deviation, not by the root of the mean square
+    bool centered = false;  // divide by the standard deviation, not by the root of the mean square
   };
   struct Adam {
     double beta1 = 0.9;

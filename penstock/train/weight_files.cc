@@ -131,7 +131,7 @@ void load(Updater& updater, const std::string& path, FileSystem& files) {
   const Layout& layout = updater.parameters().layout();
   check(reader, layout, "");
   for (size_t i = 0; i < updater.state().size(); ++i) check(reader, layout, state_prefix(i));
-  // Centred RMSProp has one more than the other.
+  // Centered RMSProp has one more than the other.
   if (reader.find(state_prefix(updater.state().size()) + layout.blocks()[0].name) != nullptr) {
     throw refuse(reader, "it has more state than this " + mine + " has");
   }

@@ -82,8 +82,8 @@ void bind_optimizer(nb::module_& m) {
       .def_static("nesterov", &Optimizer::nesterov)
       .def_static("adagrad", &Optimizer::adagrad)
       .def_static("rmsprop",
-                  [](Schedule lr, double alpha, double eps, bool centred, Common common) {
-                    return Optimizer::rmsprop(std::move(lr), {alpha, eps, centred}, common);
+                  [](Schedule lr, double alpha, double eps, bool centered, Common common) {
+                    return Optimizer::rmsprop(std::move(lr), {alpha, eps, centered}, common);
                   })
       .def_static("adam",
                   [](Schedule lr, double beta1, double beta2, double eps, Common common) {

@@ -54,7 +54,7 @@ class RMSProp(Formula):
         return g / (np.sqrt(self.a) + self.dtype(1e-8))
 
 
-class CentredRMSProp(RMSProp):
+class CenteredRMSProp(RMSProp):
     def direction(self, g):
         self.a = self.alpha * self.a + (1 - self.alpha) * g**2
         self.b = self.alpha * self.b + (1 - self.alpha) * g

@@ -42,7 +42,7 @@ def test_parameters_come_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [train.SGD(0.1), train.Momentum(0.1), train.RMSProp(centred=True), train.AdamW()]
+    "optimizer", [train.SGD(0.1), train.Momentum(0.1), train.RMSProp(centered=True), train.AdamW()]
 )
 def test_a_run_goes_on_from_its_file_bit_for_bit(tmp_path, optimizer):
     whole = train.Updater(train.Parameters(drawn()), optimizer)

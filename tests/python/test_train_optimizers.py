@@ -49,9 +49,9 @@ CASES = {
         "RMSprop",
         {"lr": 0.001},
     ),
-    "centred": (
-        train.RMSProp(0.001, centred=True, weight_decay=DECAY),
-        formulas.CentredRMSProp,
+    "centered": (
+        train.RMSProp(0.001, centered=True, weight_decay=DECAY),
+        formulas.CenteredRMSProp,
         "RMSprop",
         {"lr": 0.001, "centered": True},
     ),
@@ -60,10 +60,10 @@ CASES = {
 }
 
 # Of float32, over all steps: how far torch's own runs in float32 and float64 are apart, too. The
-# centred form divides by a difference of almost equal numbers; AdamW's factor of 1 - 1e-5 is
+# centered form divides by a difference of almost equal numbers; AdamW's factor of 1 - 1e-5 is
 # rounded to float32.
-ROUNDING = {"centred": 1e-4, "adamw": 5e-5}
-TORCH = {"centred": 5e-6}
+ROUNDING = {"centered": 1e-4, "adamw": 5e-5}
+TORCH = {"centered": 5e-6}
 
 
 def ours(optimizer, steps=STEPS):

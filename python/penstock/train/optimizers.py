@@ -123,17 +123,17 @@ class Adagrad(Optimizer):
 class RMSProp(Optimizer):
     """``s = alpha * s + (1 - alpha) * g**2; w -= lr * g / (sqrt(s) + eps)``.
 
-    Hinton's lecture 6e. ``centred`` divides by the standard deviation, not the root of s.
+    Hinton's lecture 6e. ``centered`` divides by the standard deviation, not the root of s.
     """
 
     lr: float | Schedule = 0.01
     alpha: float = 0.99
     eps: float = 1e-8
-    centred: bool = False
+    centered: bool = False
 
     def _build(self) -> _engine.Optimizer:
         return _engine.Optimizer.rmsprop(
-            _schedule(self.lr), self.alpha, self.eps, bool(self.centred), self._common()
+            _schedule(self.lr), self.alpha, self.eps, bool(self.centered), self._common()
         )
 
 

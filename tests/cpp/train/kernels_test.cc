@@ -13,7 +13,7 @@ namespace penstock::train::kernels {
 namespace {
 
 constexpr Formula kAll[] = {Formula::kSgd,     Formula::kMomentum, Formula::kNesterov,
-                            Formula::kAdagrad, Formula::kRmsProp,  Formula::kCentredRmsProp,
+                            Formula::kAdagrad, Formula::kRmsProp,  Formula::kCenteredRmsProp,
                             Formula::kAdam};
 
 // Weights, gradients and both states, made up.
@@ -119,7 +119,7 @@ TEST_F(Kernels, formulas_are_those_of_the_comments_in_doubles) {
           a = p.memory * a + p.fresh * g * g;
           w -= p.rate * g / (std::sqrt(a) + p.eps);
           break;
-        case Formula::kCentredRmsProp:
+        case Formula::kCenteredRmsProp:
           a = p.memory * a + p.fresh * g * g;
           b = (1 - p.fresh) * b + p.fresh * g;
           w -= p.rate * g / (std::sqrt(std::max(0.0, a - b * b)) + p.eps);
@@ -130,8 +130,8 @@ TEST_F(Kernels, formulas_are_those_of_the_comments_in_doubles) {
           w = w * p.keep - p.rate * a / (std::sqrt(b) * p.root + p.eps);
           break;
       }
-      // The centred form divides by a difference that may be small: its weights are not as sharp.
-      const double sharp = formula == Formula::kCentredRmsProp ? 2e-4 : 2e-6;
+      // The centered form divides by a difference that may be small: its weights are not as sharp.
+      const double sharp = formula == Formula::kCenteredRmsProp ? 2e-4 : 2e-6;
       ASSERT_NEAR(run.weights[i], w, sharp) << static_cast<int>(formula) << " at " << i;
       ASSERT_NEAR(run.state0[i], a, 2e-6) << static_cast<int>(formula) << " at " << i;
       ASSERT_NEAR(run.state1[i], b, 2e-6) << static_cast<int>(formula) << " at " << i;
@@ -156,8 +156,8 @@ TEST_F(Kernels, nan_stays_nan_and_infinity_is_clipped) {
 }
 
 // A variance that rounding takes below zero is none.
-TEST_F(Kernels, a_constant_gradient_does_not_break_the_centred_form) {
-  Pass pass = some_pass(Formula::kCentredRmsProp);
+TEST_F(Kernels, a_constant_gradient_does_not_break_the_centered_form) {
+  Pass pass = some_pass(Formula::kCenteredRmsProp);
   pass.decay = 0;
   std::vector<float> w(64, 0.0f), g(64), square(64, 0.0f), mean(64, 0.0f);
   for (size_t i = 0; i < g.size(); ++i) g[i] = 0.1f + 0.01f * static_cast<float>(i);

@@ -17,7 +17,7 @@ inline std::vector<Optimizer> all_optimizers(Optimizer::Common common = {}) {
   return {
       Optimizer::sgd(0.1, common),           Optimizer::momentum(0.1, 0.9, common),
       Optimizer::nesterov(0.1, 0.9, common), Optimizer::adagrad(0.1, 1e-10, 0.5, common),
-      Optimizer::rmsprop(0.01, {}, common),  Optimizer::rmsprop(0.01, {.centred = true}, common),
+      Optimizer::rmsprop(0.01, {}, common),  Optimizer::rmsprop(0.01, {.centered = true}, common),
       Optimizer::adam(0.01, {}, common),     Optimizer::adamw(0.01, {}, common)};
 }
 

@@ -44,7 +44,7 @@ TEST(WeightFiles, parameters_come_back_with_their_version_and_their_order) {
 
 TEST(WeightFiles, a_run_goes_on_from_its_file_bit_for_bit) {
   const Optimizer all[] = {Optimizer::sgd(0.1, {}), Optimizer::momentum(0.1, 0.9, {}),
-                           Optimizer::rmsprop(0.1, {.centred = true}, {}),
+                           Optimizer::rmsprop(0.1, {.centered = true}, {}),
                            Optimizer::adamw(Schedule::cosine(0.1, 20), {}, {})};
   for (const Optimizer& optimizer : all) {
     MemoryFiles files;
@@ -70,7 +70,7 @@ TEST(WeightFiles, a_run_goes_on_from_its_file_bit_for_bit) {
 
 TEST(WeightFiles, what_does_not_fit_is_refused_and_changes_nothing) {
   MemoryFiles files;
-  Updater saved(Parameters(a_layout()), Optimizer::rmsprop(0.1, {.centred = true}, {}));
+  Updater saved(Parameters(a_layout()), Optimizer::rmsprop(0.1, {.centered = true}, {}));
   steps(saved, 0, 2);
   save(saved, "file", files);
   save(saved.parameters(), "weights", DType::kFloat32, files);
@@ -87,19 +87,19 @@ TEST(WeightFiles, what_does_not_fit_is_refused_and_changes_nothing) {
     EXPECT_EQ(updater.step(), 0u);
     return text;
   };
-  const Optimizer centred = Optimizer::rmsprop(0.1, {.centred = true}, {});
+  const Optimizer centered = Optimizer::rmsprop(0.1, {.centered = true}, {});
   EXPECT_NE(loaded_into(a_layout(), Optimizer::sgd(1), "file").find("of rmsprop; this is sgd"),
             std::string::npos);
   EXPECT_NE(loaded_into(a_layout(), Optimizer::rmsprop(1, {}, {}), "file").find("more state"),
             std::string::npos);
-  EXPECT_NE(loaded_into(a_layout(), centred, "weights").find("weights only"), std::string::npos);
-  EXPECT_NE(loaded_into(Layout{{"w", {3, 7}}, {"scalar", {}}, {"b", {3}}}, centred, "file")
+  EXPECT_NE(loaded_into(a_layout(), centered, "weights").find("weights only"), std::string::npos);
+  EXPECT_NE(loaded_into(Layout{{"w", {3, 7}}, {"scalar", {}}, {"b", {3}}}, centered, "file")
                 .find("block 'w' is (3, 7) here and (7, 3) there"),
             std::string::npos);
-  EXPECT_NE(loaded_into(Layout{{"w", {7, 3}}, {"b", {3}}}, centred, "file").find("'scalar'"),
+  EXPECT_NE(loaded_into(Layout{{"w", {7, 3}}, {"b", {3}}}, centered, "file").find("'scalar'"),
             std::string::npos);
   EXPECT_NE(
-      loaded_into(Layout{{"w", {7, 3}}, {"scalar", {}}, {"b", {3}}, {"c", {1}}}, centred, "file")
+      loaded_into(Layout{{"w", {7, 3}}, {"scalar", {}}, {"b", {3}}, {"c", {1}}}, centered, "file")
           .find("no 'c'"),
       std::string::npos);
   message_of(Code::kNotFound, [&] { load_parameters("nowhere", Slab::Kind::kPrivate, files); });
