@@ -40,6 +40,10 @@ class Fd {
   int fd_ = -1;
 };
 
+// Another descriptor of the same open file, for who keeps it when the caller closes his. Closed on
+// exec; none of the standard ones. An error is one of `operation`.
+Fd duplicate(int fd, const char* operation);
+
 // ---- memory -----------------------------------------------------------------------------------
 
 size_t page_size();
@@ -55,6 +59,9 @@ void resize_file(int fd, uint64_t bytes);
 // From now on nobody can make the file smaller, so that no process that maps it can be struck by
 // SIGBUS through another one's resize_file. Growing and discard() still work.
 void forbid_shrinking(int fd);
+
+// A memory file of so many bytes that nobody can make smaller.
+Fd memory_file(const char* name, uint64_t bytes);
 
 // Address space for `bytes` bytes of the file from its start (fd -1: anonymous zeroes), readable
 // and writable, with no memory committed. The mapping may be longer than the file is now.

@@ -1,6 +1,5 @@
 #include "penstock/memory/region.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,11 +31,7 @@ size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * 
 std::shared_ptr<Region> Region::create(Kind kind, size_t reserve) {
   bool shared = kind == Kind::kShared;
   os::Fd fd;
-  if (shared) {
-    fd = os::memory_file("penstock");
-    os::resize_file(fd.get(), kUnit);
-    os::forbid_shrinking(fd.get());
-  }
+  if (shared) fd = os::memory_file("penstock", kUnit);
   size_t bytes = reserve == 0 ? kLargestReserve : std::max(round_up(reserve, kUnit), 2 * kUnit);
   size_t least = reserve == 0 ? kSmallestReserve : bytes;
   void* base = os::reserve_mapping(fd.get(), bytes, shared);
@@ -72,8 +67,7 @@ std::shared_ptr<Region> Region::create(Kind kind, size_t reserve) {
 
 std::shared_ptr<Region> Region::open(int fd) {
   auto refuse = [](const char* why) { return Error(Code::kInvalidArgument, "Region::open", why); };
-  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!own) throw Error::from_errno(errno, "Region::open", "cannot duplicate the descriptor");
+  os::Fd own = os::duplicate(fd, "Region::open");
   struct stat file {};
   auto length = [&] {
     if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Region::open", "fstat");
@@ -128,7 +122,7 @@ Region::Region(Token, Kind kind, os::Fd fd, std::byte* base, size_t reserve, boo
 
 Region::~Region() {
   ignore_forks();
-  munmap(base_, reserve_);
+  os::unmap(base_, reserve_);
 }
 
 RegionHeader* Region::header() const noexcept { return reinterpret_cast<RegionHeader*>(base_); }

@@ -25,9 +25,7 @@ constexpr const char* kNoAddressesLeft = "a limit (ulimit -v) leaves no address 
 
 }  // namespace
 
-RingMapping::~RingMapping() {
-  if (data_ != nullptr) munmap(data_, 2 * capacity_);
-}
+RingMapping::~RingMapping() { os::unmap(data_, 2 * capacity_); }
 
 std::shared_ptr<ChannelMemory> ChannelMemory::make(uint64_t capacity, WhenFull when_full) {
   constexpr const char* kWhat = "channel";
@@ -39,9 +37,7 @@ std::shared_ptr<ChannelMemory> ChannelMemory::make(uint64_t capacity, WhenFull w
   }
   const uint64_t page = os::page_size();
   capacity = (capacity + page - 1) / page * page;
-  os::Fd fd = os::memory_file("penstock-channel");
-  os::resize_file(fd.get(), kDataAt);
-  os::forbid_shrinking(fd.get());
+  os::Fd fd = os::memory_file("penstock-channel", kDataAt);
   void* base = os::reserve_mapping(fd.get(), kDataAt, true);
   if (base == nullptr) throw no_memory(kWhat, kNoAddressesLeft);
   if (int error = os::populate_write(base, kDataAt, fd.get(), 0); error != 0) {
@@ -90,7 +86,7 @@ ChannelMemory::ChannelMemory(Token, os::Fd fd, void* base)
       capacity_(header().capacity),
       when_full_(header().when_full) {}
 
-ChannelMemory::~ChannelMemory() { munmap(base_, kDataAt); }
+ChannelMemory::~ChannelMemory() { os::unmap(base_, kDataAt); }
 
 ChannelHeader& ChannelMemory::header() const {
   return *std::launder(reinterpret_cast<ChannelHeader*>(base_));

@@ -1,6 +1,5 @@
 #include "penstock/train/hogwild_board.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -62,11 +61,7 @@ HogwildBoard HogwildBoard::make(size_t workers, bool shared) {
   const size_t page = os::page_size();
   const size_t bytes = (sizeof(Head) + workers * sizeof(Row) + page - 1) / page * page;
   os::Fd fd;
-  if (shared) {
-    fd = os::memory_file("penstock-hogwild");
-    os::resize_file(fd.get(), bytes);
-    os::forbid_shrinking(fd.get());
-  }
+  if (shared) fd = os::memory_file("penstock-hogwild", bytes);
   void* base = os::reserve_mapping(fd.get(), bytes, shared);
   if (base == nullptr) {
     throw Error(Code::kOutOfMemory, "Hogwild", "no address space for the workers' counters");
@@ -86,8 +81,13 @@ HogwildBoard HogwildBoard::open(int fd) {
   auto refuse = [] {
     return Error(Code::kInvalidArgument, "Hogwild", "this descriptor is no board of workers");
   };
-  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!own) throw Error::from_errno(errno, "Hogwild", "cannot duplicate the descriptor");
+  os::Fd own = os::duplicate(fd, "Hogwild");
+  try {
+    os::forbid_shrinking(own.get());
+  } catch (const Error&) {
+    throw refuse();
+  }
+  // Sealed before it is measured: what is long enough now will stay so.
   struct stat file {};
   if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Hogwild", "fstat");
   if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(os::page_size())) throw refuse();

@@ -1,6 +1,5 @@
 #include "penstock/train/slab.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -60,11 +59,7 @@ Slab Slab::make(Layout layout, Kind kind) {
   const size_t bytes = mapped_bytes(layout);
   if (os::memory_headroom() < bytes) throw no_memory(layout, "the machine, or a limit, is full");
   os::Fd fd;
-  if (kind == Kind::kShared) {
-    fd = os::memory_file("penstock-slab");
-    os::resize_file(fd.get(), bytes);
-    os::forbid_shrinking(fd.get());
-  }
+  if (kind == Kind::kShared) fd = os::memory_file("penstock-slab", bytes);
   void* base = os::reserve_mapping(fd.get(), bytes, kind == Kind::kShared);
   if (base == nullptr) throw no_memory(layout, "no address space (see ulimit -v)");
   auto memory = std::make_shared<Memory>(std::move(layout), std::move(fd), base);
@@ -78,8 +73,7 @@ Slab Slab::make(Layout layout, Kind kind) {
 
 Slab Slab::open(int fd, Layout layout) {
   auto refuse = [](const std::string& why) { return Error(Code::kInvalidArgument, "slab", why); };
-  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!own) throw Error::from_errno(errno, "slab", "cannot duplicate the descriptor");
+  os::Fd own = os::duplicate(fd, "slab");
   const size_t bytes = mapped_bytes(layout);
   struct stat file {};
   if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "slab", "fstat");

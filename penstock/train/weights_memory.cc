@@ -64,9 +64,7 @@ std::shared_ptr<WeightsMemory> WeightsMemory::make(Layout layout) {
   constexpr const char* kWhat = "publish";
   Sizes sizes{};
   if (!sizes_of(layout, sizes)) throw no_memory(kWhat, layout, "too large");
-  os::Fd fd = os::memory_file("penstock-weights");
-  os::resize_file(fd.get(), sizes.slots_at);
-  os::forbid_shrinking(fd.get());
+  os::Fd fd = os::memory_file("penstock-weights", sizes.slots_at);
   void* base = os::reserve_mapping(fd.get(), sizes.mapped, true);
   if (base == nullptr) throw no_memory(kWhat, layout, kNoAddresses);
   auto memory = std::make_shared<WeightsMemory>(Token{}, std::move(layout), std::move(fd), base,
@@ -144,7 +142,7 @@ WeightsMemory::WeightsMemory(Token, Layout layout, os::Fd fd, void* base, size_t
       slots_at_(slots_at),
       slot_bytes_(slot_bytes) {}
 
-WeightsMemory::~WeightsMemory() { munmap(base_, mapped_); }
+WeightsMemory::~WeightsMemory() { os::unmap(base_, mapped_); }
 
 WeightsHeader& WeightsMemory::header() const {
   return *std::launder(reinterpret_cast<WeightsHeader*>(base_));

@@ -1,6 +1,4 @@
 // A board's memory: how it is laid out, made, and opened by another process.
-#include <fcntl.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -58,9 +56,7 @@ void Board::map() {
   base_ = {static_cast<std::byte*>(mapped), [bytes = bytes_](void* at) { os::unmap(at, bytes); }};
   lay_out(base_.get());
   for (auto& lane : inner_) {
-    if (!file_) continue;
-    lane->file_ = os::Fd(fcntl(file_.get(), F_DUPFD_CLOEXEC, 3));
-    if (!lane->file_) throw Error::from_errno(errno, "Loader", "duplicate the board's descriptor");
+    if (file_) lane->file_ = os::duplicate(file_.get(), "Loader");
   }
 }
 
@@ -100,11 +96,7 @@ std::unique_ptr<Board> Board::create(const Shape& shape, bool shared) {
   std::vector<uint32_t> inner;
   for (uint32_t posts : shape.inner) inner.push_back(std::bit_ceil(std::max(posts, 2u)));
   board->shape_lanes(inner);
-  if (shared) {
-    board->file_ = os::memory_file("penstock-board");
-    os::resize_file(board->file_.get(), board->bytes_);
-    os::forbid_shrinking(board->file_.get());
-  }
+  if (shared) board->file_ = os::memory_file("penstock-board", board->bytes_);
   board->map();
   board->populate();
   Header* h = board->header_;
@@ -121,8 +113,7 @@ std::unique_ptr<Board> Board::create(const Shape& shape, bool shared) {
 
 std::unique_ptr<Board> Board::open(int fd) {
   std::unique_ptr<Board> board(new Board);
-  board->file_ = os::Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!board->file_) throw Error::from_errno(errno, "worker", "duplicate the board's descriptor");
+  board->file_ = os::duplicate(fd, "worker");
   auto* first = static_cast<std::byte*>(
       os::reserve_mapping(board->file_.get(), up_to(sizeof(Header), 4096), true));
   if (first == nullptr) throw Error::from_errno(errno, "worker", "map the board");

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/file.h>
 
 #include <cerrno>
@@ -6,6 +7,12 @@
 #include "penstock/base/os.h"
 
 namespace penstock::os {
+
+Fd duplicate(int fd, const char* operation) {
+  Fd other(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!other) throw Error::from_errno(errno, operation, "cannot duplicate a descriptor");
+  return other;
+}
 
 bool lock_file(int fd) {
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {

@@ -125,6 +125,13 @@ void forbid_shrinking(int fd) {
   }
 }
 
+Fd memory_file(const char* name, uint64_t bytes) {
+  Fd fd = memory_file(name);
+  resize_file(fd.get(), bytes);
+  forbid_shrinking(fd.get());
+  return fd;
+}
+
 void* reserve_mapping(int fd_or_minus1, size_t bytes, bool shared) {
   int flags = MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE);
   if (fd_or_minus1 < 0) flags |= MAP_ANONYMOUS;

@@ -69,9 +69,7 @@ void CacheStore::map() {
 void CacheStore::open() {
   std::call_once(opened_, [this] {
     if (base_ != nullptr) return;  // attached
-    fd_ = os::memory_file("penstock-cache");
-    os::resize_file(fd_.get(), bytes_);
-    os::forbid_shrinking(fd_.get());
+    fd_ = os::memory_file("penstock-cache", bytes_);
     map();
     header_->bytes = bytes_;
     header_->positions = positions_;

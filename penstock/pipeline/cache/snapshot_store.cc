@@ -26,12 +26,6 @@ constexpr uint64_t kMostSpecBytes = 1 << 20;
 
 uint64_t up(uint64_t bytes) { return (bytes + kSnapshotUnit - 1) / kSnapshotUnit * kSnapshotUnit; }
 
-os::Fd copy_of(int fd) {
-  os::Fd copy(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!copy) throw Error::from_errno(errno, "snapshot", "another descriptor");
-  return copy;
-}
-
 }  // namespace
 
 SnapshotStore::SnapshotStore(std::string path, Attached)
@@ -75,7 +69,7 @@ void SnapshotStore::load() {
     os::Fd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     (void)posix_files()->open(path_);  // or it says why it cannot be
     if (!fd) throw Error::from_errno(errno, "open", path_);
-    file_ = posix_file(path_, copy_of(fd.get()));
+    file_ = posix_file(path_, os::duplicate(fd.get(), "snapshot"));
     fd_ = std::move(fd);
     try {
       std::string text;
@@ -135,8 +129,8 @@ void SnapshotStore::check(const std::string& text, uint64_t elements) const {
 void SnapshotStore::open() {
   std::call_once(opened_, [this] {
     filling_ = std::make_unique<FillingFile>(path_);
-    fd_ = copy_of(filling_->fd());
-    file_ = posix_file(path_, copy_of(filling_->fd()));
+    fd_ = os::duplicate(filling_->fd(), "snapshot");
+    file_ = posix_file(path_, os::duplicate(filling_->fd(), "snapshot"));
     places_ = std::make_unique<SnapshotPlaces>(positions_);
     Header& header = places_->header();
     if (filling_->hidden().size() >= sizeof(header.hidden)) {
@@ -158,7 +152,7 @@ std::vector<int> SnapshotStore::fds() {
 void SnapshotStore::attach(std::vector<os::Fd> fds) {
   places_ = std::make_unique<SnapshotPlaces>(std::move(fds.at(0)));
   fd_ = std::move(fds.at(1));
-  file_ = posix_file(path_, copy_of(fd_.get()));
+  file_ = posix_file(path_, os::duplicate(fd_.get(), "snapshot"));
   filling_ = nullptr;
   const uint64_t end = places_->header().end;
   std::call_once(opened_, [] {});

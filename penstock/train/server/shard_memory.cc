@@ -54,9 +54,7 @@ ShardMemory::~ShardMemory() { os::unmap(base_, mapped_bytes(shape_)); }
 std::shared_ptr<ShardMemory> ShardMemory::make(const Shape& shape, float initial_state) {
   const size_t bytes = mapped_bytes(shape);
   if (os::memory_headroom() < bytes) throw no_memory(shape, "the machine, or a limit, is full");
-  os::Fd fd = os::memory_file("penstock-shard");
-  os::resize_file(fd.get(), bytes);
-  os::forbid_shrinking(fd.get());
+  os::Fd fd = os::memory_file("penstock-shard", bytes);
   void* base = os::reserve_mapping(fd.get(), bytes, true);
   if (base == nullptr) throw no_memory(shape, "no address space (see ulimit -v)");
   auto memory =
@@ -76,8 +74,7 @@ std::shared_ptr<ShardMemory> ShardMemory::make(const Shape& shape, float initial
 
 std::shared_ptr<ShardMemory> ShardMemory::open(int fd, Access access) {
   auto refuse = [](const char* why) { return Error(Code::kInvalidArgument, kShard, why); };
-  os::Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!own) throw Error::from_errno(errno, kShard, "cannot duplicate the descriptor");
+  os::Fd own = os::duplicate(fd, kShard);
   struct stat file {};
   if (access == Access::kWrite) {
     try {

@@ -61,6 +61,16 @@ TEST(Fd, release_leaves_it_open) {
   close(number);
 }
 
+TEST(Fd, a_duplicate_is_the_same_file_and_its_holders_own) {
+  Fd file = memory_file("penstock-test", page_size());
+  const Fd other = duplicate(file.get(), "test");
+  EXPECT_NE(fcntl(other.get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_NE(ftruncate(other.get(), 0), 0) << "nobody can make it smaller";
+  file.reset();
+  EXPECT_EQ(lseek(other.get(), 0, SEEK_END), static_cast<off_t>(page_size()));
+  EXPECT_THROW(duplicate(-1, "test"), Error);
+}
+
 TEST(Memory, two_mappings_of_a_file_see_each_others_writes) {
   Fd file = memory_file("penstock-test");
   size_t bytes = 4 * page_size();

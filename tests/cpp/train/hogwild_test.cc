@@ -1,6 +1,8 @@
 #include "penstock/train/hogwild.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -11,8 +13,10 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
 #include "penstock/train/relaxed.h"
 #include "tests/cpp/train/hogwild_steps.h"
 #include "tests/cpp/train/optimizers.h"
@@ -101,6 +105,19 @@ TEST(HogwildBoard, a_shared_one_is_the_same_through_its_descriptor) {
   EXPECT_TRUE(board.stopped());
   const Slab slab = Slab::make(a_long_layout(), Slab::Kind::kShared);
   EXPECT_THROW(HogwildBoard::open(slab.fd()), Error);
+}
+
+TEST(HogwildBoard, a_file_that_may_become_shorter_is_none) {
+  const HogwildBoard board = HogwildBoard::make(3, true);
+  std::vector<char> bytes(os::page_size());
+  ASSERT_EQ(pread(board.fd(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  const os::Fd sealed = os::memory_file("sealed"), other(memfd_create("other", MFD_CLOEXEC));
+  for (int fd : {sealed.get(), other.get()}) {
+    ASSERT_EQ(pwrite(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+  EXPECT_EQ(HogwildBoard::open(sealed.get()).workers(), 3u);
+  EXPECT_NE(ftruncate(sealed.get(), 0), 0);
+  EXPECT_THROW(HogwildBoard::open(other.get()), Error);
 }
 
 TEST(Hogwild, one_worker_gives_the_bits_of_an_updater) {
