@@ -136,9 +136,7 @@ void Core::run_cursor() { cursor_->run(); }
 std::vector<Outcome::Loss> Core::plan_losses(Unit& unit) {
   std::vector<Outcome::Loss> losses;
   if (!processes_) {
-    unit.kind = ResultKind::kNone;
-    std::unique_ptr<Outcome> outcome(
-        reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
+    std::unique_ptr<Outcome> outcome = take_outcome(unit);
     if (outcome != nullptr) losses = std::move(outcome->losses);
     return losses;
   }
@@ -186,9 +184,7 @@ nb::object Core::take_plan(Post& post) {
       raise_failure(unit, ticket_of({&post, &unit, seq, *g, 0, 0}));
     }
     LoaderFailure failure{epoch, post.step, 0, {}, unit.worker, nullptr};
-    unit.kind = ResultKind::kNone;
-    std::unique_ptr<Outcome> outcome(
-        reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
+    std::unique_ptr<Outcome> outcome = take_outcome(unit);
     failure.index = outcome->index;
     failure.stage = std::move(outcome->stage);
     failure.error = std::move(outcome->error);

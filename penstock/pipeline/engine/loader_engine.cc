@@ -81,7 +81,7 @@ LoaderEngine::LoaderEngine(Shape shape, const LoaderOptions& options)
           of.tuning->max_bytes = of.max_bytes;
         }
         return std::make_unique<Feed>(*board_, *arena_, *tickets_, of,
-                                      [this](Unit& unit) { outcome_of(unit); });
+                                      [this](Unit& unit) { take_outcome(unit); });
       }()),
       rows_(*arena_),
       supervisor_(
@@ -251,13 +251,6 @@ void LoaderEngine::resume_at(const Position& at, std::set<uint64_t> ahead) {
 
 // ---- taking ------------------------------------------------------------------------------------
 
-// What a unit carries; it is the unit's no longer.
-std::unique_ptr<Outcome> LoaderEngine::outcome_of(Unit& unit) {
-  unit.kind = ResultKind::kNone;
-  return std::unique_ptr<Outcome>(
-      reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
-}
-
 void LoaderEngine::note(const std::vector<Outcome::Loss>& losses, uint64_t epoch) {
   ConsumerCounters& counters = board_->consumer();
   std::lock_guard lock(notes_);
@@ -272,7 +265,7 @@ void LoaderEngine::raise(Unit& unit, uint32_t granule) {
   Ticket ticket = ticket_of(board_->claim_in(feed_->current_seq(), granule, 0));
   LoaderFailure failure{ticket.epoch, ticket.step, 0, {}, unit.worker, nullptr};
   if (unit.kind == ResultKind::kError) {
-    std::unique_ptr<Outcome> outcome = outcome_of(unit);
+    std::unique_ptr<Outcome> outcome = take_outcome(unit);
     failure.index = outcome->index;
     failure.stage = outcome->stage;
     failure.error = outcome->error;

@@ -95,7 +95,6 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
 
   void check_open() const;
   void settle();  // nobody is busy any more with what was taken back
-  std::unique_ptr<Outcome> outcome_of(Unit& unit);
   void note(const std::vector<Outcome::Loss>& losses, uint64_t epoch);
   [[noreturn]] void raise(Unit& unit, uint32_t granule);
   [[noreturn]] void raise(LoaderFailure failure);  // and the position stays

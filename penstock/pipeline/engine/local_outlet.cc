@@ -41,9 +41,7 @@ class LocalOutlet : public ChainWorker::Outlet {
 std::unique_ptr<ChainWorker::Outlet> local_outlet() { return std::make_unique<LocalOutlet>(); }
 
 SectionResult LocalInlet::take(Unit& unit) {
-  unit.kind = ResultKind::kNone;
-  std::unique_ptr<Outcome> outcome(
-      reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
+  std::unique_ptr<Outcome> outcome = take_outcome(unit);
   return outcome == nullptr ? SectionResult() : std::move(outcome->section);
 }
 

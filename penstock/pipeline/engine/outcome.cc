@@ -1,5 +1,7 @@
 #include "penstock/pipeline/engine/outcome.h"
 
+#include <utility>
+
 #include "penstock/pipeline/stages/losses.h"
 
 namespace penstock {
@@ -8,6 +10,12 @@ bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outc
   if (!slot.finish_object(kind, bytes, outcome.get())) return false;
   outcome.release();
   return true;
+}
+
+std::unique_ptr<Outcome> take_outcome(Unit& unit) {
+  unit.kind = ResultKind::kNone;
+  return std::unique_ptr<Outcome>(
+      reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
 }
 
 std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out) {

@@ -34,6 +34,8 @@ struct Outcome {
 
 // Finishes the slot with `outcome`; where the ticket was taken away meanwhile, it goes.
 bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome);
+// What a unit carries, if anything; it is the unit's no longer.
+std::unique_ptr<Outcome> take_outcome(Unit& unit);
 
 // Of elements that were left out before there was a row for them.
 std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out);

@@ -129,7 +129,7 @@ std::optional<Example> PipelineEngine::take() {
   if (auto g = feed_->failed_granule()) raise(board_->unit_at(seq, *g), *g);
   const uint32_t worker = board_->unit_at(seq, 0).worker;
   auto [bytes, losses] = output_.gather(*board_, [this](Unit& unit) {
-    auto outcome = outcome_of(unit);
+    auto outcome = take_outcome(unit);
     return outcome ? std::move(outcome->losses) : std::vector<Outcome::Loss>();
   });
   Post& post = feed_->current();

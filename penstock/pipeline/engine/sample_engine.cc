@@ -164,7 +164,7 @@ std::optional<Example> SampleEngine::take() {
   if (unit.kind == ResultKind::kRows) return take_rows(post);
   uint64_t bytes = unit.bytes;
   bool skipped = unit.kind == ResultKind::kSkipped;
-  std::unique_ptr<Outcome> outcome = outcome_of(unit);
+  std::unique_ptr<Outcome> outcome = take_outcome(unit);
   if (outcome == nullptr) throw Error(Code::kInternal, "Loader", "a result without a batch");
   note(outcome->losses, post.epoch);
   if (skipped) {
@@ -182,7 +182,7 @@ std::optional<Example> SampleEngine::take_rows(Post& post) {
   for (uint32_t g = 0; g < post.granules; ++g) {
     Unit& unit = board_->unit_at(seq, g);
     bytes += unit.bytes;
-    std::unique_ptr<Outcome> outcome = outcome_of(unit);
+    std::unique_ptr<Outcome> outcome = take_outcome(unit);
     if (outcome == nullptr) continue;
     note(outcome->losses, post.epoch);
     for (const Outcome::Loss& loss : outcome->losses) {
