@@ -37,10 +37,7 @@ Core::Core(nb::dict s)
   plan_.falls_back = setting<bool>(s, "falls_back");
   plan_.covers = setting<bool>(s, "covers");
   plan_.streams = std::max(setting<uint32_t>(s, "streams"), 1u);
-  auto on_error = setting<std::string>(s, "on_error");
-  plan_.on_error = on_error == "skip"      ? OnError::kSkip
-                   : on_error == "replace" ? OnError::kReplace
-                                           : OnError::kRaise;
+  plan_.on_error = on_error_of(setting<std::string>(s, "on_error"));
   auto source = setting<std::string>(s, "source");
   if (source == "stream") plan_.source = PlanSettings::Source::kStream;
   processes_ = setting<bool>(s, "processes");

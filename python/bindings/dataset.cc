@@ -15,6 +15,7 @@
 #include "dataset.h"
 #include "elements.h"
 #include "gil.h"
+#include "on_error.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/io/progress.h"
@@ -395,12 +396,8 @@ void bind_dataset(nb::module_& m) {
            [](const Dataset& d, uint64_t seed, uint64_t block, uint64_t window, bool reshuffle) {
              return d.shuffle_blocks(ShuffleBlocksOptions{seed, block, window, reshuffle});
            })
-      .def("on_error",
-           [](const Dataset& d, const std::string& policy) {
-             return d.on_error(policy == "skip"      ? penstock::OnError::kSkip
-                               : policy == "replace" ? penstock::OnError::kReplace
-                                                     : penstock::OnError::kRaise);
-           })
+      .def("on_error", [](const Dataset& d,
+                          const std::string& policy) { return d.on_error(on_error_of(policy)); })
       .def("assert_cardinality", &Dataset::assert_cardinality)
       .def("repeat", &Dataset::repeat, nb::arg("count").none())
       .def("prefetch", &Dataset::prefetch, nb::arg("batches").none())

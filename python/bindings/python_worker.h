@@ -8,6 +8,7 @@
 
 #include "lock_turn.h"
 #include "numpy_api.h"
+#include "on_error.h"
 #include "packets.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/feed/order.h"
@@ -21,8 +22,6 @@ namespace penstock::python {
 // Why a row fails that must not be tried again (Unit::poison).
 inline constexpr uint32_t kAllAtOnce = UINT32_MAX;  // Call::what of __getitems__
 inline constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
-
-enum class OnError { kRaise, kSkip, kReplace };
 
 // What a worker needs to know of the plan, beside the dataset itself.
 struct PlanSettings {

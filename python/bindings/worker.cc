@@ -30,10 +30,7 @@ void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32
   plan.falls_back = nb::cast<bool>(s["falls_back"]);
   plan.covers = nb::cast<bool>(s["covers"]);
   plan.streams = std::max(nb::cast<uint32_t>(s["streams"]), 1u);
-  auto on_error = nb::cast<std::string>(s["on_error"]);
-  plan.on_error = on_error == "skip"      ? OnError::kSkip
-                  : on_error == "replace" ? OnError::kReplace
-                                          : OnError::kRaise;
+  plan.on_error = on_error_of(nb::cast<std::string>(s["on_error"]));
   if (nb::cast<std::string>(s["source"]) == "stream") {
     plan.source = PlanSettings::Source::kStream;
   }

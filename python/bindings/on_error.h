@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string_view>
+
+#include "penstock/pipeline/loader.h"
+
+namespace penstock::python {
+
+// REQUIRED: "raise", "skip" or "replace", which Python's side sees to.
+inline OnError on_error_of(std::string_view policy) {
+  if (policy == "skip") return OnError::kSkip;
+  return policy == "replace" ? OnError::kReplace : OnError::kRaise;
+}
+
+}  // namespace penstock::python
