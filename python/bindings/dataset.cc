@@ -200,8 +200,7 @@ void bind_dataset(nb::module_& m) {
              return fds;
            })
       .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
-      .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); })
-      .def_prop_ro("rows_per_ticket", [](const BuiltPlan& b) { return b.plan->rows_per_ticket(); });
+      .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); });
   m.attr("ENDLESS") = kEndless;
 
   nb::class_<Dataset>(m, "Dataset", "Internal: use penstock.Dataset.")

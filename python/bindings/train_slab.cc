@@ -84,7 +84,6 @@ void bind_train_slab(nb::module_& m) {
       .def_prop_ro("all_floats", [](const Slab& slab) { return slab.layout().floats(); })
       .def_prop_ro("floats", [](const Slab& slab) { return slab.layout().parameters(); })
       .def_prop_ro("bytes", [](const Slab& slab) { return slab.layout().bytes(); })
-      .def_prop_ro("layout_hash", [](const Slab& slab) { return slab.layout().hash(); })
       .def_prop_rw(
           "version", [](const Slab& slab) { return slab.version().load(); },
           [](const Slab& slab, uint64_t version) { slab.version().store(version); });

@@ -48,9 +48,6 @@ class Order {
     return (base + step * options_.world + options_.rank) * options_.batch_size + row;
   }
 
-  // The `base` with which an epoch goes on, at any world size, after all ranks used `step` batches.
-  uint64_t base_after(uint64_t base, uint64_t step) const { return base + step * options_.world; }
-
   // Rows [first_row, first_row + out.size()) of the batch.
   // Error kInvalidArgument if the batch has fewer.
   void indices(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first_row,
