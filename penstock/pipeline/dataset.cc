@@ -1,6 +1,6 @@
 #include "penstock/pipeline/dataset.h"
 
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/cifar.h"

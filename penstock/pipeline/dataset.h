@@ -11,8 +11,8 @@
 
 #include "penstock/io/glob.h"
 #include "penstock/pipeline/dataset_options.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/padding.h"
-#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/sources/generator.h"

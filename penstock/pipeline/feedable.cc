@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/restore_error.h"
 
 namespace penstock {

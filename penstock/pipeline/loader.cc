@@ -7,9 +7,9 @@
 #include "penstock/base/os.h"
 #include "penstock/observe/report.h"
 #include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/engine/pipeline_engine.h"
 #include "penstock/pipeline/engine/sample_engine.h"
-#include "penstock/pipeline/given.h"
 
 namespace penstock {
 namespace {

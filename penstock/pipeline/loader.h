@@ -13,8 +13,8 @@
 
 #include "penstock/memory/example.h"
 #include "penstock/observe/snapshot.h"
+#include "penstock/pipeline/element/source.h"
 #include "penstock/pipeline/loader_state.h"
-#include "penstock/pipeline/source.h"
 
 namespace penstock {
 

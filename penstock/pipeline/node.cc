@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/parcel.h"
 
 namespace penstock {

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "penstock/memory/batch_layout.h"
+#include "penstock/pipeline/element/source.h"
 #include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/engine/sample_layout.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/source.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/workers/worker.h"
 

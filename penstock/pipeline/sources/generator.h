@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock {

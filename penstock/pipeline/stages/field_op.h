@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/op.h"
 
 namespace penstock {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/field_op.h"
 
 namespace penstock {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/op.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/context.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/op.h"
 

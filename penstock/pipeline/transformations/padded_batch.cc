@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/transformations/batch.h"
 
 namespace penstock {

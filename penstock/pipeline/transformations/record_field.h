@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "penstock/pipeline/element/element.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 
 namespace penstock {
 

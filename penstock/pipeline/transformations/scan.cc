@@ -8,7 +8,7 @@
 
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"

@@ -8,8 +8,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/nest.h"
-#include "penstock/pipeline/given.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"

@@ -10,7 +10,7 @@
 
 #include "penstock/base/random.h"
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/given.h"
+#include "penstock/pipeline/element/given.h"
 
 namespace penstock {
 
