@@ -10,6 +10,7 @@ run ruff format --check .
 run tools/stubs.sh --check
 run mypy
 run python tools/check_docs.py
+run python tools/check_tree.py
 mapfile -t sources < <(git ls-files '*.h' '*.cc')
 run clang-format --dry-run -Werror "${sources[@]}"
 mapfile -t scripts < <(git ls-files '*.sh' .ci/run)
