@@ -13,57 +13,23 @@
 #include <thread>
 
 #include "dataset.h"
+#include "dataset_sources.h"
 #include "elements.h"
 #include "gil.h"
 #include "on_error.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/io/progress.h"
-#include "penstock/pipeline/sources/arrays.h"
-#include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/parse_example.h"
 #include "penstock/pipeline/transformations/parse_sequence_example.h"
 #include "python_op.h"
-#include "python_source.h"
 #include "python_stages.h"
-#include "python_stream.h"
-#include "references.h"
 
 namespace nb = nanobind;
 
 namespace penstock::python {
 namespace {
-
-// As the file system has them, which need not be UTF-8.
-using FilePaths = std::vector<std::filesystem::path>;
-
-std::vector<std::string> names_of(const FilePaths& paths) { return {paths.begin(), paths.end()}; }
-
-// `sample` is what one row of each array looks like, all of one length; `arrays` are its leaves in
-// order.
-Dataset arrays(nb::object sample, nb::list arrays) {
-  SpecRef spec = spec_of(sample.ptr());
-  if (spec->leaves().size() != nb::len(arrays)) {
-    throw Error(Code::kInternal, "arrays", "leaves that are no arrays");
-  }
-  Example columns;
-  std::vector<bool> reversed;
-  for (size_t i = 0; i < spec->leaves().size(); ++i) {
-    nb::object object = arrays[i];
-    auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
-    const int axes = PyArray_NDIM(array);
-    columns.set(spec->leaves()[i].name,
-                Tensor::view(spec->leaves()[i].dtype,
-                             Shape(PyArray_DIMS(array), PyArray_DIMS(array) + axes),
-                             PyArray_DATA(array), share(object.ptr()),
-                             Shape(PyArray_STRIDES(array), PyArray_STRIDES(array) + axes),
-                             !PyArray_ISWRITEABLE(array)));
-    reversed.push_back(PyArray_ISBYTESWAPPED(array));
-  }
-  return Dataset(
-      std::make_shared<ArraysNode>(std::move(columns), spec->nest(), std::move(reversed)));
-}
 
 // (name, type, form, count, shape, dtype, default) each; see features.py.
 std::vector<ExampleFeature> features_of(nb::list features) {
@@ -99,39 +65,6 @@ std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists
                                                   std::move(field));
 }
 
-DType dtype_named(const std::string& name);
-
-// Columns: (name, "text", "bytes" or a dtype, default in bytes or None) each.
-Dataset csv(const FilePaths& paths, nb::list columns, std::vector<std::string> names,
-            const std::string& delimiter, std::string compression, bool stream, std::string index) {
-  CsvOptions options;
-  for (nb::handle item : columns) {
-    CsvColumn column{nb::cast<std::string>(item[0])};
-    const auto type = nb::cast<std::string>(item[1]);
-    if (type == "text" || type == "bytes") {
-      column.kind = type == "text" ? CsvColumn::Kind::kText : CsvColumn::Kind::kBytes;
-    } else {
-      column.dtype = dtype_named(type);
-    }
-    if (!nb::object(item[2]).is_none()) {
-      const auto fallback = nb::cast<nb::bytes>(item[2]);
-      column.fallback.emplace(fallback.c_str(), fallback.size());
-    }
-    options.columns.push_back(std::move(column));
-  }
-  options.names = std::move(names);
-  options.delimiter = delimiter.at(0);
-  options.compression = std::move(compression);
-  options.stream = stream;
-  options.index = std::move(index);
-  return Dataset::csv(names_of(paths), options);
-}
-
-DType dtype_named(const std::string& name) {
-  if (auto dtype = dtype_from_name(name)) return *dtype;
-  throw Error(Code::kInvalidArgument, "dtype", name + " is none that a feed can have");
-}
-
 std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(std::move(op)); }
 
 // In another thread where there may be one, for it may go over files for long: only the calling one
@@ -158,9 +91,7 @@ std::shared_ptr<const Plan> build(const Dataset& dataset, std::optional<Plan::To
   throw nb::python_error();
 }
 
-}  // namespace
-
-void bind_dataset(nb::module_& m) {
+void bind_operations(nb::module_& m) {
   nb::class_<Op>(m, "Op", "What map does, natively. Internal.").def("title", &Op::title);
   m.def("parse_example", &make_parse_example);
   m.def("parse_sequence_example", &make_parse_sequence_example);
@@ -177,6 +108,9 @@ void bind_dataset(nb::module_& m) {
           return std::make_shared<DecodeRawOp>(std::move(field), dtype_named(dtype),
                                                std::move(shape), reversed);
         });
+}
+
+void bind_plan(nb::module_& m) {
   nb::class_<BuiltPlan>(m, "Plan", "A Dataset that was built. Internal.")
       .def_prop_ro("titles", [](const BuiltPlan& b) { return b.plan->titles(); })
       .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->known_length(); })
@@ -202,98 +136,10 @@ void bind_dataset(nb::module_& m) {
       .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
       .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); });
   m.attr("ENDLESS") = kEndless;
+}
 
-  nb::class_<Dataset>(m, "Dataset", "Internal: use penstock.Dataset.")
-      .def_static("range", nb::overload_cast<int64_t, int64_t, int64_t>(&Dataset::range))
-      .def_static("arrays", &arrays)
-      .def_static("items",
-                  [](nb::bytes spec, uint64_t rows, nb::bytes block) {
-                    if (rows == 0) return Dataset::items({});
-                    const Block elements = block_in(spec, rows, block);
-                    std::vector<Example> each;
-                    each.reserve(rows);
-                    for (uint64_t row = 0; row < rows; ++row) each.push_back(elements.row(row));
-                    return Dataset(std::make_shared<ItemsNode>(std::move(each), elements.spec()));
-                  })
-      .def_static("source_python",
-                  [](nb::object source, uint64_t length, std::string title) {
-                    return Dataset(
-                        std::make_shared<PythonSourceNode>(source.ptr(), length, std::move(title)));
-                  })
-      .def_static(
-          "generator_python",
-          [](nb::callable function, std::string title) {
-            return Dataset(std::make_shared<PythonStreamNode>(function.ptr(), std::move(title)));
-          })
-      .def_static(
-          "tfrecord",
-          [](const FilePaths& paths, std::string compression, bool stream, std::string index) {
-            TFRecordOptions options;
-            options.compression = std::move(compression);
-            options.stream = stream;
-            options.index = std::move(index);
-            return Dataset::tfrecord(names_of(paths), options);
-          })
-      .def_static("snapshot",
-                  [](const std::filesystem::path& path) { return Dataset::snapshot(path); })
-      .def_static("zip", &Dataset::zip)
-      .def_static(
-          "sample_from",
-          [](std::vector<Dataset> inputs, std::vector<double> weights, uint64_t seed, bool stop) {
-            SampleOptions options;
-            options.weights = std::move(weights);
-            options.seed = seed;
-            options.stop_on_empty = stop;
-            return Dataset::sample_from(std::move(inputs), options);
-          })
-      .def_static("choose_from",
-                  [](std::vector<Dataset> inputs, bool stop) {
-                    // The choices come first.
-                    Dataset choices = inputs.front();
-                    inputs.erase(inputs.begin());
-                    return Dataset::choose_from(choices, std::move(inputs), stop);
-                  })
-      .def_static("interleave",
-                  [](std::vector<Dataset> inputs, uint64_t cycle, uint64_t block) {
-                    return Dataset::interleave(std::move(inputs), cycle, block);
-                  })
-      .def_static(
-          "lines",
-          [](const FilePaths& paths, std::string compression, bool stream, std::string index) {
-            LineOptions options;
-            options.compression = std::move(compression);
-            options.stream = stream;
-            options.index = std::move(index);
-            return Dataset::lines(names_of(paths), options);
-          })
-      .def_static("csv", &csv)
-      .def_static("fixed_records",
-                  [](const FilePaths& paths, uint64_t bytes, uint64_t header, uint64_t footer,
-                     std::string compression, bool stream) {
-                    FixedRecordOptions options;
-                    options.compression = std::move(compression);
-                    options.stream = stream;
-                    options.record_bytes = bytes;
-                    options.header_bytes = header;
-                    options.footer_bytes = footer;
-                    return Dataset::fixed_records(names_of(paths), options);
-                  })
-      .def_static("idx",
-                  [](const FilePaths& paths, const FilePaths& labels, std::string compression,
-                     bool stream) {
-                    return Dataset::idx(names_of(paths),
-                                        {names_of(labels), std::move(compression), stream});
-                  })
-      .def_static("cifar10",
-                  [](const FilePaths& paths, std::string compression, bool stream) {
-                    return Dataset::cifar10(names_of(paths), {std::move(compression), stream});
-                  })
-      .def_static("cifar100",
-                  [](const FilePaths& paths, std::string compression, bool stream) {
-                    return Dataset::cifar100(names_of(paths), {std::move(compression), stream});
-                  })
-      .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate))
-      .def("take", &Dataset::take)
+void bind_transformations(nb::class_<Dataset>& dataset) {
+  dataset.def("take", &Dataset::take)
       .def("skip", &Dataset::skip)
       .def("shard",
            [](const Dataset& d, uint32_t rank, uint32_t world, const std::string& remainder) {
@@ -399,8 +245,11 @@ void bind_dataset(nb::module_& m) {
                           const std::string& policy) { return d.on_error(on_error_of(policy)); })
       .def("assert_cardinality", &Dataset::assert_cardinality)
       .def("repeat", &Dataset::repeat, nb::arg("count").none())
-      .def("prefetch", &Dataset::prefetch, nb::arg("batches").none())
-      .def("title", [](const Dataset& d) { return d.node()->title(); })
+      .def("prefetch", &Dataset::prefetch, nb::arg("batches").none());
+}
+
+void bind_build(nb::class_<Dataset>& dataset) {
+  dataset.def("title", [](const Dataset& d) { return d.node()->title(); })
       .def("build", [](const Dataset& d) { return BuiltPlan{build(d)}; })
       // In a worker process, which owns the descriptors: the plan whose files_fd() and cache_fds()
       // those are of.
@@ -409,6 +258,22 @@ void bind_dataset(nb::module_& m) {
         for (int fd : caches) told.stores.emplace_back(fd);
         return BuiltPlan{build(d, std::move(told))};
       });
+}
+
+}  // namespace
+
+DType dtype_named(const std::string& name) {
+  if (auto dtype = dtype_from_name(name)) return *dtype;
+  throw Error(Code::kInvalidArgument, "dtype", name + " is none that a feed can have");
+}
+
+void bind_dataset(nb::module_& m) {
+  bind_operations(m);
+  bind_plan(m);
+  nb::class_<Dataset> dataset(m, "Dataset", "Internal: use penstock.Dataset.");
+  bind_sources(dataset);
+  bind_transformations(dataset);
+  bind_build(dataset);
 }
 
 }  // namespace penstock::python
