@@ -62,7 +62,7 @@ void Board::set_exclusive(bool exclusive) {
 bool Board::idle(uint64_t seq) {
   for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     uint64_t word = unit_at(seq, g).word.load(std::memory_order_acquire);
-    if (state_of(word) != UnitState::kIdle) return false;
+    if (Unit::state_of(word) != UnitState::kIdle) return false;
   }
   return true;
 }
@@ -95,7 +95,7 @@ void Board::publish(Post& post) {
     unit.length = 0;
     unit.bytes = 0;
     unit.object = 0;
-    unit.word.store(word_of(post.seq, 0, 0, 0, UnitState::kOpen), std::memory_order_release);
+    unit.word.store(Unit::word_of(post.seq, 0, 0, 0, UnitState::kOpen), std::memory_order_release);
   }
   header_->posted.store(post.seq + 1, std::memory_order_seq_cst);
 }
@@ -103,7 +103,7 @@ void Board::publish(Post& post) {
 bool Board::ready(uint64_t seq) {
   for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     uint64_t word = unit_at(seq, g).word.load(std::memory_order_seq_cst);
-    if (state_of(word) != UnitState::kDone || seq_of(word) != seq) return false;
+    if (Unit::state_of(word) != UnitState::kDone || Unit::seq_of(word) != seq) return false;
   }
   return true;
 }
@@ -116,7 +116,7 @@ void Board::clear(uint64_t seq) {
 
 void Board::close_layout(uint64_t seq) {
   std::atomic<uint32_t>& state = post_at(seq).layout_state;
-  uint32_t serving = layout_word(seq, LayoutState::kProposing, kServer);
+  uint32_t serving = layout_word(seq, LayoutState::kProposing, Post::kServer);
   uint32_t word = state.load(std::memory_order_acquire);
   for (;;) {
     if (word == serving) {
@@ -135,9 +135,9 @@ bool Board::withdraw(uint64_t seq) {
   for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     Unit& unit = unit_at(seq, g);
     uint64_t word = unit.word.load(std::memory_order_acquire);
-    while (state_of(word) == UnitState::kOpen && !unit.word.compare_exchange_weak(word, 0)) {
+    while (Unit::state_of(word) == UnitState::kOpen && !unit.word.compare_exchange_weak(word, 0)) {
     }
-    UnitState state = state_of(unit.word.load(std::memory_order_seq_cst));
+    UnitState state = Unit::state_of(unit.word.load(std::memory_order_seq_cst));
     at_rest = at_rest && (state == UnitState::kIdle || state == UnitState::kDone);
   }
   return at_rest;
@@ -147,9 +147,10 @@ bool Board::withdraw(uint64_t seq) {
 
 bool Board::try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, uint32_t granule,
                       Claim& out) {
-  uint64_t mine = word_of(seq, worker, attempt_of(word), losses_of(word), UnitState::kClaimed);
+  uint64_t mine = Unit::word_of(seq, worker, Unit::attempt_of(word), Unit::losses_of(word),
+                                UnitState::kClaimed);
   if (!unit.word.compare_exchange_strong(word, mine, std::memory_order_seq_cst)) return false;
-  out = {&post_at(seq), &unit, seq, granule, worker, losses_of(mine), mine, lane_};
+  out = {&post_at(seq), &unit, seq, granule, worker, Unit::losses_of(mine), mine, lane_};
   places_[worker].tickets.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -171,7 +172,7 @@ bool Board::claim(uint32_t worker, uint64_t& cursor, Claim& out) {
     next = granule + 1 < granules_at(seq) ? u + 1 : (seq + 1) * granules_;
     Unit& unit = unit_at(seq, granule);
     uint64_t word = unit.word.load(std::memory_order_acquire);
-    if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
+    if (Unit::state_of(word) != UnitState::kOpen || Unit::seq_of(word) != seq) continue;
     uint32_t owner = post_at(seq).owner.load(std::memory_order_relaxed);
     if (owner != kAnyWorker && owner != worker) continue;
     if (!try_claim(unit, word, worker, seq, granule, out)) continue;
@@ -191,7 +192,7 @@ bool Board::claim_of(uint32_t worker, uint64_t seq, Claim& out) {
   for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     Unit& unit = unit_at(seq, g);
     uint64_t word = unit.word.load(std::memory_order_acquire);
-    if (state_of(word) == UnitState::kOpen && seq_of(word) == seq &&
+    if (Unit::state_of(word) == UnitState::kOpen && Unit::seq_of(word) == seq &&
         try_claim(unit, word, worker, seq, g, out)) {
       return true;
     }
@@ -201,12 +202,13 @@ bool Board::claim_of(uint32_t worker, uint64_t seq, Claim& out) {
 
 bool Board::begin_result(const Claim& claim) {
   uint64_t word = claim.word;
-  return claim.unit->word.compare_exchange_strong(word, with_state(word, UnitState::kWriting));
+  return claim.unit->word.compare_exchange_strong(word,
+                                                  Unit::with_state(word, UnitState::kWriting));
 }
 
 void Board::finish(const Claim& claim) {
   claim.unit->worker = claim.worker;
-  claim.unit->word.store(with_state(claim.word, UnitState::kDone), std::memory_order_seq_cst);
+  claim.unit->word.store(Unit::with_state(claim.word, UnitState::kDone), std::memory_order_seq_cst);
   uint64_t wants = header_->wants.load(std::memory_order_seq_cst);
   if (wants == 0) return;
   bool awaited = wants == claim.seq + 1 || wants == kAnySeq + 1;
@@ -224,7 +226,7 @@ bool Board::open_for(uint32_t worker) {
     const uint64_t seq = u / granules_;
     next = u % granules_ + 1 < granules_at(seq) ? u + 1 : (seq + 1) * granules_;
     uint64_t word = unit_at(seq, u % granules_).word.load(std::memory_order_seq_cst);
-    if (state_of(word) != UnitState::kOpen || seq_of(word) != seq) continue;
+    if (Unit::state_of(word) != UnitState::kOpen || Unit::seq_of(word) != seq) continue;
     uint32_t owner = post_at(seq).owner.load(std::memory_order_relaxed);
     if (owner == kAnyWorker || owner == worker) return true;
   }
@@ -265,9 +267,9 @@ Board::Claim Board::claim_in(uint64_t seq, uint32_t granule, uint64_t word) {
           &unit_at(seq, granule),
           seq,
           granule,
-          worker_of(word),
-          losses_of(word),
-          with_state(word, UnitState::kClaimed),
+          Unit::worker_of(word),
+          Unit::losses_of(word),
+          Unit::with_state(word, UnitState::kClaimed),
           lane_};
 }
 
@@ -278,9 +280,9 @@ uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, 
     for (uint32_t g = 0; g < granules_; ++g) {
       Unit& unit = unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
-      UnitState state = state_of(word);
+      UnitState state = Unit::state_of(word);
       if ((state != UnitState::kClaimed && state != UnitState::kWriting) ||
-          worker_of(word) != worker || seq_of(word) != seq) {
+          Unit::worker_of(word) != worker || Unit::seq_of(word) != seq) {
         continue;
       }
       Claim claim = claim_in(seq, g, word);
@@ -296,10 +298,10 @@ uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, 
         continue;
       }
       ++count;
-      if (losses_of(word) + 1 >= most) {
+      if (Unit::losses_of(word) + 1 >= most) {
         too_often(of, claim);
       } else {
-        reopen_unit(claim, losses_of(word) + 1);
+        reopen_unit(claim, Unit::losses_of(word) + 1);
       }
     }
   }
@@ -315,9 +317,9 @@ void Board::reopen_unit(const Claim& claim, uint32_t losses) {
   claim.unit->length = 0;
   claim.unit->claimed_ns.store(0, std::memory_order_relaxed);
   claim.unit->in_hand.store(0, std::memory_order_relaxed);
-  uint32_t attempt = attempt_of(claim.word) % 255 + 1;
+  uint32_t attempt = Unit::attempt_of(claim.word) % 255 + 1;
   uint32_t owner = claim.post->owner.load(std::memory_order_relaxed);
-  claim.unit->word.store(word_of(claim.seq, 0, attempt, losses, UnitState::kOpen),
+  claim.unit->word.store(Unit::word_of(claim.seq, 0, attempt, losses, UnitState::kOpen),
                          std::memory_order_seq_cst);
   // After the unit is open: whoever has seen this count finds the unit, or that it is taken.
   header_->reopens.fetch_add(1, std::memory_order_seq_cst);

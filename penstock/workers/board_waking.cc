@@ -84,7 +84,7 @@ bool Board::progress() {
   // Nothing is in flight because the next place in the ring is still taken by withdrawn work.
   if (first != end) return false;
   for (uint32_t g = 0, last = granules_at(end); g < last; ++g) {
-    UnitState state = state_of(unit_at(end, g).word.load(std::memory_order_seq_cst));
+    UnitState state = Unit::state_of(unit_at(end, g).word.load(std::memory_order_seq_cst));
     if (state != UnitState::kIdle && state != UnitState::kDone) return false;
   }
   return true;
@@ -123,7 +123,7 @@ void Board::wake_workers(bool consumer_waits) {
     Post& post = post_at(seq);
     if (post.owner == kAnyWorker) break;
     uint64_t word = unit_at(seq, 0).word.load(std::memory_order_relaxed);
-    if (state_of(word) == UnitState::kOpen) wake_one(post.owner);
+    if (Unit::state_of(word) == UnitState::kOpen) wake_one(post.owner);
   }
   uint64_t hint = header_->hint.load(std::memory_order_relaxed);
   uint64_t open = open_units(posted, hint);

@@ -174,8 +174,8 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
     return;  // it died in the middle: its ticket will be opened again
   }
   uint64_t word = unit.word.load(std::memory_order_acquire);
-  if (Board::state_of(word) != UnitState::kClaimed || Board::worker_of(word) != worker ||
-      Board::seq_of(word) != seq) {
+  if (Unit::state_of(word) != UnitState::kClaimed || Unit::worker_of(word) != worker ||
+      Unit::seq_of(word) != seq) {
     return;
   }
   Board::Claim claim = lane.claim_in(seq, granule, word);
@@ -231,7 +231,7 @@ void Supervisor::bury(uint32_t worker, Event& event) {
     board_.consumer().reissued.add(lost);
   }
   std::erase_if(just_poisoned_,
-                [&](const auto& word) { return Board::worker_of(word.second) == worker; });
+                [&](const auto& word) { return Unit::worker_of(word.second) == worker; });
 }
 
 // With mutex_ held, both.

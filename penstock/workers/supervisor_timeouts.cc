@@ -47,7 +47,7 @@ void Supervisor::check_timeouts_of(Board& lane, uint64_t now, Event& event) {
       Unit& unit = lane.unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
       uint64_t since = unit.claimed_ns.load(std::memory_order_relaxed);
-      if (Board::state_of(word) != UnitState::kClaimed || Board::seq_of(word) != seq) continue;
+      if (Unit::state_of(word) != UnitState::kClaimed || Unit::seq_of(word) != seq) continue;
       if (since == 0) {
         // Workers read no clock: a ticket's time begins when it is first seen here.
         uint64_t seen = now;

@@ -36,7 +36,7 @@ bool serve_room(Board& board, Allocator& arena) {
     // Until it is done the consumer does not let go of the place (see Board::close_layout).
     uint32_t proposed = board.layout_word(seq, LayoutState::kProposed);
     if (!post.layout_state.compare_exchange_strong(
-            proposed, board.layout_word(seq, LayoutState::kProposing, Board::kServer))) {
+            proposed, board.layout_word(seq, LayoutState::kProposing, Post::kServer))) {
       continue;
     }
     if (post.slot_bytes != 0) {
@@ -74,7 +74,7 @@ std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes, uint32_
         throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
       }
       word = post.layout_state.load(std::memory_order_acquire);
-      LayoutState state = Board::layout_state_of(word);
+      LayoutState state = Post::layout_state_of(word);
       if (state == LayoutState::kReady) {
         if (post.layout_length != layout.size() ||
             std::memcmp(post.layout, layout.data(), layout.size()) != 0) {
@@ -114,7 +114,7 @@ void Slot::wait_for_room(uint32_t word) {
   uint64_t since = claim_.unit->claimed_ns.exchange(kClockStopped, std::memory_order_relaxed);
   uint64_t begin = now_ns();
   worker_.before_wait();
-  bool ask = Board::layout_state_of(word) == LayoutState::kProposed && !asked_;
+  bool ask = Post::layout_state_of(word) == LayoutState::kProposed && !asked_;
   if (ask) {
     memory_->request(board_);
     asked_ = true;

@@ -31,7 +31,7 @@ void Feed::drain() {
     for (uint32_t g = 0, last = board_.granules_at(seq); g < last; ++g) {
       Unit& unit = board_.unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
-      if (Board::state_of(word) != UnitState::kDone || Board::seq_of(word) != seq) continue;
+      if (Unit::state_of(word) != UnitState::kDone || Unit::seq_of(word) != seq) continue;
       if (unit.kind != ResultKind::kNone) discard_(unit);
       unit.kind = ResultKind::kNone;
     }

@@ -149,7 +149,7 @@ TEST(BoardLanes, only_in_the_first_does_a_post_wait_for_room) {
     post(lane);
     proposed(lane, post(lane));
     EXPECT_EQ(serve_room(lane, arena), l == 1);
-    EXPECT_EQ(Board::layout_state_of(lane.post_at(1).layout_state),
+    EXPECT_EQ(Post::layout_state_of(lane.post_at(1).layout_state),
               l == 0 ? LayoutState::kProposed : LayoutState::kNoRoom);
   }
 }

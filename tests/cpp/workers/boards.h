@@ -19,7 +19,7 @@ inline uint64_t post(Board& board, uint32_t granules = 1, uint32_t owner = kAnyW
 }
 
 inline UnitState state(Board& board, uint64_t seq, uint32_t granule = 0) {
-  return Board::state_of(board.unit_at(seq, granule).word.load());
+  return Unit::state_of(board.unit_at(seq, granule).word.load());
 }
 
 inline void finish(Board& board, const Board::Claim& claim) {

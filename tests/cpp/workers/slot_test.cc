@@ -170,7 +170,7 @@ TEST(Slot, a_later_batch_waits_until_there_is_room) {
     EXPECT_EQ(second.unit->claimed_ns.load(), 1000 + slot.waited_ns());
     slot.finish_inline(ResultKind::kRows, 0, {});
   });
-  while (Board::layout_state_of(world.board->post_at(later).layout_state.load()) !=
+  while (Post::layout_state_of(world.board->post_at(later).layout_state.load()) !=
              LayoutState::kProposed ||
          second.unit->claimed_ns.load() != kClockStopped) {
     std::this_thread::yield();
@@ -276,8 +276,7 @@ TEST(Slot, a_place_in_use_by_another_batch_is_not_touched) {
   }
   EXPECT_EQ(world.board->post_at(4).seq, 4u);
   EXPECT_EQ(code_of([&] { zombie.rows(layout_of("old"), kRowsBytes); }), Code::kClosed);
-  EXPECT_EQ(Board::layout_state_of(world.board->post_at(4).layout_state.load()),
-            LayoutState::kNone);
+  EXPECT_EQ(Post::layout_state_of(world.board->post_at(4).layout_state.load()), LayoutState::kNone);
   EXPECT_FALSE(zombie.finish_inline(ResultKind::kRows, 0, {}));
 }
 

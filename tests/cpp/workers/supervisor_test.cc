@@ -65,7 +65,7 @@ TEST(Supervisor, a_worker_that_dies_after_its_result_lost_nothing) {
                      claim.unit->bytes = claim.seq;
                      // As finish() does, but for waking anybody.
                      if (claim.seq == 3 && deaths->fetch_add(1) < 3) {
-                       claim.unit->word.store(Board::with_state(claim.word, UnitState::kDone));
+                       claim.unit->word.store(Unit::with_state(claim.word, UnitState::kDone));
                        die();
                      }
                      board.finish(claim);
@@ -158,7 +158,7 @@ TEST(Supervisor, a_stuck_process_with_withdrawn_work_is_killed_too) {
   world.feed().begin_epoch();
   for (uint64_t step = 0; step < 2; ++step) EXPECT_EQ(world.take(step), ResultKind::kRows);
   Post& stuck = world.board().post_at(2);
-  while (Board::state_of(world.board().unit_at(2, 0).word.load()) != UnitState::kClaimed) {
+  while (Unit::state_of(world.board().unit_at(2, 0).word.load()) != UnitState::kClaimed) {
     std::this_thread::yield();
   }
   EXPECT_EQ(stuck.step, 2u);
