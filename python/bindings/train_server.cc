@@ -94,6 +94,7 @@ void bind_train_server(nb::module_& m) {
       .def("descriptors", &ShardProcesses::descriptors)
       .def("text", &ShardProcesses::text, nb::arg("addresses"))
       .def("read", &ShardProcesses::read, nb::arg("into"), Unlocked())
+      .def("save_rest", &ShardProcesses::save_rest, Unlocked())
       .def(
           "die_at",
           [](const ShardProcesses& self, size_t shard, int place) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 import signal
 import socket
@@ -101,7 +103,7 @@ def test_a_shard_killed_at_any_point_of_a_push_applies_it_once(place, listen, li
             assert client.pull() == [pushes, pushes]
             for block in client.parameters.values():
                 assert (block == pushes).all()
-        assert server.restarts == deaths
+        until(lambda: server.restarts == deaths)  # it is told of the last one, too
     assert (server.parameters["v"] == pushes).all()
 
 
@@ -127,7 +129,7 @@ def test_a_shard_killed_at_any_point_of_a_push_of_rows_applies_it_once(place, li
             assert client.pull() == [round + 1] * 2
             for name, block in client.parameters.items():
                 assert (block == expected[name]).all()
-        assert server.restarts == deaths
+        until(lambda: server.restarts == deaths)  # it is told of the last one, too
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -317,6 +319,134 @@ def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
         folder.unlink()
         folder.mkdir()
     assert (server.parameters["w"] == 2).all()
+
+
+def ends_with_what_was_pushed(server, folder, seconds):
+    """And so does the next one."""
+    begin = time.monotonic()
+    server.close()
+    assert time.monotonic() - begin < seconds
+    assert (server.parameters["w"] == 1).all()
+    with served(snapshots=folder) as another:
+        assert another.pull() == [1, 1]
+        for block in another.parameters.values():
+            assert (block == 1).all()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_close_saves_what_shards_that_were_killed_did_not(tmp_path, stopped):
+    server = served(snapshots=tmp_path, processes=True)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    if stopped:
+        os.kill(server.pids[1], signal.SIGSTOP)  # it does not notice that its supervisor is gone
+    server._processes._process.kill()
+    ends_with_what_was_pushed(server, tmp_path, 8)
+
+
+@pytest.mark.slow
+def test_shards_that_are_stopped_have_ten_seconds_together_and_close_saves_them(tmp_path):
+    server = served(snapshots=tmp_path, processes=True)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    for pid in server.pids:
+        os.kill(pid, signal.SIGSTOP)
+    ends_with_what_was_pushed(server, tmp_path, 17)
+
+
+def test_a_folder_is_where_it_was_when_its_server_began(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    server = served(snapshots="kept", processes=True)
+    monkeypatch.chdir(elsewhere)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    server._processes._process.kill()
+    ends_with_what_was_pushed(server, tmp_path / "kept", 8)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_saved_version_is_that_of_the_file_also_when_a_shard_cannot_write_it_again(tmp_path):
+    folder = tmp_path / "snapshots"
+    server = served(snapshots=folder, processes=True, snapshot_seconds=0.05)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+        until(lambda: [shard["saved_version"] for shard in server.stats()] == [1, 1])
+        in_the_way(folder)
+        os.kill(server.pids[0], signal.SIGKILL)
+        client.push(ones(client))
+        first = server.stats()[0]
+        assert (first["version"], first["saved_version"]) == (2, 1)
+        assert first["saving_failed"]
+    with pytest.raises(penstock.errors.System, match=r"shard-0-of-2.*shard-1-of-2"):
+        server.close()
+
+
+def test_a_child_that_was_forked_while_it_started_keeps_nothing(monkeypatch):
+    ends, lives = os.pipe()
+    forked = []
+
+    def start_and_fork(*arguments, **options):
+        forked.append(os.fork())  # as another thread may
+        if forked[-1] == 0:
+            signal.alarm(20)
+            os.close(lives)
+            os.read(ends, 1)
+            os._exit(0)
+        return start_it(*arguments, **options)
+
+    start_it = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", start_and_fork)
+    server = served(processes=True)
+    try:
+        server._processes._process.kill()
+        until(lambda: server.restarts == 2)
+        begin = time.monotonic()
+        server.close()
+        assert time.monotonic() - begin < 5
+    finally:
+        os.close(lives)
+        os.close(ends)
+        for child in forked:
+            os.waitpid(child, 0)
+
+
+def test_what_was_started_in_vain_is_waited_for(monkeypatch):
+    started = []
+
+    def start_it(*arguments, real=subprocess.Popen, **options):
+        started.append(real(*arguments, **options))
+        return started[-1]
+
+    def full(_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(subprocess, "Popen", start_it)
+    monkeypatch.setattr(os, "pidfd_open", full)
+    with pytest.raises(penstock.errors.System, match="Too many open files"):
+        served(processes=True)
+    (process,) = started
+    assert process.returncode is not None
+
+
+def test_who_hears_of_a_shard_that_cannot_start_may_ask_the_server():
+    class Asks(logging.Handler):
+        def emit(self, record):
+            thread = threading.Thread(target=lambda: heard.append((record.msg, server.pids)))
+            thread.start()
+            thread.join(10)
+
+    heard, handler = [], Asks()
+    logging.getLogger("penstock").addHandler(handler)
+    try:
+        with served(processes=True) as server:
+            server._processes._hear("1 0 there is no room")
+            ((text, pids),) = heard
+            assert "no room" in text
+            assert pids == server.pids
+    finally:
+        logging.getLogger("penstock").removeHandler(handler)
 
 
 @pytest.mark.slow

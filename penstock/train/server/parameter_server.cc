@@ -156,8 +156,8 @@ ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& 
   // served leaves nothing.
   for (size_t i = 0; i < options.shards; ++i) {
     const ShardFile file = file_of(options.snapshots, i, ranges_, optimizer, layout_);
-    const Saved saved = save(*shards_[i], file);
-    savers_.push_back(std::make_unique<ShardSaver>(shards_[i], file, options.snapshot_s, saved));
+    save(*shards_[i], file);
+    savers_.push_back(std::make_unique<ShardSaver>(shards_[i], file, options.snapshot_s));
   }
 }
 
@@ -186,15 +186,13 @@ void ParameterServer::close() {
   if (closed_) return;
   closed_ = true;
   services_.clear();
-  std::string failures;
+  std::vector<std::string> failures;
   for (const auto& saver : savers_) {
     const std::string failure = saver->end();
-    if (!failure.empty()) failures += (failures.empty() ? "" : "; ") + failure;
+    if (!failure.empty()) failures.push_back(failure);
   }
   savers_.clear();
-  if (!failures.empty()) {
-    throw Error(Code::kSystem, "close", "the last snapshot could not be written: " + failures);
-  }
+  if (!failures.empty()) throw unsaved(failures);
 }
 
 std::vector<uint64_t> ParameterServer::read(const Slab& into) const {

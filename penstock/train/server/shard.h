@@ -100,8 +100,8 @@ class Shard {
   };
   std::unique_ptr<Moment> moment() const;
   void restore(const Moment& moment);  // before anybody joins
-  // A snapshot has this version; or why the last one failed. For stats().
-  void saved(uint64_t version, const std::string& failure);
+  // Why the last snapshot could not be written; "": it was. For stats().
+  void saving_failed(const std::string& why);
 
  private:
   // A worker that joined, or that the record says had joined when the last process died.
@@ -167,7 +167,6 @@ class Shard {
   std::array<uint64_t, kBins> staleness_{};
   uint64_t pushes_ = 0, repeated_ = 0, lapsed_ = 0, pulls_ = 0, bytes_in_ = 0, bytes_out_ = 0;
   uint64_t began_ns_ = 0;
-  uint64_t saved_version_ = 0;
   std::string saving_failed_;
 };
 

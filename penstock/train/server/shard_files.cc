@@ -64,7 +64,7 @@ ShardFile file_of(const std::string& folder, size_t shard, const std::vector<Ran
   return {path, optimizer.name(), ranges[shard], layout.hash()};
 }
 
-Saved save(const Shard& shard, const ShardFile& file, FileSystem& files) {
+void save(const Shard& shard, const ShardFile& file, FileSystem& files) {
   const auto moment = shard.moment();
   const Shape shape{static_cast<int64_t>(moment->weights.size())};
   std::vector<ArrayToStore> arrays{{"weights", shape, moment->weights}};
@@ -74,7 +74,15 @@ Saved save(const Shard& shard, const ShardFile& file, FileSystem& files) {
   auto metadata = identity(file);
   metadata["record"] = to_json(moment->record);
   write_safetensors(files, file.path, arrays, metadata);
-  return {moment->record.version, moment->commits};
+  shard.memory()->set_saved({moment->record.version, moment->commits});
+}
+
+bool has_unsaved(const ShardMemory& memory) { return memory.commits() != memory.saved().commits; }
+
+Error unsaved(const std::vector<std::string>& failures) {
+  std::string text = "the last snapshot could not be written: ";
+  for (size_t i = 0; i < failures.size(); ++i) text += (i == 0 ? "" : "; ") + failures[i];
+  return Error(Code::kSystem, "close", text);
 }
 
 bool load(Shard& shard, const ShardFile& file, FileSystem& files) {
@@ -118,8 +126,8 @@ bool load(Shard& shard, const ShardFile& file, FileSystem& files) {
   return true;
 }
 
-ShardSaver::ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds, Saved saved)
-    : shard_(std::move(shard)), file_(std::move(file)), seconds_(seconds), saved_(saved) {
+ShardSaver::ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds)
+    : shard_(std::move(shard)), file_(std::move(file)), seconds_(seconds) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -150,14 +158,14 @@ void ShardSaver::run() noexcept {
 }
 
 void ShardSaver::save_if_changed() noexcept {
-  if (shard_->memory()->commits() == saved_.commits) return;
+  if (!has_unsaved(*shard_->memory())) return;
   failure_.clear();
   try {
-    saved_ = save(*shard_, file_);
+    save(*shard_, file_);
   } catch (const std::exception& error) {
     failure_ = error.what();  // the next one may do better; stats() says it
   }
-  shard_->saved(saved_.version, failure_);
+  shard_->saving_failed(failure_);
 }
 
 }  // namespace penstock::train

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/io/file.h"
 #include "penstock/train/server/partition.h"
 #include "penstock/train/server/shard.h"
@@ -25,23 +26,23 @@ ShardFile file_of(const std::string& folder, size_t shard, const std::vector<Ran
                   const Optimizer& optimizer, const Layout& layout);
 
 // All that a shard must not forget, in one safetensors file that appears whole or not at all:
-// arrays "weights", "optimizer/0", ... of the shard's range, the rest in the metadata. Errors
-// kSystem, kInvalidArgument. Returns which moment it is of.
-struct Saved {
-  uint64_t version = 0;
-  uint64_t commits = 0;  // ShardMemory::commits()
-};
-Saved save(const Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
+// arrays "weights", "optimizer/0", ... of the shard's range, the rest in the metadata. The shard's
+// memory knows then what is saved. Errors kSystem, kInvalidArgument.
+void save(const Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
+// Whether the shard has what no file has. Changes are not only updates: who joined, and left,
+// counts too.
+bool has_unsaved(const ShardMemory& memory);
+// What a server says of last snapshots that could not be written.
+Error unsaved(const std::vector<std::string>& failures);
 // False: there is no such file. Error kInvalidArgument: the file of another shard, layout or
 // optimizer; kDataLoss: a damaged one. REQUIRED: nobody has joined.
 bool load(Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
 
-// Saves a shard every so many seconds in which it changed, and in the end; `saved` is what the file
-// has already. Changes are not only updates: who joined, and left, counts too. A
-// thread of its own, which waits for the disk; the shard waits only for a copy in memory.
+// Saves a shard every so many seconds in which it changed, and in the end. A thread of its own,
+// which waits for the disk; the shard waits only for a copy in memory.
 class ShardSaver {
  public:
-  ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds, Saved saved);
+  ShardSaver(std::shared_ptr<Shard> shard, ShardFile file, double seconds);
   ~ShardSaver();  // end()
   ShardSaver(const ShardSaver&) = delete;
   ShardSaver& operator=(const ShardSaver&) = delete;
@@ -57,7 +58,6 @@ class ShardSaver {
   const std::shared_ptr<Shard> shard_;
   const ShardFile file_;
   const double seconds_;
-  Saved saved_;
   std::string failure_;  // of the last time
   std::mutex mutex_;
   std::condition_variable stop_;

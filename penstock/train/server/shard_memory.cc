@@ -45,6 +45,10 @@ struct ShardMemory::Header {
   std::atomic<uint32_t> death;    // DeathAt
   std::atomic<uint32_t> port;
   std::atomic<uint32_t> served;
+  std::atomic<uint32_t> ending;
+  std::atomic<uint64_t> commits;
+  std::atomic<uint64_t> saved_version;
+  std::atomic<uint64_t> saved_commits;
 };
 
 ShardMemory::ShardMemory(Token, os::Fd fd, std::byte* base, const Shape& shape)
@@ -68,7 +72,7 @@ std::shared_ptr<ShardMemory> ShardMemory::make(const Shape& shape, float initial
       std::ranges::fill(memory->state(copy, i), initial_state);
     }
   }
-  new (base) Header{kMagic, shape, 0, 0, 0, 0};
+  new (base) Header{.magic = kMagic, .shape = shape, .saved_commits = Saved().commits};
   return memory;
 }
 
@@ -138,9 +142,22 @@ std::span<float> ShardMemory::floats(uint32_t copy, uint32_t slab) const {
 }
 
 uint32_t ShardMemory::port() const { return header().port.load(); }
-bool ShardMemory::served() const { return header().served.load() != 0; }
-void ShardMemory::set_served() const { header().served.store(1); }
 void ShardMemory::set_port(uint32_t port) const { header().port.store(port); }
+uint32_t ShardMemory::served() const { return header().served.load(); }
+void ShardMemory::count_served() const { header().served.fetch_add(1); }
+bool ShardMemory::ending() const { return header().ending.load() != 0; }
+void ShardMemory::set_ending(bool ending) const { header().ending.store(ending); }
+
+uint64_t ShardMemory::commits() const { return header().commits.load(std::memory_order_relaxed); }
+void ShardMemory::count_commit() const { header().commits.fetch_add(1, std::memory_order_relaxed); }
+
+ShardMemory::Saved ShardMemory::saved() const {
+  return {header().saved_version.load(), header().saved_commits.load()};
+}
+void ShardMemory::set_saved(const Saved& saved) const {
+  header().saved_version.store(saved.version);
+  header().saved_commits.store(saved.commits);
+}
 
 void ShardMemory::die_at(DeathAt place) const {
   header().death.store(static_cast<uint32_t>(place));

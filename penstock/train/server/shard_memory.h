@@ -94,19 +94,30 @@ class ShardMemory {
     next = record(before.record);
     change(next);
     die_if(DeathAt::kBeforeCommit);
+    count_commit();  // before it: one that is cut off here is saved in vain, and none is left out
     set_current({next.version, 1 - before.record, copy});
-    commits_.fetch_add(1, std::memory_order_relaxed);
   }
-  // How many there were through this object.
-  uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
+  // How many there were, of all processes.
+  uint64_t commits() const;
+  // What a snapshot has.
+  struct Saved {
+    uint64_t version = 0;
+    uint64_t commits = UINT64_MAX;  // none was made
+  };
+  Saved saved() const;
+  void set_saved(const Saved& saved) const;
+  // Whether its process writes the last snapshot, which takes as long as it takes.
+  bool ending() const;
+  void set_ending(bool ending) const;
 
   // Where the shard listens, if that is a port that the system picked: the next process takes the
   // same. 0: nothing was set.
   uint32_t port() const;
   void set_port(uint32_t port) const;
-  // Whether a process has served it: the next one goes on, whatever becomes of files.
-  bool served() const;
-  void set_served() const;
+  // How many processes have served it. After the first the next one goes on, whatever becomes of
+  // files.
+  uint32_t served() const;
+  void count_served() const;
 
   // The process that comes to this place next is killed there, once.
   void die_at(DeathAt place) const;
@@ -118,11 +129,11 @@ class ShardMemory {
   ShardRecord& record(uint32_t which) const;
   std::span<float> floats(uint32_t copy, uint32_t slab) const;
   void set_current(const Now& now) const;
+  void count_commit() const;
 
   const os::Fd fd_;
   std::byte* const base_;
   const Shape shape_;  // not read from shared memory again
-  mutable std::atomic<uint64_t> commits_{0};
 };
 
 }  // namespace penstock::train

@@ -42,16 +42,15 @@ std::string Shard::stats() const {
                                         {"bytes_in", bytes_in_},
                                         {"bytes_out", bytes_out_},
                                         {"staleness", staleness_},
-                                        {"saved_version", saved_version_},
+                                        {"saved_version", memory_->saved().version},
                                         {"saving_failed", saving_failed_},
                                         {"workers", workers}};
   return stats.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-void Shard::saved(uint64_t version, const std::string& failure) {
+void Shard::saving_failed(const std::string& why) {
   std::lock_guard lock(mutex_);
-  saved_version_ = version;
-  saving_failed_ = failure;
+  saving_failed_ = why;
 }
 
 uint64_t Shard::read(std::span<float> into) const {

@@ -27,6 +27,8 @@ constexpr int kAttempts = 4;                     // to copy one version
 constexpr int kNotStarted = 1;                   // a shard's exit code
 constexpr uint64_t kShortestPause = 10'000'000;  // ns between two starts of a shard that fail
 constexpr uint64_t kLongestPause = 1'000'000'000;
+constexpr uint64_t kPatience = 10'000'000'000;  // ns until a shard closes its connections
+constexpr int kLookMs = 200;
 
 struct Plan {
   explicit Plan(const std::string& text)
@@ -82,24 +84,23 @@ std::string one_line(std::string text) {
 
 // A folder that cannot be written to is said at once, by a shard that nobody has pushed to yet. One
 // that has served has what no file has: it serves on, and stats() says it.
-Saved first_save(Shard& shard, const ShardFile& file) {
+void first_save(Shard& shard, const ShardFile& file) {
   try {
-    return save(shard, file);
+    save(shard, file);
   } catch (const Error& error) {
-    if (!shard.memory()->served()) throw;
-    shard.saved(0, error.what());
-    return {.version = 0, .commits = UINT64_MAX};
+    if (shard.memory()->served() == 0) throw;
+    shard.saving_failed(error.what());
   }
 }
 
 // A shard's process, from its fork to its end.
-[[noreturn]] void run_shard(const Plan& plan, size_t i, int descriptor, int control,
-                            os::Fd supervisor) {
+[[noreturn]] void run_shard(const Plan& plan, size_t i, const std::shared_ptr<ShardMemory>& memory,
+                            int control, os::Fd supervisor) {
   const std::string me = std::to_string(i) + " ";
   try {
     os::die_with(std::move(supervisor), 0);
     const auto ranges = partition(plan.layout, plan.addresses.size());
-    const auto memory = ShardMemory::open(descriptor, ShardMemory::Access::kWrite);
+    memory->set_ending(false);
     auto shard = std::make_shared<Shard>(memory, plan.optimizer, plan.mode);
     ShardService service(shard, {plan.layout, ranges[i], plan.server}, plan.mode,
                          {with_port(plan.addresses[i], memory->port())}, plan.secret, plan.encrypt);
@@ -107,9 +108,10 @@ Saved first_save(Shard& shard, const ShardFile& file) {
     std::unique_ptr<ShardSaver> saver;
     if (!plan.snapshots.empty()) {
       const ShardFile file = file_of(plan.snapshots, i, ranges, plan.optimizer, plan.layout);
-      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s, first_save(*shard, file));
+      first_save(*shard, file);
+      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s);
     }
-    memory->set_served();
+    memory->count_served();
     tell(control, me + std::to_string(getpid()) + " " + service.addresses()[0] + "\n");
     // SIGTERM: the last snapshot, and the end in good order.
     sigset_t end;
@@ -119,8 +121,8 @@ Saved first_save(Shard& shard, const ShardFile& file) {
     while (sigwait(&end, &got) != 0) {
     }
     service.close();
-    const std::string failure = saver ? saver->end() : "";
-    if (!failure.empty()) tell(control, me + "-1 " + one_line(failure));
+    memory->set_ending(true);
+    saver.reset();  // whoever has the memory sees whether it was saved
     _exit(0);
   } catch (const std::exception& error) {
     tell(control, me + "0 " + one_line(error.what()));
@@ -144,6 +146,37 @@ int64_t until_next(const std::vector<Child>& children) {
   if (next == UINT64_MAX) return -1;
   const uint64_t now = now_ns();
   return next > now ? static_cast<int64_t>(next - now) : 0;
+}
+
+void wait_for(const Child& child) {
+  while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+bool stopped(const Child& child) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(child.pid), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == child.pid;
+}
+
+// Shards close their connections, for which all of them together have kPatience, and write their
+// last snapshots, which takes as long as the disk does.
+void end(const std::vector<Child>& children,
+         const std::vector<std::shared_ptr<ShardMemory>>& memories) {
+  for (const Child& child : children) {
+    if (child.process) kill(child.pid, SIGTERM);
+  }
+  const uint64_t deadline = now_ns() + kPatience;
+  for (size_t i = 0; i < children.size(); ++i) {
+    if (!children[i].process) continue;
+    pollfd ended{children[i].process.get(), POLLIN, 0};
+    while (poll(&ended, 1, kLookMs) == 0) {
+      if (now_ns() < deadline || (memories[i]->ending() && !stopped(children[i]))) continue;
+      kill(children[i].pid, SIGKILL);
+      break;
+    }
+    wait_for(children[i]);
+  }
 }
 
 }  // namespace
@@ -210,6 +243,22 @@ std::vector<uint64_t> ShardProcesses::read(const Slab& into) const {
   return versions;
 }
 
+void ShardProcesses::save_rest() const {
+  if (options_.snapshots.empty()) return;
+  const std::lock_guard lock(saving_);
+  std::vector<std::string> failures;
+  for (size_t i = 0; i < memories_.size(); ++i) {
+    if (memories_[i]->served() == 0 || !has_unsaved(*memories_[i])) continue;
+    try {
+      save(Shard(memories_[i], optimizer_, options_.mode),
+           file_of(options_.snapshots, i, ranges_, optimizer_, layout_));
+    } catch (const std::exception& error) {
+      failures.emplace_back(error.what());
+    }
+  }
+  if (!failures.empty()) throw unsaved(failures);
+}
+
 void ShardProcesses::die_at(size_t shard, DeathAt place) const {
   if (shard >= memories_.size()) {
     throw Error(Code::kInvalidArgument, "ParameterServer", "there is no such shard");
@@ -222,6 +271,14 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
   if (descriptors.size() != plan.addresses.size()) {
     throw Error(Code::kInvalidArgument, "shards", "as many descriptors as addresses");
   }
+  std::vector<std::shared_ptr<ShardMemory>> memories;
+  try {
+    for (const int fd : descriptors) {
+      memories.push_back(ShardMemory::open(fd, ShardMemory::Access::kWrite));
+    }
+  } catch (const Error& error) {
+    return tell(control, "0 0 " + one_line(error.what()));
+  }
   os::block_all_signals();  // inherited by shards; SIGKILL is what ends them
   std::vector<Child> children(descriptors.size());
   os::Poller poller;
@@ -231,7 +288,7 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
     os::Fd supervisor = os::open_process(me);
     const pid_t pid = fork();
     if (pid < 0) throw Error::from_errno(errno, "shards", "fork");
-    if (pid == 0) run_shard(plan, i, descriptors[i], control, std::move(supervisor));
+    if (pid == 0) run_shard(plan, i, memories[i], control, std::move(supervisor));
     children[i].pid = pid;
     children[i].process = os::open_process(pid);
     poller.add(children[i].process.get(), i);
@@ -261,16 +318,7 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
       if (!children[i].process && children[i].next <= now_ns()) start(i);
     }
   }
-  for (Child& child : children) {
-    if (child.process) kill(child.pid, SIGTERM);
-  }
-  for (Child& child : children) {
-    if (!child.process) continue;
-    pollfd ended{child.process.get(), POLLIN, 0};
-    if (poll(&ended, 1, 10'000) == 0) kill(child.pid, SIGKILL);
-    while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  }
+  end(children, memories);
 }
 
 }  // namespace penstock::train

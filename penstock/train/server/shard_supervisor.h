@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ class ShardProcesses {
   // See ParameterServer::read(). Each shard's weights are of one version, unless updates come
   // faster than a copy is made: then they may have parts of later ones, as a client's pull.
   std::vector<uint64_t> read(const Slab& into) const;
+  // Writes the last snapshots of shards that could not, or were killed before they did. Any number
+  // of times. Error kSystem: a file could not be written; what it would have had is here only.
+  // REQUIRED: the processes have ended.
+  void save_rest() const;
   // For tests: the shard's process is killed when it comes to this place.
   void die_at(size_t shard, DeathAt place) const;
 
@@ -37,6 +42,7 @@ class ShardProcesses {
   std::vector<Range> ranges_;
   std::vector<std::string> listen_;
   std::vector<std::shared_ptr<ShardMemory>> memories_;
+  mutable std::mutex saving_;
 };
 
 // Runs the shards of text(), a process each, and starts anew those that end, for as long as it
@@ -44,7 +50,6 @@ class ShardProcesses {
 // Tells `control`, a line each:
 //   <shard> <process> <address>              for each start of a shard
 //   <shard> 0 <why it cannot be started>     another try is made soon
-//   <shard> -1 <why>                         its last snapshot could not be written
 // REQUIRED: this process has no other threads that matter to a forked child of it.
 void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control);
 

@@ -125,6 +125,7 @@ class ParameterServer:
         self._parameters = parameters
         folder = "" if snapshots is None else path_of(snapshots, "ParameterServer")
         if folder:
+            folder = os.path.join(os.getcwd(), folder)  # also when this process goes elsewhere
             os.makedirs(folder, exist_ok=True)
         made = (parameters._slab, optimizer._built, shards, mode, where, secret, encrypt)
         self._closed = False

@@ -323,15 +323,20 @@ TEST(ShardSaver, what_came_after_the_first_file_was_made_is_in_the_last) {
   const ShardFile file = file_of(folder, 0, {{0, OneShard::kFloats}}, one.optimizer, layout);
   one.shard->join({7, "a", ""});
   const std::shared_ptr<Shard> shard = std::move(one.shard);
-  const Saved saved = save(*shard, file);
-  EXPECT_EQ(saved.version, 0u);
+  EXPECT_TRUE(has_unsaved(*shard->memory()));
+  save(*shard, file);
+  EXPECT_EQ(shard->memory()->saved().version, 0u);
   shard->push(Full(7, 1, -1).push);
-  { const ShardSaver saver(shard, file, 1000, saved); }
+  const auto elsewhere = ShardMemory::open(shard->memory()->fd(), ShardMemory::Access::kRead);
+  EXPECT_TRUE(has_unsaved(*elsewhere));
+  { const ShardSaver saver(shard, file, 1000); }
+  EXPECT_FALSE(has_unsaved(*elsewhere));
+  EXPECT_EQ(elsewhere->saved().version, 1u);
   ASSERT_TRUE(load(*again.shard, file));
   EXPECT_TRUE(again.all_weights_are(1));
   // Also what changed no weights.
   {
-    const ShardSaver saver(shard, file, 1000, save(*shard, file));
+    const ShardSaver saver(shard, file, 1000);
     shard->leave(7);
   }
   OneShard third;
