@@ -450,6 +450,21 @@ def test_who_hears_of_a_shard_that_cannot_start_may_ask_the_server():
 
 
 @pytest.mark.slow
+def test_a_shard_that_is_killed_whenever_it_starts_is_not_started_without_a_pause(tmp_path):
+    large = train.Parameters({"w": (8_000_000,)})  # to write its file takes a while
+    with train.ParameterServer(large, train.SGD(1.0), processes=True, snapshots=tmp_path) as server:
+        supervisor = server._processes._process.pid
+        seen, end = set(), time.monotonic() + 3
+        while time.monotonic() < end:
+            with open(f"/proc/{supervisor}/task/{supervisor}/children") as children:
+                for pid in map(int, children.read().split()):
+                    seen.add(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        assert 3 < len(seen) < 30
+
+
+@pytest.mark.slow
 def test_supervisors_killed_one_after_the_other_are_replaced():
     with served(processes=True) as server, train.connect(server.addresses) as client:
         client.push(ones(client))

@@ -24,7 +24,6 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kControlTag = UINT64_MAX;
 constexpr int kAttempts = 4;                     // to copy one version
-constexpr int kNotStarted = 1;                   // a shard's exit code
 constexpr uint64_t kShortestPause = 10'000'000;  // ns between two starts of a shard that fail
 constexpr uint64_t kLongestPause = 1'000'000'000;
 constexpr uint64_t kPatience = 10'000'000'000;  // ns until a shard closes its connections
@@ -127,13 +126,14 @@ void first_save(Shard& shard, const ShardFile& file) {
   } catch (const std::exception& error) {
     tell(control, me + "0 " + one_line(error.what()));
   }
-  _exit(kNotStarted);
+  _exit(1);
 }
 
 struct Child {
   pid_t pid = -1;
-  os::Fd process;     // none: it has ended, and is to be started at `next`
-  uint64_t next = 0;  // now_ns()
+  os::Fd process;       // none: it has ended, and is to be started at `next`
+  uint32_t served = 0;  // how many before it had
+  uint64_t next = 0;    // now_ns()
   uint64_t pause = 0;
 };
 
@@ -286,6 +286,7 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
   const pid_t me = getpid();
   auto start = [&](size_t i) {
     os::Fd supervisor = os::open_process(me);
+    children[i].served = memories[i]->served();
     const pid_t pid = fork();
     if (pid < 0) throw Error::from_errno(errno, "shards", "fork");
     if (pid == 0) run_shard(plan, i, memories[i], control, std::move(supervisor));
@@ -305,12 +306,10 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
       }
       Child& child = children[tags[k]];
       poller.remove(child.process.get());
-      int status = 0;
-      while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
-      }
+      wait_for(child);
       child.process.reset();
       // At once; but what keeps it from starting may take its time to pass.
-      const bool started = !WIFEXITED(status) || WEXITSTATUS(status) != kNotStarted;
+      const bool started = memories[tags[k]]->served() != child.served;
       child.pause = started ? 0 : std::clamp(2 * child.pause, kShortestPause, kLongestPause);
       child.next = now_ns() + child.pause;
     }
