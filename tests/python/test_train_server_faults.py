@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -365,6 +366,33 @@ def test_a_folder_is_where_it_was_when_its_server_began(tmp_path, monkeypatch):
     server._processes._process.kill()
     ends_with_what_was_pushed(server, tmp_path / "kept", 8)
     assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("name", [b"not \xff utf-8", b"a\rreturn", b"a\nline"])
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_folder_may_have_any_name(tmp_path, name, processes):
+    folder = os.fsencode(tmp_path) + b"/" + name
+    server = served(snapshots=folder, processes=processes)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    ends_with_what_was_pushed(server, folder, 8)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_why_it_does_not_start_is_said_however_long_and_of_whatever_letters(
+    tmp_path, monkeypatch, shift
+):
+    def start_without_it(*arguments, real=subprocess.Popen, **options):
+        shutil.rmtree(first)
+        return real(*arguments, **options)
+
+    first = tmp_path / ("a" * shift + "\r")
+    folder = first.joinpath(*["\u00fc" * 100] * 8)
+    monkeypatch.setattr(subprocess, "Popen", start_without_it)
+    begin = time.monotonic()
+    with pytest.raises(penstock.errors.System, match="\r/\u00fc"):
+        served(snapshots=folder, processes=True)
+    assert time.monotonic() - begin < 30
 
 
 def test_a_saved_version_is_that_of_the_file_also_when_a_shard_cannot_write_it_again(tmp_path):

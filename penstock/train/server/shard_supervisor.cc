@@ -15,6 +15,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/base/utf8.h"
 #include "penstock/train/optimizer_text.h"
 
 namespace penstock::train {
@@ -24,6 +25,7 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kControlTag = UINT64_MAX;
 constexpr int kAttempts = 4;                     // to copy one version
+constexpr size_t kLongestText = 1000;            // bytes
 constexpr uint64_t kShortestPause = 10'000'000;  // ns between two starts of a shard that fail
 constexpr uint64_t kLongestPause = 1'000'000'000;
 constexpr uint64_t kPatience = 10'000'000'000;  // ns until a shard closes its connections
@@ -43,7 +45,8 @@ struct Plan {
     json.at("addresses").get_to(addresses);
     json.at("secret").get_to(secret);
     json.at("encrypt").get_to(encrypt);
-    json.at("snapshots").get_to(snapshots);
+    const auto folder = json.at("snapshots").get<std::vector<uint8_t>>();
+    snapshots.assign(folder.begin(), folder.end());
     json.at("snapshot_s").get_to(snapshot_s);
     json.at("server").get_to(server);
   }
@@ -58,6 +61,9 @@ struct Plan {
   double snapshot_s = 60;
   uint64_t server = 0;
 };
+
+// A path need not be UTF-8, which JSON is.
+std::vector<uint8_t> bytes_of(const std::string& path) { return {path.begin(), path.end()}; }
 
 void tell(int control, const std::string& line) {
   // One message of a few bytes: it goes as a whole.
@@ -76,9 +82,16 @@ uint32_t port_of(const std::string& address) {
   return static_cast<uint32_t>(std::stoul(address.substr(address.rfind(':') + 1)));
 }
 
-std::string one_line(std::string text) {
+// UTF-8, and no more than goes as a whole.
+std::string one_line(const char* what) {
+  std::string text = shown_as_utf8(what);
   std::ranges::replace(text, '\n', ' ');
-  return text.substr(0, 1000) + "\n";
+  if (text.size() > kLongestText) {
+    size_t end = kLongestText;
+    while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a letter
+    text.resize(end);
+  }
+  return text + "\n";
 }
 
 // A folder that cannot be written to is said at once, by a shard that nobody has pushed to yet. One
@@ -220,7 +233,7 @@ std::string ShardProcesses::text(const std::vector<std::string>& addresses) cons
               {"addresses", addresses},
               {"secret", options_.secret},
               {"encrypt", options_.encrypt},
-              {"snapshots", options_.snapshots},
+              {"snapshots", bytes_of(options_.snapshots)},
               {"snapshot_s", options_.snapshot_s},
               {"server", memories_[0]->record().server}}
       .dump();
