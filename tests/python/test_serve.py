@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock import cli, train
-from penstock.commands import Failed, _secrets, top
+from penstock.commands import Failed, _secrets, _shards, top
 from program import run_program
 
 PATIENCE = 60.0
@@ -230,6 +230,49 @@ def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_
         assert "last snapshot" in errors
         assert str(kept) in errors
     assert (train.Parameters.from_file(end)["a"] == -1).all()
+
+
+class Told:
+    """In place of a standard input: does something before it ends."""
+
+    def __init__(self, do):
+        self.read = do
+
+
+@pytest.fixture
+def told(weights, tmp_path):
+    server = {"processes": True, "snapshots": str(tmp_path / "kept")}
+    save = str(tmp_path / "out" / "end.safetensors")
+    (tmp_path / "out").mkdir()
+    told = {"weights": str(weights), "optimizer": "sgd", "hyper": {"lr": 1.0}, "secret": ""}
+    return {**told, "server": server, "save": save}
+
+
+def test_what_never_served_saves_nothing(told, monkeypatch):
+    with open(told["save"], "w") as older:
+        older.write("older")
+
+    def gone(_):
+        raise penstock.Timeout("no answer")
+
+    monkeypatch.setattr(train.ParameterServer, "stats", gone)
+    with pytest.raises(penstock.Timeout):
+        _shards.serve(told)
+    with open(told["save"]) as older:
+        assert older.read() == "older"
+
+
+def test_all_that_could_not_be_written_is_said(told, tmp_path, monkeypatch, capsys):
+    def in_the_way():
+        with train.connect(json.loads(capsys.readouterr().out)["addresses"]) as client:
+            client.push(ones(client))
+        for name in ("kept", "out"):
+            (tmp_path / name).rename(tmp_path / f"elsewhere-{name}")
+            (tmp_path / name).write_text("")
+
+    monkeypatch.setattr(sys, "stdin", Told(in_the_way))
+    with pytest.raises(penstock.System, match=r"last snapshot.*kept.*end\.safetensors"):
+        _shards.serve(told)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ def optimizers() -> dict[str, Any]:
 
 def serve(told: dict[str, Any]) -> None:
     from penstock import train
+    from penstock.errors import Error, System
 
     parameters = train.Parameters.from_file(told["weights"])
     optimizer = optimizers()[told["optimizer"]](**told["hyper"])
-    server = train.ParameterServer(
+    with train.ParameterServer(
         parameters, optimizer, secret=told["secret"] or None, **told["server"]
-    )
-    try:
+    ) as server:
         floats = sum(shard["floats"] for shard in server.stats())
         versions = [shard["version"] for shard in server.stats()]
         ready = {
@@ -39,12 +39,18 @@ def serve(told: dict[str, Any]) -> None:
         }
         print(json.dumps(ready), flush=True)
         sys.stdin.read()
-    finally:
+        failures = []
         try:
             server.close()
-        finally:  # all the more if a snapshot could not be written
+        except Error as error:
+            failures.append(str(error))
+        try:  # all the more if a snapshot could not be written
             if told["save"]:
                 parameters.save(told["save"])
+        except (Error, OSError) as error:
+            failures.append(f"--save {told['save']}: {error}")
+        if failures:
+            raise System("; ".join(failures))
 
 
 def main() -> int:
