@@ -38,8 +38,9 @@ class ParameterServer:
         synchronous, the gradients of all workers are averaged (in the order of their names, so that
         runs repeat bit for bit) and applied as one. None: nobody waits for anybody.
     lease : float
-        Seconds that others wait for a worker that says nothing. If it comes back after that, its
-        first gradient is dropped, and it is told so (`ParameterClient.push` returns False).
+        Seconds that others wait for a worker that says nothing. If it comes back after that, and
+        has not pulled within as many seconds, its first gradient is dropped, and it is told so
+        (`ParameterClient.push` returns False). Not if `staleness` is None.
     workers : int
         Nothing is applied before so many have connected.
     delay_compensation : float
@@ -179,7 +180,9 @@ class ParameterServer:
         Per shard: ``version``, counts since it began (``seconds``) of ``pushes``, ``pulls``,
         ``repeated``, ``lapsed``, ``bytes_in``, ``bytes_out``; ``staleness`` (item i counts pushes
         that came ``2**(i-1)`` to ``2**i - 1`` versions after the weights they were computed from);
-        ``workers``, each with its last ``sequence`` and seconds left of its lease.
+        ``saved_version``, that of its snapshot, and ``saving_failed``, why the last one could not
+        be written, or ``""``; ``workers``, each with its last ``sequence`` and seconds left of its
+        lease.
 
         Raises
         ------
