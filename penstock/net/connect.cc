@@ -13,19 +13,33 @@ namespace penstock::net {
 namespace {
 
 constexpr char kConnect[] = "connect";
+constexpr double kLookAroundS = 0.1;
 
 Error late(const SocketAddress& address) {
   return Error(Code::kTimeout, kConnect, "no answer from " + address.text() + " in time");
 }
 
+// False: the deadline passed first.
+bool wait_until_ready(int fd, short events, const ConnectOptions& options,
+                      const Deadline& deadline) {
+  for (;;) {
+    const Deadline slice(options.while_waiting ? kLookAroundS : kForEver);
+    if (wait_for(fd, events, Deadline::earlier(slice, deadline))) return true;
+    if (deadline.passed()) return false;
+    if (options.while_waiting) options.while_waiting();
+  }
+}
+
 // 0, or an errno.
-int try_to_connect(int fd, const SocketAddress& address, const Deadline& deadline) {
+int try_to_connect(int fd, const SocketAddress& address, const ConnectOptions& options,
+                   const Deadline& deadline) {
   for (;;) {
     if (::connect(fd, address.get(), address.length) == 0) return 0;
     if (errno == EISCONN) return 0;
     if (errno == EAGAIN) {
       // A Unix listener has more callers waiting than it has room for.
       if (deadline.passed()) return ETIMEDOUT;
+      if (options.while_waiting) options.while_waiting();
       poll(nullptr, 0, 5);
     } else if (errno == EINPROGRESS || errno == EALREADY || errno == EINTR) {
       break;
@@ -33,9 +47,7 @@ int try_to_connect(int fd, const SocketAddress& address, const Deadline& deadlin
       return errno;
     }
   }
-  while (!wait_for(fd, POLLOUT, deadline)) {
-    if (deadline.passed()) return ETIMEDOUT;
-  }
+  if (!wait_until_ready(fd, POLLOUT, options, deadline)) return ETIMEDOUT;
   int error = 0;
   socklen_t length = sizeof(error);
   return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
@@ -49,7 +61,7 @@ std::unique_ptr<Connection> finish(os::Fd fd, const SocketAddress& address,
       const Shaken shaken = shake_hands(fd.get(), handshake, address.text());
       if (shaken == Shaken::kComplete) break;
       const short events = shaken == Shaken::kWrites ? POLLOUT : POLLIN;
-      if (!wait_for(fd.get(), events, deadline) && deadline.passed()) throw late(address);
+      if (!wait_until_ready(fd.get(), events, options, deadline)) throw late(address);
     }
     return std::make_unique<Connection>(std::move(fd), false, address.text(), options,
                                         handshake.take_cipher());
@@ -74,7 +86,7 @@ std::unique_ptr<Connection> connect(const std::string& address, const ConnectOpt
   const auto candidates = resolve(address);
   for (const SocketAddress& each : candidates) {
     os::Fd fd = make_socket(each);
-    error = try_to_connect(fd.get(), each, deadline);
+    error = try_to_connect(fd.get(), each, options, deadline);
     if (error == 0) return finish(std::move(fd), each, options, deadline);
     if (error == ETIMEDOUT && deadline.passed()) throw late(each);
   }

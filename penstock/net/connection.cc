@@ -210,7 +210,10 @@ bool Connection::read_some(std::span<std::byte> into, bool takes_descriptor,
       cut(0, "sent");
     } else if (would_block(errno)) {
       check_open();
-      if (!wait_for(socket_.get(), POLLIN, deadline) && deadline.passed()) return false;
+      const Deadline slice(limits_.while_waiting ? 1e-9 * kLookAroundNs : kForEver);
+      const bool ready = wait_for(socket_.get(), POLLIN, Deadline::earlier(slice, deadline));
+      look_around();
+      if (!ready && deadline.passed()) return false;
     } else if (errno != EINTR) {
       cut(errno, "sent");
     }
@@ -252,6 +255,7 @@ std::optional<Received> Connection::receive(double timeout_s) {
   if (ended_) return std::nullopt;
   check_open();
   const Deadline deadline(timeout_s);
+  begin_waiting();
   if (body_left_ > 0) {
     std::vector<std::byte> unread(std::min<uint64_t>(body_left_, 256 * 1024));
     while (body_left_ > 0) {

@@ -28,8 +28,8 @@ struct LineLimits {
   double stall_timeout_s = 60;
   // A message whose body says that it is longer is refused, and the connection closed.
   uint64_t most_body_bytes = uint64_t{1} << 40;
-  // Called several times a second by who waits in send() or receive_body(). May throw, which ends
-  // the call, and the connection with it: half a message is of no use.
+  // Called several times a second by who waits, to connect too. May throw, which ends the call, and
+  // the connection with it: half a message is of no use.
   std::function<void()> while_waiting = {};
 };
 

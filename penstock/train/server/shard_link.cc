@@ -12,8 +12,7 @@ namespace penstock::train {
 namespace {
 
 constexpr size_t kMostNamed = 8;
-constexpr size_t kMostKnown = 32;  // fewer than a shard keeps
-constexpr double kLookAroundS = 0.1;
+constexpr size_t kMostKnown = 32;      // fewer than a shard keeps
 constexpr double kConnectS = 5;        // for one try
 constexpr double kLeastPatienceS = 1;  // a shard may be in the middle of an update
 constexpr double kGoodbyeS = 5;
@@ -107,20 +106,12 @@ void ShardLink::ask(wire::Ask what, std::span<const std::byte> rest,
 // The deadline is the answer's beginning's; that a body goes on coming is the connection's to see.
 ShardLink::Answer ShardLink::answer(double patience_s) {
   std::optional<net::Received> message;
-  const net::Deadline end(patience_s);
-  for (;;) {
-    try {
-      message = connection_->receive(worker_.while_waiting ? std::min(kLookAroundS, patience_s)
-                                                           : patience_s);
-      break;
-    } catch (const Error& error) {
-      if (error.code() != Code::kTimeout || connection_->closed()) throw;
-    }
-    if (worker_.while_waiting) worker_.while_waiting();
-    if (end.passed()) {
-      throw Error(Code::kTimeout, "connect",
-                  address_ + " has said nothing for " + std::to_string(patience_s) + " s");
-    }
+  try {
+    message = connection_->receive(patience_s);
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout || connection_->closed()) throw;
+    throw Error(Code::kTimeout, "connect",
+                address_ + " has said nothing for " + std::to_string(patience_s) + " s");
   }
   if (!message) throw Error(Code::kClosed, "connect", address_ + " closed the connection");
   ByteReader head = wire::reader(message->head, "connect");

@@ -261,6 +261,28 @@ TEST(Faults, who_waits_for_room_to_send_looks_around) {
   }
 }
 
+TEST(Faults, who_waits_for_the_beginning_of_a_message_looks_around) {
+  for (const char* kind : {kTcp, kUnix}) {
+    for (const bool sealed : {false, true}) {
+      if (sealed && kind == kUnix) continue;
+      int looks = 0;
+      RawLine line(kind, impatient(sealed ? encrypted() : LinkOptions{}, looks));
+      EXPECT_EQ(code_of([&] { line.b->receive(0.15); }), Code::kTimeout);
+      EXPECT_EQ(looks, 1);
+      EXPECT_THROW(line.b->receive(60), Enough);
+      EXPECT_EQ(looks, 3);
+    }
+  }
+}
+
+TEST(Faults, who_connects_to_one_that_is_stopped_looks_around) {
+  const Listener stopped(kTcp);  // nobody is in accept()
+  int looks = 0;
+  const ConnectOptions options{impatient({}, looks), 60};
+  EXPECT_THROW(connect(stopped.address(), options), Enough);
+  EXPECT_EQ(looks, 3);
+}
+
 TEST(Faults, who_looks_around_gives_up_a_stall_no_later) {
   for (const char* kind : {kTcp, kUnix}) {
     std::atomic<int> looks = 0;
