@@ -150,12 +150,13 @@ uint64_t Shard::slowest() const {
   return least == UINT64_MAX ? most : least;
 }
 
-LedgerRow Shard::join(const Worker& worker) {
+Shard::Known Shard::join(const Worker& worker) {
   if (worker.id == 0) throw Error(Code::kInvalidArgument, "join", "a worker's number is not 0");
   std::lock_guard lock(mutex_);
   end_leases();
   const uint64_t clock = slowest();
-  if (!rows_.contains(worker.id)) {
+  const bool anew = !rows_.contains(worker.id);
+  if (anew) {
     const uint32_t index = index_of(worker.id);
     memory_->commit(memory_->now().copy, [&](ShardRecord& next) {
       next.rows[index] = {.worker = worker.id, .clock = clock};
@@ -172,24 +173,40 @@ LedgerRow Shard::join(const Worker& worker) {
   const auto here = std::ranges::count_if(members_, [](auto& each) { return each.second.here; });
   if (here >= mode_.workers) started_ = true;
   changed_.notify_all();
-  return row_of(worker.id);
+  return {row_of(worker.id), anew ? member.hello : 0};
+}
+
+void Shard::give_up(uint64_t worker) {
+  std::lock_guard lock(mutex_);
+  const auto found = members_.find(worker);
+  if (found == members_.end()) return;
+  give_up_held(found->second);
+  changed_.notify_all();
+}
+
+void Shard::take_back(uint64_t worker, uint64_t hello) {
+  std::lock_guard lock(mutex_);
+  const auto found = members_.find(worker);
+  if (found != members_.end() && found->second.hello == hello) let_go(found);
 }
 
 void Shard::leave(uint64_t worker) {
   std::lock_guard lock(mutex_);
-  const auto found = members_.find(worker);
-  if (found == members_.end()) return;
-  if (found->second.inside > 0) {  // in a push that was given up, and will notice
-    found->second.gone = true;
-    give_up_held(found->second);
+  if (const auto found = members_.find(worker); found != members_.end()) let_go(found);
+}
+
+void Shard::let_go(Members::iterator member) {
+  if (member->second.inside > 0) {  // in a push that was given up, and will notice
+    member->second.gone = true;
+    give_up_held(member->second);
   } else {
-    forget(found);
+    forget(member);
   }
   changed_.notify_all();
 }
 
 void Shard::give_up_held(Member& member) {
-  ++member.hellos;
+  member.hello = ++hellos_;
   member.held = nullptr;
 }
 
@@ -298,10 +315,10 @@ Shard::Answer Shard::push(const Push& push) {
   const Inside inside(*this, push.worker);
   // It stays while it is inside.
   Member& member = found->second;
-  const uint64_t hellos = member.hellos;
+  const uint64_t hello = member.hello;
   auto check_open = [&] {
     if (closed_) throw Error(Code::kClosed, "push", "the server was closed");
-    if (member.hellos != hellos) {
+    if (member.hello != hello) {
       throw Error(Code::kClosed, "push", "its worker has connected anew, and says it again");
     }
   };

@@ -68,11 +68,19 @@ class Shard {
 
   const std::shared_ptr<ShardMemory>& memory() const { return memory_; }
 
-  // A worker comes, or comes back. Returns what is known of it: the last push that was decided. One
-  // that is held for it is given up, kClosed: nobody waits for its answer any more, and where it
-  // lies there may soon be the next.
+  // What is known of a worker: the last push that was decided.
+  struct Known : LedgerRow {
+    uint64_t made_by = 0;  // the hello that made it a worker; 0: it was one
+  };
+  // A worker comes, or comes back. One that is held for it is given up, kClosed: nobody waits for
+  // its answer any more, and where it lies there may soon be the next.
   // Error kOutOfMemory: kMostWorkers are here.
-  LedgerRow join(const Worker& worker);
+  Known join(const Worker& worker);
+  // It has come, and was gone again before it could join: that much is left to do.
+  void give_up(uint64_t worker);
+  // It was gone before it did anything: as if that hello had not been. Nothing if there was
+  // another.
+  void take_back(uint64_t worker, uint64_t hello);
   // It will not be back: nobody waits for it, what is known of it is forgotten.
   void leave(uint64_t worker);
   // It gave a sign of life (a pull of so many bytes).
@@ -110,7 +118,7 @@ class Shard {
     std::string address;
     uint64_t lease_end = 0;  // now_ns()
     uint32_t inside = 0;     // calls of push()
-    uint64_t hellos = 0;     // a push is given up when the next one comes
+    uint64_t hello = 0;      // a push is given up when the next one comes
     bool gone = false;       // it left while inside
     bool lapsed = false;
     bool here = false;  // it said hello to this object
@@ -127,7 +135,8 @@ class Shard {
   void be_back(uint64_t worker, Member& member);
   bool lives(const Member& member) const;
   void end_leases();
-  static void give_up_held(Member& member);
+  void give_up_held(Member& member);
+  void let_go(Members::iterator member);
   void forget(Members::iterator member);
   uint64_t slowest() const;
   bool complete() const;
@@ -156,6 +165,7 @@ class Shard {
   bool closed_ = false;
   bool started_ = false;  // mode.workers have joined
   Members members_;
+  uint64_t hellos_ = 0;
   std::map<uint64_t, uint32_t> rows_;  // of the record
   std::vector<float> scratch_;
   // Where the copy that is not current may differ from the one that is: what the last update

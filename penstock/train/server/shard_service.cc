@@ -17,6 +17,9 @@ constexpr size_t kMostSlabs = 64;  // that are kept for a connection, those that
 
 Error damaged(const std::string& why) { return Error(Code::kDataLoss, "shard", why); }
 
+// A worker says nothing before it has its answer, so what has come meanwhile is the end.
+Error gone() { return damaged("who asked has not waited for the answer"); }
+
 }  // namespace
 
 // One connection's conversation. One thread.
@@ -24,6 +27,11 @@ class ShardService::Session {
  public:
   Session(ShardService& service, net::Connection& connection)
       : service_(service), connection_(connection) {}
+  ~Session() {
+    if (made_by_ != 0) service_.shard_->take_back(worker_, made_by_);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   // Until the other end goes, or says what cannot be.
   void run() {
@@ -43,6 +51,7 @@ class ShardService::Session {
   using Parts = std::vector<std::span<const std::byte>>;
 
   void answer(net::Received& message) {
+    made_by_ = 0;
     ByteReader head = wire::reader(message.head, "shard");
     const auto ask = head.get<wire::AskHead>();
     if (ask.magic != wire::AskHead::kMagic) throw damaged("this is no message to a shard");
@@ -73,11 +82,16 @@ class ShardService::Session {
     if (hello.name_bytes > wire::kMostName) throw damaged("a name that is too long");
     const std::string name = head.text(hello.name_bytes);
     end(head);
+    if (!connection_.quiet()) {
+      service_.shard_->give_up(hello.worker);
+      throw gone();
+    }
     wire::ServerHead server;
     server.server = service_.place_.server;
     wire::AnswerHead answer = ok();
     const auto known = service_.shard_->join({hello.worker, name, connection_.peer()});
     worker_ = hello.worker;
+    made_by_ = known.made_by;
     server.sequence = known.sequence;
     answer.outcome = known.outcome;
     server.begin = service_.place_.range.begin;
@@ -126,6 +140,7 @@ class ShardService::Session {
     if (body_.size() * sizeof(float) < body_bytes) body_.resize(body_bytes / sizeof(float) + 1);
     const auto body = std::as_writable_bytes(std::span(body_)).first(body_bytes);
     connection_.receive_body(body);
+    if (!connection_.quiet()) throw gone();  // nor is what lies in its memory that push any more
 
     Shard::Push given;
     given.worker = worker_;
@@ -194,6 +209,7 @@ class ShardService::Session {
   ShardService& service_;
   net::Connection& connection_;
   uint64_t worker_ = 0;
+  uint64_t made_by_ = 0;  // as Shard::join() said; 0: it has said something since
   std::vector<std::pair<uint64_t, Slab>> slabs_;  // by the worker's numbers
   std::vector<float> body_;
   bool said_bye_ = false;

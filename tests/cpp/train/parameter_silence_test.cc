@@ -1,11 +1,15 @@
+#include <poll.h>
 #include <signal.h>
 
+#include <array>
 #include <chrono>
 #include <future>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "penstock/net/listener.h"
+#include "penstock/train/server/observer.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
@@ -21,27 +25,38 @@ using testing::kLocal;
 using testing::kTcp;
 using testing::message_of;
 
-Layout of_ten() { return Layout{{"w", {10}}}; }
+Layout of_some() { return Layout{{"w", {3000}}}; }
+
+constexpr size_t kShards = 3;
 
 // A server that is a process, started while this one has one thread.
 class ServingChild {
+  using Address = std::array<char, 64>;
+
  public:
-  ServingChild() {
+  explicit ServingChild(const char* listen, const ServerMode& mode = {}) {
     pid_ = start_child([&] {
-      ParameterServer server(Parameters(of_ten()), Optimizer::sgd(1.0), {.listen = {kTcp}});
-      told_.send(std::stoi(server.addresses()[0].substr(std::string("tcp://127.0.0.1:").size())));
+      ParameterServer server(Parameters(of_some()), Optimizer::sgd(1.0),
+                             {.shards = kShards, .mode = mode, .listen = {listen}});
+      for (const std::string& each : server.addresses()) {
+        Address address{};
+        std::ranges::copy(each, address.begin());
+        told_.send(address);
+      }
       for (;;) pause();
       return true;
     });
-    int port = 0;
-    EXPECT_TRUE(told_.receive(port));
-    address_ = "tcp://127.0.0.1:" + std::to_string(port);
+    for (size_t i = 0; i < kShards; ++i) {
+      Address address{};
+      EXPECT_TRUE(told_.receive(address));
+      addresses_.emplace_back(address.data());
+    }
   }
   ~ServingChild() { kill_child(pid_); }
   ServingChild(const ServingChild&) = delete;
   ServingChild& operator=(const ServingChild&) = delete;
 
-  const std::string& address() const { return address_; }
+  const std::vector<std::string>& addresses() const { return addresses_; }
   void stop() const {
     kill(pid_, SIGSTOP);
     int status = 0;
@@ -49,51 +64,127 @@ class ServingChild {
   }
   void go_on() const { kill(pid_, SIGCONT); }
 
+  // The most that a shard knows of.
+  size_t workers() const {
+    size_t most = 0;
+    for (const auto& shard : stats()) most = std::max(most, shard["workers"].size());
+    return most;
+  }
+
  private:
+  std::vector<nlohmann::json> stats() const {
+    std::vector<nlohmann::json> stats;
+    for (const std::string& each : addresses_) {
+      stats.push_back(nlohmann::json::parse(shard_stats(each, "", false, 60)));
+    }
+    return stats;
+  }
+
   Gate told_;
   pid_t pid_;
-  std::string address_;
+  std::vector<std::string> addresses_;
 };
 
-TEST(ParameterSilence, who_connects_waits_for_so_long_and_no_longer) {
-  for (const char* kind : {kLocal, kTcp}) {
-    const net::Listener nobody(kind, {});
-    const net::Deadline twice(2.4);
-    const std::string why =
-        message_of(Code::kTimeout, [&] { ParameterClient({nobody.address()}, {.retry_s = 1.2}); });
-    EXPECT_NE(why.find(nobody.address()), std::string::npos) << why;
-    EXPECT_FALSE(twice.passed());
+// True within a minute.
+template <typename What>
+bool comes(What what) {
+  for (const net::Deadline end(60); !end.passed(); poll(nullptr, 0, 5)) {
+    if (what()) return true;
   }
+  return false;
 }
 
-TEST(ParameterSilence, pulls_and_statistics_have_an_end_and_a_push_is_waited_for) {
-  const ServingChild server;
-  ParameterClient client({server.address()}, {.retry_s = 1});
-  const Slab slab = Slab::make(client.layout());
-  client.pull(slab);
-  server.stop();
-  message_of(Code::kTimeout, [&] { client.pull(slab); });
-  message_of(Code::kTimeout, [&] { client.stats(); });
-  server.go_on();
-  client.pull(slab);
+struct Enough {};
 
-  server.stop();
+class ParameterSilence : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Over, ParameterSilence, ::testing::Values(kLocal, kTcp),
+                         [](const auto& of) { return of.param == kTcp ? "tcp" : "local"; });
+
+TEST_P(ParameterSilence, who_connects_waits_for_so_long_and_no_longer) {
+  const net::Listener nobody(GetParam(), {});
+  const net::Deadline twice(2.4);
+  const std::string why =
+      message_of(Code::kTimeout, [&] { ParameterClient({nobody.address()}, {.retry_s = 1.2}); });
+  EXPECT_NE(why.find(nobody.address()), std::string::npos) << why;
+  EXPECT_FALSE(twice.passed());
+}
+
+TEST_P(ParameterSilence, a_push_that_may_be_held_is_waited_for) {
+  const ServingChild server(GetParam(), {.staleness = 5});
+  ParameterClient client(server.addresses(), {.retry_s = 1});
+  const Slab slab = Slab::make(client.layout());
   std::ranges::fill(slab.values(), -1.0f);
+  client.push(slab);
+  server.stop();
   auto pushing = std::async(std::launch::async, [&] { return client.push(slab).applied; });
-  EXPECT_EQ(pushing.wait_for(std::chrono::seconds(4)), std::future_status::timeout);
+  EXPECT_EQ(pushing.wait_for(std::chrono::seconds(3)), std::future_status::timeout);
   server.go_on();
   EXPECT_TRUE(pushing.get());
   client.pull(slab);
-  EXPECT_EQ(slab.values()[0], 1.0f);
+  EXPECT_EQ(slab.values()[0], 2.0f);
 }
 
-TEST(ParameterSilence, who_says_goodbye_is_held_up_for_a_moment_only) {
-  const ServingChild server;
-  ParameterClient client({server.address()}, {.retry_s = 1});
-  server.stop();
-  const net::Deadline soon(30);
-  client.close();
-  EXPECT_FALSE(soon.passed());
+TEST_P(ParameterSilence, a_connect_that_was_given_up_is_no_worker) {
+  for (const bool interrupted : {false, true}) {
+    const ServingChild server(GetParam(), {.workers = 2});
+    server.stop();
+    if (interrupted) {
+      EXPECT_THROW(ParameterClient(server.addresses(), {.while_waiting = [] { throw Enough(); }}),
+                   Enough);
+    } else {
+      message_of(Code::kTimeout, [&] { ParameterClient(server.addresses(), {.retry_s = 1}); });
+    }
+    server.go_on();
+    ParameterClient one(server.addresses(), {});
+    const Slab slab = Slab::make(one.layout());
+    auto pushing = std::async(std::launch::async, [&] { return one.push(slab).applied; });
+    EXPECT_EQ(pushing.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+    EXPECT_EQ(server.workers(), 1u);
+    ParameterClient two(server.addresses(), {});
+    EXPECT_TRUE(pushing.get());
+  }
+}
+
+// A connection that says what a worker would.
+class Saying {
+ public:
+  explicit Saying(const std::string& address) : line_(net::connect(address)) {}
+
+  template <typename... Parts>
+  void operator()(wire::Ask ask, const Parts&... parts) {
+    std::vector<std::byte> head;
+    wire::append(head, wire::AskHead{.ask = ask});
+    (wire::append(head, parts), ...);
+    line_->send(head);
+    ASSERT_TRUE(line_->receive(60));
+  }
+
+ private:
+  std::unique_ptr<net::Connection> line_;
+};
+
+TEST_P(ParameterSilence, who_hangs_up_after_the_first_word_is_no_worker) {
+  const ServingChild server(GetParam());
+  const std::string& address = server.addresses()[0];
+  {
+    Saying hello(address);
+    hello(wire::Ask::kHello, wire::HelloHead{.worker = 5});
+    EXPECT_EQ(server.workers(), 1u);
+  }
+  EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
+  {  // Its second connection is what counts.
+    auto first = std::make_unique<Saying>(address);
+    (*first)(wire::Ask::kHello, wire::HelloHead{.worker = 5});
+    Saying second(address);
+    second(wire::Ask::kHello, wire::HelloHead{.worker = 5});
+    first.reset();
+    Saying other(address);
+    other(wire::Ask::kHello, wire::HelloHead{.worker = 6});
+    other(wire::Ask::kPull);
+  }
+  // 5 was known when the second came, and 6 has done something.
+  poll(nullptr, 0, 200);
+  EXPECT_EQ(server.workers(), 2u);
 }
 
 }  // namespace

@@ -387,6 +387,22 @@ TEST(Shard, delay_compensation_is_the_papers_formula) {
   EXPECT_TRUE(one.all_weights_are(4));
 }
 
+TEST(Shard, only_the_hello_that_made_a_worker_can_be_taken_back) {
+  OneShard one({.workers = 2});
+  const auto first = one.shard->join({7, "a", ""});
+  ASSERT_NE(first.made_by, 0u);
+  EXPECT_EQ(one.shard->join({7, "a", ""}).made_by, 0u);
+  one.shard->take_back(7, first.made_by);  // there was another since
+  one.shard->join({8, "b", ""});
+  one.shard->push(Full(7, 1, -1).push);
+  one.shard->leave(8);
+  const auto again = one.shard->join({8, "b", ""});
+  EXPECT_NE(again.made_by, first.made_by);
+  one.shard->take_back(8, again.made_by);
+  message_of(Code::kNotFound, [&] { one.shard->push(Full(8, 1, -1).push); });
+  EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 1u);
+}
+
 TEST(Shard, workers_past_the_limit_take_the_rows_of_those_who_are_silent) {
   OneShard one({.lease_s = kNever});
   for (uint64_t id = 1; id <= kMostWorkers; ++id) one.shard->join({id, "", ""});
