@@ -146,9 +146,13 @@ void bind_train_server(nb::module_& m) {
       .def_prop_ro("shards", &ParameterClient::shards)
       .def_prop_ro("local", &ParameterClient::local);
 
-  m.def("shard_stats", &train::shard_stats, nb::arg("address"), nb::arg("secret"),
-        nb::arg("encrypt"), nb::arg("timeout"), Unlocked(),
-        "Internal: what a shard says of itself, as JSON.");
+  m.def(
+      "shard_stats",
+      [](const std::string& address, const std::string& secret, bool encrypt, double timeout) {
+        return train::shard_stats(address, secret, encrypt, timeout, look_for_signals);
+      },
+      nb::arg("address"), nb::arg("secret"), nb::arg("encrypt"), nb::arg("timeout"), Unlocked(),
+      "Internal: what a shard says of itself, as JSON.");
 }
 
 }  // namespace penstock::python

@@ -12,13 +12,14 @@ constexpr char kOperation[] = "shard_stats";
 }  // namespace
 
 std::string shard_stats(const std::string& address, const std::string& secret, bool encrypt,
-                        double timeout_s) {
+                        double timeout_s, const std::function<void()>& while_waiting) {
   net::ConnectOptions options;
   options.secret = secret;
   options.encrypt = encrypt;
   options.timeout_s = timeout_s;
   options.stall_timeout_s = timeout_s;
   options.most_body_bytes = uint64_t{64} << 20;
+  options.while_waiting = while_waiting;
   const auto connection = net::connect(address, options);
 
   const wire::AskHead question{.ask = wire::Ask::kStats};

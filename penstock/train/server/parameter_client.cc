@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <random>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 
 constexpr double kLeastTryS = 0.1;
 constexpr double kTakeBackS = 1;
+constexpr double kGoodbyeS = 5;  // of all shards together
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
 
@@ -80,13 +82,19 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
         "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
     arrange();
   } catch (...) {  // else shards would wait for a worker that is none
-    for (const auto& link : links_) link->bye();
+    try {
+      say_goodbye();
+    } catch (...) {  // NOLINT: what failed first is what is told
+    }
     throw;
   }
 }
 
 ParameterClient::~ParameterClient() {
-  if (getpid() == pid_) close();
+  try {
+    close();
+  } catch (...) {  // NOLINT: nobody is there to be told
+  }
 }
 
 void ParameterClient::look_around() const {
@@ -386,7 +394,21 @@ void ParameterClient::close() {
   std::lock_guard lock(mutex_);
   if (closed_) return;
   closed_ = true;
-  for (const auto& link : links_) link->bye();
+  say_goodbye();
+}
+
+// Who has had enough while one shard is silent waits for no other: they are told, all the same.
+void ParameterClient::say_goodbye() {
+  const net::Deadline end(kGoodbyeS);
+  std::exception_ptr enough;
+  for (const auto& link : links_) {
+    try {
+      link->bye(enough ? 0 : end.left_s());
+    } catch (...) {
+      enough = std::current_exception();
+    }
+  }
+  if (enough) std::rethrow_exception(enough);
 }
 
 }  // namespace penstock::train

@@ -76,8 +76,8 @@ class ParameterClient {
   // A JSON list with an object for each shard; see Shard::stats().
   std::string stats();
 
-  // Tells the shards that this worker will not be back. Later calls are kClosed. Nothing in a
-  // forked child, where other calls are kInvalidArgument.
+  // Tells the shards that this worker will not be back. Later calls are kClosed, also if it throws
+  // what while_waiting() does. Nothing in a forked child, where other calls are kInvalidArgument.
   void close();
 
  private:
@@ -86,6 +86,7 @@ class ParameterClient {
   void converse(const char* operation, Ask ask, Take take);
   void look_around() const;
   void take_back(const std::vector<ShardLink*>& asked) noexcept;
+  void say_goodbye();
   void arrange();
   const Slab& sendable(const Slab& gradients);
   Pushed deliver(std::vector<ShardLink::Push>& parts, Encoding encoding, double squares);

@@ -12,10 +12,9 @@ namespace penstock::train {
 namespace {
 
 constexpr size_t kMostNamed = 8;
-constexpr size_t kMostKnown = 32;      // fewer than a shard keeps
-constexpr double kConnectS = 5;        // for one try
-constexpr double kLeastPatienceS = 1;  // a shard may be in the middle of an update
-constexpr double kGoodbyeS = 5;
+constexpr size_t kMostKnown = 32;               // fewer than a shard keeps
+constexpr double kConnectS = 5;                 // for one try
+constexpr double kLeastPatienceS = 1;           // a shard may be in the middle of an update
 constexpr size_t kMostText = size_t{64} << 20;  // of a layout, or of statistics
 
 Error damaged_answer(const std::string& address, const std::string& why) {
@@ -207,13 +206,15 @@ std::string ShardLink::stats() {
   return text_body(answer(patience_s_).body_bytes);
 }
 
-void ShardLink::bye() noexcept {
+void ShardLink::bye(double patience_s) {
   if (connection_ == nullptr) return;
   try {
     ask(wire::Ask::kBye);
-    (void)answer(std::min(patience_s_, kGoodbyeS));
-  } catch (const std::exception&) {
-    // The shard forgets this worker when its lease ends.
+    (void)answer(patience_s);
+  } catch (const Error&) {
+  } catch (...) {
+    drop();
+    throw;
   }
   drop();
 }

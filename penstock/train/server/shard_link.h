@@ -88,7 +88,10 @@ class ShardLink {
   uint64_t end_pull(std::span<float> into);
 
   std::string stats();
-  void bye() noexcept;
+  // Says that this worker will not be back, waits so long for an answer, and drops the connection.
+  // Throws only what while_waiting() does, no Error: a shard that does not hear it forgets this
+  // worker when its lease ends.
+  void bye(double patience_s);
 
  private:
   struct Answer {

@@ -124,6 +124,36 @@ TEST_P(ParameterSilence, a_push_that_may_be_held_is_waited_for) {
   EXPECT_EQ(slab.values()[0], 2.0f);
 }
 
+TEST_P(ParameterSilence, who_says_goodbye_is_held_up_for_a_moment_only) {
+  const ServingChild server(GetParam());
+  ParameterClient client(server.addresses(), {});
+  server.stop();
+  const net::Deadline soon(9);
+  client.close();
+  EXPECT_FALSE(soon.passed());
+  server.go_on();
+  EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
+}
+
+TEST_P(ParameterSilence, who_has_had_enough_of_a_goodbye_is_told_and_has_said_it) {
+  const ServingChild server(GetParam());
+  bool enough = false;
+  const ClientOptions options{.while_waiting = [&] {
+    if (enough) throw Enough();
+  }};
+  ParameterClient client(server.addresses(), options);
+  {
+    ParameterClient another(server.addresses(), options);  // whose end throws nothing
+    server.stop();
+    enough = true;
+    EXPECT_THROW(client.close(), Enough);
+  }
+  client.close();
+  message_of(Code::kClosed, [&] { client.stats(); });
+  server.go_on();
+  EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
+}
+
 TEST_P(ParameterSilence, a_connect_that_was_given_up_is_no_worker) {
   for (const bool interrupted : {false, true}) {
     const ServingChild server(GetParam(), {.workers = 2});
