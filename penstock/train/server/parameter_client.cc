@@ -21,6 +21,7 @@ namespace {
 constexpr double kLeastTryS = 0.1;
 constexpr double kTakeBackS = 1;
 constexpr double kGoodbyeS = 5;  // of all shards together
+constexpr double kStallS = 60;   // at most, however long one that is gone is looked for
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
 
@@ -75,6 +76,7 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
                                    .name = options_.name,
                                    .secret = options_.secret,
                                    .encrypt = options_.encrypt,
+                                   .stall_timeout_s = std::clamp(options_.retry_s, 1.0, kStallS),
                                    .while_waiting = [this] { look_around(); }}));
   }
   try {
@@ -180,9 +182,9 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
       states[i] = next;
     } catch (const Error& error) {
       if (passes(error)) {
-        // Who did not answer a hello was gone all the while.
-        const bool silent = error.code() == Code::kTimeout && !link.connected();
         link.drop();
+        // Who did not answer was gone all the while.
+        const bool silent = error.code() == Code::kTimeout;
         if (!end) end = silent ? patience : net::Deadline(options_.retry_s);
         states[i] = State::kToAsk;
         lost = error.what();
@@ -200,16 +202,20 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
   for (;;) {
     for (size_t i = 0; i < links_.size(); ++i) {
       if (states[i] != State::kToAsk) continue;
+      if (end && end->passed()) break;  // for all of them
       attempt(i, State::kAsked, [&](ShardLink& link) {
+        if (end) look_around();
         link.connect(std::max(end ? end->left_s() : options_.retry_s, kLeastTryS));
         asked[i] = true;
         ask(link, i);
       });
     }
     for (size_t i = 0; i < links_.size(); ++i) {
-      if (states[i] == State::kAsked) {
-        attempt(i, State::kDone, [&](ShardLink& link) { take(link, i); });
-      }
+      if (states[i] != State::kAsked) continue;
+      attempt(i, State::kDone, [&](ShardLink& link) {
+        if (end) link.wait_no_longer_than(end->left_s());
+        take(link, i);
+      });
     }
     if (std::ranges::all_of(states, [](State state) { return state == State::kDone; })) break;
     if (refused) break;

@@ -22,7 +22,7 @@ struct ClientOptions {
   std::string name = {};                     // "": the process's number; see Shard::Worker
   std::string secret = {};                   // of the server, over TCP
   bool encrypt = false;                      // as the server does, over TCP; takes a secret
-  double retry_s = 60;                       // how long a shard that is gone is looked for
+  double retry_s = 60;                       // how long a shard may be gone, or say nothing
   Encoding encoding = Encoding::kFloat32;    // of gradients
   double top_k = 0.01;                       // kTopK: which part of the floats is sent, in (0, 1]
   std::function<void()> while_waiting = {};  // see ShardLink::Worker

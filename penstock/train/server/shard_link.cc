@@ -43,8 +43,12 @@ void ShardLink::drop() {
   named_.clear();
 }
 
+void ShardLink::wait_no_longer_than(double timeout_s) {
+  patience_s_ = timeout_s > 0 ? std::max(timeout_s, kLeastPatienceS) : 0;
+}
+
 void ShardLink::connect(double timeout_s) {
-  patience_s_ = std::max(timeout_s, kLeastPatienceS);
+  wait_no_longer_than(timeout_s);
   if (connection_ != nullptr && !connection_->closed()) return;
   drop();
   net::ConnectOptions options;

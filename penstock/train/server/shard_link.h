@@ -56,8 +56,9 @@ class ShardLink {
   // back has to begin within `timeout_s` (a second at least) of its question; else kTimeout. The
   // layout and the server are those that there were before, if any.
   void connect(double timeout_s);
+  // The same from now on; a second, unless there is no time left at all.
+  void wait_no_longer_than(double timeout_s);
   void drop();  // the connection, if there is one
-  bool connected() const { return connection_ != nullptr; }
 
   const std::string& address() const { return address_; }
   bool local() const { return local_; }

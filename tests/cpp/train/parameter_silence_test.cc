@@ -3,11 +3,13 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "penstock/base/clock.h"
 #include "penstock/net/listener.h"
 #include "penstock/train/server/observer.h"
 #include "tests/cpp/memory/child.h"
@@ -64,11 +66,16 @@ class ServingChild {
   }
   void go_on() const { kill(pid_, SIGCONT); }
 
-  // The most that a shard knows of.
+  // The most that a shard knows of, and all that they have applied.
   size_t workers() const {
     size_t most = 0;
     for (const auto& shard : stats()) most = std::max(most, shard["workers"].size());
     return most;
+  }
+  uint64_t pushes() const {
+    uint64_t pushes = 0;
+    for (const auto& shard : stats()) pushes += shard["pushes"].get<uint64_t>();
+    return pushes;
   }
 
  private:
@@ -94,6 +101,14 @@ bool comes(What what) {
   return false;
 }
 
+// Seconds until kTimeout.
+template <typename Call>
+double silent_for(Call call) {
+  const uint64_t begin = now_ns();
+  message_of(Code::kTimeout, call);
+  return 1e-9 * static_cast<double>(now_ns() - begin);
+}
+
 struct Enough {};
 
 class ParameterSilence : public ::testing::TestWithParam<const char*> {};
@@ -107,6 +122,34 @@ TEST_P(ParameterSilence, who_connects_waits_for_so_long_and_no_longer) {
       message_of(Code::kTimeout, [&] { ParameterClient({nobody.address()}, {.retry_s = 1.2}); });
   EXPECT_NE(why.find(nobody.address()), std::string::npos) << why;
   EXPECT_FALSE(twice.passed());
+}
+
+TEST_P(ParameterSilence, all_that_has_an_end_has_it_in_time_however_many_shards_are_silent) {
+  const ServingChild server(GetParam());
+  ParameterClient client(server.addresses(), {.retry_s = 2});
+  const Slab slab = Slab::make(client.layout(), Slab::Kind::kShared);
+  const auto push = [&](float value) {
+    std::ranges::fill(slab.values(), value);
+    EXPECT_TRUE(client.push(slab).applied);
+  };
+  const std::vector<std::function<void()>> calls = {
+      [&] { ParameterClient(server.addresses(), {.retry_s = 2}); },
+      [&] { client.stats(); },
+      [&] {  // on the same host nobody is asked
+        if (client.local()) throw Error(Code::kTimeout, "pull", "local");
+        client.pull(slab);
+      },
+  };
+  push(0);
+  for (const auto& call : calls) {
+    server.stop();
+    EXPECT_LT(silent_for(call), 3.5);
+    server.go_on();
+    push(-1);
+  }
+  EXPECT_EQ(server.pushes(), kShards * 4);
+  client.pull(slab);
+  EXPECT_TRUE(std::ranges::all_of(slab.values(), [](float each) { return each == 3; }));
 }
 
 TEST_P(ParameterSilence, a_push_that_may_be_held_is_waited_for) {
