@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import penstock
@@ -90,3 +91,13 @@ def test_ctrl_c_in_a_close_is_raised_and_the_client_is_closed(listen):
         with pytest.raises(penstock.errors.Closed):
             client.stats()
         until(lambda: workers(server) == [0, 0, 0])
+
+
+@LISTEN
+def test_a_push_that_no_mode_holds_has_an_end_and_is_not_applied_later(listen):
+    with served(listen=listen) as server, train.connect(server.addresses, retry=1) as client:
+        with stopped(server), pytest.raises(penstock.Timeout):
+            client.push({"w": np.full(4096, -100)})
+        assert client.push({"w": np.full(4096, -1)})
+        client.pull()
+        assert (client.parameters["w"] == 1).all()

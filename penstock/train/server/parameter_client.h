@@ -64,7 +64,7 @@ class ParameterClient {
   // One push to all shards; waits until each has it, and as the server's mode says. The slab is
   // only read, and not written to by anybody meanwhile. Errors as pull; kInvalidArgument also for a
   // gradient that is not finite, if that is the server's policy. After kTimeout some shards may
-  // have applied it.
+  // have applied it. Where the mode may hold pushes, a shard that has it is waited for, for ever.
   Pushed push(const Slab& gradients);
   // One push of some blocks, or some rows of them, which are all that travels and all that shards
   // touch, the optimizer's state included; it counts as an update at all shards, also with no rows.

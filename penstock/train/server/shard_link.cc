@@ -179,7 +179,7 @@ void ShardLink::send_push(const Push& push) {
 }
 
 Shard::Answer ShardLink::receive_push() {
-  const Answer said = answer(net::kForEver);  // held as long as the server's mode says
+  const Answer said = answer(server_.holds != 0 ? net::kForEver : patience_s_);
   pulls_ = pulled_ns_ = 0;
   return {said.head.outcome, said.head.version};
 }

@@ -72,7 +72,7 @@ struct ServerHead {
   uint64_t end = 0;
   uint32_t compensated = 0;
   uint32_t non_finite = 0;
-  uint32_t bounded = 0;
+  uint32_t holds = 0;  // pushes, as its mode says, for any time
   uint32_t reserved = 0;
 };
 

@@ -98,7 +98,7 @@ class ShardService::Session {
     server.end = service_.place_.range.end;
     server.compensated = service_.mode_.compensation > 0;
     server.non_finite = static_cast<uint32_t>(service_.mode_.non_finite);
-    server.bounded = service_.mode_.staleness.has_value();
+    server.holds = service_.mode_.staleness.has_value() || service_.mode_.workers > 1;
     std::vector<std::byte> bytes;
     wire::append(bytes, answer);
     wire::append(bytes, server);

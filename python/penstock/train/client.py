@@ -70,7 +70,7 @@ class ParameterClient:
         InvalidArgument, Closed
             Other blocks, or no slab; another server has the address now; the client was closed.
         Timeout
-            A shard was gone for ``retry`` seconds.
+            A shard was gone, or stopped, for ``retry`` seconds.
         """
         target = self.parameters if into is None else into
         versions = self._client.pull(engine_slab("into", target, "pull"))
@@ -107,7 +107,9 @@ class ParameterClient:
         NotFound
             `Rows` beside a block that there is not.
         Timeout
-            A shard was gone for ``retry`` seconds; others may have applied it.
+            A shard was gone, or stopped, for ``retry`` seconds; others may have applied it. Where
+            pushes may be held (``staleness``, ``workers``), one that a shard was given is waited
+            for as long as that takes, also while the shard is stopped.
         """
         if isinstance(gradients, Slab):
             gradients._settle()
@@ -231,7 +233,7 @@ def connect(
         As the server does: over TCP, nothing is said to one that does not, and one that does
         refuses who does not.
     retry : float
-        Seconds that a shard may be gone before a call gives up.
+        Seconds that a shard may be gone, or say nothing, before a call gives up.
     compress : {"float16", "bfloat16", "top_k"}, optional
         How gradients travel. float16, bfloat16: every number rounded; what rounding takes is lost
         (float16 makes 0 of what is below 3e-8). top_k: only the largest by magnitude, a part
