@@ -58,7 +58,9 @@ PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counter
   return PyErr_Occurred() != nullptr ? nullptr : Py_NewRef(value);
 }
 
-// The value to use instead of `value` (a new reference), which may be `value` itself.
+// The value to use instead of `value` (a new reference), which may be `value` itself. `unique`:
+// nothing but the caller leads to it. Copying lets other threads run, so a list or dict that they
+// may lead to, too, is gone through as it was at the beginning.
 PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& counters,
                    uint64_t& bytes) {
   if (PyArray_CheckExact(value) && depth < kMaxDepth &&
@@ -115,9 +117,10 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
                                made.get());
   }
   if (PyList_CheckExact(value)) {
-    Owned made(PyList_New(PyList_GET_SIZE(value)));
-    for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(value); ++i) {
-      PyObject* item = PyList_GET_ITEM(value, i);
+    Owned items(unique ? Py_NewRef(value) : PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
+    Owned made(items ? PyList_New(PyList_GET_SIZE(items.get())) : nullptr);
+    for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(items.get()); ++i) {
+      PyObject* item = PyList_GET_ITEM(items.get(), i);
       PyObject* other = detached(item, unique && only_ours(item), depth + 1, counters, bytes);
       if (other == nullptr) return nullptr;
       PyList_SET_ITEM(made.get(), i, other);
@@ -127,6 +130,8 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
   if (PyDict_CheckExact(value) || (!PyDict_Check(value) && is_plain_dataclass(value))) {
     bool object = !PyDict_CheckExact(value);
     Owned fields = object ? Owned(PyObject_GetAttrString(value, "__dict__")) : Owned::borrow(value);
+    unique = unique && fields && (!object || Py_REFCNT(fields.get()) == 2);  // its own, and ours
+    if (fields && !unique) fields = Owned(PyDict_Copy(fields.get()));
     Owned made(PyDict_New());
     Py_ssize_t at = 0;
     PyObject *key, *item;
@@ -134,7 +139,8 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
       Owned other(detached(item, unique && only_ours(item), depth + 1, counters, bytes));
       if (!other || PyDict_SetItem(made.get(), key, other.get()) != 0) return nullptr;
     }
-    if (!object || !made) return made.release();
+    if (!fields || !made) return nullptr;
+    if (!object) return made.release();
     PyObject* make = helper("penstock._interop", "make_dataclass");
     if (make == nullptr) return nullptr;
     return PyObject_CallFunctionObjArgs(make, reinterpret_cast<PyObject*>(Py_TYPE(value)),

@@ -102,21 +102,25 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
     }
   } else if (PyList_CheckExact(value)) {
     put('L');
-    count(PyList_GET_SIZE(value));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); ++i) {
-      PyObject* item = PyList_GET_ITEM(value, i);
+    // Pickling an item may run code that changes a list or dict which others lead to, too.
+    Owned items(unique ? Py_NewRef(value) : PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
+    if (!items) return false;
+    count(PyList_GET_SIZE(items.get()));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+      PyObject* item = PyList_GET_ITEM(items.get(), i);
       if (!node(item, unique && only_ours(item), depth + 1)) return false;
     }
   } else if (PyDict_CheckExact(value) || is_plain_dataclass(value)) {
-    Owned fields;
-    PyObject* dict = value;
+    Owned fields = Owned::borrow(value);
     if (!PyDict_CheckExact(value)) {
       put('C');
       if (!class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
       fields = Owned(PyObject_GetAttrString(value, "__dict__"));
-      if (!fields) return false;
-      dict = fields.get();
+      unique = unique && fields && Py_REFCNT(fields.get()) == 2;  // its own, and ours
     }
+    if (fields && !unique) fields = Owned(PyDict_Copy(fields.get()));
+    if (!fields) return false;
+    PyObject* dict = fields.get();
     put('D');
     count(PyDict_GET_SIZE(dict));
     Py_ssize_t at = 0;

@@ -34,7 +34,10 @@ class Putter {
   }
 
  private:
+  // `unique`: nothing but the caller leads to it. User code may run, and other threads, which put
+  // something else in the place of an item that is not: so it is held.
   bool node(PyObject* value, bool unique) {
+    const Owned held = unique ? Owned() : Owned::borrow(value);
     const Nest::Node& node = nest_.nodes[at_++];
     switch (node.kind) {
       case '.':

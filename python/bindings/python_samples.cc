@@ -15,6 +15,10 @@ namespace penstock::python {
 // Writes one sample into its row. False: an exception is set, and nothing was added.
 bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row,
                            uint64_t index, uint32_t whole) {
+  struct LetGo {
+    Sample& of;
+    ~LetGo() { of.let_go(); }
+  } let_go{taken_};
   if (!taken_.take_apart(sample)) return false;
   if (base_ == nullptr || taken_.spec != known_spec_) {
     if (taken_.spec != known_spec_ || known_rows_ != whole) {

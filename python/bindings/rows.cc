@@ -59,6 +59,10 @@ bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, u
     PyArrayObject* array = sample.arrays[f];
     std::byte* to = layout.row(base, f, row);
     uint64_t bytes = layout.fields()[f].row_bytes;
+    if (static_cast<uint64_t>(PyArray_NBYTES(array)) != bytes) {
+      PyErr_SetString(PyExc_RuntimeError, "an array was resized by another thread meanwhile");
+      return false;
+    }
     if (PyArray_IS_C_CONTIGUOUS(array)) {
       copy_stream(to, PyArray_DATA(array), bytes);
     } else {

@@ -35,20 +35,30 @@ bool put_pickled(std::vector<std::byte>& out, const char* how, PyObject* value) 
 
 bool Sample::take_apart(PyObject* sample) {
   spec.clear();
-  arrays.clear();
-  objects.clear();
-  keep.clear();
+  let_go();
   return node(sample, 0);
 }
 
+void Sample::let_go() {
+  arrays.clear();
+  objects.clear();
+  keep.clear();
+}
+
+bool Sample::object(PyObject* object) {
+  put(spec, 'o');
+  keep.push_back(Owned::borrow(object));
+  objects.push_back(object);
+  return true;
+}
+
 bool Sample::array(PyArrayObject* array) {
+  keep.push_back(Owned::borrow(reinterpret_cast<PyObject*>(array)));
   PyArray_Descr* descr = PyArray_DESCR(array);
   bool text = descr->type_num == NPY_UNICODE || descr->type_num == NPY_STRING;
   if (PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT) || descr->type_num == 2056 ||
       (text && PyArray_NDIM(array) == 0 && !fixed_width_text)) {
-    put(spec, 'o');
-    objects.push_back(reinterpret_cast<PyObject*>(array));
-    return true;
+    return object(reinterpret_cast<PyObject*>(array));
   }
   put(spec, 'a');
   if (descr->type_num >= 0 && descr->type_num < NPY_OBJECT && PyArray_ISNBO(descr->byteorder)) {
@@ -79,9 +89,7 @@ bool Sample::node(PyObject* value, int depth) {
     // Python's numbers become int64, float64 and bool, as NumPy has it.
     Owned zero_d(PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr));
     if (!zero_d) return false;
-    if (!array(reinterpret_cast<PyArrayObject*>(zero_d.get()))) return false;
-    keep.push_back(std::move(zero_d));
-    return true;
+    return array(reinterpret_cast<PyArrayObject*>(zero_d.get()));
   }
   PyObject* tensor = torch_tensor_type();
   if (tensor != nullptr &&
@@ -95,9 +103,7 @@ bool Sample::node(PyObject* value, int depth) {
       if (name == nullptr) return false;
       put(spec, 'x');
       put_bytes(spec, name, n);
-      if (!array(reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.get(), 0)))) return false;
-      keep.push_back(std::move(pair));
-      return true;
+      return array(reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.get(), 0)));
     }
   }
   bool named = PyTuple_Check(value) && !PyTuple_CheckExact(value) &&
@@ -108,28 +114,31 @@ bool Sample::node(PyObject* value, int depth) {
     if (named && !put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(Py_TYPE(value)))) {
       return false;
     }
-    Py_ssize_t n = list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value);
+    // Other threads may change a list or dict while Python runs: what it holds now is what counts.
+    Owned items(list ? PyList_GetSlice(value, 0, PyList_GET_SIZE(value)) : Py_NewRef(value));
+    if (!items) return false;
+    Py_ssize_t n = list ? PyList_GET_SIZE(items.get()) : PyTuple_GET_SIZE(items.get());
     put(spec, static_cast<uint32_t>(n));
     for (Py_ssize_t i = 0; i < n; ++i) {
-      PyObject* item = list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i);
+      PyObject* item = list ? PyList_GET_ITEM(items.get(), i) : PyTuple_GET_ITEM(items.get(), i);
       if (!node(item, depth + 1)) return false;
     }
     return true;
   }
   if (depth < kMaxDepth && PyDict_CheckExact(value)) {
+    Owned items(PyDict_Copy(value));
+    if (!items) return false;
     put(spec, 'D');
-    put(spec, static_cast<uint32_t>(PyDict_GET_SIZE(value)));
+    put(spec, static_cast<uint32_t>(PyDict_GET_SIZE(items.get())));
     Py_ssize_t at = 0;
     PyObject *key, *item;
-    while (PyDict_Next(value, &at, &key, &item)) {
+    while (PyDict_Next(items.get(), &at, &key, &item)) {
       if (!put_pickled(spec, "dump_key", key)) return false;
       if (!node(item, depth + 1)) return false;
     }
     return true;
   }
-  put(spec, 'o');
-  objects.push_back(value);
-  return true;
+  return object(value);
 }
 
 }  // namespace penstock::python

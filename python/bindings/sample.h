@@ -21,16 +21,19 @@ struct Sample {
   bool fixed_width_text = false;
 
   std::vector<std::byte> spec;
-  std::vector<PyArrayObject*> arrays;  // borrowed from the sample or kept by `keep`
-  std::vector<PyObject*> objects;      // borrowed
-  std::vector<Owned> keep;
+  std::vector<PyArrayObject*> arrays;
+  std::vector<PyObject*> objects;
+  std::vector<Owned> keep;  // those, which other threads may take out of the sample meanwhile
 
   // False: a Python exception is set.
   bool take_apart(PyObject* sample);
+  // Of all but the structure.
+  void let_go();
 
  private:
   bool node(PyObject* value, int depth);
   bool array(PyArrayObject* array);
+  bool object(PyObject* object);
 };
 
 }  // namespace penstock::python

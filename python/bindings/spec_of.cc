@@ -54,8 +54,9 @@ class SpecWriter {
     const bool list = PyList_Check(value);
     nest_ += list ? '[' : '(';
     for (Py_ssize_t i = 0; i < (list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value)); ++i) {
-      PyObject* item = list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i);
-      node(item, below(path, std::to_string(i), depth), depth + 1);
+      // Held: user code that makes an array of an item may change a list meanwhile.
+      Owned item = Owned::borrow(list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
+      node(item.get(), below(path, std::to_string(i), depth), depth + 1);
     }
     nest_ += list ? ']' : ')';
   }
