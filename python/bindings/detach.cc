@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "codec.h"
 #include "python_op.h"
 #include "values.h"
@@ -9,6 +11,44 @@ namespace {
 PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& counters,
                    uint64_t& bytes);
 
+bool holds_objects(PyArray_Descr* descr) {
+  return (descr->type_num == NPY_OBJECT || descr->type_num == NPY_VOID) &&
+         PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT);
+}
+
+// Detaches the objects in an array of nobody else's. False: a Python exception is set.
+bool detach_items(PyArrayObject* array, bool& changed, int depth, WorkerCounters& counters,
+                  uint64_t& bytes) {
+  if (PyArray_TYPE(array) != NPY_OBJECT) {  // fields, some of which are objects
+    Owned names = Owned::borrow(PyDataType_NAMES(PyArray_DESCR(array)));
+    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names.get()); ++i) {
+      PyObject* name = PyTuple_GET_ITEM(names.get(), i);
+      Owned field(PyObject_GetItem(reinterpret_cast<PyObject*>(array), name));
+      if (!field) return false;
+      auto* view = reinterpret_cast<PyArrayObject*>(field.get());
+      if (!PyArray_CheckExact(field.get()) || !holds_objects(PyArray_DESCR(view))) continue;
+      if (!detach_items(view, changed, depth, counters, bytes)) return false;
+    }
+    return true;
+  }
+  Owned iterator(PyArray_IterNew(reinterpret_cast<PyObject*>(array)));
+  if (!iterator) return false;
+  auto* at = reinterpret_cast<PyArrayIterObject*>(iterator.get());
+  while (PyArray_ITER_NOTDONE(at)) {
+    PyObject* item;  // of a field, perhaps not aligned
+    std::memcpy(&item, PyArray_ITER_DATA(at), sizeof(item));
+    if (item != nullptr) {
+      PyObject* other = detached(item, false, depth + 1, counters, bytes);
+      if (other == nullptr) return false;
+      changed = changed || other != item;
+      std::memcpy(PyArray_ITER_DATA(at), &other, sizeof(other));
+      Py_DECREF(item);
+    }
+    PyArray_ITER_NEXT(at);
+  }
+  return true;
+}
+
 // An array of objects is copied, because they may be arrays that are used again. `handed_over`:
 // it need not be where nothing in it changed.
 PyObject* detached_objects(PyArrayObject* array, bool handed_over, int depth,
@@ -16,15 +56,8 @@ PyObject* detached_objects(PyArrayObject* array, bool handed_over, int depth,
   Owned made(PyArray_NewCopy(array, NPY_KEEPORDER));
   if (!made) return nullptr;
   auto* copy = reinterpret_cast<PyArrayObject*>(made.get());
-  auto** items = static_cast<PyObject**>(PyArray_DATA(copy));
   bool changed = false;
-  for (npy_intp i = 0; i < PyArray_SIZE(copy); ++i) {
-    if (items[i] == nullptr) continue;
-    PyObject* other = detached(items[i], false, depth + 1, counters, bytes);
-    if (other == nullptr) return nullptr;
-    changed = changed || other != items[i];
-    Py_SETREF(items[i], other);
-  }
+  if (!detach_items(copy, changed, depth, counters, bytes)) return nullptr;
   if (!changed && handed_over) return Py_NewRef(reinterpret_cast<PyObject*>(array));
   if (!PyArray_ISWRITEABLE(array)) PyArray_CLEARFLAGS(copy, NPY_ARRAY_WRITEABLE);
   return made.release();
@@ -40,19 +73,20 @@ bool is_plain_value(PyObject* value) {
 PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counters,
                              uint64_t& bytes) {
   PyObject* parts_of = helper("penstock._interop", "parts_of");
-  Owned parts(parts_of == nullptr ? nullptr : PyObject_CallOneArg(parts_of, value));
-  bool changed = false;
-  for (Py_ssize_t i = 0; parts && PyList_Check(parts.get()) && i < PyList_GET_SIZE(parts.get());
-       ++i) {
-    PyObject* part = PyList_GET_ITEM(parts.get(), i);
-    PyObject* other = detached(part, false, depth + 1, counters, bytes);
-    if (other == nullptr) return nullptr;
-    changed = changed || other != part;
-    PyList_SetItem(parts.get(), i, other);
+  Owned known(parts_of == nullptr ? nullptr : PyObject_CallOneArg(parts_of, value));
+  Owned made;
+  if (known && PyTuple_Check(known.get())) {
+    PyObject* parts = PyTuple_GET_ITEM(known.get(), 0);
+    bool changed = false;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); ++i) {
+      PyObject* part = PyList_GET_ITEM(parts, i);
+      PyObject* other = detached(part, false, depth + 1, counters, bytes);
+      if (other == nullptr) return nullptr;
+      changed = changed || other != part;
+      PyList_SetItem(parts, i, other);
+    }
+    if (changed) made = Owned(PyObject_CallOneArg(PyTuple_GET_ITEM(known.get(), 1), parts));
   }
-  PyObject* make = changed ? helper("penstock._interop", "with_parts") : nullptr;
-  Owned made(make == nullptr ? nullptr
-                             : PyObject_CallFunctionObjArgs(make, value, parts.get(), nullptr));
   if (made) return made.release();
   clear_trouble();
   return PyErr_Occurred() != nullptr ? nullptr : Py_NewRef(value);
@@ -64,7 +98,7 @@ PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counter
 PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& counters,
                    uint64_t& bytes) {
   if (PyArray_CheckExact(value) && depth < kMaxDepth &&
-      PyArray_TYPE(reinterpret_cast<PyArrayObject*>(value)) == NPY_OBJECT) {
+      holds_objects(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(value)))) {
     auto* array = reinterpret_cast<PyArrayObject*>(value);
     PyArrayObject* root;
     CopyReason reason = CopyReason::kForeign;

@@ -5,11 +5,13 @@ Called by the extension, by name. Workers import it, so it imports little.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import copyreg
 import pickle
 import sys
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,11 +74,17 @@ def dump_key(key: Any) -> bytes:
     return pickle.dumps(key, 5)
 
 
+class _Plain:
+    pass
+
+
 def is_plain_dataclass(cls: Any) -> bool:
     """Whether instances are nothing but their ``__dict__``: then fields travel one by one."""
     return (
         hasattr(cls, "__dict__")
         and cls.__dictoffset__ != 0
+        and cls.__basicsize__ <= _Plain.__basicsize__  # and no list or dict beside it
+        and cls.__itemsize__ == 0
         and getattr(cls, "__getstate__", _PLAIN_STATE) is _PLAIN_STATE
         and not hasattr(cls, "__setstate__")
         and cls.__reduce_ex__ is object.__reduce_ex__
@@ -92,35 +100,80 @@ def make_dataclass(cls: Any, fields: dict[str, Any]) -> Any:
     return made
 
 
-def parts_of(value: Any) -> list[Any] | None:
-    """What a container of a class that the engine does not know itself holds; None: it is none."""
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, deque)):
-        return list(value)
-    if hasattr(type(value), "__dataclass_fields__"):
-        return [getattr(value, name) for name in _attributes(value)]
-    return None
+def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+    """What a container of a class that the engine does not know itself holds; None: it is none.
 
+    Returns
+    -------
+    parts, make : list, callable
+        ``make(parts)`` is a container like it of these parts. Of the class's own code only a
+        ``__copy__`` is run: what else it has may refuse, or do more than put a part in its place.
+    """
+    cls: Any = type(value)
+    base: Any = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
+    if base is None and not hasattr(cls, "__dataclass_fields__"):
+        return None
+    keys, parts = [], []
+    if base in (list, deque):
+        parts += base.__iter__(value)
+    elif base is not None:
+        for key, part in list(base.items(value)):
+            keys.append(key)
+            parts.append(part)
+    items = len(parts)
+    own, slots = _attributes(value)
+    is_own_dict = own is value
+    own = {} if is_own_dict else dict(own)
+    at: list[int] = []
+    if own or slots:
+        # An item that is an attribute, too, stays one and the same.
+        places = {id(part): place for place, part in enumerate(parts)}
+        for part in (*own.values(), *slots.values()):
+            at.append(places.setdefault(id(part), len(parts)))
+            if at[-1] == len(parts):
+                parts.append(part)
 
-def with_parts(value: Any, parts: list[Any]) -> Any:
-    """A copy of a container that holds `parts` in the order of `parts_of`."""
-    made = copy.copy(value)
-    if isinstance(value, dict):
-        for key, part in zip(value, parts, strict=True):
-            made[key] = part
-    elif isinstance(value, (list, deque)):
-        for i, part in enumerate(parts):
-            made[i] = part
-    else:
-        for name, part in zip(_attributes(value), parts, strict=True):
+    def make(parts: list[Any]) -> Any:
+        if getattr(cls, "__copy__", None) in _COPIED_HERE:
+            made = cls.__new__(cls)
+            if isinstance(value, defaultdict):
+                object.__setattr__(made, "default_factory", value.default_factory)
+        else:
+            made = copy.copy(value)
+        if base is list:
+            list.__init__(made, parts[:items])
+        elif base is deque:
+            deque.__init__(made, parts[:items], value.maxlen)
+        for key, part in zip(keys, parts[: len(keys)], strict=True):
+            base.__setitem__(made, key, part)
+        if is_own_dict:
+            object.__setattr__(made, "__dict__", made)
+        found = [parts[place] for place in at]
+        if own:
+            attributes = zip(own, found[: len(own)], strict=True)
+            object.__getattribute__(made, "__dict__").update(attributes)
+        for name, part in zip(slots, found[len(own) :], strict=True):
             object.__setattr__(made, name, part)  # it may be frozen
-    return made
+        return made
+
+    return parts, make
 
 
-def _attributes(value: Any) -> list[str]:
-    names = (*getattr(value, "__dict__", ()), *copyreg._slotnames(type(value)))  # type: ignore[attr-defined]
-    return [name for name in names if hasattr(value, name)]
+_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque)
+_BUILT_IN = frozenset((*_CONTAINERS, defaultdict))
+_COPIED_HERE = (None, defaultdict.__copy__, deque.__copy__)
+
+
+def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its ``__dict__``, and what it has in slots."""
+    cls = type(value)
+    own = object.__getattribute__(value, "__dict__") if cls.__dictoffset__ else {}
+    slots = {}
+    if cls not in _BUILT_IN:  # for which Python would look them up each time
+        for name in copyreg._slotnames(cls):  # type: ignore[attr-defined]
+            with contextlib.suppress(AttributeError):
+                slots[name] = object.__getattribute__(value, name)
+    return own, slots
 
 
 def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:

@@ -1,0 +1,218 @@
+"""Containers of classes of their own: what they hold is found, and they stay what they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from contract import INLINE, KINDS, Mode, each
+
+pytestmark = pytest.mark.timeout(60)
+
+OF_ONE_PROCESS = (INLINE, Mode(1))
+
+
+class Attributed(dict):
+    """Its items are its attributes."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(**items)
+        self.__dict__ = self
+
+
+class Frozen(dict):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("it is frozen")
+
+
+class FrozenOrdered(OrderedDict):
+    ready = False
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self.ready:
+            raise TypeError("it is frozen")
+        super().__setitem__(key, value)
+
+
+class Sealed(list):
+    def append(self, value: Any) -> None:
+        raise TypeError("it is sealed")
+
+    extend = __setitem__ = __iadd__ = append  # type: ignore[assignment]
+
+
+class Output(OrderedDict):
+    """Items are attributes as well, as in transformers' ModelOutput."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+
+class Default(defaultdict):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.last = key
+
+
+class Copying(dict):
+    """Knows itself how it is copied."""
+
+    def __init__(self, items: Any) -> None:
+        super().__init__(items)
+        self.order = list(items)
+
+    def __copy__(self) -> Copying:
+        return Copying(self)
+
+
+@dataclasses.dataclass
+class Headed(dict):
+    head: Any = None
+
+
+@dataclasses.dataclass
+class HeadedList(list):
+    head: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    x: Any
+
+
+def filled(made: Any, items: Any) -> Any:
+    (made.update if isinstance(made, dict) else made.extend)(items)
+    return made
+
+
+def fields(x: Any) -> Any:
+    made = np.empty(2, [("flag", "i1"), ("x", "O"), ("deep", [("x", "O", (2,))])])
+    made["x"][:] = [x, "text"]
+    made["deep"]["x"][1, 1] = x
+    return made
+
+
+def frozen_ordered(x: Any) -> Any:
+    made = FrozenOrdered(b=1, x=x)
+    made.move_to_end("b")
+    made.ready = True
+    return made
+
+
+MAKE = {
+    "Attributed": lambda x: Attributed(x=x, n=1),
+    "Frozen": lambda x: Frozen(x=x),
+    "FrozenOrdered": frozen_ordered,
+    "Sealed": lambda x: Sealed([1, x]),
+    "Output": lambda x: Output(x=x),
+    "Default": lambda x: Default(list, x=x),
+    "Copying": lambda x: Copying({"n": 1, "x": x}),
+    "Headed": lambda x: filled(Headed(x), {"x": x}),
+    "HeadedList": lambda x: filled(HeadedList(x), [x]),
+    "Slotted": Slotted,
+    "deque": lambda x: deque([0, x], maxlen=2),
+    "attributes": lambda x: filled(Headed(x), {"n": 1}),
+    "fields": fields,
+}
+
+
+class Again:
+    """One buffer for all items, in a container of some class."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.buffer = np.zeros(300)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer[:] = index
+        return MAKE[self.name](self.buffer)
+
+
+def arrays_of(value: Any) -> list[Any]:
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        value = value.tolist()
+    if isinstance(value, np.ndarray):
+        return [value.tolist()] if value.dtype == object else [value]
+    own = [] if isinstance(value, Attributed) else vars(value) if hasattr(value, "__dict__") else []
+    parts = [getattr(value, name) for name in own]
+    if isinstance(value, Slotted):
+        parts.append(value.x)
+    if isinstance(value, (list, tuple, deque, dict)):
+        parts += value.values() if isinstance(value, dict) else value
+    return [array for part in parts for array in arrays_of(part)]
+
+
+@each(OF_ONE_PROCESS, ())
+@pytest.mark.parametrize("name", MAKE)
+def test_a_buffer_used_again_in_any_container(name, mode):
+    with penstock.Loader(Again(name), **mode.options) as feed:
+        items = list(feed)
+    for index, item in enumerate(items):
+        assert type(item) is type(MAKE[name](None))
+        arrays = arrays_of(item)
+        assert len(arrays) == len(arrays_of(MAKE[name](np.zeros(300)))) > 0
+        for array in arrays:
+            assert (array == index).all()
+
+
+@each(OF_ONE_PROCESS, ())
+def test_containers_stay_what_they_are(mode):
+    def item(name):
+        with penstock.Loader(Again(name), **mode.options) as feed:
+            return list(feed)[1]
+
+    attributed = item("Attributed")
+    assert attributed.__dict__ is attributed
+    attributed.z = 3
+    assert (attributed.x is attributed["x"], attributed["z"]) == (True, 3)
+    output = item("Output")
+    assert output.x is output["x"]
+    ordered = item("FrozenOrdered")
+    assert (list(ordered), ordered.ready) == (["x", "b"], True)
+    default = item("Default")
+    assert (default.default_factory, vars(default)) == (list, {})
+    assert item("deque").maxlen == 2
+    copying = item("Copying")
+    assert (copying.order, list(copying)) == (["n", "x"], ["n", "x"])
+    headed = item("Headed")
+    assert headed.head is headed["x"]
+
+
+class Heads:
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def headed(index: int) -> Any:
+    return filled(Headed(np.full(300, index)), {"n": index})
+
+
+def headed_list(index: int) -> Any:
+    return filled(HeadedList(np.full(300, index)), [index])
+
+
+@each(KINDS, ())
+@pytest.mark.parametrize("make", [headed, headed_list])
+def test_a_dataclass_that_is_a_container_keeps_its_items(make, mode):
+    with penstock.Loader(Heads(make), **mode.options) as feed:
+        for index, item in enumerate(feed):
+            assert type(item) is type(make(index))
+            assert (item.head == index).all()
+            assert (list(item.items()) if isinstance(item, dict) else list(item)) == (
+                [("n", index)] if isinstance(item, dict) else [index]
+            )
