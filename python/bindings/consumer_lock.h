@@ -16,6 +16,8 @@ class ConsumerLock {
     WithoutGil unlocked;
     mutex_.lock();
   }
+  ConsumerLock(const ConsumerLock&) = delete;
+  ConsumerLock& operator=(const ConsumerLock&) = delete;
   ~ConsumerLock() { mutex_.unlock(); }
 
  private:

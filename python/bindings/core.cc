@@ -174,11 +174,15 @@ void Core::drain() {
   consumer_.unlock();
 }
 
-void Core::check_open() {
+void Core::check_ours() {
   if (arena_->region()->inherited()) {
     throw Error(Code::kClosed, "Loader",
                 "it belongs to the process that made it; make another one in this process");
   }
+}
+
+void Core::check_open() {
+  check_ours();
   if (!board_->closed()) return;
   // Given away: its traceback will lead back to the loader, a cycle that no collector sees.
   if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));

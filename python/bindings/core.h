@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codec.h"
+#include "consumer_lock.h"
 #include "listed_tickets.h"
 #include "lock_turn.h"
 #include "penstock/observe/snapshot.h"
@@ -114,6 +115,13 @@ class Core {
   // While somebody works in line, again and again: lets other threads run, and Python's signal
   // handlers. False: one of them raised.
   bool attend();
+  // For what moves the position. Refuses in a forked child, where the lock may be held for ever: by
+  // a thread that was in next() and is not there.
+  ConsumerLock consume() {
+    check_ours();
+    return ConsumerLock(consumer_);
+  }
+  void check_ours();
   nanobind::object take();
   nanobind::object take_rows(Post& post);
   nanobind::object take_plan(Post& post);

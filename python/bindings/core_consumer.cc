@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "consumer_lock.h"
 #include "core.h"
 #include "gil.h"
 #include "penstock/base/clock.h"
@@ -36,7 +35,7 @@ nb::object steal(PyObject* object) {
 }  // namespace
 
 void Core::settle() {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   for (;;) {
     check_open();
     {
@@ -66,7 +65,7 @@ bool Core::attend() {
 }
 
 nb::object Core::next(uint64_t epoch, uint64_t serial) {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   for (;;) {
     check_open();
     if (serial < latest_) {
@@ -354,13 +353,13 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
 }
 
 void Core::begin_epoch() {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   check_open();
   feed_->begin_epoch();
 }
 
 void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   check_open();
   feed_->seek({epoch, base, step}, {ahead.begin(), ahead.end()});
   failed_ = false;
@@ -378,7 +377,7 @@ uint64_t Core::steps(uint64_t base) {
 }
 
 void Core::set_length(uint64_t length, uint64_t version) {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   Order::Options options = order_.options();
   options.length = length;
   order_ = Order(options);

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "consumer_lock.h"
 #include "core.h"
 #include "dataset.h"
 #include "elements.h"
@@ -247,7 +246,7 @@ uint64_t Core::pass_of(uint64_t epoch) const {
 }
 
 uint64_t Core::begin_pass(bool resumed) {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   check_open();
   const Position at = output_->position();
   delivered_epoch_ = at.epoch;
@@ -266,7 +265,7 @@ uint64_t Core::begin_pass(bool resumed) {
 }
 
 bool Core::holds() {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   return output_ != nullptr && output_->anything_held();
 }
 
@@ -277,7 +276,7 @@ void Core::check_plan_state(const std::string& state) {
 }
 
 void Core::restore_plan(const std::string& state) {
-  ConsumerLock lock(consumer_);
+  ConsumerLock lock = consume();
   check_open();
   PlanOutput::Place place = output_->place_of(LoaderState::from_json(state));
   output_->drop_held();

@@ -150,6 +150,7 @@ class Loader:
     # ---- iterating -------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
+        self._check_ours()
         with self._lock:
             failed = self._core.failed()
             if failed:
@@ -201,6 +202,7 @@ class Loader:
         return self._steps(n)
 
     def _steps(self, n: int) -> Iterator[Any]:
+        self._check_ours()
         with self._lock:
             self._enter()
             epoch = self._core.position()[0]
@@ -239,6 +241,7 @@ class Loader:
 
     def _go_to_pass(self, number: int) -> None:
         """For a Dataset: the next ``for`` is this pass, counted from 0."""
+        self._check_ours()
         with self._lock:
             epoch = self._plan.first_epoch_of(number)
             at = tuple(self._core.position())
@@ -247,11 +250,14 @@ class Loader:
                 self._core.begin_pass(False)
                 self._core.seek(epoch, 0, 0, [])
 
-    def _enter(self) -> None:
-        if self._pid != os.getpid():
+    def _check_ours(self) -> None:
+        # Before any lock: in a forked child a thread that is not there may hold it for ever.
+        if self._foreign():
             raise Closed(
                 "this Loader belongs to the process that made it; make another one here", "Loader"
             )
+
+    def _enter(self) -> None:
         self._core.check_open()
         plan = self._plan
         if not plan.replayable:
@@ -298,6 +304,7 @@ class Loader:
             The state is of another plan (the text says what differs), or the source is a generator
             that is running already.
         """
+        self._check_ours()
         if self._plan.kind == "plan":
             with self._lock:
                 self._core.restore_plan(_plan_json(state))  # or it refuses, and nothing has changed

@@ -304,6 +304,68 @@ def test_a_fork_of_the_parent_leaves_its_feed_alone(mode, ending, tmp_path):
     assert out.splitlines() == ["child True", "exit 0", "40 True", "True 0"]
 
 
+# Forks at a moment when another thread is in the feed, holding its locks.
+FORKED_AMID = (
+    HEAD
+    + """
+def wait(index):
+    if index == 5:
+        time.sleep(1.5)
+    return index
+
+class Waiting:
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        return wait(index)
+
+class Beginning(Waiting):
+    def on_epoch_begin(self):
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(1.5)
+
+source = {
+    "next": Waiting,
+    "dataset": lambda: penstock.Dataset.range(12).map(wait),
+    "iter": Beginning,
+}[sys.argv[2]]()
+feed = penstock.Loader(source, max_queue_size=1, **options())
+taken, state = [], feed.state()
+def take():
+    taken.extend(int(index) for index in (iterator if iterator is not None else feed))
+iterator = None if sys.argv[2] == "iter" else iter(feed)
+if iterator is not None:
+    taken += [int(next(iterator)) for _ in range(5)]
+thread = threading.Thread(target=take)
+thread.start()
+time.sleep(0.5)
+uses = [lambda: next(iter(feed)), lambda: next(feed.steps(1)), lambda: feed.restore(state)]
+if iterator is not None:
+    uses.append(lambda: next(iterator))
+codes = []
+for use in (*uses, feed.close):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(5)
+        try:
+            use()
+            os._exit(0 if use == feed.close else 1)
+        except penstock.Closed:
+            os._exit(0)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+thread.join()
+say(set(codes), taken == list(range(12)))
+"""
+)
+
+
+@pytest.mark.parametrize("within", ["next", "dataset", "iter"])
+@pytest.mark.parametrize("mode", EVERY)
+def test_a_fork_is_refused_while_another_thread_is_in_the_feed(mode, within, tmp_path):
+    code, out, error = run(tmp_path, FORKED_AMID, mode, within)
+    assert (code, out, error) == (0, "{0} True\n", "")
+
+
 def test_many_forks_while_a_feed_runs(tmp_path):
     text = (
         HEAD

@@ -115,12 +115,21 @@ void LoaderEngine::close() {
 
 // ---- iterating ---------------------------------------------------------------------------------
 
-void LoaderEngine::check_open() const {
+void LoaderEngine::check_ours() const {
   if (arena_->region()->inherited()) {
     throw refuse_loader(
         "this process was forked from the one that made the loader: iterate there, or make one "
         "here");
   }
+}
+
+std::unique_lock<std::mutex> LoaderEngine::consume() const {
+  check_ours();
+  return std::unique_lock(consumer_);
+}
+
+void LoaderEngine::check_open() const {
+  check_ours();
   if (!board_->closed()) return;
   if (auto fatal = crew_.fatal()) std::rethrow_exception(fatal);
   throw Error(Code::kClosed, "Loader", "the loader was closed");
@@ -141,7 +150,7 @@ void LoaderEngine::enter() {
 }
 
 uint64_t LoaderEngine::begin_epoch() {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   enter();
   const Position at = position();
   const uint64_t pass = epochs_per_pass();
@@ -161,7 +170,7 @@ uint64_t LoaderEngine::begin_epoch() {
 }
 
 uint64_t LoaderEngine::begin_steps() {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   enter();
   resumed_ = true;
   enter_epoch(feed_->position().epoch);
@@ -169,12 +178,12 @@ uint64_t LoaderEngine::begin_steps() {
 }
 
 std::optional<Example> LoaderEngine::next() {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   return take_next();
 }
 
 std::optional<Example> LoaderEngine::next_of(uint64_t serial, bool across, bool& gave_all) {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   if (serial < latest_ && !gave_all) {
     throw refuse_loader(
         "this iteration was overtaken: a later one was begun before its end. A Loader has one "

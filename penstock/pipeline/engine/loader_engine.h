@@ -93,6 +93,10 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   virtual std::vector<std::string> stages() const = 0;
   virtual std::vector<StageSnapshot> stream_stages() const { return {}; }
 
+  // For who moves the position, or looks at it. Refuses in a forked child, where the lock may be
+  // held for ever: by a thread that was in next() and is not there.
+  std::unique_lock<std::mutex> consume() const;
+  void check_ours() const;
   void check_open() const;
   void settle();  // nobody is busy any more with what was taken back
   void note(const std::vector<Outcome::Loss>& losses, uint64_t epoch);

@@ -180,12 +180,12 @@ std::vector<StageSnapshot> PipelineEngine::stream_stages() const {
 uint64_t PipelineEngine::steps() const { return plan_->known_length().value_or(UINT64_MAX); }
 
 LoaderState PipelineEngine::state() const {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   return output_.state();
 }
 
 void PipelineEngine::restore(const LoaderState& state) {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   check_open();
   PlanOutput::Place place = output_.place_of(state);
   resume_at(place.position, std::move(place.ahead));

@@ -108,7 +108,7 @@ void SampleEngine::leave_epoch() {
 uint64_t SampleEngine::steps() const { return order().steps(); }
 
 LoaderState SampleEngine::state() const {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   const Position& at = feed_->position();
   const auto& [rank, world] = options_.shard;
   LoaderState state;
@@ -123,7 +123,7 @@ LoaderState SampleEngine::state() const {
 }
 
 void SampleEngine::restore(const LoaderState& state) {
-  std::lock_guard lock(consumer_);
+  const auto lock = consume();
   check_open();
   auto same = [](const char* what, uint64_t theirs, uint64_t ours) {
     if (theirs == ours) return;
