@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ._arguments import integer, integer_list
@@ -27,9 +28,12 @@ def state_of(core: Any, settings: dict[str, Any], length: int) -> dict[str, Any]
 
 
 def read_state(
-    state: Any, mine: dict[str, Any], rank: int, world: int
+    state: Any, mine: dict[str, Any], rank: int, world: int, steps: Callable[[int], int] | None
 ) -> tuple[int, int, list[int]]:
-    """Check a state against the plan's own; return epoch, batches and the steps ahead of them."""
+    """Check a state against the plan's own; return epoch, batches and the steps ahead of them.
+
+    `steps` says how many there are behind so many batches; None: nobody knows.
+    """
     if (
         not isinstance(state, dict)
         or state.get("version") != _VERSION
@@ -45,10 +49,19 @@ def read_state(
             )
     epoch = integer("epoch", state.get("epoch"), 0, operation="restore")
     batches = integer("batches", state.get("batches"), 0, operation="restore")
+    if steps is not None:
+        all_batches = -(-mine["length"] // (mine["batch_size"] or 1))
+        # The last round of several ranks may be filled up.
+        if batches > all_batches and batches - all_batches >= world:
+            raise InvalidArgument(
+                f"the state says that {batches} batches of an epoch were delivered, and there are "
+                f"{all_batches}",
+                "restore",
+            )
     ahead = []
     for batch in integer_list("ahead", state.get("ahead"), 0, "restore"):
         step, rest = divmod(batch - batches - rank, world)
-        if rest or step < 0:
+        if rest or step < 0 or (steps is not None and step >= steps(batches)):
             raise InvalidArgument(
                 "a state of an unordered feed restores at its own shard only", "restore"
             )

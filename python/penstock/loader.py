@@ -312,7 +312,9 @@ class Loader:
                 self._resumed = True
             return
         rank, world = self._settings["rank"], self._settings["world"]
-        epoch, batches, ahead = read_state(state, self.state(), rank, world)
+        indexed = self._settings["source"] in ("map", "columns")
+        steps = self._core.steps if indexed else None
+        epoch, batches, ahead = read_state(state, self.state(), rank, world, steps)
         if not self._plan.replayable:
             raise InvalidArgument(
                 f"{self._plan.title} is a generator that runs already and cannot be brought back "
@@ -320,7 +322,6 @@ class Loader:
                 "restore",
             )
         with self._lock:
-            indexed = self._settings["source"] in ("map", "columns")
             self._core.end_iteration()
             if indexed:
                 self._core.seek(epoch, batches, 0, ahead)

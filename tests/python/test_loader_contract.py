@@ -242,6 +242,32 @@ def test_samples_restore_at_every_element_in_all_modes(taken):
     check_checkpoints(make, taken, SLOW)
 
 
+BEYOND = [
+    ({}, {"batches": 11}, 10),
+    ({"batch_size": 3}, {"batches": 5}, 4),
+    ({"batch_size": 3, "shard": (1, 3)}, {"batches": 7}, 4),
+    ({"batch_size": 3, "ordered": False}, {"ahead": [4]}, None),
+    ({"batch_size": 3, "ordered": False}, {"batches": 2, "ahead": [2, 77]}, None),
+]
+
+
+@pytest.mark.parametrize(("options", "change", "there"), BEYOND)
+@pytest.mark.parametrize("source", [list(range(10)), np.arange(10)], ids=["map", "columns"])
+def test_a_state_beyond_its_epoch_is_refused(source, options, change, there):
+    with penstock.Loader(source, workers=0, **options) as feed:
+        state = feed.state()
+        with pytest.raises(penstock.InvalidArgument) as caught:
+            feed.restore({**state, **change})
+        if there is not None:
+            said = f"says that {change['batches']} batches of an epoch were delivered"
+            assert f"{said}, and there are {there}" in str(caught.value)
+        assert len(list(feed)) == len(feed)
+        if there is not None:  # the end of its epoch, also where a last round is filled up
+            feed.restore({**state, "batches": change["batches"] - 1})
+            assert list(feed) == []
+            assert feed.epoch == 1
+
+
 @each((INLINE, THREADS, PROCESSES), (SPAWN,))
 @pytest.mark.parametrize("worlds", [(1, 2), (2, 1), (2, 3), (3, 2), (4, 1)], ids=str)
 def test_a_state_restores_at_another_world_size(worlds, mode):

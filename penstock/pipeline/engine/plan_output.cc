@@ -238,7 +238,7 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
   const uint64_t first = place.stream->ordinal + place.stream->used;
   place.position.step = first / per + (first % per != 0);
   if (const auto all = plan_->known_length()) {
-    check_within_epoch(std::max(state.batches, place.position.step), *all, 1);
+    check_within_epoch(std::max(state.batches, place.position.step), *all, 1, unit());
   }
   return place;
 }
@@ -276,7 +276,7 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
   if (plan_->stream() != nullptr) return place_in_stream(state);
   const uint64_t per = plan_->rows_per_ticket(), world = plan_->world();
   if (const auto all = plan_->all_batches()) {
-    check_within_epoch(state.batches, *all, std::max<uint64_t>(world, state.world));
+    check_within_epoch(state.batches, *all, std::max<uint64_t>(world, state.world), unit());
   }
   if (state.world != world) {
     // Whoever they were, all ranks together used so much: from there on it is dealt out anew.
@@ -293,7 +293,7 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
     return (batches - state.base) / world;
   };
   const uint64_t taken = own(state.batches), all = plan_->length(state.base);
-  check_within_epoch(taken, all, 1);
+  check_within_epoch(taken, all, 1, unit());
   Place place{{state.epoch, state.base, taken / per}, {}, taken % per, std::nullopt};
   for (uint64_t batches : state.ahead) {
     const uint64_t ahead = own(batches);

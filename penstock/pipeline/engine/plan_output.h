@@ -85,6 +85,7 @@ class PlanOutput {
   LoaderState stream_state() const;
   Place place_in_stream(const LoaderState& state) const;
   void count_before(uint64_t row);
+  const char* unit() const { return plan_->batched() ? "batches" : "elements"; }
   uint64_t skipped() const { return feed_.position().epoch == skip_epoch_ ? skip_ : 0; }
   void hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses);
 

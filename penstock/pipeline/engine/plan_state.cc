@@ -38,10 +38,10 @@ void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed) 
   }
 }
 
-void check_within_epoch(uint64_t batches, uint64_t all, uint64_t ranks) {
+void check_within_epoch(uint64_t delivered, uint64_t all, uint64_t ranks, const char* what) {
   // The last round of several ranks may be filled up.
-  if (batches <= all || batches - all < ranks) return;
-  throw refuse_restore("the state says that " + std::to_string(batches) +
+  if (delivered <= all || delivered - all < ranks) return;
+  throw refuse_restore("the state says that " + std::to_string(delivered) + " " + what +
                        " of an epoch were delivered, and there are " + std::to_string(all));
 }
 

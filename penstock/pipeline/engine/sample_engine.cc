@@ -138,7 +138,7 @@ void SampleEngine::restore(const LoaderState& state) {
   const auto& [rank, world] = options_.shard;
   const uint64_t batch_size = std::max<uint64_t>(options_.batch_size, 1);
   const uint64_t all = state.length / batch_size + (state.length % batch_size != 0);
-  check_within_epoch(state.batches, all, world);
+  check_within_epoch(state.batches, all, world, "batches");
   const uint64_t left = order_.steps(state.batches);
   std::set<uint64_t> ahead;
   for (uint64_t batch : state.ahead) {

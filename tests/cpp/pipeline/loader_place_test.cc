@@ -153,6 +153,21 @@ TEST(Loader, a_state_beyond_its_epoch_is_refused) {
   }
 }
 
+TEST(Loader, a_refused_state_is_told_what_there_is_how_many_of) {
+  Loader samples(NumberedSamples(10), {.batch_size = 2, .workers = 0});
+  Loader batches = Dataset::range(10).batch(2).build({.workers = 0});
+  Loader elements = Dataset::range(5).build({.workers = 0});
+  for (Loader* feed : {&samples, &batches, &elements}) {
+    LoaderState state = feed->state();
+    state.batches = 6;
+    const std::string text = message_of(Code::kInvalidArgument, [&] { feed->restore(state); });
+    const std::string what = feed == &elements ? "elements" : "batches";
+    EXPECT_NE(text.find("6 " + what + " of an epoch were delivered, and there are 5"),
+              std::string::npos)
+        << text;
+  }
+}
+
 TEST(Loader, a_state_beyond_a_streams_end_is_refused) {
   Loader feed = Dataset::range(10).shuffle({.seed = 1, .buffer = 3}).batch(5).build({.workers = 0});
   feed.next();
