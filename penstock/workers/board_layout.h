@@ -54,6 +54,10 @@ struct Call {
   bool operator==(const Call&) const = default;
 };
 
+// Call::what of what is made of all rows (collate): whose fault it is nobody knows, so that it is
+// raised under every policy.
+inline constexpr uint32_t kCollating = UINT32_MAX - 1;
+
 struct alignas(64) Unit {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
   std::atomic<uint64_t> claimed_ns;  // for the timeout: when it was first seen claimed; 0: not yet

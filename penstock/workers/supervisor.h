@@ -110,6 +110,7 @@ class Supervisor {
   void end_process(const Board::Claim& claim);
   void abandon_thread(const Board::Claim& claim);
   static void too_often(void* self, const Board::Claim& claim);
+  bool is_raised(const Call& call) const { return policy_.raise || call.what == kCollating; }
   void give_up(const Board::Claim& claim, ResultKind kind);
 
   Board& board_;

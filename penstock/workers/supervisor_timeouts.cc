@@ -18,10 +18,10 @@ void Supervisor::too_often(void* self, const Board::Claim& claim) {
 // The unit is ours: its worker is dead, or it was taken over.
 void Supervisor::give_up(const Board::Claim& claim, ResultKind kind) {
   const Call call = Call::of(claim.unit->in_hand.load(std::memory_order_relaxed));
-  // What was poisoned before was not tried, this time: so it is something else (collate, say) that
-  // takes the worker, and would for ever.
-  if (policy_.raise || (just_poisoned_.erase({claim.lane, claim.word}) == 0 &&
-                        !board_.lane(claim.lane).poison(claim, call, kind))) {
+  // What was poisoned before was not tried, this time: so it is something else that takes the
+  // worker, and would for ever.
+  if (is_raised(call) || (just_poisoned_.erase({claim.lane, claim.word}) == 0 &&
+                          !board_.lane(claim.lane).poison(claim, call, kind))) {
     claim.unit->kind = kind;
     claim.unit->length = 0;
     claim.unit->bytes = call.row;
@@ -75,9 +75,10 @@ void Supervisor::check_timeouts_of(Board& lane, uint64_t now, Event& event) {
 // What the killed one still writes until it is gone must not meet its successor, or the batch that
 // gets the memory next.
 void Supervisor::end_process(const Board::Claim& claim) {
-  if (!policy_.raise) {
+  const Call call = Call::of(claim.unit->in_hand.load(std::memory_order_relaxed));
+  const bool raised = is_raised(call);
+  if (!raised) {
     // The unit stays its own until its death is seen (reopen).
-    const Call call = Call::of(claim.unit->in_hand.load(std::memory_order_relaxed));
     if (board_.lane(claim.lane).poison(claim, call, ResultKind::kTimeout)) {
       just_poisoned_.insert({claim.lane, claim.word});
     }
@@ -88,10 +89,10 @@ void Supervisor::end_process(const Board::Claim& claim) {
     os::Fd& pidfd = processes_[claim.worker].pidfd;
     if (pidfd) {
       os::send_signal(pidfd.get(), SIGKILL);
-      gone = !policy_.raise || ended_within(pidfd.get(), kKillNs);
+      gone = !raised || ended_within(pidfd.get(), kKillNs);
     }
   }
-  if (!policy_.raise) return;
+  if (!raised) return;
   if (!gone) claim.post->tainted.store(1, std::memory_order_relaxed);
   give_up(claim, ResultKind::kTimeout);
 }

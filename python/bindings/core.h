@@ -145,7 +145,7 @@ class Core {
   void note_losses(PyObject* list, uint64_t epoch);
   [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
   [[noreturn]] void raise(nanobind::object exception);
-  uint64_t index_of(const Ticket& ticket, uint32_t row);
+  nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
   PlanSettings plan_;
   pid_t owner_;          // a forked child's copy touches nothing

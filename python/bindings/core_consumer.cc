@@ -9,6 +9,7 @@
 #include "gil.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "python_op.h"
 
 namespace nb = nanobind;
 
@@ -309,36 +310,49 @@ nb::object Core::take_rows(Post& post) {
   return batch;
 }
 
-uint64_t Core::index_of(const Ticket& ticket, uint32_t row) {
-  if (pipeline_ != nullptr) {
-    uint64_t position = 0;
-    pipeline_->locate(ticket.epoch, ticket.base, ticket.step, ticket.begin + row, {&position, 1});
-    return position;
-  }
-  if (indexed_ == nullptr) {
-    return (ticket.base + ticket.step) * order_.options().batch_size + ticket.begin + row;
-  }
+// What a row of the post in hand was asked for by. None: nobody can say.
+nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
+  row += ticket.begin;
   uint64_t index = 0;
-  order_.indices(ticket.epoch, ticket.base, ticket.step, ticket.begin + row, {&index, 1});
-  return index;
+  if (pipeline_ != nullptr) {
+    pipeline_->locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
+  } else if (listed_ != nullptr) {
+    const uint64_t offset = feed_->current().indices_offset;
+    if (offset == 0) return nb::none();
+    PythonWorker::Indices indices;
+    const std::byte* listed = rows_->at(offset);
+    if (PythonWorker::load_listed(listed, row, row + 1, indices)) {
+      if (!indices.objects) return steal(indices.at(0));
+      if (PyList_GET_SIZE(indices.objects.get()) == 1) return steal(indices.at(0));
+    }
+    clear_trouble();
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    return nb::none();
+  } else if (indexed_ != nullptr) {
+    order_.indices(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
+  } else {
+    index = (ticket.base + ticket.step) * order_.options().batch_size + row;
+  }
+  return nb::cast(index);
 }
 
 void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   static const char* const names[] = {"", "", "", "", "error", "", "", "timeout", "lost", "room"};
   const char* kind = names[static_cast<uint32_t>(unit.kind)];
   uint32_t worker = unit.worker;
-  uint64_t row = unit.bytes;
-  uint64_t index = 0;
-  int64_t last = -1;
-  nb::object detail = nb::none();
+  nb::object detail = nb::none(), index = nb::none(), last = nb::none();
+  const char* call = "";
   if (unit.kind == ResultKind::kError) {
     detail = unit_value(unit);
   } else if (unit.kind == ResultKind::kNoRoom) {
     detail = nb::str(reinterpret_cast<const char*>(unit.packet), unit.length);
   } else {
-    index = index_of(ticket, static_cast<uint32_t>(row));
-    if (pipeline_ == nullptr && Call::of(unit.in_hand.load()).what == kAllAtOnce) {
-      last = static_cast<int64_t>(index_of(ticket, ticket.end - ticket.begin - 1));
+    index = index_of(ticket, static_cast<uint32_t>(unit.bytes));
+    const uint32_t what = pipeline_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
+    if (what == kAllAtOnce) call = "__getitems__";
+    if (what == kCollating) call = "collate";
+    if (*call != 0 && ticket.end - ticket.begin > 1) {
+      last = index_of(ticket, ticket.end - ticket.begin - 1);
     }
   }
   feed_->fail();
@@ -348,7 +362,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   nb::object chain = nb::none();
   if (pipeline_ != nullptr) chain = nb::cast(pipeline_->titles());
   nb::object exception =
-      nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain, last);
+      nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain, last, call);
   raise(exception);
 }
 

@@ -166,7 +166,10 @@ void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
   finish_rows(ticket, slot, count);
 }
 
-Owned PythonWorker::collated(PyObject* samples) {
+Owned PythonWorker::collated(Slot& slot, PyObject* samples) {
+  if (!slot.progress({.what = kCollating})) {
+    throw Error(Code::kClosed, "worker", "the ticket was taken away");
+  }
   return tried([&] {
     StageClock::Piece piece(clock_, collates_, kCollate);
     clock_.count(kCollate, static_cast<uint64_t>(PyList_GET_SIZE(samples)));
@@ -192,7 +195,7 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   }
   note_together();
   if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
-  Owned batch = collated(samples.get());
+  Owned batch = collated(slot, samples.get());
   samples = Owned();
   if (!batch) return fail_batch(ticket, slot);
   emit_with_losses(slot, std::move(batch));

@@ -86,10 +86,11 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   if (count == 0) return emit(slot, ResultKind::kSkipped, losses());
   if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
   if (!collate_) return finish_rows(ticket, slot, count);
-  Owned batch = collated(samples.get());
+  Owned batch = collated(slot, samples.get());
   samples = Owned();
   if (!batch) {
-    return fail(ticket, slot, 0, ordinal * rows, static_cast<int64_t>(ordinal * rows + count - 1));
+    const auto last = static_cast<int64_t>(ordinal * rows + count - 1);
+    return fail(ticket, slot, 0, ordinal * rows, count == 1 ? -1 : last);
   }
   emit_with_losses(slot, std::move(batch));
 }

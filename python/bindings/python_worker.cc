@@ -93,6 +93,7 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   columns_ = Owned();
   base_ = nullptr;
   unlike_ = false;
+  together_ = Owned();  // of a ticket that ended with penstock's own error
   if (!late_ && ticket.version > version_ && !update(ticket.version)) late_ = take_exception();
   if (late_) {  // for good: nobody knows what the dataset is by now
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(late_.get())), late_.get());
@@ -116,15 +117,16 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
 
 bool PythonWorker::load_indices(const Ticket& ticket, Slot& slot) {
   indices_.objects = Owned();
-  if (slot.indices() != nullptr) return load_listed(slot, ticket.begin, ticket.end, indices_);
+  if (const std::byte* listed = slot.indices()) {
+    return load_listed(listed, ticket.begin, ticket.end, indices_);
+  }
   indices_.numbers.resize(ticket.end - ticket.begin);
   order_.indices(ticket.epoch, ticket.base, ticket.step, ticket.begin, indices_.numbers);
   return true;
 }
 
-// Rows of the batch as a sampler listed them. False: a Python exception is set.
-bool PythonWorker::load_listed(Slot& slot, uint32_t begin, uint32_t end, Indices& out) {
-  const std::byte* listed = slot.indices();
+bool PythonWorker::load_listed(const std::byte* listed, uint32_t begin, uint32_t end,
+                               Indices& out) {
   uint64_t header[2];  // 0: numbers, 1: a pickled list; bytes
   std::memcpy(header, listed, sizeof(header));
   listed += sizeof(header);
@@ -236,7 +238,7 @@ bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, ui
   // A sampler leaves out what is not to be seen. Of its indices the batch's own are known here.
   const bool listed = slot.indices() != nullptr && (indices_.objects || !settings_.covers);
   Indices others;
-  if (listed && !load_listed(slot, 0, ticket.rows, others)) return false;
+  if (listed && !load_listed(slot.indices(), 0, ticket.rows, others)) return false;
   const uint64_t most = listed ? ticket.rows - 1 : order_.options().length;
   uint32_t left = settings_.samples ? ticket.rows : kItemAttempts;
   for (uint32_t n = 0; left > 0 && n < most; ++n) {

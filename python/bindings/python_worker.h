@@ -19,8 +19,8 @@
 
 namespace penstock::python {
 
-// Why a row fails that must not be tried again (Unit::poison).
 inline constexpr uint32_t kAllAtOnce = UINT32_MAX;  // Call::what of __getitems__
+// Why a row fails that must not be tried again (Unit::poison).
 inline constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
 
 // What a worker needs to know of the plan, beside the dataset itself.
@@ -61,6 +61,16 @@ class PythonWorker : public Fulfiller {
   void give_way() override;
   void catch_up() override;
 
+  // An index as the user sees it: a number, or whatever a sampler gave.
+  struct Indices {
+    std::vector<uint64_t> numbers;
+    Owned objects;                   // a list, instead of numbers
+    PyObject* at(size_t row) const;  // new reference
+  };
+  // Rows of a batch as a sampler listed them (Post::indices_offset). False: a Python exception is
+  // set.
+  static bool load_listed(const std::byte* listed, uint32_t begin, uint32_t end, Indices& out);
+
   // What its time is counted as, by their places.
   enum Stage : uint32_t { kGet, kCollate, kRows, kHandOver };
   static std::vector<std::string> stages(bool stream) {
@@ -68,12 +78,6 @@ class PythonWorker : public Fulfiller {
   }
 
  private:
-  // An index as the user sees it: a number, or whatever a sampler gave.
-  struct Indices {
-    std::vector<uint64_t> numbers;
-    Owned objects;                   // a list, instead of numbers
-    PyObject* at(size_t row) const;  // new reference
-  };
   // What becomes of the sample with an index: a row, an element of a list. False: a Python
   // exception is set.
   using Use = std::function<bool(PyObject* sample, uint64_t index)>;
@@ -86,7 +90,6 @@ class PythonWorker : public Fulfiller {
 
   bool update(uint64_t version);
   bool load_indices(const Ticket& ticket, Slot& slot);
-  static bool load_listed(Slot& slot, uint32_t begin, uint32_t end, Indices& out);
   uint64_t key_of(const Ticket& ticket, uint32_t row) const {
     return key_in(indices_, row, ticket, ticket.begin + row);
   }
@@ -108,7 +111,7 @@ class PythonWorker : public Fulfiller {
   bool add_objects(const std::vector<Owned>& objects);
   bool refuse_unlike(Slot& slot, uint64_t index);
   void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
-  Owned collated(PyObject* samples);
+  Owned collated(Slot& slot, PyObject* samples);
   // Calls it again after an exception, as often as `retries` says.
   template <class Call>
   Owned tried(const Call& call) {

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import copyreg
 import pickle
+import reprlib
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -259,32 +260,47 @@ def dump_class_list(indices: list[Any]) -> bytes:
         return bytes(cloudpickle.dumps(indices, 5))
 
 
+_shown = reprlib.Repr()  # of an index, which may be anything
+_shown.maxstring = _shown.maxother = 200
+
+
 def failure(
     kind: str,
     detail: Any,
     epoch: int,
     step: int,
-    index: int,
+    index: Any,
     worker: int,
     chain: list[str] | None = None,
-    last: int = -1,
+    last: Any = None,
+    call: str = "",
 ) -> BaseException:
     """The exception for a ticket that failed.
 
-    `chain`: the stages' titles, of a Dataset. `last`: where any index of a batch may be at fault,
-    the last of them.
+    `index`: None where nobody knows it. `chain`: the stages' titles, of a Dataset. `call`: what
+    makes a batch of several, whose `last` index it is then, "__getitems__" or "collate".
     """
     from . import errors
 
-    place = f"epoch {epoch}, {errors.indices_text(index, last)} (step {step}), worker {worker}"
+    where = "" if index is None else f", index {_shown.repr(index)}"
+    if last is not None:
+        where = f", a batch of indices {_shown.repr(index)} ... {_shown.repr(last)}"
+    place = f"epoch {epoch}{where} (step {step}), worker {worker}"
+    if call == "collate":
+        place += ": collate"
     if kind == "timeout":
+        remedy = "mend the sample, or pass over it with on_error='skip'"
+        if call == "collate":
+            remedy = "or mend it: on_error passes over samples only"
         return errors.Timeout(
             f"{place} took longer than timeout allows; its worker was stopped. Raise timeout=, "
-            "mend the sample, or pass over it with on_error='skip'",
+            f"{remedy}",
             "Loader",
         )
     if kind == "lost":
-        alone = "dataset[index]" if last < 0 else "dataset.__getitems__(indices)"
+        alone = f"dataset.{call}(indices)" if call else "dataset[index]"
+        if call == "collate":
+            alone = "it on these samples"
         alone = alone if chain is None else f"element {index} of {' > '.join(chain)}"
         return errors.WorkerLost(
             f"{place} lost its worker process three times (killed, crashed or out of memory); "

@@ -148,7 +148,7 @@ def test_a_collate_that_always_kills_is_an_error_under_skip_too(mode):
         penstock.Loader(
             Items(20), batch_size=4, on_error="skip", collate=DeadlyCollate(), **mode.options
         ) as feed,
-        pytest.raises(penstock.WorkerLost, match=r"epoch 0, index 7 "),
+        pytest.raises(penstock.WorkerLost, match=r"epoch 0, a batch of indices 4 \.\.\. 7 "),
     ):
         list(feed)
 

@@ -526,6 +526,12 @@ def test_a_death_in_getitems_may_be_any_indexs_fault(mode):
         pytest.raises(penstock.WorkerLost, match=message),
     ):
         list(feed)
+    message = r"epoch 0, index 5 .* run dataset.__getitems__"
+    with (
+        penstock.Loader(KilledTogether(12), batch_size=1, **mode.options) as feed,
+        pytest.raises(penstock.WorkerLost, match=message),
+    ):
+        list(feed)
 
 
 # ---- collate -------------------------------------------------------------------------------------
@@ -557,6 +563,45 @@ def test_what_collate_raises_is_raised_whatever_the_policy(source, policy, mode)
         cause = caught.value.__cause__
         assert (cause.epoch, cause.index, cause.last) == (0, 0, 3)
         assert "epoch 0, a batch of indices 0 ... 3:" in str(cause)
+
+
+def kill_at_five(samples: list[Any]) -> Any:
+    if any(index == 5 for _, index in samples):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return len(samples)
+
+
+def hang_at_five(samples: list[Any]) -> Any:
+    if any(index == 5 for _, index in samples):
+        time.sleep(1.2)
+    return len(samples)
+
+
+@each((Mode(1, "fork"),), ())
+@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+@pytest.mark.parametrize("source", [Items(10), ten_items])
+@pytest.mark.parametrize(
+    ("size", "where"), [(4, r"a batch of indices 4 \.\.\. 7 "), (1, r"index 5 \(step 5\)")]
+)
+def test_a_death_in_collate_is_raised_whatever_the_policy(size, where, source, policy, mode):
+    options = {"batch_size": size, "collate": kill_at_five, "on_error": policy, **mode.options}
+    with penstock.Loader(source, **options) as feed:
+        with pytest.raises(penstock.WorkerLost, match=f"epoch 0, {where}.*: collate lost its"):
+            list(feed)
+        assert feed.stats()["losses"] == []
+
+
+@each((Mode(1), Mode(1, "fork")), ())
+@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+@pytest.mark.parametrize(
+    ("size", "where"), [(4, r"a batch of indices 4 \.\.\. 7 "), (1, r"index 5 \(step 5\)")]
+)
+def test_a_collate_that_hangs_is_raised_whatever_the_policy(size, where, policy, mode):
+    options = {"batch_size": size, "collate": hang_at_five, "on_error": policy, "timeout": 0.3}
+    with penstock.Loader(Items(10), **options, **mode.options) as feed:
+        with pytest.raises(penstock.Timeout, match=f"epoch 0, {where}.*: collate took longer"):
+            list(feed)
+        assert feed.stats()["losses"] == []
 
 
 @each((INLINE, Mode(1), Mode(1, "fork")), ())

@@ -138,6 +138,49 @@ def test_a_worker_that_is_stuck_is_an_error_that_says_where():
             next(batches)
 
 
+class Deadly(torch.utils.data.Dataset):
+    """By the index that a sampler lists."""
+
+    def __init__(self, deadly):
+        self.deadly = deadly
+
+    def __getitem__(self, index):
+        if index == self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    def __len__(self):
+        return 8
+
+
+class DeadlyTogether(Deadly):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class Names:
+    def __iter__(self):
+        return iter(["a", "b", ("c", 3), "d"])
+
+
+@pytest.mark.parametrize(
+    ("source", "sampler", "where"),
+    [
+        (Deadly(6), [7, 5, 3, 6, 1], "index 6 "),
+        (DeadlyTogether(6), [7, 5, 3, 6, 1], r"a batch of indices 3 \.\.\. 6 "),
+        (Deadly(("c", 3)), Names(), r"index \('c', 3\) "),
+        (DeadlyTogether("b"), Names(), r"a batch of indices 'a' \.\.\. 'b' "),
+    ],
+)
+def test_a_lost_worker_is_told_by_the_index_that_the_sampler_gave(source, sampler, where):
+    options = {"num_workers": 1, "multiprocessing_context": "fork"}
+    with (
+        DataLoader(source, batch_size=2, sampler=sampler, **options) as loader,
+        pytest.raises(penstock.WorkerLost, match=f"epoch 0, {where}"),
+    ):
+        list(loader)
+
+
 def test_ragged_samples_say_what_torch_says_and_what_we_know():
     with DataLoader(data.Numbers(6, "ragged"), batch_size=3) as loader:
         with pytest.raises(RuntimeError, match="equal size") as caught:

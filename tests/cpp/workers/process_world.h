@@ -66,6 +66,7 @@ class RowWriter : public Fulfiller {
       std::memset(base + r * kRowBytes, int(fill_of(ticket.step, r)), kRowBytes);
       happen(ticket, ticket.begin + row, true);
     }
+    slot.progress({.what = kCollating});
     happen(ticket, ticket.end, false);
     slot.finish_inline(ResultKind::kRows, 1, {});
   }

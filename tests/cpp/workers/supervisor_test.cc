@@ -149,6 +149,21 @@ TEST(Supervisor, a_stuck_row_is_left_out_under_a_policy_that_says_so) {
   }
 }
 
+TEST(Supervisor, what_dies_or_hangs_with_all_rows_in_hand_is_raised_under_any_policy) {
+  for (bool dies : {true, false}) {
+    World world({.policy = {.raise = false, .timeout_ns = 200'000'000},
+                 .behaviour = [=](const Ticket& t, uint32_t row, bool, uint32_t) {
+                   if (t.step == 2 && row == kRows) dies ? die() : hang();
+                 }});
+    world.feed().begin_epoch();
+    for (uint64_t step = 0; step < 2; ++step) EXPECT_EQ(world.take(step), ResultKind::kRows);
+    Unit failed{};
+    EXPECT_EQ(world.take(2, {}, &failed), dies ? ResultKind::kLost : ResultKind::kTimeout);
+    EXPECT_EQ(failed.bytes, 0u);
+    world.until_event(Supervisor::Kind::kDied);
+  }
+}
+
 TEST(Supervisor, a_stuck_process_with_withdrawn_work_is_killed_too) {
   World world({.workers = 1,
                .policy = {.timeout_ns = 100'000'000},
