@@ -145,27 +145,34 @@ def pack_exception(
         text = str(exception)
     except Exception as broken:
         text = f"<its __str__ raised {type(broken).__name__}>"
-    body = _pickle_exception(exception)
-    return pickle.dumps((body, name, text, _format(exception), worker, epoch, index, last), 4)
+    before = exception.__context__
+    bodies = _pickle_exception(exception), None if before is None else _pickle_exception(before)
+    return pickle.dumps((bodies, name, text, _format(exception), worker, epoch, index, last), 4)
 
 
 def unpack_exception(packed: bytes) -> BaseException:
     """Rebuild the exception of a worker, its `WorkerTraceback` in ``__cause__``.
 
-    One that cannot be rebuilt comes back as a `RemoteError` that names the original.
+    One that cannot be rebuilt comes back as a `RemoteError` that names the original. Its
+    ``__context__`` is there if that can be.
     """
-    body, name, text, trace, worker, epoch, index, last = pickle.loads(packed)
-    exception: BaseException | None = None
-    if body is not None:
-        try:
-            loaded = pickle.loads(body)
-            exception = loaded if isinstance(loaded, BaseException) else None
-        except Exception:
-            exception = None
+    bodies, name, text, trace, worker, epoch, index, last = pickle.loads(packed)
+    exception, before = map(_load_exception, bodies)
     if exception is None:
         exception = RemoteError(f"{name}: {text}" if text else name, name)
+    exception.__context__ = before
     exception.__cause__ = WorkerTraceback(trace, worker, epoch, index, last)
     return exception
+
+
+def _load_exception(body: bytes | None) -> BaseException | None:
+    if body is None:
+        return None
+    try:
+        loaded = pickle.loads(body)
+    except Exception:
+        return None
+    return loaded if isinstance(loaded, BaseException) else None
 
 
 def _pickle_exception(exception: BaseException) -> bytes | None:

@@ -109,6 +109,22 @@ def test_the_traceback_shows_the_causes_of_the_cause():
     assert "disk on fire" in str(back.__cause__)
 
 
+def test_the_context_comes_along_if_it_can_be_rebuilt():
+    def after(before: BaseException) -> BaseException:
+        try:
+            try:
+                raise before
+            except type(before):
+                raise KeyError("second")  # noqa: B904
+        except KeyError as raised:
+            return errors.unpack_exception(errors.pack_exception(raised))
+
+    back = after(ValueError("first"))
+    assert isinstance(back.__context__, ValueError)
+    assert str(back.__context__) == "first"
+    assert after(ValueError(threading.Lock())).__context__ is None
+
+
 def test_the_traceback_leaves_out_the_frames_of_the_package():
     scope: dict[str, types.FunctionType] = {}
     inside = errors.__file__.replace("errors.py", "_made_up.py")

@@ -215,3 +215,22 @@ def test_what_cannot_be_sent_is_an_error_at_its_place(mode):
             return
         with pytest.raises((TypeError, penstock.InvalidArgument), match="lock"):
             list(feed)
+
+
+class NeitherWay(Items):
+    def __getitem__(self, index):
+        if index == 5:
+            raise KeyError(index)
+        return super().__getitem__(index)
+
+    def __getitems__(self, indices):
+        raise OSError("all at once")
+
+
+@each(KINDS, ())
+def test_what_getitems_raised_is_the_context_of_what_getitem_raises(mode):
+    with penstock.Loader(NeitherWay(8), batch_size=4, **mode.options) as feed:
+        with pytest.raises(KeyError) as caught:
+            list(feed)
+        assert isinstance(caught.value.__context__, OSError)
+        assert str(caught.value.__context__) == "all at once"
