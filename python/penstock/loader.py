@@ -246,7 +246,8 @@ class Loader:
             epoch = self._plan.first_epoch_of(number)
             at = tuple(self._core.position())
             amid = self._core.holds() or self._core.failed()
-            if not self._resumed and (at != (epoch, 0, 0) or amid):
+            self._resumed = False
+            if at != (epoch, 0, 0) or amid:
                 self._core.begin_pass(False)
                 self._core.seek(epoch, 0, 0, [])
 

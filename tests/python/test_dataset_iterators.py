@@ -325,6 +325,25 @@ def test_an_iterator_that_was_interrupted_keeps_its_place_when_another_goes_on()
     first.close()
 
 
+def test_an_iterator_that_failed_begins_the_next_pass_when_it_is_reset() -> None:
+    bad = {3}
+
+    def check(x: Any) -> Any:
+        if int(x) in bad:
+            raise ValueError(x)
+        return x
+
+    dataset = Dataset.range(6).map(check)._alone(workers=0)
+    failed = iter(dataset)
+    with pytest.raises(ValueError, match="3"):
+        list(failed)
+    bad.clear()
+    assert len(list(iter(dataset))) == 6  # it has the Loader of the one that failed
+    failed.reset()
+    assert failed.state()["epoch"] == 2
+    assert [int(x) for x in failed] == list(range(6))
+
+
 @each(KINDS, ())
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("batched", [False, True])
