@@ -138,8 +138,8 @@ TEST_F(ParameterFork, a_learners_child_has_no_channel_while_others_take) {
     const std::string name = a_name();
     auto channel = std::make_unique<Channel>(name);
     Producer producer(name);
-    Busy putting([&] { producer.put(an_item(1, 0, 10'000)); });
     Busy taking([&] { channel->get(100, 1'000'000); });
+    Busy putting([&] { producer.put(an_item(1, 0, 10'000)); });  // ends first: it may wait for room
     return holds_in_children([&] {
       const bool right =
           is_refused([&] { channel->stats(); }) && is_refused([&] { channel->get(1); });
