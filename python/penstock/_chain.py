@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
+from ._fork_lock import ForkLock
 from ._passes import Passes
 from ._recipe import Operation
 from .errors import InvalidArgument
@@ -28,7 +28,7 @@ class Chain:
     _inputs: tuple[Dataset, ...]
     _several: bool
     _native: Any
-    _lock: threading.Lock
+    _lock: ForkLock
     _plan: Any  # once it was built
     _passes: Passes
 
@@ -45,7 +45,7 @@ class Chain:
         self._recipe = (method, arguments)
         self._inputs = inputs
         self._several = several
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._plan = None
         self._passes = Passes()
         if native is not None:

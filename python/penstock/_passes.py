@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
+
+from ._fork_lock import ForkLock
 
 if TYPE_CHECKING:
     from ._iterator import DatasetIterator
@@ -26,7 +27,7 @@ class Passes:
 
     def __init__(self, **options: Any) -> None:
         self.options = options
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._next = 0
         self._loader: Loader | None = None
         self._latest: weakref.ref[DatasetIterator] | None = None  # that has the Loader

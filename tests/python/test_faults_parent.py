@@ -366,6 +366,34 @@ def test_a_fork_is_refused_while_another_thread_is_in_the_feed(mode, within, tmp
     assert (code, out, error) == (0, "{0} True\n", "")
 
 
+def test_a_dataset_is_iterated_in_a_child_that_was_forked_while_another_thread_began(tmp_path):
+    text = (
+        HEAD
+        + """
+dataset = penstock.Dataset.range(5)
+make = type(dataset).build
+def slowly(*arguments, **options):
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(1.5)
+    return make(*arguments, **options)
+type(dataset).build = slowly
+thread = threading.Thread(target=lambda: say([int(x) for x in dataset]))
+thread.start()
+time.sleep(0.5)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(10)
+    say([int(x) for x in dataset])
+    os._exit(0)
+say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+thread.join()
+"""
+    )
+    code, out, error = run(tmp_path, text, "in line")
+    assert (code, error) == (0, "")
+    assert out.splitlines() == ["[0, 1, 2, 3, 4]", "0", "[0, 1, 2, 3, 4]"]
+
+
 def test_many_forks_while_a_feed_runs(tmp_path):
     text = (
         HEAD
