@@ -29,7 +29,7 @@ using testing::message_of;
 
 Layout of_some() { return Layout{{"w", {3000}}}; }
 
-constexpr size_t kShards = 3;
+constexpr size_t kSilentShards = 3;
 
 // A server that is a process, started while this one has one thread.
 class ServingChild {
@@ -39,7 +39,7 @@ class ServingChild {
   explicit ServingChild(const char* listen, const ServerMode& mode = {}) {
     pid_ = start_child([&] {
       ParameterServer server(Parameters(of_some()), Optimizer::sgd(1.0),
-                             {.shards = kShards, .mode = mode, .listen = {listen}});
+                             {.shards = kSilentShards, .mode = mode, .listen = {listen}});
       for (const std::string& each : server.addresses()) {
         Address address{};
         std::ranges::copy(each, address.begin());
@@ -48,7 +48,7 @@ class ServingChild {
       for (;;) pause();
       return true;
     });
-    for (size_t i = 0; i < kShards; ++i) {
+    for (size_t i = 0; i < kSilentShards; ++i) {
       Address address{};
       EXPECT_TRUE(told_.receive(address));
       addresses_.emplace_back(address.data());
@@ -149,7 +149,7 @@ TEST_P(ParameterSilence, all_that_has_an_end_has_it_in_time_however_many_shards_
     push(-1);
   }
   // Who gave a push up has hung up before the shards went on: none has applied its part.
-  EXPECT_EQ(server.pushes(), kShards * 5);
+  EXPECT_EQ(server.pushes(), kSilentShards * 5);
   client.pull(slab);
   EXPECT_TRUE(std::ranges::all_of(slab.values(), [](float each) { return each == 4; }));
 }
