@@ -74,7 +74,8 @@ Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
   const double busy = a.busy_share + a.hand_over_share;
   if (busy + idle == 0) return Bottleneck::kUnknown;
   // The consumer waits, so the workers are what is slow: unless they wait as well.
-  if (a.wait_slot_share > kMuch || (idle > kMuch / 2 && short_of_room(snapshot))) {
+  if (a.wait_slot_share > kMuch ||
+      (idle > kMuch / 2 && a.stream_share <= kMuch && short_of_room(snapshot))) {
     return Bottleneck::kMemory;
   }
   const double wait_ms =

@@ -351,7 +351,9 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
     const uint32_t what = pipeline_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
     if (what == kAllAtOnce) call = "__getitems__";
     if (what == kCollating) call = "collate";
-    if (*call != 0 && ticket.end - ticket.begin > 1) {
+    // What a stream gave of the rows that it was asked for, nobody knows.
+    const bool stream = pipeline_ == nullptr && plan_.source == PlanSettings::Source::kStream;
+    if (*call != 0 && !stream && ticket.end - ticket.begin > 1) {
       last = index_of(ticket, ticket.end - ticket.begin - 1);
     }
   }

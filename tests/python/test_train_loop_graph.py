@@ -159,6 +159,59 @@ def test_steps_may_say_nothing():
     assert {metrics for _, metrics in seen} == {None}
 
 
+def by_hand(feed, step, steps=2):
+    device = Pretended(step)
+    loop = train.Loop(step, feed, steps=steps, convert=torch.from_numpy, workers=0)
+    loop._run = Graph(device.step, device)
+    return loop, device
+
+
+def test_fields_go_by_their_names():
+    seen = []
+
+    def step(batch):
+        seen.append((float(batch["x"][0]), float(batch["y"][0])))
+
+    step.w = torch.zeros(1)
+    x, y = np.ones(1, np.float32), np.full(1, 10, np.float32)
+    loop, device = by_hand([{"x": x, "y": y}, {"y": y, "x": x}] * 4, step)
+    loop.run()
+    assert device.replays
+    assert set(seen) == {(1.0, 10.0)}
+
+
+def test_batches_that_convert_made_different_are_not_spread_over_each_other():
+    seen = []
+
+    def step(batch):
+        seen.append(float(batch["x"].sum()))
+
+    step.w = torch.zeros(1)
+    feed = [{"x": np.full(5, n, np.float32)} for n in (5, 1, 5, 1, 5, 5, 5, 5, 5, 5, 1, 5)]
+    loop, device = by_hand(feed, step)
+    loop._convert = lambda array: torch.from_numpy(array[: int(array[0])].copy())
+    loop.run()
+    assert device.captures == 2  # of (5, 1) and (5, 5); (1, 5) came once
+    assert set(seen) == {25.0, 1.0}
+
+
+def test_what_failed_as_it_is_is_not_captured_next():
+    fails = [True]
+
+    def step(batch):
+        if fails.pop() if fails else False:
+            raise RuntimeError("once")
+
+    step.w = torch.zeros(1)
+    loop, device = by_hand([{"x": np.ones(2, np.float32)}] * 2, step)
+    with pytest.raises(RuntimeError, match="once"):
+        loop.run()
+    loop.run()
+    assert (device.runs, device.captures) == (2, 0)
+    loop.run()
+    assert device.captures == 1
+
+
 def test_a_step_that_fails_ends_the_run_with_its_number():
     model, seen = Line(), []
     device = Pretended(model)
@@ -183,7 +236,7 @@ def test_what_a_graph_cannot_have_is_refused():
     device = Pretended(model)
     loop = loop_of(model, device, seen, "samples", steps=4)
     loop._convert = None
-    with pytest.raises(penstock.InvalidArgument, match="ndarray that is not on a CUDA device"):
+    with pytest.raises(penstock.InvalidArgument, match="ndarray that is not on the current CUDA"):
         loop.run()
     loop = loop_of(model, device, seen, "samples", steps=4)
     loop._run = Graph(lambda batch: {"loss": float(device.step(batch)["loss"])}, device)

@@ -138,6 +138,7 @@ class Shard {
   void give_up_held(Member& member);
   void let_go(Members::iterator member);
   void forget(Members::iterator member);
+  bool all_are_here() const;  // as many as the mode begins with
   uint64_t slowest() const;
   bool complete() const;
   bool may_go(uint64_t worker) const;

@@ -58,9 +58,9 @@ def run(options: argparse.Namespace) -> int:
             _feed(feed, options)
             found = feed.analysis()
             count = feed.stats()["delivered"]
-            feed.report(options.output)
-            if options.trace:
-                feed.trace(options.trace)
+            _write(feed, options)
+    except Failed:
+        raise
     except Exception as error:
         text = f"{options.target} cannot be fed: {type(error).__name__}: {error}"
         raise Failed(text) from error
@@ -69,6 +69,16 @@ def run(options: argparse.Namespace) -> int:
         print(f"- {advice}")
     print(f"{options.output} shows what each worker did.")
     return 0
+
+
+def _write(feed: Any, options: argparse.Namespace) -> None:
+    try:
+        feed.report(options.output)
+        if options.trace:
+            feed.trace(options.trace)
+    except OSError as error:
+        text = f"cannot write {error.filename}: {error.strerror}"
+        raise Failed(text) from error
 
 
 def _feed(feed: Any, options: argparse.Namespace) -> None:

@@ -55,9 +55,11 @@ class Cuda:
 
         self._cuda = torch.cuda
         self._tensor = torch.Tensor
+        self._stream: Any = None  # that graphs are captured on
 
     def has(self, leaf: Any) -> bool:
-        return isinstance(leaf, self._tensor) and leaf.is_cuda
+        here = isinstance(leaf, self._tensor) and leaf.is_cuda
+        return here and leaf.device.index == self._cuda.current_device()
 
     def beside(self, work: Callable[[], object]) -> None:
         stream = self._cuda.Stream()
@@ -70,7 +72,10 @@ class Cuda:
 
     def capture(self, work: Callable[[], object]) -> Replay:
         graph = self._cuda.CUDAGraph()
-        with self._cuda.graph(graph):
+        if self._stream is None:  # torch's own for all graphs may be another device's
+            self._stream = self._cuda.Stream()
+        # Other threads may use the device meanwhile: they make the next batches.
+        with self._cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             work()
         replay: Replay = graph.replay
         return replay
@@ -111,8 +116,8 @@ class Graph(Run):
         try:
             key = self._key_of(batches)
             if key not in self._known:
-                self._known[key] = None
                 self._device.beside(lambda: said.extend(map(self._step, batches.each())))
+                self._known[key] = None
                 return said_of(said, None)._replace(wait=self._device.mark())
             captured = self._known[key] or self._capture(key, batches)
             _copy(batches, captured.inputs)
@@ -123,16 +128,18 @@ class Graph(Run):
 
     def _key_of(self, batches: SuperBatch) -> Any:
         whole = batches.whole is not None
-        first = batches.whole if whole else batches.parts[0]
-        for leaf in leaves_of(first):
+        each = [batches.whole] if whole else batches.parts[: batches.steps]
+        for leaf in leaves_of(each):
             if not self._device.has(leaf):
+                kind = type(leaf)
                 raise InvalidArgument(
-                    f"a batch has a {type(leaf).__module__}.{type(leaf).__name__} that is not on a "
+                    f"a batch has a {kind.__module__}.{kind.__name__} that is not on the current "
                     "CUDA device; with graph=True let convert= make tensors of arrays there",
                     "Loop",
                 )
-        each = rows_of(first, 0, batches.size) if whole else first
-        return batches.steps, batches.size, whole, repr(form_of(each, _form_of))
+        if whole:
+            each = [rows_of(batches.whole, 0, batches.size)]
+        return batches.steps, batches.size, whole, repr([form_of(x, _form_of) for x in each])
 
     def _capture(self, key: Any, batches: SuperBatch) -> _Captured:
         inputs = _alike(batches)
@@ -202,5 +209,5 @@ def _copy(batches: SuperBatch, into: SuperBatch) -> None:
 
 
 def _copy_leaves(batch: Any, room: Any) -> None:
-    for leaf, place in zip(leaves_of(batch), leaves_of(room), strict=True):
+    for place, leaf in columns_of([room, batch], "batches of a run", "Loop"):
         place.copy_(leaf)

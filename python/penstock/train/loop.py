@@ -96,8 +96,8 @@ class Loop:
     workers : int, optional
         Of the feed that the loop makes of a `Dataset`.
     graph : bool
-        The N steps are one CUDA graph, for torch steps whose batches `convert` has put on a CUDA
-        device: the first run of a length and of a form of batch is made as it is, the second one
+        The N steps are one CUDA graph, for torch steps whose batches `convert` has put on torch's
+        current CUDA device: the first run of a length and of a form of batch is made as it is, the second one
         is captured, all others are replayed. What the step does in Python happens while it is
         captured and never again, so a learning rate that changes is a tensor; it must not look at
         values (``.item()``); what it says are tensors of the device, or None; optimizers of torch's
@@ -154,6 +154,8 @@ class Loop:
         self._looks = 0
         self._first_look = (0.0, 0)  # when, and how many steps were done by then
         self._made_all = 0.0  # when the last run's steps were done
+        self._measures = False
+        self._ahead: Any = None  # the last run, while it measures
         self._stopped = False
 
     @property
@@ -208,7 +210,10 @@ class Loop:
         try:
             with self._opened() as feed:
                 self._train(feed, passes, most, end)
-                metrics = None if self._last is None else self._last.last()
+                metrics = None
+                if self._last is not None:
+                    self._last.wait()
+                    metrics = self._last.last()
                 self._made_all = time.perf_counter()
             whole = True
         finally:
@@ -222,10 +227,10 @@ class Loop:
     ) -> LoopMeasure:
         """Train with one N after the other, and tell what a step takes with each: which N?
 
-        It is training like any other: what the steps made is kept, callbacks are called, and what
-        the feed and they cost is in the figures. Each N makes one run, which may compile it, and is
-        then measured three times, in turns with the others. The loop's own `steps` and `seconds`
-        are left alone.
+        It is training: what the steps made is kept, callbacks are called, and what the feed and
+        they cost is in the figures. Each N makes three runs, which may compile it, and is then
+        measured three times, in turns with the others, each time from the start of a pass. The
+        loop's own `steps`, `seconds` and place in the feed are left alone.
 
         Parameters
         ----------
@@ -267,7 +272,11 @@ class Loop:
         feed.
         """
         self._pace, self._sized, self._place = Counted(n), True, None
-        report = self.run(epochs=None, steps=n if seconds is None else None, seconds=seconds)
+        self._measures = True
+        try:
+            report = self.run(epochs=None, steps=n if seconds is None else None, seconds=seconds)
+        finally:
+            self._measures, self._ahead = False, None
         if report.stopped:
             raise InvalidArgument("a callback ended the training", "measure")
         begin, done = self._first_look
@@ -358,9 +367,11 @@ class Loop:
                 add_note(said.error, f"in step {self._done} of Loop, or the run that begins there")
                 raise said.error
         self._stopped = self._run.asks_to_stop() or self._stopped
-        if self._looks == 1:
-            waiting[-1].wait()
-            self._first_look = (time.perf_counter(), self._done)
+        if self._measures:  # no further ahead of the device than by one run
+            (waiting[-1] if self._looks == 1 else self._ahead).wait()
+            self._ahead = waiting[-1]
+            if self._looks == 1:
+                self._first_look = (time.perf_counter(), self._done)
         self._pace.begin()
 
     def _replay(self, metrics: Any) -> bool:

@@ -146,6 +146,10 @@ TEST(Analysis, fewer_batches_than_workers_for_their_bytes_is_memory) {
   EXPECT_EQ(a.bottleneck, Bottleneck::kMemory);
   EXPECT_NE(a.verdict.find("as there are workers, but for 1."), std::string::npos) << a.verdict;
   EXPECT_TRUE(says(a, "Raise max_bytes"));
+  Snapshot behind = snapshot;  // the one thread that goes through the stream
+  behind.stream_stages = {
+      {"generator(src)", behind.consumer.last_ns - behind.consumer.first_ns, 1}};
+  EXPECT_EQ(analyse(behind).bottleneck, Bottleneck::kStream);
   snapshot.active_workers = 1;  // the others are parked
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
 }

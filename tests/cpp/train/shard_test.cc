@@ -403,6 +403,17 @@ TEST(Shard, only_the_hello_that_made_a_worker_can_be_taken_back) {
   EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 1u);
 }
 
+TEST(Shard, who_was_taken_back_did_not_begin_the_work) {
+  OneShard one({.lease_s = kNever, .workers = 2});
+  one.shard->join({7, "a", ""});
+  one.shard->take_back(8, one.shard->join({8, "b", ""}).made_by);
+  std::thread waiting(
+      [&] { message_of(Code::kClosed, [&] { one.shard->push(Full(7, 1, -1).push); }); });
+  one.shard->close();
+  waiting.join();
+  EXPECT_TRUE(one.all_weights_are(0));
+}
+
 TEST(Shard, workers_past_the_limit_take_the_rows_of_those_who_are_silent) {
   OneShard one({.lease_s = kNever});
   for (uint64_t id = 1; id <= kMostWorkers; ++id) one.shard->join({id, "", ""});
