@@ -107,8 +107,14 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
     Returns
     -------
     parts, make : list, callable
-        ``make(parts)`` is a container like it of these parts. Of the class's own code only a
-        ``__copy__`` is run: what else it has may refuse, or do more than put a part in its place.
+        ``make(parts)`` is a container like it of these parts. Of the class's own code only what it
+        has for being copied is run, if that: the rest may refuse, or do more than put a part in
+        its place.
+
+    Notes
+    -----
+    Attributes of a dict, list or deque are parts where they are arrays or items as well. Others
+    stay shared: they may be who owns it, or lead from there to all that there is.
     """
     cls: Any = type(value)
     base: Any = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
@@ -125,22 +131,19 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
     own, slots = _attributes(value)
     is_own_dict = own is value
     own = {} if is_own_dict else dict(own)
-    at: list[int] = []
-    if own or slots:
+    attributes = [*own.values(), *slots.values()]
+    at: dict[int, int] = {}  # which of them are parts, and where
+    if attributes:
         # An item that is an attribute, too, stays one and the same.
         places = {id(part): place for place, part in enumerate(parts)}
-        for part in (*own.values(), *slots.values()):
-            at.append(places.setdefault(id(part), len(parts)))
-            if at[-1] == len(parts):
-                parts.append(part)
+        for number, part in enumerate(attributes):
+            if base is None or id(part) in places or _is_array(part):
+                at[number] = places.setdefault(id(part), len(parts))
+                if at[number] == len(parts):
+                    parts.append(part)
 
     def make(parts: list[Any]) -> Any:
-        if getattr(cls, "__copy__", None) in _COPIED_HERE:
-            made = cls.__new__(cls)
-            if isinstance(value, defaultdict):
-                object.__setattr__(made, "default_factory", value.default_factory)
-        else:
-            made = copy.copy(value)
+        made = _bare(value, base)
         if base is list:
             list.__init__(made, parts[:items])
         elif base is deque:
@@ -149,10 +152,12 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
             base.__setitem__(made, key, part)
         if is_own_dict:
             object.__setattr__(made, "__dict__", made)
-        found = [parts[place] for place in at]
+        found = list(attributes)
+        for number, place in at.items():
+            found[number] = parts[place]
         if own:
-            attributes = zip(own, found[: len(own)], strict=True)
-            object.__getattribute__(made, "__dict__").update(attributes)
+            fields = zip(own, found[: len(own)], strict=True)
+            object.__getattribute__(made, "__dict__").update(fields)
         for name, part in zip(slots, found[len(own) :], strict=True):
             object.__setattr__(made, name, part)  # it may be frozen
         return made
@@ -163,6 +168,26 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
 _CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque)
 _BUILT_IN = frozenset((*_CONTAINERS, defaultdict))
 _COPIED_HERE = (None, defaultdict.__copy__, deque.__copy__)
+
+
+def _bare(value: Any, base: Any) -> Any:
+    """What `value` can be made of anew: empty where its class leaves copying to its base."""
+    cls = type(value)
+    if getattr(cls, "__copy__", None) not in _COPIED_HERE:
+        return copy.copy(value)
+    kind: Any = defaultdict if isinstance(value, defaultdict) else base or object
+    try:
+        made = kind.__new__(cls)  # its own may want arguments
+    except TypeError:  # there is more to it than its base: an exception, a set
+        return copy.copy(value)
+    if kind is defaultdict:
+        object.__setattr__(made, "default_factory", value.default_factory)
+    return made
+
+
+def _is_array(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(value, (np.ndarray, getattr(torch, "Tensor", np.ndarray)))
 
 
 def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:

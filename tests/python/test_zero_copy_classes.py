@@ -86,6 +86,50 @@ class Slotted:
     x: Any
 
 
+class Tagged(list):
+    def __new__(cls, items: Any, tag: str) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self, items: Any, tag: str) -> None:
+        super().__init__(items)
+        self.tag = tag
+
+    def __getnewargs__(self) -> Any:
+        return list(self), self.tag
+
+
+class TaggedDict(dict):
+    def __new__(cls, tag: str, items: Any) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self, tag: str, items: Any) -> None:
+        super().__init__(items)
+        self.tag = tag
+
+
+class TaggedDefault(defaultdict):
+    def __new__(cls, tag: str, items: Any) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self, tag: str, items: Any) -> None:
+        super().__init__(list, items)
+        self.tag = tag
+
+
+@dataclasses.dataclass(slots=True)
+class SlottedAnew:
+    x: Any
+
+    def __new__(cls, x: Any) -> Any:
+        return object.__new__(cls)
+
+
+@dataclasses.dataclass
+class Wrong(Exception):
+    x: Any
+    tag: str = "t"
+
+
 def filled(made: Any, items: Any) -> Any:
     (made.update if isinstance(made, dict) else made.extend)(items)
     return made
@@ -116,6 +160,11 @@ MAKE = {
     "Headed": lambda x: filled(Headed(x), {"x": x}),
     "HeadedList": lambda x: filled(HeadedList(x), [x]),
     "Slotted": Slotted,
+    "Tagged": lambda x: Tagged([x], "t"),
+    "TaggedDict": lambda x: TaggedDict("t", {"x": x}),
+    "TaggedDefault": lambda x: TaggedDefault("t", {"x": x}),
+    "SlottedAnew": SlottedAnew,
+    "Wrong": Wrong,
     "deque": lambda x: deque([0, x], maxlen=2),
     "attributes": lambda x: filled(Headed(x), {"n": 1}),
     "fields": fields,
@@ -144,7 +193,7 @@ def arrays_of(value: Any) -> list[Any]:
         return [value.tolist()] if value.dtype == object else [value]
     own = [] if isinstance(value, Attributed) else vars(value) if hasattr(value, "__dict__") else []
     parts = [getattr(value, name) for name in own]
-    if isinstance(value, Slotted):
+    if isinstance(value, (Slotted, SlottedAnew)):
         parts.append(value.x)
     if isinstance(value, (list, tuple, deque, dict)):
         parts += value.values() if isinstance(value, dict) else value
@@ -185,6 +234,9 @@ def test_containers_stay_what_they_are(mode):
     assert (copying.order, list(copying)) == (["n", "x"], ["n", "x"])
     headed = item("Headed")
     assert headed.head is headed["x"]
+    assert [item(name).tag for name in ("Tagged", "TaggedDict", "Wrong")] == ["t"] * 3
+    tagged = item("TaggedDefault")
+    assert (tagged.tag, tagged.default_factory) == ("t", list)
 
 
 class Heads:
@@ -216,3 +268,39 @@ def test_a_dataclass_that_is_a_container_keeps_its_items(make, mode):
             assert (list(item.items()) if isinstance(item, dict) else list(item)) == (
                 [("n", index)] if isinstance(item, dict) else [index]
             )
+
+
+class Node(dict):
+    """One of a tree, of which any leads to all."""
+
+    def __init__(self, parent: Any, index: int) -> None:
+        super().__init__(x=np.full(300, index))
+        self.parent, self.kids = parent, []
+        self.mask = np.full(300, index)
+        if parent is not None:
+            parent.kids.append(self)
+
+
+class Kids:
+    def __init__(self) -> None:
+        self.root = Node(None, -1)
+        for index in range(2):
+            Node(self.root, index)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.root.kids[index]
+
+
+@each(OF_ONE_PROCESS, ())
+def test_what_owns_a_container_is_shared_and_not_copied(mode):
+    source = Kids()
+    with penstock.Loader(source, **mode.options) as feed:
+        for index, item in enumerate(feed):
+            kid = source.root.kids[index]
+            assert item.parent is source.root
+            for array, own in ((item["x"], kid["x"]), (item.mask, kid.mask)):
+                assert (array == index).all()
+                assert not np.shares_memory(array, own)
