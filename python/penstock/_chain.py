@@ -119,7 +119,7 @@ class Chain:
         return alone
 
     def _built(self) -> Any:
-        with self._lock:
+        with self._lock.here():
             if self._plan is None:
                 self._plan = self._native.build()
             return self._plan

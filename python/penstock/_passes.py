@@ -36,7 +36,7 @@ class Passes:
         """Begin the next pass over `dataset`, whose passes these are."""
         from ._iterator import DatasetIterator
 
-        with self._lock:
+        with self._lock.here():
             epoch = self.take()
             latest = None if self._latest is None else self._latest()
             if latest is not None and latest.under_way:
@@ -52,16 +52,16 @@ class Passes:
 
     def take(self, behind: int = -1) -> int:
         """Return the number of the next pass, which is the caller's: one behind `behind`."""
-        with self._lock:
+        with self._lock.here():
             self._next = max(self._next, behind + 1) + 1
             return self._next - 1
 
     def go_on_behind(self, number: int) -> None:
         """A pass was restored: the next one is that behind it."""
-        with self._lock:
+        with self._lock.here():
             self._next = number + 1
 
     def shared_with(self, iterator: DatasetIterator) -> bool:
         """Whether the Loader is this iterator's, and no later one's."""
-        with self._lock:
+        with self._lock.here():
             return self._latest is not None and self._latest() is iterator
