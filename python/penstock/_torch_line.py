@@ -28,12 +28,21 @@ class Line:
 
     def __init__(self, owner: DataLoader) -> None:
         self.lists = Lists(((owner.prefetch_factor or 0) + 2) * (owner.num_workers + 1) + 8)
-        self.collates = owner._collates
         self.iteration: weakref.ref[Any] | None = None  # who iterates
-        self.tensors = None if self.collates else _columns_of(owner)
+        self.tensors = None if owner._collates else _columns_of(owner)
         self._make = _maker(owner, self.lists, self.tensors)
-        self.loader = self._make(self.collates)
-        self._before: dict[str, Any] | None = None  # stats of the one that did not collate
+        # Whether workers collate, the Loader, and stats of the one before it, which did not: at
+        # once, for other threads that ask.
+        self._now: tuple[bool, Loader, dict[str, Any] | None]
+        self._now = owner._collates, self._make(owner._collates), None
+
+    @property
+    def collates(self) -> bool:
+        return self._now[0]
+
+    @property
+    def loader(self) -> Loader:
+        return self._now[1]
 
     def is_for(self, dataset: Any) -> bool:
         """Whether the tensors that are gathered are the dataset's still."""
@@ -52,8 +61,9 @@ class Line:
 
     def stats(self) -> dict[str, Any]:
         """What was counted, with what was until workers collated."""
-        now = self.loader.stats()
-        return now if self._before is None else _in_all(self._before, now)
+        _, loader, before = self._now
+        now = loader.stats()
+        return now if before is None else _in_all(before, now)
 
     def collate_from_now_on(self) -> Iterator[Any]:
         """Make batches with default_collate, from the one on that could not be made of rows.
@@ -63,12 +73,12 @@ class Line:
         """
         place, stats = self.loader.state(), self.stats()
         # Not one that anybody saw: that samples cannot be rows.
-        self._before = {**stats, "errors": stats["errors"] - 1}
+        before = {**stats, "errors": stats["errors"] - 1}
         self.loader.close()
-        self.collates = True
-        self.loader = self._make(True)
-        self.loader.restore(place)
-        return iter(self.loader)
+        loader = self._make(True)
+        loader.restore(place)
+        self._now = True, loader, before
+        return iter(loader)
 
 
 _FIRST = {"first_ns", "first_wait_ns"}

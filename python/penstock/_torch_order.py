@@ -116,6 +116,11 @@ class Order:
         return lists if owner._auto_collation else ([index] for index in lists)
 
 
+def is_drawn(sampler: Any) -> bool:
+    """Whether `Order.drawn` says of each of a sampler's epochs what was drawn for it."""
+    return _draws_its_seed(sampler) or bool(_generators_of(sampler))
+
+
 def is_of(sampler: Any, drawn: Any) -> bool:
     """Whether a sampler's epoch can begin with what was drawn for one."""
     if drawn is None:

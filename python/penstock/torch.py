@@ -24,7 +24,15 @@ from torch.utils.data._utils import collate as torch_collate
 from ._arguments import MOST_QUEUED
 from ._torch_alias import Aliased, alias
 from ._torch_line import Line
-from ._torch_order import Order, are_of, base_seed, generator_states, is_of, set_generators
+from ._torch_order import (
+    Order,
+    are_of,
+    base_seed,
+    generator_states,
+    is_drawn,
+    is_of,
+    set_generators,
+)
 from ._torch_types import STANDARD_COLLATE, converted, tensors_of
 from .dataset import Dataset
 from .errors import Closed, InvalidArgument
@@ -295,7 +303,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             raise InvalidArgument(
                 "this is no state of a DataLoader, or of another version", "restore"
             )
-        if not self._can_draw(state["order"], state["generators"]):
+        if not self._can_draw(state):
             raise InvalidArgument(
                 "the state is of a DataLoader whose order was drawn otherwise: give this one the "
                 "same kind of sampler, with a generator where that one had it",
@@ -312,10 +320,14 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         self._latest = line
         self._epoch = state["loader"]["epoch"]
 
-    def _can_draw(self, order: Any, generators: Any) -> bool:
-        sampler = self._index_sampler
+    def _can_draw(self, state: dict[str, Any]) -> bool:
+        sampler, order, generators = self._index_sampler, state["order"], state["generators"]
         if self._lists_of is None and order is not None:
             return False
+        place = state["loader"]
+        amid = place.get("batches") or place.get("ahead")
+        if self._lists_of is not None and amid and order is None and is_drawn(sampler):
+            return False  # in the midst of an epoch it would have said what was drawn
         return is_of(sampler, order) and (generators is None or are_of(sampler, generators))
 
     # ---- looking, ending

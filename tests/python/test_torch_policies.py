@@ -119,3 +119,26 @@ def test_what_was_counted_before_workers_collate_counts_on(name):
             stages = [stage["stage"] for stage in stats["stages"]]
             assert len(set(stages)) == len(stages)
             assert {"__getitem__", "rows", "collate"} <= set(stages)
+
+
+@HERE
+def test_what_another_thread_sees_counted_while_workers_begin_to_collate(name):
+    dataset = data.Troubled({4}, 200)
+    dataset.form = "numbers, then names"  # unlike from 150 on
+    with DataLoader(dataset, batch_size=20, on_error="skip", **WAYS[name]) as loader:
+        batches, seen = iter(loader), []
+        taken = [next(batches)]
+        line = loader._latest
+        make = line._make
+
+        def look(*arguments):
+            seen.append(loader.stats()["delivered"])
+            made = make(*arguments)
+            seen.append(loader.stats()["delivered"])
+            return made
+
+        line._make = look
+        taken += batches
+        assert len(seen) == 2
+        assert all(1 <= delivered <= 8 for delivered in seen)
+        assert loader.stats()["delivered"] == len(taken) == 10

@@ -237,12 +237,14 @@ def test_a_state_of_another_kind_of_sampler_is_refused_and_changes_nothing():
 
     random = place(shuffle=True)
     generated = place(shuffle=True, generator=seeded())
+    plain, listed = place(), place(sampler=list(range(30)))
     for options, states in (
         ({}, (random, generated)),
-        ({"shuffle": True}, (generated,)),
-        ({"shuffle": True, "generator": seeded()}, (random,)),
+        ({"shuffle": True}, (generated, plain, listed)),
+        ({"shuffle": True, "generator": seeded()}, (random, plain, listed)),
+        ({"batch_size": 1, "batch_sampler": nested(dataset)}, (random, plain, listed)),
     ):
-        with DataLoader(dataset, 4, **options) as loader:
+        with DataLoader(dataset, **{"batch_size": 4, **options}) as loader:
             batches = iter(loader)
             next(batches)
             for state in states:
