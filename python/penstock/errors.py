@@ -146,7 +146,7 @@ def pack_exception(
     except Exception as broken:
         text = f"<its __str__ raised {type(broken).__name__}>"
     before = exception.__context__
-    bodies = _pickle_exception(exception), None if before is None else _pickle_exception(before)
+    bodies = _carried(exception), None if before is None else _carried(before)
     return pickle.dumps((bodies, name, text, _format(exception), worker, epoch, index, last), 4)
 
 
@@ -173,6 +173,15 @@ def _load_exception(body: bytes | None) -> BaseException | None:
     except Exception:
         return None
     return loaded if isinstance(loaded, BaseException) else None
+
+
+def _carried(exception: BaseException) -> bytes | None:
+    try:
+        return _pickle_exception(exception)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # out of its __reduce__, say: the rest is to arrive all the same
+        return None
 
 
 def _pickle_exception(exception: BaseException) -> bytes | None:

@@ -234,3 +234,24 @@ def test_what_getitems_raised_is_the_context_of_what_getitem_raises(mode):
             list(feed)
         assert isinstance(caught.value.__context__, OSError)
         assert str(caught.value.__context__) == "all at once"
+
+
+class Leaving(Exception):
+    def __reduce__(self):
+        raise SystemExit("while it was pickled")
+
+
+class AfterLeaving(Items):
+    def __getitem__(self, index):
+        try:
+            raise Leaving
+        except Leaving:
+            raise ValueError("of the item")  # noqa: B904
+
+
+@each(KINDS, ())
+def test_a_context_that_cannot_be_sent_takes_nothing_with_it(mode):
+    with penstock.Loader(AfterLeaving(3), **mode.options) as feed:
+        with pytest.raises(ValueError, match="of the item") as caught:
+            list(feed)
+        assert not mode.method or caught.value.__context__ is None
