@@ -97,11 +97,11 @@ class Loop:
         Of the feed that the loop makes of a `Dataset`.
     graph : bool
         The N steps are one CUDA graph, for torch steps whose batches `convert` has put on torch's
-        current CUDA device: the first run of a length and of a form of batch is made as it is, the second one
-        is captured, all others are replayed. What the step does in Python happens while it is
-        captured and never again, so a learning rate that changes is a tensor; it must not look at
-        values (``.item()``); what it says are tensors of the device, or None; optimizers of torch's
-        need ``capturable=True``. The memory that a graph works in is kept with the loop.
+        current CUDA device: the first run of a length and of a form of batch is made as it is, the
+        second one is captured, all others are replayed. What the step does in Python happens while
+        it is captured and never again, so a learning rate that changes is a tensor; it must not
+        look at values (``.item()``); what it says are tensors of the device, or None; optimizers of
+        torch's need ``capturable=True``. The memory that a graph works in is kept with the loop.
 
     Raises
     ------
