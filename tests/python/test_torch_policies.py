@@ -112,7 +112,8 @@ def test_what_was_counted_before_workers_collate_counts_on(name):
             assert 198 * epoch <= stats["samples"] <= 200 * epoch
             assert stats["delivered"] == 10 * epoch
             assert (stats["epochs"], stats["errors"]) == (epoch, 0)
-            assert stats["retried"] == 2 * epoch
+            # Workers that are ahead may have met 180 before the others began to collate.
+            assert stats["retried"] - 2 * epoch in (0, 1)
             assert 0 <= stats["wait_share"] <= 1
             assert stats["first_ns"] < stats["last_ns"]
             assert sum(worker["tickets"] for worker in stats["workers"]) >= 10 * epoch
