@@ -12,7 +12,6 @@ their batch in place, and that tensors are views of memory that workers wrote.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from ._arguments import MOST_QUEUED
 from ._torch_alias import Aliased, alias
+from ._torch_epoch import Iteration
 from ._torch_line import Line
 from ._torch_order import (
     Order,
@@ -33,15 +33,13 @@ from ._torch_order import (
     is_of,
     set_generators,
 )
-from ._torch_types import STANDARD_COLLATE, converted, tensors_of
+from ._torch_types import STANDARD_COLLATE
 from .dataset import Dataset
 from .errors import Closed, InvalidArgument
 
 __all__ = ["Aliased", "DataLoader", "alias"]
 
 _STATE_VERSION = 2
-# How the engine begins to say that the samples of a batch cannot be rows of the same arrays.
-_UNLIKE = "samples of one batch must be alike"
 
 
 class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
@@ -216,7 +214,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         else:
             line.go_to(epoch)
         self._latest = line
-        return _Iteration(self, line, epoch, lists)
+        return Iteration(self, line, epoch, lists)
 
     def _draws_base_seed(self, again: Any) -> bool:
         """Whether the next iteration does, as torch's: with persistent workers, the first one.
@@ -383,76 +381,3 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             "_resumed": None,
         }
         return {**self.__dict__, **fresh}
-
-
-# ---- one epoch ---------------------------------------------------------------------------------
-
-
-class _Iteration:
-    """``for batch in loader``: one epoch."""
-
-    def __init__(self, owner: DataLoader, line: Line, epoch: int, lists: Any) -> None:
-        self._owner = owner
-        self._line = line
-        self._epoch = epoch
-        self._yielded = 0
-        self._most = None if owner._is_map else owner._IterableDataset_len_called
-        self._pins = owner.pin_memory and torch.cuda.is_available()
-        line.lists.open(epoch, lists)
-        line.iteration = weakref.ref(self)
-        self._batches = iter(line.loader)
-
-    def __iter__(self) -> _Iteration:
-        return self
-
-    def __next__(self) -> Any:
-        line = self._line
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._end()
-            raise
-        except InvalidArgument as error:
-            if line.collates or not str(error).startswith(_UNLIKE):
-                self._end()
-                raise
-            self._batches = line.collate_from_now_on()
-            return next(self)
-        except BaseException:
-            self._end()
-            raise
-        if not line.collates:
-            batch = tensors_of(batch) if self._owner._auto_collation else converted(batch)
-        if self._pins:
-            from torch.utils.data._utils.pin_memory import pin_memory
-
-            batch = pin_memory(batch)
-        self._yielded += 1
-        self._check_length()
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._owner._index_sampler)
-
-    def _check_length(self) -> None:
-        if self._most is None or self._yielded <= self._most:
-            return
-        import warnings
-
-        warnings.warn(
-            f"Length of IterableDataset {self._owner.dataset} was reported to be {self._most} "
-            f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched. "
-            "With several workers, each must yield a share of its own: see get_worker_info()",
-            stacklevel=3,
-        )
-
-    def _end(self) -> None:
-        line = self._line
-        # In __del__ the reference to self is dead already. A later iteration's is not ours to end.
-        if line.iteration is not None and line.iteration() in (None, self):
-            line.iteration = None
-            self._owner._gone(line)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_line"):
-            self._end()
