@@ -16,6 +16,23 @@ BlocksInUse Board::in_use(uint32_t worker, uint32_t arena) {
 }
 void Board::expect_in_use(uint64_t bytes) { raise_to(common_->most_live, bytes); }
 ConsumerCounters& Board::consumer() { return header_->consumer; }
+
+WorkerFigures Board::figures(uint32_t worker) {
+  WorkerPlace& place = places_[worker];
+  WorkerFigures figures{};
+  // A wait that ends meanwhile would be seen twice or not at all. Whoever ends it may die in it.
+  for (int tries = 0; tries < 100; ++tries) {
+    const uint64_t since = place.waiting_since.load(std::memory_order_acquire);
+    figures = figures_of(place.counters);
+    const uint64_t last = consumer().last_ns.get();
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (since == WorkerPlace::kCounting || since != place.waiting_since.load()) continue;
+    if (since != 0 && last > since) figures.wait_ticket_ns += last - since;
+    break;
+  }
+  return figures;
+}
+
 TraceRing& Board::consumer_trace() { return header_->consumer_trace; }
 uint64_t Board::head() const { return header_->head.load(std::memory_order_acquire); }
 uint64_t Board::posted() const { return header_->posted.load(std::memory_order_acquire); }

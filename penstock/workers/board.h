@@ -80,6 +80,9 @@ class Board {
   // Of the arena by this number, which has the worker's place in the ledger. Keeps the board's
   // memory: leases may outlive the board.
   BlocksInUse in_use(uint32_t worker, uint32_t arena);
+  // What the worker counted, and of a wait for a ticket that it is still in, the part up to the
+  // last batch given out: the consumer's own figures end there. Any thread.
+  WorkerFigures figures(uint32_t worker);
   ConsumerCounters& consumer();
   TraceRing& consumer_trace();
 
@@ -170,6 +173,8 @@ class Board {
   // Whether there is nothing for it though work is open: tiny tickets under one lock, which one
   // worker does sooner alone (LockTrial). Of the first lane.
   bool spare(uint32_t worker) const;
+  // Parked or spare: if it waits, that is not for want of tickets.
+  bool unwanted(uint32_t worker) const { return worker >= active() || spare(worker); }
   bool one_does() const;  // all the work, at present; the others are spare
   // It sleeps, or is about to and will look once more before it does.
   bool asleep(uint32_t worker) const;

@@ -54,8 +54,8 @@ struct Call {
   bool operator==(const Call&) const = default;
 };
 
-// Call::what of what is made of all rows (collate): whose fault it is nobody knows, so that it is
-// raised under every policy.
+// Call::what of what is made of all rows up to Call::row (collate): whose fault it is nobody knows,
+// so that it is raised under every policy.
 inline constexpr uint32_t kCollating = UINT32_MAX - 1;
 
 struct alignas(64) Unit {
@@ -139,12 +139,15 @@ struct alignas(64) WorkerPlace {
   std::atomic<uint32_t> tickets;             // claimed since it started (0: died before its first)
   std::atomic<uint64_t> ticket_ns;           // running mean of a ticket's time
   std::atomic<uint32_t> serving;             // somebody is in serve() for it, and was not abandoned
+  std::atomic<uint64_t> waiting_since;       // for a ticket, in ns; see Board::figures
   std::atomic<uint64_t> reopens[kMaxLanes];  // of each lane's, as many as it has looked for
   std::atomic<int64_t> pid;
   LedgerEntry memory;  // of its arena
   WorkerCounters counters;
   StageCounters stages;  // by their places in the plan that it runs
   TraceRing trace;
+
+  static constexpr uint64_t kCounting = 1;  // as waiting_since: it goes into the counters just now
 };
 
 }  // namespace penstock

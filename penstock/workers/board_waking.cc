@@ -211,7 +211,8 @@ void Board::set_active(uint32_t count) {
   count = std::clamp(count, 1u, workers_);
   // First the number, then the event: who saw the old number has the old event in hand, too.
   const uint32_t before = common_->active.exchange(count, std::memory_order_seq_cst);
-  for (uint32_t w = before; w < count; ++w) {
+  // Those that are parked from now on wake, too: up to here they waited for tickets.
+  for (uint32_t w = std::min(before, count), end = std::max(before, count); w < end; ++w) {
     places_[w].event.fetch_add(1, std::memory_order_seq_cst);
     os::futex_wake(places_[w].event, 1, static_cast<bool>(file_));
   }

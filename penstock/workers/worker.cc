@@ -200,7 +200,9 @@ class Serving {
 // Where a worker's time goes.
 class Stopwatch {
  public:
-  explicit Stopwatch(WorkerPlace& place) : place_(place), trace_(&place.trace), mark_(now_ns()) {}
+  explicit Stopwatch(WorkerPlace& place) : place_(place), trace_(&place.trace), mark_(now_ns()) {
+    if (place_.waiting_since.load() != 0) died_waiting();
+  }
 
   void ran(const Ticket& ticket, uint32_t granule, uint64_t waited_ns) {
     place_.counters.tickets.add_single_writer();
@@ -232,14 +234,36 @@ class Stopwatch {
     return end;
   }
 
-  void waited() {
-    uint64_t end = now_ns();
-    place_.counters.wait_ticket_ns.add_single_writer(end - mark_);
+  // Everything before is accounted for. `counted`: as waiting for a ticket.
+  void wait(bool counted) {
+    settle();
+    if (counted) place_.waiting_since.store(mark_, std::memory_order_relaxed);
+  }
+
+  // Counted up to `last`, a point in time.
+  void waited(uint64_t last = UINT64_MAX) {
+    const uint64_t end = now_ns();
+    if (place_.waiting_since.load(std::memory_order_relaxed) != 0) {
+      count_wait(std::max(std::min(end, last), mark_) - mark_);
+    }
     trace_.record(TraceKind::kWaitTicket, mark_, end);
     mark_ = end;
   }
 
  private:
+  void count_wait(uint64_t ns) {
+    place_.waiting_since.store(WorkerPlace::kCounting, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    place_.counters.wait_ticket_ns.add_single_writer(ns);
+    place_.waiting_since.store(0, std::memory_order_release);
+  }
+
+  // The worker that had this place: what was seen of its wait stays.
+  void died_waiting() {
+    const uint64_t since = place_.waiting_since.load();
+    count_wait(since == WorkerPlace::kCounting ? 0 : mark_ - std::min(mark_, since));
+  }
+
   WorkerPlace& place_;
   TraceWriter trace_;
   uint64_t mark_;
@@ -292,7 +316,7 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
   };
   while (!board.closed()) {
     if (fulfiller.wanted()) {
-      watch.settle();
+      watch.wait(true);
       fulfiller.give_way();
       watch.waited();
     }
@@ -300,12 +324,13 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
       if (!run_claim(board.lane(claim.lane), claim, fulfiller, memory, watch)) return;
       continue;
     }
-    watch.settle();
+    watch.wait(!board.unwanted(worker));
     fulfiller.before_wait();
     board.wait_for_work(worker, cursors[0]);
     if (cursors[0] == UINT64_MAX) cursors.fill(UINT64_MAX);
     fulfiller.after_wait();
-    watch.waited();
+    // Behind the last batch there was nothing to wait for.
+    watch.waited(board.closed() ? board.consumer().last_ns.get() : UINT64_MAX);
     fulfiller.catch_up();
   }
 }

@@ -62,7 +62,7 @@ Snapshot Core::snapshot(nb::dict about) {
     worker.name = "worker " + std::to_string(w);
     worker.kind = kind;
     worker.pid = place.pid.load();
-    worker.figures = figures_of(place.counters);
+    worker.figures = board_->figures(w);
     worker.trace = events_of(place.trace);
     s.workers.push_back(std::move(worker));
   }
@@ -89,7 +89,7 @@ nb::dict Core::stats() {
   nb::list workers;
   WorkerFigures total{};
   for (uint32_t w = 0; w < board_->workers(); ++w) {
-    WorkerFigures figures = figures_of(board_->place(w).counters);
+    WorkerFigures figures = board_->figures(w);
     total += figures;
     nb::dict one;
     for (const auto& field : WorkerFigures::fields()) {

@@ -326,7 +326,7 @@ LoaderStats LoaderEngine::stats() const {
                     feed_->queue(),
                     {}};
   for (uint32_t w = 0; w < board_->workers(); ++w) {
-    stats.workers += figures_of(board_->place(w).counters);
+    stats.workers += board_->figures(w);
   }
   std::lock_guard lock(notes_);
   stats.losses = losses_;
@@ -351,7 +351,7 @@ Snapshot LoaderEngine::snapshot() const {
     WorkerSnapshot worker;
     worker.name = "worker " + std::to_string(w);
     worker.kind = workers == 0 ? "inline" : "thread";
-    worker.figures = figures_of(place.counters);
+    worker.figures = board_->figures(w);
     worker.trace = events_of(place.trace);
     if (w < workers || worker.figures.tickets != 0) s.workers.push_back(std::move(worker));
   }
