@@ -347,15 +347,17 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   } else if (unit.kind == ResultKind::kNoRoom) {
     detail = nb::str(reinterpret_cast<const char*>(unit.packet), unit.length);
   } else {
-    index = index_of(ticket, static_cast<uint32_t>(unit.bytes));
     const uint32_t what = pipeline_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
-    if (what == kAllAtOnce) call = "__getitems__";
-    if (what == kCollating) call = "collate";
-    // What a stream gave of the rows that it was asked for, nobody knows.
-    const bool stream = pipeline_ == nullptr && plan_.source == PlanSettings::Source::kStream;
-    if (*call != 0 && !stream && ticket.end - ticket.begin > 1) {
-      last = index_of(ticket, ticket.end - ticket.begin - 1);
+    uint32_t first = static_cast<uint32_t>(unit.bytes), end = first + 1;
+    if (what == kAllAtOnce) {
+      call = "__getitems__";
+      end = first + ticket.end - ticket.begin;
+    } else if (what == kCollating) {
+      call = "collate";
+      first = 0;
     }
+    index = index_of(ticket, first);
+    if (end - first > 1) last = index_of(ticket, end - 1);
   }
   feed_->fail();
   failed_ = true;

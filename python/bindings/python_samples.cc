@@ -166,8 +166,8 @@ void PythonWorker::run_rows(const Ticket& ticket, Slot& slot) {
   finish_rows(ticket, slot, count);
 }
 
-Owned PythonWorker::collated(Slot& slot, PyObject* samples) {
-  if (!slot.progress({.what = kCollating})) {
+Owned PythonWorker::collated(Slot& slot, PyObject* samples, uint32_t last) {
+  if (!slot.progress({.row = last, .what = kCollating})) {
     throw Error(Code::kClosed, "worker", "the ticket was taken away");
   }
   return tried([&] {
@@ -195,7 +195,7 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
   }
   note_together();
   if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
-  Owned batch = collated(slot, samples.get());
+  Owned batch = collated(slot, samples.get(), count - 1);
   samples = Owned();
   if (!batch) return fail_batch(ticket, slot);
   emit_with_losses(slot, std::move(batch));

@@ -49,7 +49,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   }
   stream.next = ordinal + 1;
   slot.restart_clock();
-  uint32_t count = 0;
+  uint32_t count = 0, last = 0;  // rows made, and the one pulled last
   Owned samples(collate_ ? PyList_New(0) : nullptr);
   Owned item;
   // Under "skip" fewer rows may come of it than items were pulled.
@@ -78,6 +78,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
       continue;
     }
     ++count;
+    last = pulled;
   }
   // What losses shortened is no last batch: only the stream itself says that it is over.
   if (stream.ended && (count == 0 || settings_.drop_last)) {
@@ -86,11 +87,11 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   if (count == 0) return emit(slot, ResultKind::kSkipped, losses());
   if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
   if (!collate_) return finish_rows(ticket, slot, count);
-  Owned batch = collated(slot, samples.get());
+  Owned batch = collated(slot, samples.get(), last);
   samples = Owned();
   if (!batch) {
-    const auto last = static_cast<int64_t>(ordinal * rows + count - 1);
-    return fail(ticket, slot, 0, ordinal * rows, count == 1 ? -1 : last);
+    const auto index = static_cast<int64_t>(ordinal * rows + last);
+    return fail(ticket, slot, 0, ordinal * rows, last == 0 ? -1 : index);
   }
   emit_with_losses(slot, std::move(batch));
 }

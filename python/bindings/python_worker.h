@@ -111,7 +111,8 @@ class PythonWorker : public Fulfiller {
   bool add_objects(const std::vector<Owned>& objects);
   bool refuse_unlike(Slot& slot, uint64_t index);
   void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
-  Owned collated(Slot& slot, PyObject* samples);
+  // `last`: the row of the ticket that the last of them may be of.
+  Owned collated(Slot& slot, PyObject* samples, uint32_t last);
   // Calls it again after an exception, as often as `retries` says.
   template <class Call>
   Owned tried(const Call& call) {

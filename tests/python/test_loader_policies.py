@@ -573,7 +573,7 @@ def kill_at_five(samples: list[Any]) -> Any:
 
 def hang_at_five(samples: list[Any]) -> Any:
     if any(index == 5 for _, index in samples):
-        time.sleep(1.2)
+        time.sleep(3)
     return len(samples)
 
 
@@ -591,13 +591,28 @@ def test_a_death_in_collate_is_raised_whatever_the_policy(size, where, source, p
         assert feed.stats()["losses"] == []
 
 
+def kill_at_nine(samples: list[Any]) -> Any:
+    if any(index == 9 for _, index in samples):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return len(samples)
+
+
+@each((Mode(1, "fork"),), ())
+@pytest.mark.parametrize("source", [Items(10), ten_items])
+def test_a_death_in_collate_of_a_short_batch_names_what_is_in_it(source, mode):
+    options = {"batch_size": 4, "collate": kill_at_nine, **mode.options}
+    with penstock.Loader(source, **options) as feed:
+        with pytest.raises(penstock.WorkerLost, match=r"a batch of indices 8 \.\.\. 9 "):
+            list(feed)
+
+
 @each((Mode(1), Mode(1, "fork")), ())
-@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+@pytest.mark.parametrize("policy", ["raise", "replace"])
 @pytest.mark.parametrize(
     ("size", "where"), [(4, r"a batch of indices 4 \.\.\. 7 "), (1, r"index 5 \(step 5\)")]
 )
 def test_a_collate_that_hangs_is_raised_whatever_the_policy(size, where, policy, mode):
-    options = {"batch_size": size, "collate": hang_at_five, "on_error": policy, "timeout": 0.3}
+    options = {"batch_size": size, "collate": hang_at_five, "on_error": policy, "timeout": 1.0}
     with penstock.Loader(Items(10), **options, **mode.options) as feed:
         with pytest.raises(penstock.Timeout, match=f"epoch 0, {where}.*: collate took longer"):
             list(feed)

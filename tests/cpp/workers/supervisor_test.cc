@@ -151,7 +151,7 @@ TEST(Supervisor, a_stuck_row_is_left_out_under_a_policy_that_says_so) {
 
 TEST(Supervisor, what_dies_or_hangs_with_all_rows_in_hand_is_raised_under_any_policy) {
   for (bool dies : {true, false}) {
-    World world({.policy = {.raise = false, .timeout_ns = 200'000'000},
+    World world({.policy = {.raise = false, .timeout_ns = dies ? 60'000'000'000 : 1'000'000'000},
                  .behaviour = [=](const Ticket& t, uint32_t row, bool, uint32_t) {
                    if (t.step == 2 && row == kRows) dies ? die() : hang();
                  }});
