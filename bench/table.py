@@ -35,12 +35,7 @@ def full_row(case: dict[str, Any]) -> str:
     missed = [target for target in case["targets"] if target["met"] is False]
     met = met_of(case)
     if missed:
-        met += "; not: " + ", ".join(
-            t["says"]
-            + (f" {t['against']}" if t["against"] else "")
-            + (f" ({limit})" if (limit := limit_text(t, case["figures"])) else "")
-            for t in missed
-        )
+        met += "; not: " + ", ".join(wanted(target, case["figures"]) for target in missed)
     title = f"{case['title']}; {figure['unit']}"
     return line(title, *("<br>".join(cells[role]) for role in cells), met)
 
@@ -72,6 +67,15 @@ def short_row(case: dict[str, Any]) -> str:
 
 def short(name: str) -> str:
     return name.removeprefix("penstock, ").removeprefix("limit: ")
+
+
+def wanted(target: dict[str, Any], figures: dict[str, Any]) -> str:
+    """What a target asks for, and how far the limit is from it."""
+    text, against = target["says"], short(target["against"])
+    if against:
+        text += (": " if text.endswith("the limit") else " ") + against
+    limit = limit_text(target, figures)
+    return text + (f" ({limit})" if limit else "")
 
 
 def beside(entry: dict[str, Any], key: str, figure: dict[str, Any]) -> str:
