@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import penstock
 from penstock import cli
 
 DATASETS = """
@@ -54,7 +55,7 @@ def test_it_writes_a_page_and_says_what_to_change(here, capsys, way):
 
 
 def test_it_ends_after_some_seconds_and_steps_may_take_time(here, capsys):
-    arguments = ["--threads", "--workers", "2", "--seconds", "0.5", "--step-ms", "50"]
+    arguments = ["--threads", "--workers", "2", "--seconds", "2", "--step-ms", "200"]
     assert cli.main(["report", "report_datasets:slow", *arguments]) == 0
     said = capsys.readouterr().out
     assert 1 <= int(said.split()[0]) <= 10
@@ -75,3 +76,20 @@ def test_what_cannot_be_fed_or_written_says_so(here, capsys):
     for wrong in (["--workers", "-1"], ["--step-ms", "x"], ["--seconds", "0"]):
         with pytest.raises(SystemExit):
             cli.main(["report", "report_datasets:slow", *wrong])
+
+
+@pytest.mark.parametrize("option", ["--output", "--trace"])
+def test_a_full_disk_is_told_with_the_file_that_it_was(here, capsys, option):
+    arguments = ["--workers", "0", "--steps", "2", option, "/dev/full"]
+    assert cli.main(["report", "report_datasets:slow", *arguments]) == 1
+    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+
+
+def test_an_error_without_a_number_says_what_it_has_to_say(here, capsys, monkeypatch):
+    def fails(feed, path):
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(penstock.Loader, "trace", fails)
+    arguments = ["--workers", "0", "--steps", "2", "--trace", "t.json"]
+    assert cli.main(["report", "report_datasets:slow", *arguments]) == 1
+    assert "cannot write t.json: the server is gone" in capsys.readouterr().err

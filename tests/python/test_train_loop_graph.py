@@ -6,6 +6,9 @@ capturing runs nothing, a replay reads and writes the memory that was there when
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -14,7 +17,7 @@ from penstock import train
 
 torch = pytest.importorskip("torch")
 
-from penstock.train._loop_graph import Graph  # noqa: E402
+from penstock.train._loop_graph import Cuda, Graph  # noqa: E402
 
 ROWS, SIZE = 44, 4
 RNG = np.random.default_rng(0)
@@ -251,6 +254,26 @@ def test_without_a_device_it_says_so():
             train.Loop(Line(), SAMPLES, **arguments)
     with pytest.raises(penstock.InvalidArgument, match="graph is 1; give True or False"):
         train.Loop(Line(), SAMPLES, **{**arguments, "graph": 1})
+
+
+def test_a_graph_is_captured_on_a_stream_of_the_device_that_is_current():
+    at, streams = [0], []
+
+    def graph(graph, *, stream, capture_error_mode):
+        streams.append(stream)
+        return nullcontext()
+
+    device = Cuda()
+    device._cuda = SimpleNamespace(
+        CUDAGraph=lambda: SimpleNamespace(replay=None),
+        Stream=lambda: SimpleNamespace(device=at[0]),
+        current_device=lambda: at[0],
+        graph=graph,
+    )
+    for at[0] in (0, 1, 0, 1):
+        device.capture(lambda: None)
+    assert [stream.device for stream in streams] == [0, 1, 0, 1]
+    assert streams[0] is streams[2], "they are kept"
 
 
 @needs_cuda

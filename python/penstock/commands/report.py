@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from . import Failed
@@ -58,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
             _feed(feed, options)
             found = feed.analysis()
             count = feed.stats()["delivered"]
-            _write(feed, options)
+            _write(feed.report, options.output)
+            if options.trace:
+                _write(feed.trace, options.trace)
     except Failed:
         raise
     except Exception as error:
@@ -71,14 +74,11 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(feed: Any, options: argparse.Namespace) -> None:
+def _write(write: Callable[[str], object], path: str) -> None:
     try:
-        feed.report(options.output)
-        if options.trace:
-            feed.trace(options.trace)
-    except OSError as error:
-        text = f"cannot write {error.filename}: {error.strerror}"
-        raise Failed(text) from error
+        write(path)
+    except OSError as error:  # which has a filename only if the file could not be opened
+        raise Failed(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _feed(feed: Any, options: argparse.Namespace) -> None:

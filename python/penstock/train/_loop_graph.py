@@ -19,7 +19,7 @@ from .._nests import leaves_of, mapped
 from .._notes import add_note
 from ..errors import InvalidArgument
 from ._alike import columns_of, form_of
-from ._loop_runs import Run, Said, rows_of_columns, said_of
+from ._loop_runs import Run, Said, mark, rows_of_columns, said_of
 from ._rows import rows_of
 from ._super_batches import SuperBatch
 
@@ -55,7 +55,7 @@ class Cuda:
 
         self._cuda = torch.cuda
         self._tensor = torch.Tensor
-        self._stream: Any = None  # that graphs are captured on
+        self._streams: dict[int, Any] = {}  # that graphs are captured on, by device
 
     def has(self, leaf: Any) -> bool:
         here = isinstance(leaf, self._tensor) and leaf.is_cuda
@@ -72,19 +72,17 @@ class Cuda:
 
     def capture(self, work: Callable[[], object]) -> Replay:
         graph = self._cuda.CUDAGraph()
-        if self._stream is None:  # torch's own for all graphs may be another device's
-            self._stream = self._cuda.Stream()
+        here = self._cuda.current_device()
+        if here not in self._streams:  # torch's own for all graphs may be another device's
+            self._streams[here] = self._cuda.Stream()
         # Other threads may use the device meanwhile: they make the next batches.
-        with self._cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+        with self._cuda.graph(graph, stream=self._streams[here], capture_error_mode="thread_local"):
             work()
         replay: Replay = graph.replay
         return replay
 
     def mark(self) -> Callable[[], object]:
-        event = self._cuda.Event()
-        event.record()
-        wait: Callable[[], object] = event.synchronize
-        return wait
+        return mark(self._cuda)
 
 
 class _Captured(NamedTuple):

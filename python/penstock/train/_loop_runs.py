@@ -88,7 +88,6 @@ class Steps(Run):
 
     def __call__(self, batches: SuperBatch) -> Said:
         said: list[Any] = []
-        raised = None
         step, keep, read = self._step, said.append, _reader()
         try:
             if self._hands_on:
@@ -98,9 +97,11 @@ class Steps(Run):
             else:
                 for batch in batches.each():
                     keep(read(step(batch)))
+            marked = _marked()
         except Exception as error:
-            raised = error
-        return said_of(said, raised)
+            return said_of(said, error)
+        made = said_of(said, None)
+        return made if marked is None else made._replace(wait=lambda: (marked(), made.last()))
 
 
 class Scan(Run):
@@ -109,8 +110,13 @@ class Scan(Run):
     def __init__(self, step: Callable[[Any, Any], Any], state: Any, donate: bool = False) -> None:
         import jax
 
+        def one(carry: Any, batch: Any) -> Any:
+            state, said = pair_of(step(carry, batch))
+            # Nothing said is nothing to wait for, and a state is gone that was donated.
+            return state, (said, () if jax.tree.leaves(said) else np.int32(0))
+
         def steps(state: Any, batches: Any) -> Any:
-            return jax.lax.scan(lambda carry, batch: pair_of(step(carry, batch)), state, batches)
+            return jax.lax.scan(one, state, batches)
 
         # Donated: the memory of the state goes to the next one, and what it was is gone.
         self._steps = jax.jit(steps, donate_argnums=0 if donate else ())
@@ -120,11 +126,11 @@ class Scan(Run):
 
     def __call__(self, batches: SuperBatch) -> Said:
         try:
-            self.state, said = self._steps(self.state, batches.stacked())
+            self.state, (said, token) = self._steps(self.state, batches.stacked())
         except Exception as error:
             return Said(0, list, lambda: None, error, lambda: None)
         count = batches.steps
-        wait = partial(self._wait, said if self._flat(said)[0] else self.state)
+        wait = partial(self._wait, (said, token))
         return Said(count, partial(self._rows, said, count), partial(self._row, said), None, wait)
 
     def _row(self, said: Any) -> Any:
@@ -156,6 +162,20 @@ def _reader() -> Callable[[Any], Any]:
         return metrics
 
     return read
+
+
+def _marked() -> Callable[[], object] | None:
+    """Mark what steps asked of torch's current CUDA device, for what they say may not tell."""
+    torch = sys.modules.get("torch")
+    return mark(torch.cuda) if torch is not None and torch.cuda.is_initialized() else None
+
+
+def mark(cuda: Any) -> Callable[[], object]:
+    """Return what waits until all is done that the current CUDA stream was asked for so far."""
+    event = cuda.Event()
+    event.record()
+    wait: Callable[[], object] = event.synchronize
+    return wait
 
 
 def said_of(said: list[Any], error: Exception | None) -> Said:
