@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 from collections.abc import Iterator
 
@@ -13,6 +14,11 @@ from leftovers import remains
 
 # Dying workers are reaped and joined by threads of the engine: give those a moment.
 GRACE_S = 5.0
+
+
+# A shell's "&" and nohup have SIGINT ignored, and children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -327,9 +327,9 @@ class Interrupts:
 def test_ctrl_c_in_a_function_waits_for_no_other_element(chain):
     timer = threading.Timer(0.12, signal.raise_signal, (signal.SIGINT,))
     with chain.build(workers=0) as feed:
-        timer.start()
         begun = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             passed(feed)
         assert time.monotonic() - begun < 1.5
     timer.join()

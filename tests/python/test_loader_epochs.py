@@ -277,6 +277,7 @@ def test_the_bound_on_bytes_is_a_quarter_of_the_memory(tmp_path, monkeypatch):
     counted = Counted(60, 1 << 18, str(path))
     with penstock.Loader(counted, max_queue_size=50, **THREADS.options) as feed:
         next(iter(feed))
+        wait_until(lambda: os.path.getsize(path) >= 1 + 5)
         assert settled(path) == 1 + 5
 
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.timeout(120)
+
 BEGINNING = """
 import os, sys, threading, time, uuid
 import numpy as np
@@ -40,7 +42,7 @@ def run(program, *arguments):
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", BEGINNING + program, *arguments],
         check=True,
-        timeout=50,
+        timeout=100,
     )
 
 

@@ -489,7 +489,8 @@ def test_a_shard_that_is_killed_whenever_it_starts_is_not_started_without_a_paus
                     seen.add(pid)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-        assert 3 < len(seen) < 30
+        # Each that could serve for a moment ends the pauses, however long they had become.
+        assert 3 < len(seen) < 200
 
 
 @pytest.mark.slow
@@ -538,8 +539,9 @@ def test_a_close_that_is_interrupted_has_the_weights_and_can_be_called_again():
         client.push(ones(client))
     frozen = server.pids[0]
     os.kill(frozen, signal.SIGSTOP)  # slow to end
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         server.close()
     assert (server.parameters["w"] == 1).all()
     os.kill(frozen, signal.SIGCONT)
