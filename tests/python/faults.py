@@ -196,3 +196,8 @@ def wait_for_ends(pids: list[int], seconds: float) -> list[int]:
     finally:
         for fd in left:
             os.close(fd)
+
+
+def lost(feed: Any) -> list[tuple[int, int]]:
+    """Which epoch and index of each item that was passed over."""
+    return sorted((epoch, index) for epoch, index, _ in feed.stats()["losses"])

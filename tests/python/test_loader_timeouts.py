@@ -1,0 +1,226 @@
+"""What takes longer than ``timeout=``: processes are killed, threads abandoned, items named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from contract import PROCESSES, SPAWN, THREADS, Mode, each
+from datasets import Items
+from faults import lost
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Stuck(Items):
+    """Hangs at one index: for good, or until it was tried often enough."""
+
+    def __init__(self, stuck: int, length: int = 8, seconds: float = 600) -> None:
+        super().__init__(length)
+        self.stuck = stuck
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.stuck:
+            end = time.monotonic() + self.seconds
+            while time.monotonic() < end:
+                time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+@each((PROCESSES,), (SPAWN, Mode(2, "forkserver")))
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_stuck_process_is_killed_and_replaced_and_the_error_names_the_index(batch_size, mode):
+    with penstock.Loader(
+        Stuck(5), batch_size=batch_size, timeout=0.5, shuffle=True, **mode.options
+    ) as feed:
+        iterator = iter(feed)
+        first = next(iterator) if batch_size is None else None
+        with pytest.raises(penstock.Timeout, match=r"epoch 0, index 5 .*worker \d"):
+            list(iterator)
+        assert feed.stats()["timeouts"] >= 1
+        del first
+        # Another one is there for the next epoch.
+        with pytest.raises(penstock.Timeout, match=r"epoch [01], index 5 "):
+            list(feed)
+        assert feed.stats()["restarts"] >= 1
+
+
+@each((PROCESSES,), ())
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_skip_passes_over_what_hangs(batch_size, mode):
+    with penstock.Loader(
+        Stuck(5), batch_size=batch_size, timeout=0.3, on_error="skip", **mode.options
+    ) as feed:
+        taken = [y for _, ys in feed for y in np.ravel(ys).tolist()]
+        assert taken == [0, 1, 2, 3, 4, 6, 7]
+        assert lost(feed) == [(0, 5)]
+        assert feed.stats()["skipped"] == 1
+
+
+class StuckTogether(Stuck):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self[index] for index in indices]
+
+
+@each((PROCESSES,), ())
+def test_skip_passes_over_what_hangs_in_getitems(mode):
+    with penstock.Loader(
+        StuckTogether(5), batch_size=4, timeout=0.3, on_error="skip", **mode.options
+    ) as feed:
+        taken = [y for _, ys in feed for y in ys.tolist()]
+        assert taken == [0, 1, 2, 3, 4, 6, 7]
+        assert lost(feed) == [(0, 5)]
+        assert feed.stats()["skipped"] == 1
+
+
+@each((THREADS,), ())
+def test_a_stuck_thread_is_abandoned_and_the_error_names_the_index(mode):
+    source = Stuck(5, seconds=3)  # it must end some time: nobody can kill a thread
+    with penstock.Loader(source, timeout=0.3, **mode.options) as feed:
+        begin = time.monotonic()
+        seen = []
+        with pytest.raises(penstock.Timeout, match=r"epoch 0, index 5 "):
+            for _, index in feed:
+                seen.append(index)
+        assert seen == [0, 1, 2, 3, 4]
+        assert time.monotonic() - begin < 2.5
+    source.seconds = 0
+
+
+@each((THREADS,), ())
+def test_skip_passes_over_a_stuck_thread(mode):
+    source = Stuck(5, seconds=3)
+    with penstock.Loader(
+        source, batch_size=4, timeout=0.3, on_error="skip", **mode.options
+    ) as feed:
+        batches = list(feed)
+        assert [y for _, ys in batches for y in ys.tolist()] == [0, 1, 2, 3, 4, 6, 7]
+        for x, y in batches:
+            assert (x == y[:, None]).all()
+        assert lost(feed) == [(0, 5)]
+    source.seconds = 0
+
+
+class SlowOdd(Items):
+    """Every second item takes longer than it may, and comes all the same."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 2:
+            time.sleep(0.3)
+        return super().__getitem__(index)
+
+
+@each((Mode(1),), ())
+def test_threads_that_come_back_stand_in_for_others(mode):
+    with penstock.Loader(SlowOdd(32), timeout=0.05, on_error="skip", **mode.options) as feed:
+        assert [index for _, index in feed] == [*range(0, 32, 2)]
+        assert feed.stats()["skipped"] == 16
+
+
+class StuckFour(Items):
+    def __getitem__(self, index: int) -> Any:
+        if 4 <= index < 8:
+            time.sleep(20)
+        return super().__getitem__(index)
+
+
+@each((PROCESSES,), ())
+def test_skip_passes_over_a_whole_batch_that_hangs(mode):
+    with penstock.Loader(
+        StuckFour(12), batch_size=4, timeout=0.1, on_error="skip", **mode.options
+    ) as feed:
+        assert [y for _, ys in feed for y in ys.tolist()] == [0, 1, 2, 3, 8, 9, 10, 11]
+        assert lost(feed) == [(0, index) for index in range(4, 8)]
+
+
+class StuckForGood(Items):
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.over = threading.Event()
+
+    def __getitem__(self, index: int) -> Any:
+        self.over.wait(20)
+        return super().__getitem__(index)
+
+
+@each((Mode(1),), ())
+def test_when_every_thread_is_stuck_nobody_waits(mode):
+    source = StuckForGood(32)
+    with (
+        penstock.Loader(source, timeout=0.02, on_error="skip", **mode.options) as feed,
+        pytest.raises(penstock.Timeout, match="all threads, 10 by now, are stuck"),
+    ):
+        try:
+            list(feed)
+        finally:
+            source.over.set()
+
+
+def slow_generator():
+    for i in range(6):
+        if i == 3:
+            signal.pause()
+        yield i
+
+
+class StuckOnce:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self):
+        for i in range(6):
+            if i == 3 and self.times == 0:
+                self.times += 1
+                time.sleep(1)
+            yield np.array([i])
+
+
+@each((Mode(1),), ())
+@pytest.mark.parametrize("wait", [0, 1.2], ids=["while it is stuck", "when it came back"])
+def test_a_generator_goes_on_after_its_thread_was_abandoned(wait, mode):
+    with penstock.Loader(StuckOnce(), timeout=0.2, **mode.options) as feed:
+        with pytest.raises(penstock.Timeout, match=r"epoch 0, index 3 "):
+            list(feed)
+        time.sleep(wait)
+        for _ in range(2):
+            assert [int(batch[0]) for batch in feed] == list(range(6))
+
+
+@each((PROCESSES,), ())
+def test_a_generator_that_hangs_times_out(mode):
+    with penstock.Loader(slow_generator, timeout=0.4, **mode.options) as feed:
+        seen = []
+        with pytest.raises(penstock.Timeout, match="index 3"):
+            for item in feed:
+                seen.append(item)
+        assert seen == [0, 1, 2]
+    with penstock.Loader(slow_generator, timeout=0.4, on_error="skip", **mode.options) as feed:
+        assert list(feed) == [0, 1, 2]
+        assert lost(feed) == [(0, 3)]
+
+
+def steady_generator():
+    for i in range(12):
+        time.sleep(0.1)
+        yield i, os.getpid()
+
+
+@each((PROCESSES,), ())
+def test_replaying_a_generator_is_not_held_against_its_timeout(mode):
+    with penstock.Loader(steady_generator, timeout=0.5, max_queue_size=1, **mode.options) as feed:
+        iterator = iter(feed)
+        seen = []
+        for i, pid in iterator:
+            seen.append(i)
+            if i == 8:
+                os.kill(pid, signal.SIGKILL)
+        assert seen == list(range(12))
+        assert feed.stats()["timeouts"] == 0

@@ -1,0 +1,309 @@
+"""A parameter server that starts, saves or closes with folders, shards or Ctrl-C in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+import penstock
+from penstock import train
+from train_servers import gone, ones, served, start, until
+
+
+def in_the_way(folder):
+    """Nothing can be written there any more."""
+    folder.rename(folder.with_name("elsewhere"))
+    folder.write_text("")
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_last_snapshot_that_cannot_be_written_is_said_and_the_weights_are_back(
+    tmp_path, processes
+):
+    folder = tmp_path / "snapshots"
+    server = served(snapshots=folder, processes=processes)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    in_the_way(folder)
+    with pytest.raises(penstock.errors.System, match=r"last snapshot.*snapshots"):
+        server.close()
+    assert (server.parameters["w"] == 1).all()
+    server.close()
+
+
+def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
+    folder = tmp_path / "snapshots"
+    with served(snapshots=folder, processes=True) as server:
+        with train.connect(server.addresses) as client:
+            client.push(ones(client))
+            other = server.pids[1]
+            in_the_way(folder)
+            os.kill(server.pids[0], signal.SIGKILL)
+            client.push(ones(client))
+            assert server.pids[1] == other
+            first, second = server.stats()
+            assert first["saving_failed"]
+            assert not second["saving_failed"]
+        folder.unlink()
+        folder.mkdir()
+    assert (server.parameters["w"] == 2).all()
+
+
+def ends_with_what_was_pushed(server, folder, seconds):
+    """And so does the next one."""
+    begin = time.monotonic()
+    server.close()
+    assert time.monotonic() - begin < seconds
+    assert (server.parameters["w"] == 1).all()
+    with served(snapshots=folder) as another:
+        assert another.pull() == [1, 1]
+        for block in another.parameters.values():
+            assert (block == 1).all()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_close_saves_what_shards_that_were_killed_did_not(tmp_path, stopped):
+    server = served(snapshots=tmp_path, processes=True)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    if stopped:
+        os.kill(server.pids[1], signal.SIGSTOP)  # it does not notice that its supervisor is gone
+    server._processes._process.kill()
+    ends_with_what_was_pushed(server, tmp_path, 8)
+
+
+@pytest.mark.slow
+def test_shards_that_are_stopped_have_ten_seconds_together_and_close_saves_them(tmp_path):
+    server = served(snapshots=tmp_path, processes=True)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    for pid in server.pids:
+        os.kill(pid, signal.SIGSTOP)
+    ends_with_what_was_pushed(server, tmp_path, 17)
+
+
+def test_a_folder_is_where_it_was_when_its_server_began(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    server = served(snapshots="kept", processes=True)
+    monkeypatch.chdir(elsewhere)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    server._processes._process.kill()
+    ends_with_what_was_pushed(server, tmp_path / "kept", 8)
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("name", [b"not \xff utf-8", b"a\rreturn", b"a\nline"])
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_folder_may_have_any_name(tmp_path, name, processes):
+    folder = os.fsencode(tmp_path) + b"/" + name
+    server = served(snapshots=folder, processes=processes)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    ends_with_what_was_pushed(server, folder, 8)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_why_it_does_not_start_is_said_however_long_and_of_whatever_letters(
+    tmp_path, monkeypatch, shift
+):
+    def start_without_it(*arguments, real=subprocess.Popen, **options):
+        shutil.rmtree(first)
+        return real(*arguments, **options)
+
+    first = tmp_path / ("a" * shift + "\r")
+    folder = first.joinpath(*["\u00fc" * 100] * 8)
+    monkeypatch.setattr(subprocess, "Popen", start_without_it)
+    begin = time.monotonic()
+    with pytest.raises(penstock.errors.System, match="\r/\u00fc"):
+        served(snapshots=folder, processes=True)
+    assert time.monotonic() - begin < 30
+
+
+def test_a_saved_version_is_that_of_the_file_also_when_a_shard_cannot_write_it_again(tmp_path):
+    folder = tmp_path / "snapshots"
+    server = served(snapshots=folder, processes=True, snapshot_seconds=0.05)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+        until(lambda: [shard["saved_version"] for shard in server.stats()] == [1, 1])
+        in_the_way(folder)
+        os.kill(server.pids[0], signal.SIGKILL)
+        client.push(ones(client))
+        first = server.stats()[0]
+        assert (first["version"], first["saved_version"]) == (2, 1)
+        assert first["saving_failed"]
+    with pytest.raises(penstock.errors.System, match=r"shard-0-of-2.*shard-1-of-2"):
+        server.close()
+
+
+def test_a_child_that_was_forked_while_it_started_keeps_nothing(monkeypatch):
+    ends, lives = os.pipe()
+    forked = []
+
+    def start_and_fork(*arguments, **options):
+        forked.append(os.fork())  # as another thread may
+        if forked[-1] == 0:
+            signal.alarm(20)
+            os.close(lives)
+            os.read(ends, 1)
+            os._exit(0)
+        return start_it(*arguments, **options)
+
+    start_it = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", start_and_fork)
+    server = served(processes=True)
+    try:
+        server._processes._process.kill()
+        until(lambda: server.restarts == 2)
+        begin = time.monotonic()
+        server.close()
+        assert time.monotonic() - begin < 5
+    finally:
+        os.close(lives)
+        os.close(ends)
+        for child in forked:
+            os.waitpid(child, 0)
+
+
+def test_what_was_started_in_vain_is_waited_for(monkeypatch):
+    started = []
+
+    def start_it(*arguments, real=subprocess.Popen, **options):
+        started.append(real(*arguments, **options))
+        return started[-1]
+
+    def full(_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(subprocess, "Popen", start_it)
+    monkeypatch.setattr(os, "pidfd_open", full)
+    with pytest.raises(penstock.errors.System, match="Too many open files"):
+        served(processes=True)
+    (process,) = started
+    assert process.returncode is not None
+
+
+def test_who_hears_of_a_shard_that_cannot_start_may_ask_the_server():
+    class Asks(logging.Handler):
+        def emit(self, record):
+            thread = threading.Thread(target=lambda: heard.append((record.msg, server.pids)))
+            thread.start()
+            thread.join(10)
+
+    heard, handler = [], Asks()
+    logging.getLogger("penstock").addHandler(handler)
+    try:
+        with served(processes=True) as server:
+            server._processes._hear("1 0 there is no room")
+            ((text, pids),) = heard
+            assert "no room" in text
+            assert pids == server.pids
+    finally:
+        logging.getLogger("penstock").removeHandler(handler)
+
+
+@pytest.mark.slow
+def test_a_shard_that_is_killed_whenever_it_starts_is_not_started_without_a_pause(tmp_path):
+    large = train.Parameters({"w": (8_000_000,)})  # to write its file takes a while
+    with train.ParameterServer(large, train.SGD(1.0), processes=True, snapshots=tmp_path) as server:
+        supervisor = server._processes._process.pid
+        seen, end = set(), time.monotonic() + 3
+        while time.monotonic() < end:
+            with open(f"/proc/{supervisor}/task/{supervisor}/children") as children:
+                for pid in map(int, children.read().split()):
+                    seen.add(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        # Each that could serve for a moment ends the pauses, however long they had become.
+        assert 3 < len(seen) < 200
+
+
+@pytest.mark.slow
+def test_supervisors_killed_one_after_the_other_are_replaced():
+    with served(processes=True) as server, train.connect(server.addresses) as client:
+        client.push(ones(client))
+        processes = server._processes
+        for _ in range(5):
+            killed = processes._process
+            killed.kill()
+            until(lambda killed=killed: processes._process is not killed)
+        client.push(ones(client))
+        server.pull()
+        assert (server.parameters["w"] == 2).all()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from penstock import train
+server = None
+timer = threading.Timer(float(sys.argv[1]), os.kill, (os.getpid(), signal.SIGINT))
+timer.start()
+try:
+    try:
+        server = train.ParameterServer(train.Parameters({"w": (3,)}), train.SGD(1), processes=True)
+    finally:
+        timer.join()
+except KeyboardInterrupt:
+    pass
+if server is not None:
+    server.close()
+print(threading.active_count(), open(f"/proc/self/task/{os.getpid()}/children").read())
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.3])
+def test_ctrl_c_while_it_starts_leaves_nothing(seconds):
+    process = start(INTERRUPTED, str(seconds))
+    said, _ = process.communicate(timeout=60)
+    assert said.split() == ["1"]  # thread, and no child
+
+
+def test_a_close_that_is_interrupted_has_the_weights_and_can_be_called_again():
+    server = served(processes=True)
+    with train.connect(server.addresses) as client:
+        client.push(ones(client))
+    frozen = server.pids[0]
+    os.kill(frozen, signal.SIGSTOP)  # slow to end
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        server.close()
+    assert (server.parameters["w"] == 1).all()
+    os.kill(frozen, signal.SIGCONT)
+    server.close()
+    assert gone(frozen)
+
+
+def test_a_connect_that_fails_leaves_no_worker_to_wait_for():
+    with served(staleness=0, lease=30.0) as server:
+        with pytest.raises(penstock.errors.InvalidArgument, match="missing"):
+            train.connect(server.addresses[0])
+        assert server.stats()[0]["workers"] == []
+        with train.connect(server.addresses) as client:
+            assert client.push(ones(client))
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_who_pulled_after_a_common_pause_loses_nothing(listen):
+    with served(staleness=100, lease=1.0, listen=listen) as server:
+        clients = [train.connect(server.addresses) for _ in range(3)]
+        for client in clients:
+            client.pull()
+            assert client.push(ones(client))
+        time.sleep(1.3)
+        for client in clients:
+            client.pull()
+        assert [client.push(ones(client)) for client in clients] == [True] * 3
+        for client in clients:
+            client.close()
