@@ -96,7 +96,7 @@ def is_plain_dataclass(cls: Any) -> bool:
 
 
 def make_dataclass(cls: Any, fields: dict[str, Any]) -> Any:
-    made = cls.__new__(cls)
+    made = object.__new__(cls)  # its own may want arguments
     made.__dict__.update(fields)
     return made
 
@@ -113,8 +113,9 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
 
     Notes
     -----
-    Attributes of a dict, list or deque are parts where they are arrays or items as well. Others
-    stay shared: they may be who owns it, or lead from there to all that there is.
+    Of the attributes of a dict, list or deque, a dataclass's fields among them, arrays are parts,
+    and so is what is an item as well; also where tuples and built-in containers hold them. All else
+    stays shared: it may own `value`, or lead from there to all that there is, and back.
     """
     cls: Any = type(value)
     base: Any = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
@@ -132,15 +133,24 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
     is_own_dict = own is value
     own = {} if is_own_dict else dict(own)
     attributes = [*own.values(), *slots.values()]
-    at: dict[int, int] = {}  # which of them are parts, and where
+    plans: dict[int, Any] = {}  # of those that are parts or have some in them: where to put which
     if attributes:
         # An item that is an attribute, too, stays one and the same.
         places = {id(part): place for place, part in enumerate(parts)}
-        for number, part in enumerate(attributes):
-            if base is None or id(part) in places or _is_array(part):
-                at[number] = places.setdefault(id(part), len(parts))
-                if at[number] == len(parts):
-                    parts.append(part)
+        done: dict[int, Any] = {}
+
+        def placed(part: Any) -> Any:
+            if base is not None and id(part) not in places and not _is_array(part):
+                return part
+            place = places.setdefault(id(part), len(parts))
+            if place == len(parts):
+                parts.append(part)
+            return _Place(place)
+
+        for number, attribute in enumerate(attributes):
+            plan = _mapped(placed, attribute, done)
+            if plan is not attribute:
+                plans[number] = plan
 
     def make(parts: list[Any]) -> Any:
         made = _bare(value, base)
@@ -153,8 +163,11 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
         if is_own_dict:
             object.__setattr__(made, "__dict__", made)
         found = list(attributes)
-        for number, place in at.items():
-            found[number] = parts[place]
+        done: dict[int, Any] = {}
+        for number, plan in plans.items():
+            found[number] = _mapped(
+                lambda part: parts[part] if type(part) is _Place else part, plan, done
+            )
         if own:
             fields = zip(own, found[: len(own)], strict=True)
             object.__getattribute__(made, "__dict__").update(fields)
@@ -168,6 +181,49 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
 _CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque)
 _BUILT_IN = frozenset((*_CONTAINERS, defaultdict))
 _COPIED_HERE = (None, defaultdict.__copy__, deque.__copy__)
+_SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes))
+_MAX_DEPTH = 64  # as in the engine
+
+
+class _Place(int):
+    """Where a part is among the parts; stands for it."""
+
+
+def _mapped(
+    function: Callable[[Any], Any], value: Any, done: dict[int, Any], depth: int = 0
+) -> Any:
+    """`value` with `function` applied to it or, in tuples and built-in containers, what is in it.
+
+    `value` itself if nothing changes. `done`: what was gone through, by id, and what became of it:
+    so that it may come twice, or lead to itself.
+    """
+    made = function(value)
+    if made is not value:
+        return made
+    kind: Any = type(value)
+    is_tuple = kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_make"))
+    if (not is_tuple and kind not in _BUILT_IN) or depth == _MAX_DEPTH:
+        return value
+    if id(value) in done:
+        return done[id(value)][1]
+    # In a long list of numbers is nothing to look for.
+    if _SCALARS.issuperset(map(type, value.values() if issubclass(kind, dict) else value)):
+        return value
+    changed = False
+    if is_tuple:
+        items = [_mapped(function, item, done, depth + 1) for item in value]
+        changed = any(item is not old for item, old in zip(items, value, strict=True))
+        made = tuple(items) if kind is tuple else kind._make(items)
+    else:
+        made = copy.copy(value)  # as it is now: other threads may lead to it
+        done[id(value)] = value, made
+        for key, old in list(made.items() if issubclass(kind, dict) else enumerate(made)):
+            item = _mapped(function, old, done, depth + 1)
+            if item is not old:
+                made[key] = item
+                changed = True
+    done[id(value)] = value, made if changed else value  # held, so that its id stays its own
+    return done[id(value)][1]
 
 
 def _bare(value: Any, base: Any) -> Any:
@@ -176,9 +232,13 @@ def _bare(value: Any, base: Any) -> Any:
     if getattr(cls, "__copy__", None) not in _COPIED_HERE:
         return copy.copy(value)
     kind: Any = defaultdict if isinstance(value, defaultdict) else base or object
+    args = ()
+    if isinstance(value, BaseException):
+        kind = next(kind for kind in cls.__mro__ if kind.__module__ == "builtins")
+        args = value.args
     try:
-        made = kind.__new__(cls)  # its own may want arguments
-    except TypeError:  # there is more to it than its base: an exception, a set
+        made = kind.__new__(cls, *args)  # its own may want others
+    except TypeError:  # there is more to it than its base: a set
         return copy.copy(value)
     if kind is defaultdict:
         object.__setattr__(made, "default_factory", value.default_factory)
@@ -191,10 +251,10 @@ def _is_array(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its ``__dict__``, and what it has in slots."""
+    """Its ``__dict__``, and what it has in slots; an exception's ``args`` are with them."""
     cls = type(value)
     own = object.__getattribute__(value, "__dict__") if cls.__dictoffset__ else {}
-    slots = {}
+    slots = {"args": value.args} if isinstance(value, BaseException) else {}
     if cls not in _BUILT_IN:  # for which Python would look them up each time
         for name in copyreg._slotnames(cls):  # type: ignore[attr-defined]
             with contextlib.suppress(AttributeError):

@@ -133,7 +133,9 @@ def indices_text(index: int, last: int) -> str:
 def pack_exception(
     exception: BaseException, worker: str = "", epoch: int = -1, index: int = -1, last: int = -1
 ) -> bytes:
-    """Turn an exception into bytes that `unpack_exception` turns back. Never raises.
+    """Turn an exception into bytes that `unpack_exception` turns back.
+
+    Never raises, whatever the exception's own methods do; but Ctrl-C is let through.
 
     To be called in the worker, while ``exception.__traceback__`` is there.
     """
@@ -142,11 +144,13 @@ def pack_exception(
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
     try:
-        text = str(exception)
-    except Exception as broken:
+        text = str.__str__(str(exception))  # of a subclass it might not be picklable
+    except KeyboardInterrupt:
+        raise
+    except BaseException as broken:
         text = f"<its __str__ raised {type(broken).__name__}>"
     before = exception.__context__
-    bodies = _carried(exception), None if before is None else _carried(before)
+    bodies = _pickle_exception(exception), None if before is None else _pickle_exception(before)
     return pickle.dumps((bodies, name, text, _format(exception), worker, epoch, index, last), 4)
 
 
@@ -175,35 +179,29 @@ def _load_exception(body: bytes | None) -> BaseException | None:
     return loaded if isinstance(loaded, BaseException) else None
 
 
-def _carried(exception: BaseException) -> bytes | None:
-    try:
-        return _pickle_exception(exception)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # out of its __reduce__, say: the rest is to arrive all the same
-        return None
-
-
 def _pickle_exception(exception: BaseException) -> bytes | None:
     # By reference first: what a forked worker raises is then an instance of the very class that
     # the parent's `except` names, also if that class is defined in __main__.
     body = _if_alike(pickle.dumps, exception, exception)
-    if body is None:
-        import cloudpickle
-
-        # Last, without its constructor, for those that cannot be called with `args` alone.
-        bare = (_rebuild, (type(exception), exception.args, dict(vars(exception))))
-        for what in (exception, _Reduced(bare)):
-            body = body or _if_alike(cloudpickle.dumps, what, exception)
+    # Last, without its constructor, for those that cannot be called with `args` alone.
+    for what in (exception, _Bare(exception)):
+        body = body or _if_alike(_dump_by_value, what, exception)
     return body
 
 
-class _Reduced:
-    def __init__(self, reduced: tuple[Any, ...]) -> None:
-        self.reduced = reduced
+def _dump_by_value(value: Any, protocol: int) -> bytes:
+    import cloudpickle
+
+    return bytes(cloudpickle.dumps(value, protocol))
+
+
+class _Bare:
+    def __init__(self, exception: BaseException) -> None:
+        self.exception = exception
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.reduced
+        exception = self.exception
+        return _rebuild, (type(exception), exception.args, dict(vars(exception)))
 
 
 def _rebuild(
@@ -223,8 +221,10 @@ def _if_alike(
         body = dumps(what, 4)
         copy = pickle.loads(body)
         alike = type(copy) is type(original) and _text(copy) == _text(original)
-        return bytes(body) if alike else None
-    except Exception:
+        return body if alike else None
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # out of its __reduce__, say: there are other ways
         return None
 
 
@@ -245,5 +245,7 @@ def _format(exception: BaseException) -> str:
         return "".join(
             traceback.format_exception(type(exception), exception, trace or exception.__traceback__)
         )
-    except Exception as broken:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as broken:
         return f"<no traceback: {type(broken).__name__}>\n"

@@ -55,6 +55,42 @@ class BrokenText(Exception):
         raise RuntimeError("no text")
 
 
+class LeavingText(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+class LocalText(Exception):
+    def __str__(self) -> str:
+        class Text(str):
+            def __reduce__(self) -> str:
+                raise TypeError("not to be pickled")
+
+        return Text(threading.get_native_id())
+
+
+class BrokenReduce(Exception):
+    def __init__(self, text: str, reason: type[BaseException]) -> None:
+        super().__init__(text, reason)
+        self.reason = reason
+
+    def __reduce__(self) -> str:
+        raise self.reason("no pickling")
+
+
+class BrokenParts(Exception):
+    @property
+    def args(self) -> tuple[object, ...]:
+        raise ValueError("no arguments")
+
+    @property
+    def __notes__(self) -> list[str]:
+        raise SystemExit("no notes") from None
+
+    def __reduce__(self) -> str:
+        raise SystemExit("no pickling")
+
+
 def there_and_back(exception: BaseException, **place: object) -> BaseException:
     try:
         raise exception
@@ -178,9 +214,40 @@ def test_what_cannot_be_rebuilt_is_named():
     assert "raise exception" in str(back.__cause__)
 
 
-def test_packing_never_raises():
-    back = there_and_back(BrokenText("x"))
-    assert "BrokenText" in back.type_name
+@pytest.mark.parametrize("kind", [BrokenText, LeavingText])
+def test_packing_never_raises(kind):
+    back = there_and_back(kind("x"))
+    assert kind.__name__ in back.type_name
+
+
+def test_a_text_that_cannot_be_pickled_is_no_obstacle():
+    assert type(there_and_back(LocalText("x"))) is LocalText
+
+
+def test_a_context_without_text_takes_nothing_with_it():
+    exception = ValueError("second")
+    exception.__context__ = LeavingText("first")
+    back = errors.unpack_exception(errors.pack_exception(exception))
+    assert (type(back), str(back), back.__context__) == (ValueError, "second", None)
+
+
+@pytest.mark.parametrize("reason", [ValueError, SystemExit, GeneratorExit])
+def test_a_reduce_that_raises_is_no_obstacle(reason):
+    exception = BrokenReduce("of it", reason)
+    exception.extra = [3]
+    back = there_and_back(exception)
+    assert type(back) is BrokenReduce
+    assert (back.args, back.extra) == (exception.args, [3])
+
+
+def test_notes_and_arguments_that_raise_are_no_obstacle():
+    back = there_and_back(BrokenParts("x"))
+    assert "BrokenParts" in back.type_name
+
+
+def test_ctrl_c_is_let_through():
+    with pytest.raises(KeyboardInterrupt):
+        errors.pack_exception(BrokenReduce("x", KeyboardInterrupt))
 
 
 def test_a_class_from_nowhere_in_particular_is_the_same_class_again():

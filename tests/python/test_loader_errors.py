@@ -237,6 +237,10 @@ def test_what_getitems_raised_is_the_context_of_what_getitem_raises(mode):
 
 
 class Leaving(Exception):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
     def __reduce__(self):
         raise SystemExit("while it was pickled")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, defaultdict, deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -130,6 +130,35 @@ class Wrong(Exception):
     tag: str = "t"
 
 
+@dataclasses.dataclass
+class PlainAnew:
+    x: Any
+
+    def __new__(cls, x: Any) -> Any:
+        return object.__new__(cls)
+
+
+@dataclasses.dataclass
+class WrongOfSystem(OSError):
+    x: Any
+
+    def __new__(cls, x: Any) -> Any:
+        return super().__new__(cls)
+
+
+class Beside(dict):
+    """What it is about is beside its items."""
+
+    def __init__(self, aux: Any) -> None:
+        super().__init__(n=1)
+        self.aux = aux
+
+
+class Pair(NamedTuple):
+    x: Any
+    n: int = 1
+
+
 def filled(made: Any, items: Any) -> Any:
     (made.update if isinstance(made, dict) else made.extend)(items)
     return made
@@ -149,6 +178,12 @@ def frozen_ordered(x: Any) -> Any:
     return made
 
 
+def leading_to_itself(x: Any) -> Any:
+    aux = [x, (x,)]
+    aux.append(aux)
+    return Beside(aux)
+
+
 MAKE = {
     "Attributed": lambda x: Attributed(x=x, n=1),
     "Frozen": lambda x: Frozen(x=x),
@@ -164,7 +199,15 @@ MAKE = {
     "TaggedDict": lambda x: TaggedDict("t", {"x": x}),
     "TaggedDefault": lambda x: TaggedDefault("t", {"x": x}),
     "SlottedAnew": SlottedAnew,
+    "PlainAnew": PlainAnew,
     "Wrong": Wrong,
+    "Wrong by keyword": lambda x: Wrong(x=x),
+    "WrongOfSystem": lambda x: WrongOfSystem(x=x),
+    "list beside": lambda x: Beside([x]),
+    "dict beside": lambda x: Beside({"x": x}),
+    "nest beside": lambda x: Beside([[1], [({"x": x}, "t")]]),
+    "others beside": lambda x: Beside([Pair(x), deque([x]), defaultdict(list, x=x)]),
+    "tuple in a field": lambda x: filled(Headed((x,)), {"n": 1}),
     "deque": lambda x: deque([0, x], maxlen=2),
     "attributes": lambda x: filled(Headed(x), {"n": 1}),
     "fields": fields,
@@ -195,6 +238,8 @@ def arrays_of(value: Any) -> list[Any]:
     parts = [getattr(value, name) for name in own]
     if isinstance(value, (Slotted, SlottedAnew)):
         parts.append(value.x)
+    if isinstance(value, BaseException):
+        parts += value.args
     if isinstance(value, (list, tuple, deque, dict)):
         parts += value.values() if isinstance(value, dict) else value
     return [array for part in parts for array in arrays_of(part)]
@@ -235,6 +280,10 @@ def test_containers_stay_what_they_are(mode):
     headed = item("Headed")
     assert headed.head is headed["x"]
     assert [item(name).tag for name in ("Tagged", "TaggedDict", "Wrong")] == ["t"] * 3
+    assert item("Wrong by keyword").args == ()
+    others = item("others beside").aux
+    assert [type(other) for other in others] == [Pair, deque, defaultdict]
+    assert (others[0].n, others[2].default_factory) == (1, list)
     tagged = item("TaggedDefault")
     assert (tagged.tag, tagged.default_factory) == ("t", list)
 
@@ -268,6 +317,31 @@ def test_a_dataclass_that_is_a_container_keeps_its_items(make, mode):
             assert (list(item.items()) if isinstance(item, dict) else list(item)) == (
                 [("n", index)] if isinstance(item, dict) else [index]
             )
+
+
+@each(KINDS, ())
+def test_a_dataclass_whose_new_wants_arguments_is_made_without(mode):
+    with penstock.Loader(
+        Heads(lambda index: PlainAnew(np.full(300, index))), **mode.options
+    ) as feed:
+        items = list(feed)
+    assert [(type(item), item.x[-1]) for item in items] == [(PlainAnew, n) for n in range(3)]
+
+
+@each(OF_ONE_PROCESS, ())
+def test_an_attribute_that_leads_to_itself_does_so_in_the_copy(mode):
+    buffer = np.zeros(300)
+
+    def make(index: int) -> Any:
+        buffer[:] = index
+        return leading_to_itself(buffer)
+
+    with penstock.Loader(Heads(make), **mode.options) as feed:
+        for index, item in enumerate(list(feed)):
+            first, (second,), itself = item.aux
+            assert itself is item.aux
+            assert first is second
+            assert (first == index).all()
 
 
 class Node(dict):
@@ -304,3 +378,32 @@ def test_what_owns_a_container_is_shared_and_not_copied(mode):
             for array, own in ((item["x"], kid["x"]), (item.mask, kid.mask)):
                 assert (array == index).all()
                 assert not np.shares_memory(array, own)
+
+
+@dataclasses.dataclass(eq=False)
+class Branch(dict):
+    """Its kids are items; those around it are beside an array, and lead to each other."""
+
+    parent: Any
+    around: list[Any]
+
+
+@each(OF_ONE_PROCESS, ())
+def test_a_field_that_leads_to_a_tree_is_shared_but_for_arrays(mode):
+    root = Branch(None, [])
+    around: list[Any] = [np.ones(300)]
+    for index in range(3):
+        around.append(filled(Branch(root, around), {"x": np.full(300, index)}))
+    kids = around[1:]
+    root.update(enumerate(kids))
+    with penstock.Loader(Heads(kids.__getitem__), **mode.options) as feed:
+        for index, item in enumerate(feed):
+            assert item.parent is root
+            assert (item["x"] == index).all()
+            assert not np.shares_memory(item["x"], kids[index]["x"])
+            assert (item.around[0] == 1).all()
+            assert not np.shares_memory(item.around[0], around[0])
+            assert all(one is kid for one, kid in zip(item.around[1:], kids, strict=True))
+    with penstock.Loader([root], **mode.options) as feed:
+        (item,) = feed
+        assert [kid["x"][0] for kid in item.values()] == [0, 1, 2]
