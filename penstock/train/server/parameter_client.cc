@@ -83,6 +83,8 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
     converse(
         "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
     arrange();
+    converse(
+        "connect", [](ShardLink&, size_t) {}, [](ShardLink& link, size_t) { link.say_ready(); });
   } catch (...) {  // else shards would wait for a worker that is none
     try {
       say_goodbye();

@@ -170,9 +170,20 @@ Shard::Known Shard::join(const Worker& worker) {
   member.gone = false;
   give_up_held(member);
   renew(member);
-  if (all_are_here()) started_ = true;
   changed_.notify_all();
   return {row_of(worker.id), anew ? member.hello : 0};
+}
+
+void Shard::ready(uint64_t worker) {
+  std::lock_guard lock(mutex_);
+  const auto found = members_.find(worker);
+  if (found == members_.end()) return;
+  found->second.ready = true;
+  const auto ready =
+      std::ranges::count_if(members_, [](const auto& each) { return each.second.ready; });
+  if (ready < mode_.workers) return;
+  started_ = true;
+  changed_.notify_all();
 }
 
 void Shard::give_up(uint64_t worker) {
@@ -186,14 +197,7 @@ void Shard::give_up(uint64_t worker) {
 void Shard::take_back(uint64_t worker, uint64_t hello) {
   std::lock_guard lock(mutex_);
   const auto found = members_.find(worker);
-  if (found == members_.end() || found->second.hello != hello) return;
-  let_go(found);
-  if (memory_->record().step == 0) started_ = all_are_here();
-}
-
-bool Shard::all_are_here() const {
-  return std::ranges::count_if(members_, [](auto& each) { return each.second.here; }) >=
-         mode_.workers;
+  if (found != members_.end() && found->second.hello == hello) let_go(found);
 }
 
 void Shard::leave(uint64_t worker) {

@@ -25,7 +25,7 @@ struct ServerMode {
   // asynchronous, nobody waits.
   std::optional<uint32_t> staleness = {};
   double lease_s = 30;      // how long others wait for a worker that says nothing
-  uint32_t workers = 0;     // nothing is applied until so many have joined
+  uint32_t workers = 0;     // nothing is applied until so many are ready
   double compensation = 0;  // lambda of DC-ASGD; 0: none
   NonFinite non_finite = NonFinite::kRaise;
 };
@@ -76,6 +76,9 @@ class Shard {
   // its answer any more, and where it lies there may soon be the next.
   // Error kOutOfMemory: kMostWorkers are here.
   Known join(const Worker& worker);
+  // It has connected to all shards, and is one of those that the mode begins with; who leaves later
+  // takes nothing back. Who has only joined may yet give up, because of another shard.
+  void ready(uint64_t worker);
   // It has come, and was gone again before it could join: that much is left to do.
   void give_up(uint64_t worker);
   // It was gone before it did anything: as if that hello had not been. Nothing if there was
@@ -121,7 +124,8 @@ class Shard {
     uint64_t hello = 0;      // a push is given up when the next one comes
     bool gone = false;       // it left while inside
     bool lapsed = false;
-    bool here = false;  // it said hello to this object
+    bool here = false;   // it said hello to this object
+    bool ready = false;  // and has connected to all shards
     const Push* held = nullptr;
     uint64_t pushes = 0;
   };
@@ -138,7 +142,6 @@ class Shard {
   void give_up_held(Member& member);
   void let_go(Members::iterator member);
   void forget(Members::iterator member);
-  bool all_are_here() const;  // as many as the mode begins with
   uint64_t slowest() const;
   bool complete() const;
   bool may_go(uint64_t worker) const;
@@ -164,7 +167,7 @@ class Shard {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool closed_ = false;
-  bool started_ = false;  // mode.workers have joined
+  bool started_ = false;  // mode.workers were ready
   Members members_;
   uint64_t hellos_ = 0;
   std::map<uint64_t, uint32_t> rows_;  // of the record

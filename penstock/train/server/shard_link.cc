@@ -90,6 +90,7 @@ void ShardLink::connect(double timeout_s) {
     server_ = server;
     last_outcome_ = said.head.outcome;
     if (!again) base_version_ = said.head.version;
+    if (ready_) say_ready();
   } catch (...) {
     drop();
     throw;
@@ -203,6 +204,12 @@ uint64_t ShardLink::end_pull(std::span<float> into) {
     throw damaged_answer(address_, "weights of another size");
   connection_->receive_body(std::as_writable_bytes(into));
   return base_version_ = said.head.version;
+}
+
+void ShardLink::say_ready() {
+  ask(wire::Ask::kReady);
+  (void)answer(patience_s_);
+  ready_ = true;
 }
 
 std::string ShardLink::stats() {

@@ -88,6 +88,8 @@ class ShardLink {
   void begin_pull();
   uint64_t end_pull(std::span<float> into);
 
+  // Says that this worker has connected to all shards, also to a shard that is started anew.
+  void say_ready();
   std::string stats();
   // Says that this worker will not be back, waits so long for an answer, and drops the connection.
   // Throws only what while_waiting() does, no Error: a shard that does not hear it forgets this
@@ -115,6 +117,7 @@ class ShardLink {
   std::optional<Layout> layout_;
   wire::ServerHead server_;
   Outcome last_outcome_ = Outcome::kApplied;
+  bool ready_ = false;
   std::shared_ptr<ShardMemory> memory_;  // on the same host
   std::vector<uint64_t> named_;          // slabs that this connection knows
   uint64_t base_version_ = 0;            // of the last pull

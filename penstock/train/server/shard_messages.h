@@ -20,6 +20,7 @@ enum class Ask : uint32_t {
   kPull = 4,   // nothing more                          -> body: weights
   kStats = 5,  // nothing more                          -> body: JSON
   kBye = 6,    // nothing more                          -> nothing more
+  kReady = 7,  // nothing more                          -> nothing more; see Shard::ready()
 };
 
 struct AskHead {

@@ -51,7 +51,7 @@ class ShardService::Session {
   using Parts = std::vector<std::span<const std::byte>>;
 
   void answer(net::Received& message) {
-    const uint64_t made_by = std::exchange(made_by_, 0);
+    made_by_ = 0;
     ByteReader head = wire::reader(message.head, "shard");
     const auto ask = head.get<wire::AskHead>();
     if (ask.magic != wire::AskHead::kMagic) throw damaged("this is no message to a shard");
@@ -71,11 +71,12 @@ class ShardService::Session {
       case wire::Ask::kBye:
         end(head);
         said_bye_ = true;
-        if (made_by != 0) {
-          service_.shard_->take_back(worker_, made_by);
-        } else if (worker_ != 0) {
-          service_.shard_->leave(worker_);
-        }
+        if (worker_ != 0) service_.shard_->leave(worker_);
+        return send(ok(), {});
+      case wire::Ask::kReady:
+        end(head);
+        require_worker();
+        service_.shard_->ready(worker_);
         return send(ok(), {});
     }
     throw damaged("no such message");

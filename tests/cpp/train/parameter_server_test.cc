@@ -1,6 +1,8 @@
 #include "penstock/train/server/parameter_server.h"
 
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -133,6 +135,43 @@ TEST_P(Transports, clipping_by_norm_is_over_all_shards) {
   const Slab now = Slab::make(client.layout());
   client.pull(now);
   EXPECT_TRUE(std::ranges::equal(now.values(), parameters.slab().values()));
+}
+
+TEST_P(Transports, who_connects_and_leaves_before_the_first_step_keeps_nobody_waiting) {
+  for (const bool pulls : {false, true}) {
+    World world(GetParam(), {.workers = 2});
+    ParameterClient stays(world.server.addresses(), world.quick());
+    const Slab gradient = Slab::make(stays.layout());
+    std::ranges::fill(gradient.values(), -1.0f);
+    {
+      ParameterClient leaves(world.server.addresses(), world.quick());
+      if (pulls) leaves.pull(Slab::make(leaves.layout()));
+    }
+    auto pushing = std::async(std::launch::async, [&] { return stays.push(gradient).applied; });
+    EXPECT_EQ(pushing.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+    world.server.close();  // a push that waits for ever fails
+    EXPECT_TRUE(pushing.get());
+  }
+}
+
+TEST_P(Transports, a_connect_that_fails_does_not_begin_the_work) {
+  World world(GetParam(), {.workers = 2});
+  const auto all = world.server.addresses();
+  ParameterClient one(all, world.quick());
+  const Slab gradient = Slab::make(one.layout());
+  std::ranges::fill(gradient.values(), -1.0f);
+  auto pushing = std::async(std::launch::async, [&] { return one.push(gradient).applied; });
+  const auto waiting = [&] {
+    return std::ranges::count_if(nlohmann::json::parse(world.server.stats()),
+                                 [](const auto& shard) { return shard["workers"][0]["waiting"]; });
+  };
+  while (waiting() < 3) std::this_thread::yield();
+  message_of(Code::kInvalidArgument, [&] { ParameterClient({all[0], all[2]}, world.quick()); });
+  EXPECT_EQ(pushing.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  for (const char* block : {"w", "v"}) EXPECT_EQ(world.weight(block), 0);
+  ParameterClient two(all, world.quick());
+  EXPECT_TRUE(pushing.get());
+  for (const char* block : {"w", "v"}) EXPECT_EQ(world.weight(block), 1);
 }
 INSTANTIATE_TEST_SUITE_P(Over, Transports, ::testing::Values(kLocal, kTcp));
 

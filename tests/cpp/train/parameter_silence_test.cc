@@ -238,6 +238,21 @@ class Saying {
   std::unique_ptr<net::Connection> line_;
 };
 
+TEST_P(ParameterSilence, who_was_connected_and_ended_without_a_word_keeps_nobody_waiting) {
+  const ServingChild server(GetParam(), {.workers = 2});
+  ParameterClient stays(server.addresses(), {});
+  for (const std::string& address : server.addresses()) {
+    Saying ends(address);
+    ends(wire::Ask::kHello, wire::HelloHead{.worker = 5});
+    ends(wire::Ask::kReady);
+  }
+  const Slab slab = Slab::make(stays.layout());
+  auto pushing = std::async(std::launch::async, [&] { return stays.push(slab).applied; });
+  EXPECT_EQ(pushing.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  ParameterClient another(server.addresses(), {});  // else it would wait for ever
+  EXPECT_TRUE(pushing.get());
+}
+
 TEST_P(ParameterSilence, who_hangs_up_after_the_first_word_is_no_worker) {
   const ServingChild server(GetParam());
   const std::string& address = server.addresses()[0];

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
@@ -27,6 +28,15 @@ using testing::message_of;
 using testing::OneShard;
 
 constexpr double kNever = 1e6;
+
+void wait_until_held(const Shard& shard, uint64_t worker) {
+  for (;; std::this_thread::yield()) {
+    const auto stats = nlohmann::json::parse(shard.stats());
+    for (const auto& each : stats["workers"]) {
+      if (each["worker"] == worker && each["waiting"] == true) return;
+    }
+  }
+}
 
 TEST(Shard, a_push_that_is_repeated_counts_once) {
   for (uint32_t copies : {1u, 2u}) {
@@ -133,6 +143,7 @@ TEST(Shard, synchronous_rounds_are_averages_that_repeat_bit_for_bit) {
       const uint64_t id = other_way ? 30 - i : 10 + i;
       workers.emplace_back([&one, id, i] {
         one.shard->join({id, "worker " + std::to_string(i), ""});
+        one.shard->ready(id);
         for (uint64_t sequence = 1; sequence <= 20; ++sequence) {
           const Full full(id, sequence, 0.1f * static_cast<float>(i + sequence));
           EXPECT_EQ(one.shard->push(full.push).version, sequence);
@@ -348,8 +359,10 @@ TEST(ShardSaver, what_came_after_the_first_file_was_made_is_in_the_last) {
 TEST(Shard, closing_ends_waits) {
   OneShard one({.lease_s = kNever, .workers = 2});
   one.shard->join({1, "a", ""});
+  one.shard->ready(1);
   std::thread waiting(
       [&] { message_of(Code::kClosed, [&] { one.shard->push(Full(1, 1, -1).push); }); });
+  wait_until_held(*one.shard, 1);
   one.shard->close();
   waiting.join();
   EXPECT_TRUE(one.all_weights_are(0));
@@ -388,7 +401,7 @@ TEST(Shard, delay_compensation_is_the_papers_formula) {
 }
 
 TEST(Shard, only_the_hello_that_made_a_worker_can_be_taken_back) {
-  OneShard one({.workers = 2});
+  OneShard one;
   const auto first = one.shard->join({7, "a", ""});
   ASSERT_NE(first.made_by, 0u);
   EXPECT_EQ(one.shard->join({7, "a", ""}).made_by, 0u);
@@ -403,15 +416,43 @@ TEST(Shard, only_the_hello_that_made_a_worker_can_be_taken_back) {
   EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 1u);
 }
 
-TEST(Shard, who_was_taken_back_did_not_begin_the_work) {
-  OneShard one({.lease_s = kNever, .workers = 2});
-  one.shard->join({7, "a", ""});
-  one.shard->take_back(8, one.shard->join({8, "b", ""}).made_by);
-  std::thread waiting(
-      [&] { message_of(Code::kClosed, [&] { one.shard->push(Full(7, 1, -1).push); }); });
-  one.shard->close();
-  waiting.join();
-  EXPECT_TRUE(one.all_weights_are(0));
+TEST(Shard, the_work_begins_when_so_many_are_ready_and_not_when_they_have_only_joined) {
+  for (const uint32_t staleness : {0u, 5u}) {
+    OneShard one({.staleness = staleness, .lease_s = kNever, .workers = 2});
+    one.shard->join({7, "a", ""});
+    one.shard->ready(7);
+    std::atomic<bool> applied = false;
+    std::thread waiting([&] {
+      EXPECT_EQ(one.shard->push(Full(7, 1, -1).push).outcome, Outcome::kApplied);
+      applied = true;
+    });
+    wait_until_held(*one.shard, 7);
+    one.shard->take_back(8, one.shard->join({8, "gives up", ""}).made_by);
+    one.shard->join({9, "gives up, and says so", ""});
+    one.shard->leave(9);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(applied);
+    EXPECT_TRUE(one.all_weights_are(0));
+    one.shard->join({10, "b", ""});
+    one.shard->ready(10);
+    one.shard->leave(10);
+    waiting.join();
+    EXPECT_TRUE(one.all_weights_are(1));
+  }
+}
+
+TEST(Shard, who_was_ready_has_begun_the_work_also_if_it_leaves) {
+  OneShard one({.lease_s = kNever, .workers = 2, .non_finite = NonFinite::kSkip});
+  for (const uint64_t id : {7, 8}) {
+    one.shard->join({id, "", ""});
+    one.shard->ready(id);
+  }
+  Full bad(7, 1, -1);
+  bad.push.squares = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(one.shard->push(bad.push).outcome, Outcome::kSkipped);
+  one.shard->leave(8);
+  one.shard->take_back(9, one.shard->join({9, "", ""}).made_by);
+  EXPECT_EQ(one.shard->push(Full(7, 2, -1).push).outcome, Outcome::kApplied);  // waits for nobody
 }
 
 TEST(Shard, workers_past_the_limit_take_the_rows_of_those_who_are_silent) {
