@@ -41,14 +41,14 @@ Error no_memory(const ShardMemory::Shape& shape, const char* why) {
 struct ShardMemory::Header {
   uint64_t magic;
   Shape shape;
-  std::atomic<uint64_t> current;  // version << 2 | record << 1 | copy
-  std::atomic<uint32_t> death;    // DeathAt
-  std::atomic<uint32_t> port;
-  std::atomic<uint32_t> served;
-  std::atomic<uint32_t> ending;
-  std::atomic<uint64_t> commits;
-  std::atomic<uint64_t> saved_version;
-  std::atomic<uint64_t> saved_commits;
+  std::atomic<uint64_t> current{};  // version << 2 | record << 1 | copy
+  std::atomic<uint32_t> death{};    // DeathAt
+  std::atomic<uint32_t> port{};
+  std::atomic<uint32_t> served{};
+  std::atomic<uint32_t> ending{};
+  std::atomic<uint64_t> commits{};
+  std::atomic<uint64_t> saved_version{};
+  std::atomic<uint64_t> saved_commits{};
 };
 
 ShardMemory::ShardMemory(Token, os::Fd fd, std::byte* base, const Shape& shape)
