@@ -238,14 +238,20 @@ class Saying {
   std::unique_ptr<net::Connection> line_;
 };
 
-TEST_P(ParameterSilence, who_was_connected_and_ended_without_a_word_keeps_nobody_waiting) {
+TEST_P(ParameterSilence, who_was_connected_and_is_killed_keeps_nobody_waiting) {
   const ServingChild server(GetParam(), {.workers = 2});
   ParameterClient stays(server.addresses(), {});
-  for (const std::string& address : server.addresses()) {
-    Saying ends(address);
-    ends(wire::Ask::kHello, wire::HelloHead{.worker = 5});
-    ends(wire::Ask::kReady);
-  }
+  Gate connected;
+  const pid_t ends = start_child([&] {
+    const ParameterClient client(server.addresses(), {});
+    connected.send(true);
+    for (;;) pause();
+    return true;
+  });
+  bool is_there = false;
+  ASSERT_TRUE(connected.receive(is_there));
+  kill_child(ends);
+  poll(nullptr, 0, 200);  // until the shards have noticed
   const Slab slab = Slab::make(stays.layout());
   auto pushing = std::async(std::launch::async, [&] { return stays.push(slab).applied; });
   EXPECT_EQ(pushing.wait_for(std::chrono::seconds(30)), std::future_status::ready);
