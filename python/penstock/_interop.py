@@ -114,8 +114,9 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
     Notes
     -----
     Of the attributes of a dict, list or deque, a dataclass's fields among them, arrays are parts,
-    and so is what is an item as well; also where tuples and built-in containers hold them. All else
-    stays shared: it may own `value`, or lead from there to all that there is, and back.
+    and so is what is an item as well; also where tuples and built-in containers hold them, unless
+    one leads to more than 10,000 things. All else stays shared: it may own `value`, or lead from
+    there to all that there is, and back.
     """
     cls: Any = type(value)
     base: Any = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
@@ -136,11 +137,14 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
     plans: dict[int, Any] = {}  # of those that are parts or have some in them: where to put which
     if attributes:
         # An item that is an attribute, too, stays one and the same.
-        places = {id(part): place for place, part in enumerate(parts)}
+        places = {id(p): place for place, p in enumerate(parts) if type(p) not in _SCALARS}
         done: dict[int, Any] = {}
 
+        def is_part(part: Any) -> bool:
+            return base is None or id(part) in places or _is_array(part)
+
         def placed(part: Any) -> Any:
-            if base is not None and id(part) not in places and not _is_array(part):
+            if not is_part(part):
                 return part
             place = places.setdefault(id(part), len(parts))
             if place == len(parts):
@@ -148,9 +152,8 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
             return _Place(place)
 
         for number, attribute in enumerate(attributes):
-            plan = _mapped(placed, attribute, done)
-            if plan is not attribute:
-                plans[number] = plan
+            if _leads_to(is_part, attribute):
+                plans[number] = _mapped(placed, attribute, done)
 
     def make(parts: list[Any]) -> Any:
         made = _bare(value, base)
@@ -183,10 +186,38 @@ _BUILT_IN = frozenset((*_CONTAINERS, defaultdict))
 _COPIED_HERE = (None, defaultdict.__copy__, deque.__copy__)
 _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes))
 _MAX_DEPTH = 64  # as in the engine
+_MOST = 10_000
 
 
 class _Place(int):
     """Where a part is among the parts; stands for it."""
+
+
+def _held(value: Any) -> Any:
+    """What a tuple or a built-in container has in it; nothing if `value` is neither."""
+    kind: Any = type(value)
+    if kind in _BUILT_IN:
+        return value.values() if issubclass(kind, dict) else value
+    return value if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_make")) else ()
+
+
+def _leads_to(wanted: Callable[[Any], bool], value: Any) -> bool:
+    """Whether `value` is wanted, or has such a thing in it; not if there is too much to look at."""
+    seen: dict[int, Any] = {}
+    found, ahead, left = False, [value], _MOST
+    while ahead:
+        each = ahead.pop()
+        if wanted(each):
+            found = True
+        elif id(each) not in seen:
+            items = _held(each)
+            left -= len(items)
+            if left < 0:
+                return False
+            if items:
+                seen[id(each)] = each
+                ahead += items
+    return found
 
 
 def _mapped(
@@ -200,17 +231,13 @@ def _mapped(
     made = function(value)
     if made is not value:
         return made
-    kind: Any = type(value)
-    is_tuple = kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_make"))
-    if (not is_tuple and kind not in _BUILT_IN) or depth == _MAX_DEPTH:
+    if not _held(value) or depth == _MAX_DEPTH:
         return value
     if id(value) in done:
         return done[id(value)][1]
-    # In a long list of numbers is nothing to look for.
-    if _SCALARS.issuperset(map(type, value.values() if issubclass(kind, dict) else value)):
-        return value
+    kind: Any = type(value)
     changed = False
-    if is_tuple:
+    if issubclass(kind, tuple):
         items = [_mapped(function, item, done, depth + 1) for item in value]
         changed = any(item is not old for item, old in zip(items, value, strict=True))
         made = tuple(items) if kind is tuple else kind._make(items)

@@ -174,7 +174,9 @@ def _load_exception(body: bytes | None) -> BaseException | None:
         return None
     try:
         loaded = pickle.loads(body)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # out of its constructor, say
         return None
     return loaded if isinstance(loaded, BaseException) else None
 

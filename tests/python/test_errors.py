@@ -245,6 +245,24 @@ def test_notes_and_arguments_that_raise_are_no_obstacle():
     assert "BrokenParts" in back.type_name
 
 
+class LeavingLater(Exception):
+    leaves = False
+
+    def __setstate__(self, state: object) -> None:
+        if self.leaves:
+            raise SystemExit("not here")
+
+
+def test_what_leaves_while_it_is_rebuilt_is_named(monkeypatch):
+    error = LeavingLater("text")
+    error.more = 1  # so that there is a state
+    packed = errors.pack_exception(error)
+    monkeypatch.setattr(LeavingLater, "leaves", True)
+    unpacked = errors.unpack_exception(packed)
+    assert type(unpacked) is errors.RemoteError
+    assert "LeavingLater" in str(unpacked)
+
+
 def test_ctrl_c_is_let_through():
     with pytest.raises(KeyboardInterrupt):
         errors.pack_exception(BrokenReduce("x", KeyboardInterrupt))

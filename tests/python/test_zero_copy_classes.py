@@ -407,3 +407,28 @@ def test_a_field_that_leads_to_a_tree_is_shared_but_for_arrays(mode):
     with penstock.Loader([root], **mode.options) as feed:
         (item,) = feed
         assert [kid["x"][0] for kid in item.values()] == [0, 1, 2]
+
+
+class Owned(dict):
+    """Leads to more than is its own."""
+
+
+@each(OF_ONE_PROCESS, ())
+def test_a_long_index_and_lists_with_no_array_in_them_stay_themselves(mode):
+    mask = np.ones(300)
+    index: list[Any] = [(f"{number}.png", number) for number in range(10_000)]
+    index.append(mask)  # gone through to here, it would be copied
+    alone: list[Any] = [5, None, "q", [None]]
+    alone.append(alone)
+
+    def make(number: int) -> Any:
+        item = filled(Owned(), {"x": np.full(300, number), "y": None, "z": 5})
+        item.index, item.alone, item.mask = index, alone, [mask]
+        return item
+
+    with penstock.Loader(Heads(make), **mode.options) as feed:
+        for number, item in enumerate(feed):
+            assert (item["x"] == number).all()
+            assert item.index is index
+            assert item.alone is alone
+            assert not np.shares_memory(item.mask[0], mask)
