@@ -11,8 +11,10 @@
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
-#include "penstock/pipeline/engine/plan_tickets.h"
+#include "penstock/pipeline/engine/columns.h"
 #include "penstock/pipeline/feed/granules.h"
+#include "plan_feed.h"
+#include "python_op.h"
 
 namespace nb = nanobind;
 
@@ -55,14 +57,15 @@ Core::Core(nb::dict s)
     // Without workers a sampler is asked for no more than what is needed now: it may learn.
     options.on_asking = options.workers == 0;
   }
+  std::shared_ptr<const Plan> plan;
   if (source == "plan") {
-    pipeline_ = nb::cast<const BuiltPlan&>(s["plan"]).plan;
-    rows = pipeline_->most_rows();
+    plan = nb::cast<const BuiltPlan&>(s["plan"]).plan;
+    rows = plan->most_rows();
     options.granule_rows = 0;  // batches are divided as need be
     // Elements that go through the feed by the chunk and come out one by one have one place only.
-    if (!pipeline_->batched() && rows > 1) options.ordered = true;
-    if (pipeline_->stream() != nullptr) options.ordered = true;
-    if (pipeline_->stream() != nullptr && options.workers == 0) {
+    if (!plan->batched() && rows > 1) options.ordered = true;
+    if (plan->stream() != nullptr) options.ordered = true;
+    if (plan->stream() != nullptr && options.workers == 0) {
       options.queue = 1;
       options.on_asking = true;
     }
@@ -71,10 +74,9 @@ Core::Core(nb::dict s)
   shape_.granules = share == 0 ? most_granules(options.workers, rows) : (rows + share - 1) / share;
   shape_.workers = std::max(setting<uint32_t>(s, "places"), 1u);
   shape_.rows = share == 0 ? rows : share;
-  if (pipeline_ != nullptr) shape_.inner = Sections::lanes_for(*pipeline_, options.workers);
-  const Cursor::Shares shares =
-      Cursor::shares_of(options.max_bytes, pipeline_ != nullptr && pipeline_->stream() != nullptr,
-                        !shape_.inner.empty());
+  if (plan != nullptr) shape_.inner = Sections::lanes_for(*plan, options.workers);
+  const Cursor::Shares shares = Cursor::shares_of(
+      options.max_bytes, plan != nullptr && plan->stream() != nullptr, !shape_.inner.empty());
   options.max_bytes = shares.feed;
   Tuner::Limits tuning;
   tuning.workers = setting<bool>(s, "tune_workers");
@@ -95,8 +97,8 @@ Core::Core(nb::dict s)
     auto listed = std::make_unique<ListedTickets>(nb::object(s["begin"]), *arena_);
     listed_ = listed.get();
     tickets_ = std::move(listed);
-  } else if (pipeline_ != nullptr) {
-    tickets_ = std::make_unique<PlanTickets>(pipeline_);
+  } else if (plan != nullptr) {
+    tickets_ = std::make_unique<PlanTickets>(plan);
   } else if (source == "stream") {
     tickets_ = std::make_unique<StreamTickets>(plan_.streams, rows);
   } else {
@@ -105,40 +107,46 @@ Core::Core(nb::dict s)
     tickets_ = std::move(indexed);
   }
   Supervisor::Policy policy;
-  policy.raise =
-      plan_.on_error == OnError::kRaise && (pipeline_ == nullptr || !pipeline_->policies());
+  policy.raise = plan_.on_error == OnError::kRaise && (plan == nullptr || !plan->policies());
   policy.processes = processes_;
   double timeout = setting<double>(s, "timeout");
   policy.timeout_ns = timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9);
   supervisor_ = std::make_unique<Supervisor>(*board_, *arena_, policy);
-  feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options,
-                                 [this](Unit& unit) { let_go(unit); });
-  if (pipeline_ != nullptr) {
-    output_ = std::make_unique<PlanOutput>(pipeline_, plan_.order.seed, *feed_, plan_tickets());
-  }
-  if (pipeline_ != nullptr && pipeline_->stream() != nullptr) {
-    make_cursor(options, shares, longest);
-  }
-  arena_of_ = [this](uint32_t number) {
-    if (supervisor_->knows(number)) return supervisor_->region(number);
-    // The thread that hears of it may be waiting for the GIL.
-    WithoutGil unlocked;
-    return supervisor_->region(number);
+  values_ =
+      std::make_unique<UnitValues>(processes_, *board_, *supervisor_, [this] { check_open(); });
+  losses_ = std::make_unique<LossLog>(board_->consumer());
+  std::function<void(Unit&)> discard = [this](Unit& unit) { let_go(unit); };
+  if (plan != nullptr && !processes_) discard = [](Unit& unit) { (void)take_outcome(unit); };
+  feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options, std::move(discard));
+  if (plan == nullptr) return;
+  PlanFeed::Options of;
+  of.seed = plan_.order.seed;
+  of.retries = plan_.retries;
+  of.skip = plan_.on_error == OnError::kSkip;
+  of.processes = processes_;
+  of.workers = options.workers;
+  of.queue = options.queue;
+  of.longest_queue = longest;
+  of.shares = shares;
+  of.attend = [this] {
+    if (!attend()) throw Raised::take();
   };
+  auto& tickets = static_cast<PlanTickets&>(*tickets_);
+  plan_feed_ = std::make_unique<PlanFeed>(
+      std::move(plan), PlanFeed::Engine{*board_, *arena_, *feed_, tickets, *values_, *losses_}, of);
 }
 
 Core::~Core() {
   if (getpid() == owner_) {
     close(0);
-    cursor_.reset();  // with what its sections made; it needs the others
+    plan_feed_.reset();  // with what its sections made; it needs the others
     feed_->drain();
     return;
   }
   // A forked child's copy: the threads are not here, and everything else is the parent's.
   for (std::thread& t : threads_) t.detach();
   (void)inline_.release();
-  (void)output_.release();
-  (void)cursor_.release();
+  (void)plan_feed_.release();
   (void)feed_.release();
   (void)supervisor_.release();
   (void)arena_.release();
@@ -149,7 +157,7 @@ void Core::close(double grace) {
   if (getpid() != owner_) return;
   {
     WithoutGil unlocked;
-    if (cursor_ != nullptr) cursor_->close();
+    if (plan_feed_ != nullptr) plan_feed_->close();
     supervisor_->close(static_cast<int64_t>(grace * 1e9));
     for (std::thread& t : threads_) t.join();
     threads_.clear();
@@ -158,17 +166,14 @@ void Core::close(double grace) {
   if (consumer_.try_lock()) {
     inline_.reset();
     columns_.clear();
-    if (output_ != nullptr) output_->close();
+    if (plan_feed_ != nullptr) plan_feed_->close_output();
     consumer_.unlock();
   }
 }
 
 void Core::drain() {
   if (getpid() != owner_ || !consumer_.try_lock()) return;  // whoever is in next() goes on to ~Core
-  if (cursor_ != nullptr) {
-    cursor_->let_go();
-    plan_tickets().let_go();
-  }
+  if (plan_feed_ != nullptr) plan_feed_->let_go();
   feed_->drain();
   supervisor_->forget_arenas();
   consumer_.unlock();
@@ -215,6 +220,35 @@ void Core::set_inline(nb::object source, nb::object collate, nb::object update) 
   inline_ = std::make_unique<PythonWorker>(plan_, source.ptr(), collate.ptr(), update.ptr(),
                                            *board_, PythonWorker::Outlet{});
 }
+
+void Core::start_plan(uint32_t threads) {
+  if (threads == 0) inline_ = plan_feed_->chain_worker(true);
+  for (uint32_t w = 0; w < threads; ++w) {
+    threads_.emplace_back([this, w] {
+      os::block_all_signals();
+      std::unique_ptr<Fulfiller> chain = plan_feed_->chain_worker(false);
+      serve(*board_, w, *chain, rows_.get());
+    });
+  }
+}
+
+void Core::run_plan_thread(uint32_t worker) {
+#ifndef Py_GIL_DISABLED
+  board_->set_exclusive(true);
+#endif
+  WithoutGil unlocked;
+  std::unique_ptr<Fulfiller> chain = plan_feed_->chain_worker(false);
+  serve(*board_, worker, *chain, rows_.get());
+}
+
+void Core::start_cursor() {
+  threads_.emplace_back([this] {
+    os::block_all_signals();
+    plan_feed_->run_cursor();
+  });
+}
+
+void Core::run_cursor() { plan_feed_->run_cursor(); }
 
 void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint32_t threads) {
   Sample taken;

@@ -2,27 +2,32 @@
 
 #include <nanobind/nanobind.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "codec.h"
 #include "consumer_lock.h"
 #include "listed_tickets.h"
 #include "lock_turn.h"
+#include "loss_log.h"
 #include "penstock/observe/snapshot.h"
-#include "penstock/pipeline/engine/columns.h"
-#include "penstock/pipeline/engine/plan_output.h"
 #include "penstock/pipeline/feed/feed.h"
-#include "penstock/pipeline/streams/section.h"
+#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/feed/tickets.h"
+#include "penstock/pipeline/loader_state.h"
 #include "penstock/workers/supervisor.h"
 #include "python_worker.h"
+#include "unit_values.h"
+
+namespace penstock {
+struct LoaderFailure;
+}
 
 namespace penstock::python {
+
+class PlanFeed;
 
 // What next() returns after the last batch: no value that user code could have made.
 PyObject* end_marker();
@@ -33,6 +38,7 @@ T setting(const nanobind::dict& settings, const char* name) {
 }
 
 // One Loader's engine: the board, the memory, and who works on it. Python's Loader is its face.
+// What only a Dataset needs is its PlanFeed's.
 //
 // Threads: next() and what moves the position hold `consumer_` (taken without the GIL); close() may
 // come from any thread at any time, also while another is in next().
@@ -65,13 +71,13 @@ class Core {
   nanobind::tuple position();
   std::vector<uint64_t> ahead();
   uint64_t steps(uint64_t base);
+  bool holds();  // elements of a ticket that was taken
   // Of a Dataset: the epoch with which the next pass begins; goes there if the last one was left
   // in the middle. `resumed`: the position was set, so the pass goes on.
   uint64_t begin_pass(bool resumed);
-  bool holds();  // elements of a ticket that was taken
   std::string plan_state();
-  LoaderState plan_place() const { return output_->state(); }
-  uint64_t rounds() const { return pipeline_->rounds(); }
+  LoaderState plan_place() const;
+  uint64_t rounds() const;
   uint64_t bytes_delivered() { return board_->consumer().bytes.get(); }
   // Error kInvalidArgument: restore_plan would refuse it.
   void check_plan_state(const std::string& state);
@@ -124,26 +130,10 @@ class Core {
   void check_ours();
   nanobind::object take();
   nanobind::object take_rows(Post& post);
-  nanobind::object take_plan(Post& post);
-  nanobind::object take_held();
-  nanobind::object object_of(const PlanOutput::Item& item);
-  std::vector<Outcome::Loss> plan_losses(Unit& unit);
-  void note_taken_losses();
-  void note_plan_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch);
-  void note_leftover();
-  PlanTickets& plan_tickets() { return static_cast<PlanTickets&>(*tickets_); }
-  [[noreturn]] void raise_stream_failure();
-  [[noreturn]] void raise_plan_failure(LoaderFailure failure);
-  std::unique_ptr<Fulfiller> chain_worker(bool in_line);
-  void make_cursor(const Feed::Options& options, const Cursor::Shares& shares,
-                   uint32_t longest);  // the queue, at its longest
-  uint64_t pass_of(uint64_t epoch) const;
-  friend class ProcessInlet;
-  nanobind::object unit_value(Unit& unit);
-  nanobind::object decoded(PyObject* made);
   void let_go(Unit& unit);
   void note_losses(PyObject* list, uint64_t epoch);
   [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
+  [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   [[noreturn]] void raise(nanobind::object exception);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
@@ -162,23 +152,18 @@ class Core {
   ListedTickets* listed_ = nullptr;
   IndexedTickets* indexed_ = nullptr;
   std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<UnitValues> values_;
+  std::unique_ptr<LossLog> losses_;
   std::unique_ptr<Feed> feed_;
-  std::shared_ptr<const Plan> pipeline_;  // of a Dataset
-  std::unique_ptr<SectionInlet> inlet_;   // of one with sections that others make
-  std::unique_ptr<Sections> sections_;
-  std::unique_ptr<Cursor> cursor_;  // of one with a stream
-  uint64_t delivered_epoch_ = 0;    // of the last batch of a Dataset, or where it was set to go on
-  std::unique_ptr<PlanOutput> output_;
+  std::unique_ptr<PlanFeed> plan_feed_;  // of a Dataset
   std::unique_ptr<Fulfiller> inline_;
   std::vector<std::thread> threads_;
   std::vector<nanobind::object> columns_;  // keeps the arrays
-  ArenaOf arena_of_;
   std::timed_mutex consumer_;
   uint64_t attended_ns_ = 0, looked_ns_ = 0;
   uint32_t unlooked_ = 0;  // calls of attend() before the next look at the clock
   LockTurn turn_;
   nanobind::object fatal_;
-  std::vector<LostItem> losses_;
   // The layout of the last batch.
   std::vector<std::byte> spec_;
   uint64_t spec_rows_ = 0;

@@ -9,6 +9,7 @@
 #include "gil.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "plan_feed.h"
 #include "python_op.h"
 
 namespace nb = nanobind;
@@ -77,38 +78,27 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
           "out; zip and nested loops need a Loader for each iteration");
     }
     if (serial != serial_) return nb::borrow(end_marker());
-    if (pipeline_ != nullptr) {
-      nb::object held = take_held();
-      if (held.is_valid()) return held;
-      // A pass of the user's may be several epochs of the feed.
-      const uint64_t at = feed_->position().epoch;
-      note_leftover();
-      if (at != epoch) {
-        WithoutGil unlocked;
-        for (const auto& cache : pipeline_->caches()) cache->end_pass();
-      }
-      if (pass_of(at) != pass_of(epoch) || pipeline_->known_length() == uint64_t{0}) {
-        return nb::borrow(end_marker());
-      }
-      if (at != epoch && at > delivered_epoch_ + 1 && pipeline_->rounds() == kEndless) {
-        return nb::borrow(end_marker());  // a whole round gave nothing: the next ones will not
-      }
-      if (at != epoch) feed_->begin_epoch();  // a stream's next round is not made before
-      epoch = at;
+    if (plan_feed_ != nullptr) {
+      auto [held, failure] = plan_feed_->take_held();
+      if (failure) raise_plan_failure(std::move(*failure));
+      if (held.is_valid()) return std::move(held);
+      const auto at = plan_feed_->go_on(epoch);
+      if (!at) return nb::borrow(end_marker());
+      epoch = *at;
     }
     switch (feed_->poll(epoch)) {
       case Feed::Poll::kEpochEnd:
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        if (pipeline_ != nullptr) {  // perhaps of one round only of the pass
+        if (plan_feed_ != nullptr) {  // perhaps of one round only of the pass
           if (PyErr_CheckSignals() != 0) throw nb::python_error();
           continue;
         }
         return nb::borrow(end_marker());
       case Feed::Poll::kFailed:
         check_open();
-        raise_stream_failure();
+        raise_plan_failure(plan_feed_->stream_failure());
       case Feed::Poll::kBatch: {
         nb::object batch = take();
         if (batch.is_valid()) return batch;
@@ -135,109 +125,68 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
 }
 
 bool Core::gave_all(uint64_t epoch) const {
-  const uint64_t at = feed_->position().epoch;
-  if (pipeline_ == nullptr) return at != epoch;
-  return pass_of(at) != pass_of(epoch) && !output_->anything_held();
-}
-
-// The arena that a packet speaks of may be gone because the loader was closed meanwhile.
-nb::object Core::decoded(PyObject* made) {
-  if (made == nullptr && board_->closed()) {
-    PyErr_Clear();
-    check_open();
-  }
-  return steal(made);
-}
-
-// What a unit carries, as a Python object; it is the unit's no longer.
-nb::object Core::unit_value(Unit& unit) {
-  ResultKind kind = unit.kind;
-  unit.kind = ResultKind::kNone;
-  if (!processes_) {
-    if (unit.object == 0) return nb::none();
-    return nb::steal(reinterpret_cast<PyObject*>(std::exchange(unit.object, 0)));
-  }
-  if (kind == ResultKind::kNone || unit.length == 0) return nb::none();
-  if (unit.length <= Slot::kInline) {
-    return decoded(decode({unit.packet, unit.length}, {}, nullptr, arena_of_));
-  }
-  if (unit.block.arena == kSpilled) {
-    std::shared_ptr<Spill> spill(reinterpret_cast<Spill*>(std::exchange(unit.object, 0)));
-    uint32_t tree = 0;
-    if (spill->size < sizeof(tree)) throw Error(Code::kInternal, "Loader", "an empty packet");
-    std::memcpy(&tree, spill->bytes.get(), sizeof(tree));
-    uint64_t tail = (uint64_t{tree} + 63) / 64 * 64;
-    if (tree > spill->size) throw Error(Code::kInternal, "Loader", "a packet longer than itself");
-    tail = std::min(tail, spill->size);
-    std::byte* bytes = spill->bytes.get();
-    return decoded(decode({bytes, tree}, {bytes + tail, spill->size - tail}, spill, arena_of_));
-  }
-  auto region = arena_of_(unit.block.arena);
-  if (region == nullptr) check_open();
-  if (region == nullptr) throw Error(Code::kInternal, "Loader", "a result without its arena");
-  Lease lease(region, {unit.block.offset, unit.block.bytes, unit.block.generation, 0});
-  return decoded(decode({lease.data(), unit.length}, {}, nullptr, arena_of_));
+  return plan_feed_ == nullptr ? feed_->position().epoch != epoch : plan_feed_->gave_all(epoch);
 }
 
 void Core::let_go(Unit& unit) {
-  if (pipeline_ != nullptr && !processes_) {
-    plan_losses(unit);
-    return;
-  }
   WithGil locked;  // settle() comes without
   try {
-    unit_value(unit);
+    values_->take(unit);
   } catch (...) {
     PyErr_Clear();  // nobody wanted it
   }
 }
 
 void Core::note_losses(PyObject* list, uint64_t epoch) {
-  ConsumerCounters& counters = board_->consumer();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
     PyObject* loss = PyList_GET_ITEM(list, i);
     bool replaced = PyTuple_GET_ITEM(loss, 3) == Py_True;
-    (replaced ? counters.replaced : counters.skipped).add_single_writer();
     const char* reason = PyUnicode_AsUTF8(PyTuple_GET_ITEM(loss, 2));
     if (reason == nullptr) PyErr_Clear();
-    losses_.push_back({epoch, PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(loss, 1)),
-                       reason == nullptr ? "" : reason});
+    losses_->add({epoch, PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(loss, 1)),
+                  reason == nullptr ? "" : reason},
+                 replaced);
   }
 }
 
 // The batch that poll() found; a null object if it vanished (skipped), to be asked for again.
 nb::object Core::take() {
+  if (plan_feed_ != nullptr && plan_feed_->apart()) return nb::object();
   Post& post = feed_->current();
-  if (pipeline_ != nullptr) return take_plan(post);
   uint64_t seq = feed_->current_seq();
   if (auto g = feed_->failed_granule()) {
     Unit& unit = board_->unit_at(seq, *g);
     raise_failure(unit, ticket_of({&post, &unit, seq, *g, 0, 0}));
+  }
+  if (plan_feed_ != nullptr) {
+    auto [batch, failure] = plan_feed_->take();
+    if (failure) raise_plan_failure(std::move(*failure));
+    return std::move(batch);
   }
   Unit& unit = board_->unit_at(seq, 0);
   uint64_t bytes = unit.bytes;
   uint64_t samples = post.rows;
   switch (unit.kind) {
     case ResultKind::kPacket: {
-      nb::object batch = unit_value(unit);
+      nb::object batch = values_->take(unit);
       feed_->deliver(bytes, samples);
       return batch;
     }
     case ResultKind::kReplaced: {
-      nb::object pair = unit_value(unit);
+      nb::object pair = values_->take(unit);
       note_losses(PyTuple_GET_ITEM(pair.ptr(), 1), post.epoch);
       nb::object batch = nb::borrow(PyTuple_GET_ITEM(pair.ptr(), 0));
       feed_->deliver(bytes, samples);
       return batch;
     }
     case ResultKind::kEnd: {
-      nb::object lost = unit_value(unit);
+      nb::object lost = values_->take(unit);
       if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
       feed_->end_stream();
       return nb::object();
     }
     case ResultKind::kSkipped: {
-      nb::object lost = unit_value(unit);
+      nb::object lost = values_->take(unit);
       if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
       feed_->skip();
       return nb::object();
@@ -259,7 +208,7 @@ nb::object Core::take_rows(Post& post) {
     uint32_t begin = std::min(g * share, post.rows);
     uint32_t end = std::min(begin + share, post.rows);
     bytes += unit.bytes;
-    nb::object value = unit_value(unit);
+    nb::object value = values_->take(unit);
     if (value.is_none()) {
       rows += end - begin;
       continue;
@@ -314,8 +263,8 @@ nb::object Core::take_rows(Post& post) {
 nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   row += ticket.begin;
   uint64_t index = 0;
-  if (pipeline_ != nullptr) {
-    pipeline_->locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
+  if (plan_feed_ != nullptr) {
+    plan_feed_->plan().locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
   } else if (listed_ != nullptr) {
     const uint64_t offset = feed_->current().indices_offset;
     if (offset == 0) return nb::none();
@@ -337,17 +286,20 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
 }
 
 void Core::raise_failure(Unit& unit, const Ticket& ticket) {
+  if (plan_feed_ != nullptr && !processes_ && unit.kind == ResultKind::kError) {
+    raise_plan_failure(PlanFeed::failure_of(unit, ticket));
+  }
   static const char* const names[] = {"", "", "", "", "error", "", "", "timeout", "lost", "room"};
   const char* kind = names[static_cast<uint32_t>(unit.kind)];
   uint32_t worker = unit.worker;
   nb::object detail = nb::none(), index = nb::none(), last = nb::none();
   const char* call = "";
   if (unit.kind == ResultKind::kError) {
-    detail = unit_value(unit);
+    detail = values_->take(unit);
   } else if (unit.kind == ResultKind::kNoRoom) {
     detail = nb::str(reinterpret_cast<const char*>(unit.packet), unit.length);
   } else {
-    const uint32_t what = pipeline_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
+    const uint32_t what = plan_feed_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
     uint32_t first = static_cast<uint32_t>(unit.bytes), end = first + 1;
     if (what == kAllAtOnce) {
       call = "__getitems__";
@@ -364,11 +316,22 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   PyObject* make = helper("penstock._interop", "failure");
   if (make == nullptr) throw nb::python_error();
   nb::object chain = nb::none();
-  if (pipeline_ != nullptr) chain = nb::cast(pipeline_->titles());
+  if (plan_feed_ != nullptr) chain = nb::cast(plan_feed_->plan().titles());
   nb::object exception =
       nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain, last, call);
   raise(exception);
 }
+
+void Core::raise_plan_failure(LoaderFailure failure) {
+  feed_->fail();
+  failed_ = true;
+  nb::object exception = nb::steal(exception_of(failure.error));
+  PyObject* make = helper("penstock._interop", "failure_of_stage");
+  if (make == nullptr) throw nb::python_error();
+  raise(nb::borrow(make)(exception, failure.stage, failure.epoch, failure.index, failure.worker));
+}
+
+// ---- place
 
 void Core::begin_epoch() {
   ConsumerLock lock = consume();
@@ -384,14 +347,15 @@ void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64
 }
 
 nb::tuple Core::position() {
-  const Position at = output_ == nullptr ? feed_->position() : output_->position();
+  const Position at = plan_feed_ == nullptr ? feed_->position() : plan_feed_->position();
   return nb::make_tuple(at.epoch, at.base, at.step);
 }
 
 std::vector<uint64_t> Core::ahead() { return {feed_->ahead().begin(), feed_->ahead().end()}; }
 
 uint64_t Core::steps(uint64_t base) {
-  return pipeline_ != nullptr ? pipeline_->known_length().value_or(kEndless) : order_.steps(base);
+  if (plan_feed_ == nullptr) return order_.steps(base);
+  return plan_feed_->plan().known_length().value_or(kEndless);
 }
 
 void Core::set_length(uint64_t length, uint64_t version) {
@@ -402,6 +366,34 @@ void Core::set_length(uint64_t length, uint64_t version) {
   plan_.order = options;
   if (indexed_ != nullptr) indexed_->set_order(order_);
   feed_->set_version(version);
+}
+
+bool Core::holds() {
+  ConsumerLock lock = consume();
+  return plan_feed_ != nullptr && plan_feed_->holds();
+}
+
+uint64_t Core::begin_pass(bool resumed) {
+  ConsumerLock lock = consume();
+  check_open();
+  return plan_feed_->begin_pass(resumed, failed_);
+}
+
+LoaderState Core::plan_place() const { return plan_feed_->state(); }
+
+std::string Core::plan_state() { return plan_place().to_json(); }
+
+uint64_t Core::rounds() const { return plan_feed_->plan().rounds(); }
+
+void Core::check_plan_state(const std::string& state) {
+  plan_feed_->check(LoaderState::from_json(state));
+}
+
+void Core::restore_plan(const std::string& state) {
+  ConsumerLock lock = consume();
+  check_open();
+  plan_feed_->restore(LoaderState::from_json(state));
+  failed_ = false;
 }
 
 }  // namespace penstock::python

@@ -4,6 +4,7 @@
 #include "core.h"
 #include "penstock/base/clock.h"
 #include "penstock/observe/analysis.h"
+#include "plan_feed.h"
 
 namespace nb = nanobind;
 
@@ -28,13 +29,12 @@ nb::list list_of(const std::vector<StageSnapshot>& stages) {
 std::vector<StageSnapshot> Core::worker_stages() const {
   StageFigures sum{};
   for (uint32_t w = 0; w < board_->workers(); ++w) sum += figures_of(board_->place(w).stages);
-  if (pipeline_ != nullptr) return stages_of(sum, pipeline_->titles());
+  if (plan_feed_ != nullptr) return stages_of(sum, plan_feed_->plan().titles());
   return stages_of(sum, PythonWorker::stages(plan_.source == PlanSettings::Source::kStream));
 }
 
 std::vector<StageSnapshot> Core::stream_stages() const {
-  if (cursor_ == nullptr) return {};
-  return stages_of(figures_of(cursor_->stages()), pipeline_->titles());
+  return plan_feed_ == nullptr ? std::vector<StageSnapshot>() : plan_feed_->stream_stages();
 }
 
 Snapshot Core::snapshot(nb::dict about) {
@@ -42,12 +42,15 @@ Snapshot Core::snapshot(nb::dict about) {
   s.title = setting<std::string>(about, "title");
   s.mode = setting<std::string>(about, "mode");
   s.batch_size = plan_.samples ? order_.options().batch_size : 0;
-  if (pipeline_ != nullptr) s.batch_size = pipeline_->batched() ? pipeline_->most_rows() : 0;
+  if (plan_feed_ != nullptr) {
+    const Plan& plan = plan_feed_->plan();
+    s.batch_size = plan.batched() ? plan.most_rows() : 0;
+  }
   s.queue_size = feed_->queue();
   s.active_workers = board_->active();
   s.max_bytes = setting<uint64_t>(about, "max_bytes");
   s.cores = os::usable_cores();
-  s.pulled = pipeline_ == nullptr && plan_.source == PlanSettings::Source::kStream;
+  s.pulled = plan_.source == PlanSettings::Source::kStream;
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {
     s.facts.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
   }
@@ -69,7 +72,7 @@ Snapshot Core::snapshot(nb::dict about) {
   s.stages = worker_stages();
   s.stream_stages = stream_stages();
   s.depth = feed_->depths().read();
-  s.losses = losses_;
+  s.losses = losses_->items();
   return s;
 }
 
@@ -81,7 +84,7 @@ nb::dict Core::stats() {
   }
   nb::list losses;
   // A copy: making objects may run the collector, hence other threads, one of which adds to it.
-  for (const LostItem& loss : std::vector<LostItem>(losses_)) {
+  for (const LostItem& loss : std::vector<LostItem>(losses_->items())) {
     losses.append(
         nb::make_tuple(loss.epoch, loss.index, nb::str(loss.reason.data(), loss.reason.size())));
   }

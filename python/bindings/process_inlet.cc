@@ -1,0 +1,66 @@
+#include "process_inlet.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "gil.h"
+#include "penstock/base/error.h"
+#include "python_op.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+
+namespace {
+
+std::exception_ptr lost(const std::string& text) {
+  return std::make_exception_ptr(Error(Code::kInternal, "Loader", text));
+}
+
+Failure failure_from(nb::handle packed) {
+  Failure failure{nb::cast<std::string>(packed[1]), nb::cast<uint64_t>(packed[2]), nullptr};
+  failure.forgiven = nb::cast<bool>(packed[4]);
+  failure.fatal = nb::cast<bool>(packed[5]);
+  failure.replaced = nb::cast<bool>(packed[6]);
+  failure.unsure = nb::cast<bool>(packed[7]);
+  auto text = nb::cast<std::string>(packed[3]);
+  nb::object exception = nb::none();
+  if (!nb::object(packed[0]).is_none()) {
+    PyObject* unpack = helper("penstock.errors", "unpack_exception");
+    if (unpack == nullptr) throw nb::python_error();
+    exception = nb::borrow(unpack)(nb::object(packed[0]));
+  }
+  failure.error =
+      std::make_exception_ptr(Raised::from(exception.ptr(), std::move(text), !failure.fatal));
+  return failure;
+}
+
+}  // namespace
+
+SectionResult ProcessInlet::take(Unit& unit) {
+  const bool row = unit.kind == ResultKind::kRows;
+  if (unit.length == 0) {
+    unit.kind = ResultKind::kNone;
+    if (row) return {};
+    return {Failure{"stream", 0, lost("an exception that was lost")}, {}};
+  }
+  WithGil locked;
+  try {
+    nb::object value = values_.take(unit);
+    SectionResult result;
+    if (!row) result.failure = failure_from(nb::object(value[0]));
+    for (nb::handle note : nb::object(value[1])) result.notes.push_back(failure_from(note));
+    return result;
+  } catch (nb::python_error& error) {
+    error.restore();
+    return {Failure{"stream", 0, std::make_exception_ptr(Raised::take())}, {}};
+  } catch (const Error&) {  // closed
+    return {Failure{"stream", 0, std::current_exception()}, {}};
+  }
+}
+
+}  // namespace penstock::python
