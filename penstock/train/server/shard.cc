@@ -69,7 +69,7 @@ Shard::Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const Ser
   }
   behind_ = {{0, memory_->shape().floats}};
   const ShardRecord& record = memory_->record();
-  started_ = mode_.workers == 0 || record.step > 0;
+  started_ = mode_.workers == 0 || record.step > 0 || memory_->begun();
   for (uint32_t i = 0; i < kMostWorkers; ++i) {
     if (record.rows[i].worker == 0) continue;
     rows_[record.rows[i].worker] = i;
@@ -171,7 +171,7 @@ Shard::Known Shard::join(const Worker& worker) {
   give_up_held(member);
   renew(member);
   changed_.notify_all();
-  return {row_of(worker.id), anew ? member.hello : 0};
+  return {row_of(worker.id), member.hello, anew};
 }
 
 void Shard::ready(uint64_t worker) {
@@ -182,8 +182,15 @@ void Shard::ready(uint64_t worker) {
   const auto ready =
       std::ranges::count_if(members_, [](const auto& each) { return each.second.ready; });
   if (ready < mode_.workers) return;
+  memory_->set_begun();
   started_ = true;
   changed_.notify_all();
+}
+
+void Shard::hung_up(uint64_t worker, uint64_t hello) {
+  std::lock_guard lock(mutex_);
+  const auto found = members_.find(worker);
+  if (found != members_.end() && found->second.hello == hello) found->second.ready = false;
 }
 
 void Shard::give_up(uint64_t worker) {

@@ -70,7 +70,8 @@ class Shard {
 
   // What is known of a worker: the last push that was decided.
   struct Known : LedgerRow {
-    uint64_t made_by = 0;  // the hello that made it a worker; 0: it was one
+    uint64_t hello = 0;  // this one's number
+    bool anew = false;   // it made it a worker
   };
   // A worker comes, or comes back. One that is held for it is given up, kClosed: nobody waits for
   // its answer any more, and where it lies there may soon be the next.
@@ -79,6 +80,8 @@ class Shard {
   // It has connected to all shards, and is one of those that the mode begins with; who leaves later
   // takes nothing back. Who has only joined may yet give up, because of another shard.
   void ready(uint64_t worker);
+  // Its connection has ended without a goodbye: it is one of them again when it says so again.
+  void hung_up(uint64_t worker, uint64_t hello);
   // It has come, and was gone again before it could join: that much is left to do.
   void give_up(uint64_t worker);
   // It was gone before it did anything: as if that hello had not been. Nothing if there was

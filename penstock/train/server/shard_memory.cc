@@ -46,6 +46,7 @@ struct ShardMemory::Header {
   std::atomic<uint32_t> port{};
   std::atomic<uint32_t> served{};
   std::atomic<uint32_t> ending{};
+  std::atomic<uint32_t> begun{};
   std::atomic<uint64_t> commits{};
   std::atomic<uint64_t> saved_version{};
   std::atomic<uint64_t> saved_commits{};
@@ -147,6 +148,9 @@ uint32_t ShardMemory::served() const { return header().served.load(); }
 void ShardMemory::count_served() const { header().served.fetch_add(1); }
 bool ShardMemory::ending() const { return header().ending.load() != 0; }
 void ShardMemory::set_ending(bool ending) const { header().ending.store(ending); }
+
+bool ShardMemory::begun() const { return header().begun.load() != 0; }
+void ShardMemory::set_begun() const { header().begun.store(1); }
 
 uint64_t ShardMemory::commits() const { return header().commits.load(std::memory_order_relaxed); }
 void ShardMemory::count_commit() const { header().commits.fetch_add(1, std::memory_order_relaxed); }

@@ -110,6 +110,10 @@ class ShardMemory {
   bool ending() const;
   void set_ending(bool ending) const;
 
+  // Whether as many workers as its mode wants were ready once.
+  bool begun() const;
+  void set_begun() const;
+
   // Where the shard listens, if that is a port that the system picked: the next process takes the
   // same. 0: nothing was set.
   uint32_t port() const;

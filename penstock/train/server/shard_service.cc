@@ -28,7 +28,12 @@ class ShardService::Session {
   Session(ShardService& service, net::Connection& connection)
       : service_(service), connection_(connection) {}
   ~Session() {
-    if (made_by_ != 0) service_.shard_->take_back(worker_, made_by_);
+    if (said_bye_ || worker_ == 0) return;
+    if (made_worker_) {
+      service_.shard_->take_back(worker_, hello_);
+    } else {
+      service_.shard_->hung_up(worker_, hello_);
+    }
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -51,7 +56,7 @@ class ShardService::Session {
   using Parts = std::vector<std::span<const std::byte>>;
 
   void answer(net::Received& message) {
-    made_by_ = 0;
+    const bool made_worker = std::exchange(made_worker_, false);
     ByteReader head = wire::reader(message.head, "shard");
     const auto ask = head.get<wire::AskHead>();
     if (ask.magic != wire::AskHead::kMagic) throw damaged("this is no message to a shard");
@@ -76,6 +81,10 @@ class ShardService::Session {
       case wire::Ask::kReady:
         end(head);
         require_worker();
+        if (!connection_.quiet()) {  // it gave its connect up while nobody heard it
+          made_worker_ = made_worker;
+          throw gone();
+        }
         service_.shard_->ready(worker_);
         return send(ok(), {});
     }
@@ -96,7 +105,8 @@ class ShardService::Session {
     wire::AnswerHead answer = ok();
     const auto known = service_.shard_->join({hello.worker, name, connection_.peer()});
     worker_ = hello.worker;
-    made_by_ = known.made_by;
+    hello_ = known.hello;
+    made_worker_ = known.anew;
     server.sequence = known.sequence;
     answer.outcome = known.outcome;
     server.begin = service_.place_.range.begin;
@@ -214,7 +224,8 @@ class ShardService::Session {
   ShardService& service_;
   net::Connection& connection_;
   uint64_t worker_ = 0;
-  uint64_t made_by_ = 0;  // as Shard::join() said; 0: it has said something since
+  uint64_t hello_ = 0;        // its number
+  bool made_worker_ = false;  // that hello did, and nothing was said since
   std::vector<std::pair<uint64_t, Slab>> slabs_;  // by the worker's numbers
   std::vector<float> body_;
   bool said_bye_ = false;

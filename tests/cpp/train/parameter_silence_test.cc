@@ -227,16 +227,39 @@ class Saying {
 
   template <typename... Parts>
   void operator()(wire::Ask ask, const Parts&... parts) {
+    say(ask, parts...);
+    ASSERT_TRUE(line_->receive(60));
+  }
+  // Does not wait for an answer.
+  template <typename... Parts>
+  void say(wire::Ask ask, const Parts&... parts) {
     std::vector<std::byte> head;
     wire::append(head, wire::AskHead{.ask = ask});
     (wire::append(head, parts), ...);
     line_->send(head);
-    ASSERT_TRUE(line_->receive(60));
   }
 
  private:
   std::unique_ptr<net::Connection> line_;
 };
+
+TEST_P(ParameterSilence, who_hung_up_before_it_was_heard_to_be_ready_is_no_worker) {
+  ServingChild server(GetParam(), {.workers = 2});
+  ParameterClient stays(server.addresses(), {});
+  {
+    Saying gives_up(server.addresses()[0]);
+    gives_up(wire::Ask::kHello, wire::HelloHead{.worker = 5});
+    server.stop();
+    gives_up.say(wire::Ask::kReady);
+  }
+  server.go_on();
+  EXPECT_TRUE(comes([&] { return server.workers() == 1; }));
+  const Slab slab = Slab::make(stays.layout());
+  auto pushing = std::async(std::launch::async, [&] { return stays.push(slab).applied; });
+  EXPECT_EQ(pushing.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  ParameterClient another(server.addresses(), {});
+  EXPECT_TRUE(pushing.get());
+}
 
 TEST_P(ParameterSilence, who_was_connected_and_is_killed_keeps_nobody_waiting) {
   const ServingChild server(GetParam(), {.workers = 2});

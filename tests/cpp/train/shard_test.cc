@@ -403,15 +403,15 @@ TEST(Shard, delay_compensation_is_the_papers_formula) {
 TEST(Shard, only_the_hello_that_made_a_worker_can_be_taken_back) {
   OneShard one;
   const auto first = one.shard->join({7, "a", ""});
-  ASSERT_NE(first.made_by, 0u);
-  EXPECT_EQ(one.shard->join({7, "a", ""}).made_by, 0u);
-  one.shard->take_back(7, first.made_by);  // there was another since
+  ASSERT_TRUE(first.anew);
+  EXPECT_FALSE(one.shard->join({7, "a", ""}).anew);
+  one.shard->take_back(7, first.hello);  // there was another since
   one.shard->join({8, "b", ""});
   one.shard->push(Full(7, 1, -1).push);
   one.shard->leave(8);
   const auto again = one.shard->join({8, "b", ""});
-  EXPECT_NE(again.made_by, first.made_by);
-  one.shard->take_back(8, again.made_by);
+  EXPECT_NE(again.hello, first.hello);
+  one.shard->take_back(8, again.hello);
   message_of(Code::kNotFound, [&] { one.shard->push(Full(8, 1, -1).push); });
   EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 1u);
 }
@@ -427,7 +427,7 @@ TEST(Shard, the_work_begins_when_so_many_are_ready_and_not_when_they_have_only_j
       applied = true;
     });
     wait_until_held(*one.shard, 7);
-    one.shard->take_back(8, one.shard->join({8, "gives up", ""}).made_by);
+    one.shard->take_back(8, one.shard->join({8, "gives up", ""}).hello);
     one.shard->join({9, "gives up, and says so", ""});
     one.shard->leave(9);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -451,8 +451,42 @@ TEST(Shard, who_was_ready_has_begun_the_work_also_if_it_leaves) {
   bad.push.squares = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(one.shard->push(bad.push).outcome, Outcome::kSkipped);
   one.shard->leave(8);
-  one.shard->take_back(9, one.shard->join({9, "", ""}).made_by);
+  one.shard->take_back(9, one.shard->join({9, "", ""}).hello);
   EXPECT_EQ(one.shard->push(Full(7, 2, -1).push).outcome, Outcome::kApplied);  // waits for nobody
+}
+
+TEST(Shard, who_hung_up_before_the_work_began_is_counted_when_it_is_ready_again) {
+  OneShard one({.lease_s = kNever, .workers = 2});
+  const uint64_t hello = one.shard->join({7, "", ""}).hello;
+  one.shard->ready(7);
+  one.shard->hung_up(7, hello);
+  one.shard->join({8, "", ""});
+  one.shard->ready(8);
+  std::thread waiting([&] {
+    EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied);
+  });
+  wait_until_held(*one.shard, 8);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(one.all_weights_are(0));
+  one.shard->join({7, "", ""});
+  one.shard->ready(7);
+  one.shard->hung_up(7, hello);  // the first connection, late
+  waiting.join();
+  EXPECT_TRUE(one.all_weights_are(1));
+}
+
+TEST(Shard, the_work_has_begun_also_for_the_process_that_comes_next) {
+  const ServerMode mode{.lease_s = kNever, .workers = 2};
+  OneShard one(mode);
+  for (const uint64_t id : {7, 8}) {
+    one.shard->join({id, "", ""});
+    one.shard->ready(id);
+  }
+  one.shard->leave(8);
+  one.start_again(mode);
+  one.shard->join({7, "", ""});
+  one.shard->ready(7);
+  EXPECT_EQ(one.shard->push(Full(7, 1, -1).push).outcome, Outcome::kApplied);  // waits for nobody
 }
 
 TEST(Shard, workers_past_the_limit_take_the_rows_of_those_who_are_silent) {
