@@ -250,7 +250,7 @@ bool Board::open_for(uint32_t worker) {
   return false;
 }
 
-void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
+void Board::wait_for_work(uint32_t worker, uint64_t& cursor, uint64_t since) {
   uint32_t seen = places_[worker].event.load(std::memory_order_acquire);
   if (worker >= active()) {
     wake_some(1);  // it may have been woken for work that it will not do now
@@ -268,6 +268,7 @@ void Board::wait_for_work(uint32_t worker, uint64_t& cursor) {
     cursor = UINT64_MAX;  // wherever it is, find it
     return;
   }
+  if (!spare(worker)) places_[worker].waiting_since.store(since, std::memory_order_relaxed);
   os::futex_wait(places_[worker].event, seen, -1, static_cast<bool>(file_));
   common_->sleeping[worker / 64].fetch_and(~bit);
 }

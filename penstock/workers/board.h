@@ -168,13 +168,12 @@ class Board {
   bool begin_result(const Claim& claim);
   void finish(const Claim& claim);
   // Sleeps until there may be work in any lane, or the board closes. `cursor` of all of them. Of
-  // the first lane only.
-  void wait_for_work(uint32_t worker, uint64_t& cursor);
+  // the first lane only. `since`, in ns: from when on it waits for a ticket, to be counted while it
+  // sleeps (see figures), unless it is parked or spare; 0: nothing is.
+  void wait_for_work(uint32_t worker, uint64_t& cursor, uint64_t since = 0);
   // Whether there is nothing for it though work is open: tiny tickets under one lock, which one
   // worker does sooner alone (LockTrial). Of the first lane.
   bool spare(uint32_t worker) const;
-  // Parked or spare: if it waits, that is not for want of tickets.
-  bool unwanted(uint32_t worker) const { return worker >= active() || spare(worker); }
   bool one_does() const;  // all the work, at present; the others are spare
   // It sleeps, or is about to and will look once more before it does.
   bool asleep(uint32_t worker) const;

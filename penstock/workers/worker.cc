@@ -201,7 +201,8 @@ class Serving {
 class Stopwatch {
  public:
   explicit Stopwatch(WorkerPlace& place) : place_(place), trace_(&place.trace), mark_(now_ns()) {
-    if (place_.waiting_since.load() != 0) died_waiting();
+    // The worker that had this place died waiting.
+    if (place_.waiting_since.load() != 0) mark_ = count_wait(UINT64_MAX);
   }
 
   void ran(const Ticket& ticket, uint32_t granule, uint64_t waited_ns) {
@@ -234,34 +235,30 @@ class Stopwatch {
     return end;
   }
 
-  // Everything before is accounted for. `counted`: as waiting for a ticket.
-  void wait(bool counted) {
-    settle();
-    if (counted) place_.waiting_since.store(mark_, std::memory_order_relaxed);
-  }
-
-  // Counted up to `last`, a point in time.
+  // The wait has ended, and counts if it was marked as one: up to `last`, a point in time.
   void waited(uint64_t last = UINT64_MAX) {
-    const uint64_t end = now_ns();
+    uint64_t end;
     if (place_.waiting_since.load(std::memory_order_relaxed) != 0) {
-      count_wait(std::max(std::min(end, last), mark_) - mark_);
+      end = count_wait(last);
+    } else {
+      end = now_ns();
     }
     trace_.record(TraceKind::kWaitTicket, mark_, end);
     mark_ = end;
   }
 
  private:
-  void count_wait(uint64_t ns) {
-    place_.waiting_since.store(WorkerPlace::kCounting, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    place_.counters.wait_ticket_ns.add_single_writer(ns);
+  // Returns the time. It is read when nobody counts the wait as one that lasts any more, so that
+  // what was seen of it is not more than this.
+  uint64_t count_wait(uint64_t last) {
+    const uint64_t since = place_.waiting_since.exchange(WorkerPlace::kCounting);
+    const uint64_t end = now_ns();
+    if (since != WorkerPlace::kCounting) {
+      place_.counters.wait_ticket_ns.add_single_writer(std::max(std::min(end, last), since) -
+                                                       since);
+    }
     place_.waiting_since.store(0, std::memory_order_release);
-  }
-
-  // The worker that had this place: what was seen of its wait stays.
-  void died_waiting() {
-    const uint64_t since = place_.waiting_since.load();
-    count_wait(since == WorkerPlace::kCounting ? 0 : mark_ - std::min(mark_, since));
+    return end;
   }
 
   WorkerPlace& place_;
@@ -316,7 +313,7 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
   };
   while (!board.closed()) {
     if (fulfiller.wanted()) {
-      watch.wait(true);
+      place.waiting_since.store(watch.settle());
       fulfiller.give_way();
       watch.waited();
     }
@@ -324,9 +321,9 @@ void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memor
       if (!run_claim(board.lane(claim.lane), claim, fulfiller, memory, watch)) return;
       continue;
     }
-    watch.wait(!board.unwanted(worker));
+    const uint64_t since = watch.settle();
     fulfiller.before_wait();
-    board.wait_for_work(worker, cursors[0]);
+    board.wait_for_work(worker, cursors[0], since);
     if (cursors[0] == UINT64_MAX) cursors.fill(UINT64_MAX);
     fulfiller.after_wait();
     // Behind the last batch there was nothing to wait for.
