@@ -252,6 +252,7 @@ class Stopwatch {
   // what was seen of it is not more than this.
   uint64_t count_wait(uint64_t last) {
     const uint64_t since = place_.waiting_since.exchange(WorkerPlace::kCounting);
+    std::atomic_thread_fence(std::memory_order_release);
     const uint64_t end = now_ns();
     if (since != WorkerPlace::kCounting) {
       place_.counters.wait_ticket_ns.add_single_writer(std::max(std::min(end, last), since) -

@@ -169,6 +169,7 @@ Shard::Known Shard::join(const Worker& worker) {
   member.here = true;
   member.gone = false;
   give_up_held(member);
+  member.joined = member.hello;
   renew(member);
   changed_.notify_all();
   return {row_of(worker.id), member.hello, anew};
@@ -179,6 +180,12 @@ void Shard::ready(uint64_t worker) {
   const auto found = members_.find(worker);
   if (found == members_.end()) return;
   found->second.ready = true;
+  for (auto& [id, member] : members_) {  // whose pushes are held, nobody has looked after
+    if (member.held == nullptr || !member.held->awaited || member.held->awaited()) continue;
+    member.ready = false;
+    give_up_held(member);
+    changed_.notify_all();
+  }
   const auto ready =
       std::ranges::count_if(members_, [](const auto& each) { return each.second.ready; });
   if (ready < mode_.workers) return;
@@ -190,7 +197,7 @@ void Shard::ready(uint64_t worker) {
 void Shard::hung_up(uint64_t worker, uint64_t hello) {
   std::lock_guard lock(mutex_);
   const auto found = members_.find(worker);
-  if (found != members_.end() && found->second.hello == hello) found->second.ready = false;
+  if (found != members_.end() && found->second.joined == hello) found->second.ready = false;
 }
 
 void Shard::give_up(uint64_t worker) {

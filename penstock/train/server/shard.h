@@ -3,6 +3,7 @@
 #include <array>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,6 +53,7 @@ class Shard {
     // did, by now_ns(); 0: never.
     uint64_t pulls = 0;
     uint64_t pulled_ns = 0;
+    std::function<bool()> awaited = {};  // whether its worker is still there; none: it is
   };
   struct Answer {
     Outcome outcome = Outcome::kApplied;
@@ -125,6 +127,7 @@ class Shard {
     uint64_t lease_end = 0;  // now_ns()
     uint32_t inside = 0;     // calls of push()
     uint64_t hello = 0;      // a push is given up when the next one comes
+    uint64_t joined = 0;     // the last one that it joined with
     bool gone = false;       // it left while inside
     bool lapsed = false;
     bool here = false;   // it said hello to this object

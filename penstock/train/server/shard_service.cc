@@ -176,6 +176,7 @@ class ShardService::Session {
     given.bytes = body_bytes + beside * sizeof(float);
     if (base_in_body) given.base_weights = std::span(body_).first(floats);
     if (push.has_base == 1 && !base_in_body) given.base_weights = values_of(push.base_slab);
+    given.awaited = [this] { return connection_.quiet(); };
     const Shard::Answer answer = service_.shard_->push(given);
     wire::AnswerHead decided = ok();
     decided.outcome = answer.outcome;
@@ -224,8 +225,8 @@ class ShardService::Session {
   ShardService& service_;
   net::Connection& connection_;
   uint64_t worker_ = 0;
-  uint64_t hello_ = 0;        // its number
-  bool made_worker_ = false;  // that hello did, and nothing was said since
+  uint64_t hello_ = 0;                            // its number
+  bool made_worker_ = false;                      // that hello did, and nothing was said since
   std::vector<std::pair<uint64_t, Slab>> slabs_;  // by the worker's numbers
   std::vector<float> body_;
   bool said_bye_ = false;

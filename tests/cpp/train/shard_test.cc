@@ -462,9 +462,8 @@ TEST(Shard, who_hung_up_before_the_work_began_is_counted_when_it_is_ready_again)
   one.shard->hung_up(7, hello);
   one.shard->join({8, "", ""});
   one.shard->ready(8);
-  std::thread waiting([&] {
-    EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied);
-  });
+  std::thread waiting(
+      [&] { EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied); });
   wait_until_held(*one.shard, 8);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_TRUE(one.all_weights_are(0));
@@ -473,6 +472,42 @@ TEST(Shard, who_hung_up_before_the_work_began_is_counted_when_it_is_ready_again)
   one.shard->hung_up(7, hello);  // the first connection, late
   waiting.join();
   EXPECT_TRUE(one.all_weights_are(1));
+}
+
+TEST(Shard, who_died_while_its_push_was_held_is_not_ready) {
+  OneShard one({.lease_s = kNever, .workers = 2});
+  for (const uint64_t id : {7, 8}) one.shard->join({id, "", ""});
+  one.shard->ready(7);
+  std::atomic<bool> lives = true;
+  std::thread dying([&] {
+    Full full(7, 1, -1);
+    full.push.awaited = [&] { return lives.load(); };
+    message_of(Code::kClosed, [&] { one.shard->push(full.push); });
+  });
+  wait_until_held(*one.shard, 7);
+  lives = false;
+  one.shard->ready(8);
+  dying.join();
+  std::thread waiting(
+      [&] { EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied); });
+  wait_until_held(*one.shard, 8);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(one.all_weights_are(0));
+  one.shard->join({9, "", ""});
+  one.shard->ready(9);
+  waiting.join();
+  EXPECT_TRUE(one.all_weights_are(1));
+}
+
+TEST(Shard, who_hung_up_is_not_ready_though_it_came_by_again) {
+  OneShard one({.lease_s = kNever, .workers = 2});
+  const uint64_t hello = one.shard->join({7, "", ""}).hello;
+  one.shard->ready(7);
+  one.shard->give_up(7);
+  one.shard->hung_up(7, hello);
+  one.shard->join({8, "", ""});
+  one.shard->ready(8);
+  EXPECT_FALSE(one.memory->begun());
 }
 
 TEST(Shard, the_work_has_begun_also_for_the_process_that_comes_next) {
