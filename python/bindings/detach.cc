@@ -72,7 +72,7 @@ bool is_plain_value(PyObject* value) {
 // knows what they hold. What cannot be made anew stays as it is.
 PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counters,
                              uint64_t& bytes) {
-  PyObject* parts_of = helper("penstock._interop", "parts_of");
+  PyObject* parts_of = helper("penstock._containers", "parts_of");
   Owned known(parts_of == nullptr ? nullptr : PyObject_CallOneArg(parts_of, value));
   Owned made;
   if (known && PyTuple_Check(known.get())) {
