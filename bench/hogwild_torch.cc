@@ -1,9 +1,9 @@
 // Hogwild in C++ on libtorch, for bench/cases/hogwild.py.
 //
-// hogwild_torch lenet|mlp WAY WORKERS STEPS. WAY: "ours"; "threads", threads as one writes them by
-// hand, each with a module whose parameters are the first one's and torch's SGD; "own", the same
-// with weights of each thread's own. All take the same batches, and glibc keeps freed memory.
-// Prints steps a second of all workers together, and the loss.
+// hogwild_torch lenet|mlp WAY WORKERS STEPS. WAY: "ours"; "snapshots", ours with them; "threads",
+// threads as one writes them by hand, each with a module whose parameters are the first one's and
+// torch's SGD; "own", the same with weights of each thread's own. All take the same batches, and
+// glibc keeps freed memory. Prints steps a second of all workers together, and the loss.
 #include <penstock/base/os.h>
 #include <penstock/torch/alias.h>
 #include <torch/optim/sgd.h>
@@ -34,16 +34,16 @@ double measured(uint64_t steps, Run run) {
 }
 
 template <class Model>
-double ours(Model& model, Digits& digits, size_t workers, uint64_t steps) {
+double ours(Model& model, Digits& digits, size_t workers, uint64_t steps, bool snapshots) {
   penstock::torch::Alias alias(model);
   train::Updater updater(alias.parameters(), train::Optimizer::sgd(kRate));
-  train::Hogwild hogwild(updater, workers);
+  train::Hogwild hogwild(updater, workers, {.snapshots = snapshots});
   return measured(steps, [&](uint64_t count) {
     hogwild.run(
         [&](train::HogwildWorker& worker) -> train::Hogwild::Step {
           at::set_num_threads(1);
           auto replica = std::make_shared<Model>();
-          auto mine = std::make_shared<penstock::torch::Alias>(*replica, worker.parameters());
+          auto mine = std::make_shared<penstock::torch::Alias>(*replica, worker.weights());
           return [&worker, &digits, replica, mine] {
             const Batch batch = digits.take();
             worker.read();
@@ -89,8 +89,10 @@ void run(const std::string& way, size_t workers, uint64_t steps) {
   torch::manual_seed(1);
   Model model;
   Digits digits(2048, 32);
-  const double rate = way == "ours" ? ours(model, digits, workers, steps)
-                                    : by_hand(model, digits, workers, steps, way == "own");
+  const bool snapshots = way == "snapshots";
+  const double rate = snapshots || way == "ours"
+                          ? ours(model, digits, workers, steps, snapshots)
+                          : by_hand(model, digits, workers, steps, way == "own");
   const at::NoGradGuard no_grad;
   std::printf("%.6g %.6f\n", rate, loss_of(model, digits.all()).template item<double>());
 }

@@ -23,8 +23,10 @@ from cases import torch_programs
 # At higher rates weights that change within a step keep some runs from learning, ours and by hand.
 BATCH, RATE, SAMPLES = 32, 0.02, 2048
 OURS, OURS_PROCESSES = "train.Hogwild, threads", "train.Hogwild, processes"
+OURS_SNAPSHOT = "train.Hogwild, threads, snapshot=True"
 LIMIT = "limit: two processes that share nothing"
-OURS_CPP = f"train::Hogwild in C++, {WORKERS} threads"
+OURS_CPP = f"train::Hogwild in C++, {WORKERS} threads, snapshots"
+OURS_CPP_COMMON = f"train::Hogwild in C++, {WORKERS} threads"
 
 
 def network(kind: str) -> Any:
@@ -75,7 +77,7 @@ def step(batch: Any, views: Any) -> Any:
     return None
 
 
-def ours(size: Size, kind: str) -> Figures:
+def ours(size: Size, kind: str, snapshot: bool = False) -> Figures:
     import torch
 
     import penstock
@@ -87,7 +89,14 @@ def ours(size: Size, kind: str) -> Figures:
     parameters, _ = penstock.torch.alias(module, shared=kind == "processes")
     feed = batches(0)
     hogwild = train.Hogwild(
-        step, parameters, train.SGD(RATE), feed, workers=WORKERS, kind=kind, model=module
+        step,
+        parameters,
+        train.SGD(RATE),
+        feed,
+        workers=WORKERS,
+        kind=kind,
+        model=module,
+        snapshot=snapshot,
     )
     if kind == "threads":
         hogwild.run(steps=40, epochs=None)
@@ -185,6 +194,7 @@ def case(key: str, model: str, title: str, steps: int, in_cpp_reaches: int) -> C
         ],
     )
     made.entry(OURS, "ours")(lambda size: ours(size, "threads"))
+    made.entry(OURS_SNAPSHOT, "ours")(lambda size: ours(size, "threads", snapshot=True))
     made.entry(OURS_PROCESSES, "ours")(lambda size: ours(size, "processes"))
     made.entry("torch, two threads with aliased modules", "peer")(aliased_threads)
 
@@ -198,6 +208,10 @@ def case(key: str, model: str, title: str, steps: int, in_cpp_reaches: int) -> C
         return {"rate": sum(rates)}
 
     @made.entry(OURS_CPP, "ours")
+    def _(size: Size) -> Figures:
+        return in_cpp(size, "snapshots", WORKERS)
+
+    @made.entry(OURS_CPP_COMMON, "ours", beside=OURS_CPP)
     def _(size: Size) -> Figures:
         return in_cpp(size, "ours", WORKERS)
 

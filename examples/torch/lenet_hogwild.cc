@@ -13,17 +13,17 @@
 namespace train = penstock::train;
 namespace pt = penstock::torch;
 
-// n threads, each with a module of its own over the same weights.
+// n threads, each with a module of its own over a snapshot of the same weights.
 template <class Model>
 void hogwild(Model& model, Digits& digits, uint64_t steps, size_t workers) {
   pt::Alias alias(model);
   train::Updater updater(alias.parameters(), train::Optimizer::sgd(kRate));
-  train::Hogwild hogwild(updater, workers);
+  train::Hogwild hogwild(updater, workers, {.snapshots = true});
   hogwild.run(
       [&](train::HogwildWorker& worker) -> train::Hogwild::Step {
         at::set_num_threads(1);  // of this thread, and of those that begin later
         auto replica = std::make_shared<Model>();
-        auto mine = std::make_shared<pt::Alias>(*replica, worker.parameters());
+        auto mine = std::make_shared<pt::Alias>(*replica, worker.weights());
         return [&worker, &digits, replica, mine] {
           const Batch batch = digits.take();
           worker.read();

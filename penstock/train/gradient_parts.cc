@@ -45,6 +45,12 @@ void GradientParts::set(const char* operation, const Layout& layout,
   if (!std::ranges::is_sorted(pieces_, {}, &Piece::at)) std::ranges::sort(pieces_, {}, &Piece::at);
 }
 
+size_t GradientParts::floats() const {
+  size_t floats = 0;
+  for (const Given& each : given_) floats += each.values.size();
+  return floats;
+}
+
 bool GradientParts::finite() const {
   return std::ranges::all_of(given_,
                              [](const Given& each) { return kernels::finite(each.values); });

@@ -34,6 +34,7 @@ class GradientParts {
   void set(const char* operation, const Layout& layout, std::span<const GradientPart> parts);
 
   std::span<const Piece> pieces() const { return pieces_; }  // in the slab's order, none twice
+  size_t floats() const;                                     // of all pieces
   bool finite() const;                                       // whether all values are
   double squares() const;  // their sum; finite if and only if all values are
   // "block 'w' is nan at (3, 4)": the first value that is not finite; "" if all are.

@@ -42,7 +42,7 @@ HogwildReport report_of(const HogwildBoard& board, std::span<const HogwildBoard:
 //       std::optional<Batch> batch = feed.take();  // with a lock of its own
 //       if (!batch) return false;
 //       worker.read();
-//       compute(worker.parameters(), *batch, gradients);
+//       compute(worker.weights(), *batch, gradients);
 //       worker.apply(gradients);
 //       return true;
 //     };
@@ -56,6 +56,11 @@ class Hogwild {
     // as long as this does.
     bool own_state = false;
     NonFinite non_finite = NonFinite::kRaise;
+    // Each worker has a copy of the weights to compute with (HogwildWorker::weights), which nobody
+    // else changes: a gradient is that of one set of weights, and of each cache line that others
+    // change a worker fetches the newest once in a step and not twice. For dense gradients, and
+    // weights of which a worker's cache holds as many more.
+    bool snapshots = false;
     // So many groups of workers, each with weights and state of its own (replica.h), worker i in
     // group i * replicas / workers, after its first step on cores that are near to each other. They
     // are merged into the updater's weights now and then, and when a run ends; its state is the

@@ -13,6 +13,7 @@ namespace penstock::train {
 HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::vector<Slab> state,
                              HogwildBoard board, size_t number, Options options)
     : parameters_(std::move(parameters)),
+      weights_(options.snapshot ? Parameters(*options.snapshot) : parameters_),
       optimizer_(std::move(optimizer)),
       state_(std::move(state)),
       board_(std::move(board)),
@@ -28,12 +29,27 @@ HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::ve
     parameters_.layout().require_equal(state_[i].layout(), "Hogwild", "the optimizer's state");
     states_[i] = state_[i].values().data();
   }
+  parameters_.layout().require_equal(weights_.layout(), "Hogwild", "the snapshot");
 }
 
-void HogwildWorker::read(const Slab& snapshot) {
-  check_gradients(parameters_.slab(), snapshot);
+void HogwildWorker::begin() {
+  current_ = false;
   read();
-  relaxed::read(parameters_.slab().values().data(), snapshot.values());
+}
+
+bool HogwildWorker::up_to_date() const {
+  // One update more comes in amid a step, too.
+  return !options_.snapshot || (current_ && parameters_.version() - read_version_ <= 1);
+}
+
+void HogwildWorker::read() {
+  const bool copied = options_.snapshot && up_to_date();
+  current_ = false;
+  if (copied) return;
+  read_version_ = parameters_.version();
+  if (options_.snapshot) {
+    relaxed::read(parameters_.slab().values().data(), weights_.slab().values());
+  }
 }
 
 template <typename Describe>
@@ -52,6 +68,7 @@ bool HogwildWorker::accept(bool finite, Describe describe) {
 // The squares are added up where they count.
 template <typename Squares>
 kernels::Pass HogwildWorker::begin_update(double scale, Squares squares) {
+  begun_version_ = parameters_.version();
   const double norm = optimizer_.clip_norm() == Optimizer::kNone ? 0 : std::sqrt(squares());
   board_.note_begun(number_, 1);
   const uint64_t step = board_.advance(1);
@@ -60,17 +77,28 @@ kernels::Pass HogwildWorker::begin_update(double scale, Squares squares) {
   return optimizer_.pass(step, scale, norm, seen);
 }
 
-void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const float> gradients) {
+// What an update of all weights brings up to date by the way. Of some of them it would be of no
+// use: the others are to be read, and all are read at once.
+float* HogwildWorker::snapshot_if(bool all) const {
+  return all && options_.snapshot ? weights_.slab().values().data() : nullptr;
+}
+
+void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const float> gradients,
+                           float* copy) {
   relaxed::update(pass, parameters_.slab().values().data() + at, gradients.data(),
                   states_[0] == nullptr ? nullptr : states_[0] + at,
                   states_[1] == nullptr ? nullptr : states_[1] + at, gradients.size(),
-                  options_.shares_state);
+                  options_.shares_state, copy == nullptr ? nullptr : copy + at);
 }
 
-void HogwildWorker::end_update(uint64_t n) {
+void HogwildWorker::end_update(uint64_t n, bool copied) {
   const uint64_t before = parameters_.slab().version().fetch_add(n, std::memory_order_acq_rel);
   board_.note_applied(number_, n, before - std::min(before, read_version_));
-  if (options_.replica) pace_.after(n, *options_.replica);
+  current_ = copied;
+  if (copied) read_version_ = begun_version_ + n;
+  if (!options_.replica) return;
+  pace_.after(n, *options_.replica);
+  current_ = false;  // anybody may have merged
 }
 
 bool HogwildWorker::apply(const Slab& gradients, double scale) {
@@ -82,13 +110,14 @@ bool HogwildWorker::apply(const Slab& gradients, double scale) {
     return false;
   }
   const kernels::Pass pass = begin_update(scale, [&] { return kernels::sum_of_squares(values); });
+  float* const copy = snapshot_if(true);
   // Piece by piece, so that each is zeroed while it is in the cache.
   for (size_t at = 0; at < values.size(); at += kernels::kPiece) {
     const auto piece = values.subspan(at, std::min(kernels::kPiece, values.size() - at));
-    update(pass, at, piece);
+    update(pass, at, piece, copy);
     std::ranges::fill(piece, 0.0f);
   }
-  end_update(1);
+  end_update(1, copy != nullptr);
   return true;
 }
 
@@ -101,8 +130,9 @@ bool HogwildWorker::apply(std::span<const GradientPart> parts, double scale) {
   };
   if (!accept(parts_.finite(), describe)) return false;
   const kernels::Pass pass = begin_update(scale, [&] { return parts_.squares(); });
-  for (const auto& piece : parts_.pieces()) update(pass, piece.at, piece.values);
-  end_update(1);
+  float* const copy = snapshot_if(parts_.floats() == parameters_.layout().parameters());
+  for (const auto& piece : parts_.pieces()) update(pass, piece.at, piece.values, copy);
+  end_update(1, copy != nullptr);
   return true;
 }
 
@@ -111,7 +141,7 @@ void HogwildWorker::count(uint64_t n) {
   board_.advance(n);
   own_updates_ += n;
   if (options_.replica) options_.replica->count(n);
-  end_update(n);
+  end_update(n, false);
 }
 
 }  // namespace penstock::train

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,13 +16,16 @@ namespace penstock::train {
 // One worker of a Hogwild: changes weights that others change at the same time, with no lock, by
 // relaxed loads and stores (relaxed.h). A worker by itself gives the bits of an Updater.
 //
-// Threads: its own only. Weights may be read plainly, where what is torn between two updates does
-// no harm (that is Hogwild), or through read(snapshot), which is free of data races.
+// Threads: its own only. The shared weights may be read plainly, where what is torn between two
+// updates does no harm (that is Hogwild); a snapshot is read without a data race.
 class HogwildWorker {
  public:
   struct Options {
     bool shares_state = true;  // false: nobody else has these slabs of state
     NonFinite non_finite = NonFinite::kRaise;
+    // This worker's own copy of the weights, which its steps compute with, and which changes only
+    // in begin(), read() and apply().
+    std::optional<Slab> snapshot = std::nullopt;
     // The copy of its group, if the weights have several: then `parameters` are that one's, and
     // `state` is shared within the group at most.
     std::shared_ptr<Replica> replica = nullptr;
@@ -33,16 +37,22 @@ class HogwildWorker {
                 HogwildBoard board, size_t number, Options options);
 
   size_t number() const { return number_; }
-  // What it reads and changes: its group's, if there are several.
+  // What it changes: its group's, if there are several.
   const Parameters& parameters() const { return parameters_; }
+  // What a step computes with: the snapshot, if there is one, else what it changes.
+  const Parameters& weights() const { return weights_; }
   const HogwildBoard& board() const { return board_; }
   uint64_t updates() const { return own_updates_; }  // that this state has seen, if it is its own
   void set_updates(uint64_t updates) { own_updates_ = updates; }
 
-  // From here on updates of others make what this worker does stale.
-  void read() { read_version_ = parameters_.version(); }
-  // The same, and copies the weights as they are now. Error kInvalidArgument: another layout.
-  void read(const Slab& snapshot);
+  // Before the first step of a run: weights may have changed in any way since the last one.
+  void begin();
+  // Before a step: brings the snapshot up to date, if there is one, and from here on updates of
+  // others make what this worker does stale. Where apply() has just done it by the way, and not
+  // more than one update came since, it stays as it is, and is as stale as that.
+  void read();
+  // Whether read() would copy nothing now.
+  bool up_to_date() const;
 
   // One update from gradients * scale, after which they are zero, so that the next can be added up
   // in them. False: they were not finite, and skipped. Errors as Updater::apply; `gradients` are
@@ -61,17 +71,20 @@ class HogwildWorker {
   bool accept(bool finite, Describe describe);
   template <typename Squares>
   kernels::Pass begin_update(double scale, Squares squares);
-  void update(const kernels::Pass& pass, size_t at, std::span<const float> gradients);
-  void end_update(uint64_t n);
+  void update(const kernels::Pass& pass, size_t at, std::span<const float> gradients, float* copy);
+  void end_update(uint64_t n, bool copied);
+  float* snapshot_if(bool all) const;
 
-  const Parameters parameters_;
+  const Parameters parameters_, weights_;
   const Optimizer optimizer_;
   const std::vector<Slab> state_;
   const HogwildBoard board_;
   const size_t number_;
   const Options options_;
   float* states_[2] = {};
-  uint64_t read_version_ = 0;
+  uint64_t read_version_ = 0;   // what weights() has seen of others
+  uint64_t begun_version_ = 0;  // when the update began
+  bool current_ = false;        // it brought the snapshot up to date, and nobody has read() since
   uint64_t own_updates_ = 0;
   MergePace pace_;
   GradientParts parts_;

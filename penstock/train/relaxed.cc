@@ -71,12 +71,13 @@ class Range {
 };
 
 void update_by_pieces(const kernels::Pass& pass, float* weights, const float* gradients,
-                      float* state0, float* state1, size_t n, bool shares_state) {
+                      float* state0, float* state1, size_t n, bool shares_state, float* copy) {
   Range w(weights, true), s0(state0, shares_state), s1(state1, shares_state);
   for (size_t at = 0; at < n; at += kPiece) {
     const size_t count = std::min(kPiece, n - at);
-    kernels::update(pass, w.take(at, count), gradients + at, s0.take(at, count), s1.take(at, count),
-                    count);
+    float* const piece = w.take(at, count);
+    kernels::update(pass, piece, gradients + at, s0.take(at, count), s1.take(at, count), count);
+    if (copy != nullptr) std::memcpy(copy + at, piece, count * sizeof(float));
     s0.give_back(at, count);
     s1.give_back(at, count);
     w.give_back(at, count);
@@ -119,7 +120,7 @@ PENSTOCK_AVX PENSTOCK_INLINE void store_as(bool shared, float* to, Quad from) {
 // One float, or four of them.
 template <Formula formula, bool shares_state, typename F>
 PENSTOCK_AVX PENSTOCK_INLINE void update_at(const kernels::Pass& p, size_t at, float* w,
-                                            const float* g, float* s0, float* s1) {
+                                            const float* g, float* s0, float* s1, float* copy) {
   F weight, gradient, state0{}, state1{};
   load_as(true, w + at, weight);
   std::memcpy(&gradient, g + at, sizeof(F));
@@ -129,26 +130,27 @@ PENSTOCK_AVX PENSTOCK_INLINE void update_at(const kernels::Pass& p, size_t at, f
   if constexpr (states_of(formula) > 0) store_as(shares_state, s0 + at, state0);
   if constexpr (states_of(formula) > 1) store_as(shares_state, s1 + at, state1);
   store_as(true, w + at, weight);
+  if (copy != nullptr) std::memcpy(copy + at, &weight, sizeof(F));
 }
 
 template <Formula formula, bool shares_state>
 PENSTOCK_AVX void update_by_quads(const kernels::Pass& pass, float* w, const float* g, float* s0,
-                                  float* s1, size_t n) {
+                                  float* s1, size_t n, float* copy) {
   const kernels::Pass p = pass;
   size_t i = 0;
   for (; i < n && !is_quad(w + i); ++i) {
-    update_at<formula, shares_state, float>(p, i, w, g, s0, s1);
+    update_at<formula, shares_state, float>(p, i, w, g, s0, s1, copy);
   }
   for (; i + kLine <= n; i += kLine) {
     // To be written to: else a line comes from another core's cache to be read, and once more.
     if (n - i > kAhead) asm volatile("prefetchw %0" : : "m"(w[i + kAhead]));
 #pragma GCC unroll 4
     for (size_t j = 0; j < kLine; j += 4) {
-      update_at<formula, shares_state, Quad>(p, i + j, w, g, s0, s1);
+      update_at<formula, shares_state, Quad>(p, i + j, w, g, s0, s1, copy);
     }
   }
   for (; i < n; ++i) {
-    update_at<formula, shares_state, float>(p, i, w, g, s0, s1);
+    update_at<formula, shares_state, float>(p, i, w, g, s0, s1, copy);
   }
 }
 #endif
@@ -158,7 +160,7 @@ PENSTOCK_AVX void update_by_quads(const kernels::Pass& pass, float* w, const flo
 void read(const float* from, std::span<float> to) { read(from, to.data(), to.size()); }
 
 void update(const kernels::Pass& pass, float* weights, const float* gradients, float* state0,
-            float* state1, size_t n, bool shares_state) {
+            float* state1, size_t n, bool shares_state, float* copy) {
 #ifdef PENSTOCK_AVX
   const size_t phase = reinterpret_cast<uintptr_t>(weights) % sizeof(Quad);
   const auto fits = [&](const float* state) {
@@ -168,14 +170,14 @@ void update(const kernels::Pass& pass, float* weights, const float* gradients, f
   if (has_quads() && fits(state0) && fits(state1)) {
     return kernels::with_formula(pass.formula, [&]<Formula formula>() {
       if (shares_state) {
-        update_by_quads<formula, true>(pass, weights, gradients, state0, state1, n);
+        update_by_quads<formula, true>(pass, weights, gradients, state0, state1, n, copy);
       } else {
-        update_by_quads<formula, false>(pass, weights, gradients, state0, state1, n);
+        update_by_quads<formula, false>(pass, weights, gradients, state0, state1, n, copy);
       }
     });
   }
 #endif
-  update_by_pieces(pass, weights, gradients, state0, state1, n, shares_state);
+  update_by_pieces(pass, weights, gradients, state0, state1, n, shares_state, copy);
 }
 
 void merge(std::span<float> common, float* own, float* base, float share) {

@@ -38,9 +38,11 @@ inline void add(float* weights, std::span<const int32_t> at, const float* values
 void read(const float* from, std::span<float> to);
 
 // kernels::update, with the same bits if nobody else writes meanwhile, for weights that others read
-// and write; if `shares_state`, for states that they do. Gradients are the caller's own.
+// and write; if `shares_state`, for states that they do. Gradients are the caller's own, and so is
+// `copy`, which gets the new weights, unless it is nullptr: by the way, while the lines of the
+// cache that others changed are here to be written to. A read later would fetch them once more.
 void update(const kernels::Pass& pass, float* weights, const float* gradients, float* state0,
-            float* state1, size_t n, bool shares_state);
+            float* state1, size_t n, bool shares_state, float* copy = nullptr);
 
 // For the floats of `common`: where it is not `base` any more, common += share * (own - base), but
 // not beyond common and own, else common = own; then own = base = common. Others write to `own`

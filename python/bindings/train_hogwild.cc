@@ -99,22 +99,28 @@ void bind_train_hogwild(nb::module_& m) {
           "__init__",
           [](HogwildWorker* made, const Slab& parameters, const Optimizer& optimizer,
              std::vector<Slab> state, const HogwildBoard& board, size_t number, bool shares_state,
-             int non_finite, std::shared_ptr<Replica> replica, uint64_t merge_every) {
+             int non_finite, std::optional<Slab> snapshot, std::shared_ptr<Replica> replica,
+             uint64_t merge_every) {
             new (made)
                 HogwildWorker(Parameters(parameters), optimizer, std::move(state), board, number,
                               {.shares_state = shares_state,
                                .non_finite = static_cast<NonFinite>(non_finite),
+                               .snapshot = std::move(snapshot),
                                .replica = std::move(replica),
                                .merge_every = merge_every});
           },
           nb::arg("parameters"), nb::arg("optimizer"), nb::arg("state"), nb::arg("board"),
           nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"),
-          nb::arg("replica").none() = nb::none(), nb::arg("merge_every") = 0)
+          nb::arg("snapshot").none(), nb::arg("replica").none() = nb::none(),
+          nb::arg("merge_every") = 0)
       .def_prop_rw("updates", &HogwildWorker::updates, &HogwildWorker::set_updates)
-      .def("read", [](HogwildWorker& worker) { worker.read(); })
-      .def(
-          "read_into", [](HogwildWorker& worker, const Slab& slab) { worker.read(slab); },
-          nb::arg("snapshot"), Unlocked())
+      .def("begin", &HogwildWorker::begin, Unlocked())
+      .def("read",
+           [](HogwildWorker& worker) {
+             if (worker.up_to_date()) return worker.read();
+             WithoutGil unlocked;
+             worker.read();
+           })
       .def(
           "apply",
           [](HogwildWorker& worker, const Slab& gradients) { return worker.apply(gradients); },

@@ -79,6 +79,26 @@ def test_one_worker_gives_the_bits_of_an_updater(optimizer, state, snapshot):
         assert np.array_equal(mine["w"], theirs["w"])
 
 
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "replicas": 2}])
+def test_a_snapshot_is_of_the_weights_as_they_are_when_a_run_begins(options):
+    seen = []
+
+    def look(batch, views):
+        seen.append(views.weights["w"].copy())
+        views.gradients["w"][:] = -1
+
+    parameters = fresh()
+    hogwild = train.Hogwild(
+        look, parameters, train.SGD(1.0), [0], snapshot=True, **{"workers": 1, **options}
+    )
+    for value in (0.0, 10.0, 100.0):
+        parameters["w"][:] = value
+        hogwild.run(epochs=1)
+        assert np.array_equal(seen.pop(), np.full(INPUTS, value))
+        assert not seen
+        assert np.array_equal(parameters["w"], np.full(INPUTS, value + 1))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("state", ["shared", "own"])
 def test_workers_learn_together(workers, state):

@@ -32,10 +32,7 @@ class WorkerLoop:
     def use(self, batch: Any) -> None:
         """Do one step."""
         views = self.views
-        if self._snapshot:
-            self.engine.read_into(views.weights._slab)
-        else:
-            self.engine.read()
+        self.engine.read()
         outcome = outcome_of(self._step(batch, views), views, "Hogwild")
         if outcome.parts is None:
             self.engine.apply(views.gradients._slab)
@@ -62,6 +59,7 @@ def engine_worker(
     number: int,
     own_state: bool,
     non_finite: int,
+    snapshot: _engine.Slab | None,
     replica: _engine.Replica | None = None,
     merge_every: int = 0,
 ) -> _engine.HogwildWorker:
@@ -76,6 +74,7 @@ def engine_worker(
         number,
         not own_state,
         non_finite,
+        snapshot,
         replica,
         merge_every,
     )
@@ -196,6 +195,7 @@ class Threads(Runner):
                 number,
                 own_state,
                 non_finite,
+                weights._slab if snapshot else None,
                 replica,
                 merge_every,
             )
@@ -216,6 +216,7 @@ class Threads(Runner):
     def _work(self, number: int, source: Source) -> None:
         loop = self._loops[number]
         try:
+            loop.engine.begin()
             self._one_thread_each.here()
             mine = self._cores[self._group(number)] if self._cores else []
             anywhere = sorted(core for group in self._cores for core in group)

@@ -82,7 +82,9 @@ def _attach(index: int, fds: dict[str, int], settings: dict[str, Any]) -> tuple[
         index,
         settings["own_state"],
         settings["non_finite"],
+        weights._slab if settings["snapshot"] else None,
     )
+    engine.begin()
     return WorkerLoop(plan.step, views, engine, settings["snapshot"]), board
 
 

@@ -109,7 +109,9 @@ class Hogwild:
         Whether workers share the optimizer's moments or have each their own, worker 0 that of
         `updater`.
     snapshot : bool
-        Each step sees a copy of the weights that does not change while it computes.
+        Each step sees a copy of the weights that does not change while it computes. A worker's
+        update of all weights brings it along, so where several cores change weights that their
+        caches hold, it saves more than it costs.
     non_finite : {"raise", "skip", "count"}, optional
         As for `Updater`. None: that of the updater, where one is given, or else "raise". Another
         one than a given updater's is `InvalidArgument`.
