@@ -32,16 +32,16 @@ Core::Core(nb::dict s)
         o.world = setting<uint32_t>(s, "world");
         return o;
       }()) {
-  plan_.order = order_.options();
-  plan_.samples = setting<bool>(s, "samples");
-  plan_.retries = setting<uint32_t>(s, "retries");
-  plan_.drop_last = order_.options().drop_last;
-  plan_.falls_back = setting<bool>(s, "falls_back");
-  plan_.covers = setting<bool>(s, "covers");
-  plan_.streams = std::max(setting<uint32_t>(s, "streams"), 1u);
-  plan_.on_error = on_error_of(setting<std::string>(s, "on_error"));
+  settings_.order = order_.options();
+  settings_.samples = setting<bool>(s, "samples");
+  settings_.retries = setting<uint32_t>(s, "retries");
+  settings_.drop_last = order_.options().drop_last;
+  settings_.falls_back = setting<bool>(s, "falls_back");
+  settings_.covers = setting<bool>(s, "covers");
+  settings_.streams = std::max(setting<uint32_t>(s, "streams"), 1u);
+  settings_.on_error = on_error_of(setting<std::string>(s, "on_error"));
   auto source = setting<std::string>(s, "source");
-  if (source == "stream") plan_.source = PlanSettings::Source::kStream;
+  if (source == "stream") settings_.source = PlanSettings::Source::kStream;
   processes_ = setting<bool>(s, "processes");
 
   Feed::Options options;
@@ -51,7 +51,7 @@ Core::Core(nb::dict s)
   options.ordered = setting<bool>(s, "ordered");
   options.pause_at_epochs = setting<bool>(s, "pause");
   options.granule_rows = setting<uint32_t>(s, "granule_rows");
-  uint32_t rows = plan_.samples ? static_cast<uint32_t>(order_.options().batch_size) : 1;
+  uint32_t rows = settings_.samples ? static_cast<uint32_t>(order_.options().batch_size) : 1;
   if (source == "listed") {
     rows = setting<uint32_t>(s, "most_rows");
     // Without workers a sampler is asked for no more than what is needed now: it may learn.
@@ -100,14 +100,14 @@ Core::Core(nb::dict s)
   } else if (plan != nullptr) {
     tickets_ = std::make_unique<PlanTickets>(plan);
   } else if (source == "stream") {
-    tickets_ = std::make_unique<StreamTickets>(plan_.streams, rows);
+    tickets_ = std::make_unique<StreamTickets>(settings_.streams, rows);
   } else {
     auto indexed = std::make_unique<IndexedTickets>(order_);
     indexed_ = indexed.get();
     tickets_ = std::move(indexed);
   }
   Supervisor::Policy policy;
-  policy.raise = plan_.on_error == OnError::kRaise && (plan == nullptr || !plan->policies());
+  policy.raise = settings_.on_error == OnError::kRaise && (plan == nullptr || !plan->policies());
   policy.processes = processes_;
   double timeout = setting<double>(s, "timeout");
   policy.timeout_ns = timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9);
@@ -120,9 +120,9 @@ Core::Core(nb::dict s)
   feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options, std::move(discard));
   if (plan == nullptr) return;
   PlanFeed::Options of;
-  of.seed = plan_.order.seed;
-  of.retries = plan_.retries;
-  of.skip = plan_.on_error == OnError::kSkip;
+  of.seed = settings_.order.seed;
+  of.retries = settings_.retries;
+  of.skip = settings_.on_error == OnError::kSkip;
   of.processes = processes_;
   of.workers = options.workers;
   of.queue = options.queue;
@@ -212,12 +212,12 @@ void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb
   board_->set_exclusive(true);
   outlet.turn = &turn_;
 #endif
-  PythonWorker python(plan_, source.ptr(), collate.ptr(), update.ptr(), *board_, outlet);
+  PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), *board_, outlet);
   serve(*board_, worker, python, rows_.get());
 }
 
 void Core::set_inline(nb::object source, nb::object collate, nb::object update) {
-  inline_ = std::make_unique<PythonWorker>(plan_, source.ptr(), collate.ptr(), update.ptr(),
+  inline_ = std::make_unique<PythonWorker>(settings_, source.ptr(), collate.ptr(), update.ptr(),
                                            *board_, PythonWorker::Outlet{});
 }
 

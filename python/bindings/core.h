@@ -137,7 +137,7 @@ class Core {
   [[noreturn]] void raise(nanobind::object exception);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
-  PlanSettings plan_;
+  PlanSettings settings_;
   pid_t owner_;          // a forked child's copy touches nothing
   uint64_t serial_ = 0;  // of the current iteration; nobody's, if the last one was ended
   uint64_t latest_ = 0;  // of the last iteration that was begun

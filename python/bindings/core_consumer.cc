@@ -221,7 +221,7 @@ nb::object Core::take_rows(Post& post) {
       PyObject* loss = PyList_GET_ITEM(list, i);
       if (PyTuple_GET_ITEM(loss, 3) == Py_True) continue;
       uint32_t row = begin + PyLong_AsUnsignedLong(PyTuple_GET_ITEM(loss, 0));
-      if (plan_.source == PlanSettings::Source::kMap) {
+      if (settings_.source == PlanSettings::Source::kMap) {
         lost.push_back(row);
         --count;
       }
@@ -363,7 +363,7 @@ void Core::set_length(uint64_t length, uint64_t version) {
   Order::Options options = order_.options();
   options.length = length;
   order_ = Order(options);
-  plan_.order = options;
+  settings_.order = options;
   if (indexed_ != nullptr) indexed_->set_order(order_);
   feed_->set_version(version);
 }

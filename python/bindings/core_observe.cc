@@ -30,7 +30,7 @@ std::vector<StageSnapshot> Core::worker_stages() const {
   StageFigures sum{};
   for (uint32_t w = 0; w < board_->workers(); ++w) sum += figures_of(board_->place(w).stages);
   if (plan_feed_ != nullptr) return stages_of(sum, plan_feed_->plan().titles());
-  return stages_of(sum, PythonWorker::stages(plan_.source == PlanSettings::Source::kStream));
+  return stages_of(sum, PythonWorker::stages(settings_.source == PlanSettings::Source::kStream));
 }
 
 std::vector<StageSnapshot> Core::stream_stages() const {
@@ -41,7 +41,7 @@ Snapshot Core::snapshot(nb::dict about) {
   Snapshot s;
   s.title = setting<std::string>(about, "title");
   s.mode = setting<std::string>(about, "mode");
-  s.batch_size = plan_.samples ? order_.options().batch_size : 0;
+  s.batch_size = settings_.samples ? order_.options().batch_size : 0;
   if (plan_feed_ != nullptr) {
     const Plan& plan = plan_feed_->plan();
     s.batch_size = plan.batched() ? plan.most_rows() : 0;
@@ -50,7 +50,7 @@ Snapshot Core::snapshot(nb::dict about) {
   s.active_workers = board_->active();
   s.max_bytes = setting<uint64_t>(about, "max_bytes");
   s.cores = os::usable_cores();
-  s.pulled = plan_.source == PlanSettings::Source::kStream;
+  s.pulled = settings_.source == PlanSettings::Source::kStream;
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {
     s.facts.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
   }

@@ -88,7 +88,6 @@ void ShardLink::connect(double timeout_s) {
     }
     layout_ = std::move(layout);
     server_ = server;
-    last_outcome_ = said.head.outcome;
     if (!again) base_version_ = said.head.version;
     if (ready_) say_ready();
   } catch (...) {

@@ -66,7 +66,6 @@ class ShardLink {
   const Layout& layout() const { return *layout_; }
   Range range() const { return {server_.begin, server_.end}; }
   const wire::ServerHead& server() const { return server_; }
-  Outcome last_outcome() const { return last_outcome_; }
 
   // What a push is made of; spans are this shard's range.
   struct Push {
@@ -116,7 +115,6 @@ class ShardLink {
   double patience_s_ = 0;
   std::optional<Layout> layout_;
   wire::ServerHead server_;
-  Outcome last_outcome_ = Outcome::kApplied;
   bool ready_ = false;
   std::shared_ptr<ShardMemory> memory_;  // on the same host
   std::vector<uint64_t> named_;          // slabs that this connection knows
