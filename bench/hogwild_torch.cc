@@ -34,7 +34,8 @@ double measured(uint64_t steps, Run run) {
 }
 
 template <class Model>
-double ours(Model& model, Digits& digits, size_t workers, uint64_t steps, bool snapshots) {
+double ours(Model& model, Digits& digits, size_t workers, uint64_t steps,
+            train::Snapshots snapshots) {
   penstock::torch::Alias alias(model);
   train::Updater updater(alias.parameters(), train::Optimizer::sgd(kRate));
   train::Hogwild hogwild(updater, workers, {.snapshots = snapshots});
@@ -89,8 +90,8 @@ void run(const std::string& way, size_t workers, uint64_t steps) {
   torch::manual_seed(1);
   Model model;
   Digits digits(2048, 32);
-  const bool snapshots = way == "snapshots";
-  const double rate = snapshots || way == "ours"
+  const auto snapshots = way == "snapshots" ? train::Snapshots::kUpdate : train::Snapshots::kNone;
+  const double rate = way == "snapshots" || way == "ours"
                           ? ours(model, digits, workers, steps, snapshots)
                           : by_hand(model, digits, workers, steps, way == "own");
   const at::NoGradGuard no_grad;

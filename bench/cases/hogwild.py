@@ -23,7 +23,7 @@ from cases import torch_programs
 # At higher rates weights that change within a step keep some runs from learning, ours and by hand.
 BATCH, RATE, SAMPLES = 32, 0.02, 2048
 OURS, OURS_PROCESSES = "train.Hogwild, threads", "train.Hogwild, processes"
-OURS_SNAPSHOT = "train.Hogwild, threads, snapshot=True"
+OURS_SNAPSHOT = 'train.Hogwild, threads, snapshot="update"'
 LIMIT = "limit: two processes that share nothing"
 OURS_CPP = f"train::Hogwild in C++, {WORKERS} threads, snapshots"
 OURS_CPP_COMMON = f"train::Hogwild in C++, {WORKERS} threads"
@@ -77,7 +77,7 @@ def step(batch: Any, views: Any) -> Any:
     return None
 
 
-def ours(size: Size, kind: str, snapshot: bool = False) -> Figures:
+def ours(size: Size, kind: str, snapshot: Any = False) -> Figures:
     import torch
 
     import penstock
@@ -194,7 +194,7 @@ def case(key: str, model: str, title: str, steps: int, in_cpp_reaches: int) -> C
         ],
     )
     made.entry(OURS, "ours")(lambda size: ours(size, "threads"))
-    made.entry(OURS_SNAPSHOT, "ours")(lambda size: ours(size, "threads", snapshot=True))
+    made.entry(OURS_SNAPSHOT, "ours")(lambda size: ours(size, "threads", snapshot="update"))
     made.entry(OURS_PROCESSES, "ours")(lambda size: ours(size, "processes"))
     made.entry("torch, two threads with aliased modules", "peer")(aliased_threads)
 

@@ -18,7 +18,7 @@ template <class Model>
 void hogwild(Model& model, Digits& digits, uint64_t steps, size_t workers) {
   pt::Alias alias(model);
   train::Updater updater(alias.parameters(), train::Optimizer::sgd(kRate));
-  train::Hogwild hogwild(updater, workers, {.snapshots = true});
+  train::Hogwild hogwild(updater, workers, {.snapshots = train::Snapshots::kUpdate});
   hogwild.run(
       [&](train::HogwildWorker& worker) -> train::Hogwild::Step {
         at::set_num_threads(1);  // of this thread, and of those that begin later

@@ -1,12 +1,26 @@
 #include "penstock/train/gradient_parts.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "penstock/base/error.h"
 #include "penstock/train/gradient_checks.h"
 #include "penstock/train/kernels.h"
 
 namespace penstock::train {
+
+void GradientParts::check_apart_from(const Slab& weights) const {
+  const auto of = weights.values();
+  for (const Given& each : given_) {
+    const std::less<const float*> before;
+    const bool apart = each.values.empty() || !before(each.values.data(), of.data() + of.size()) ||
+                       !before(of.data(), each.values.data() + each.values.size());
+    if (apart) continue;
+    throw Error(Code::kInvalidArgument, "apply",
+                "the gradient of block '" + each.block +
+                    "' lies in the weights, which change while it is read; give a copy");
+  }
+}
 
 void GradientParts::set(const char* operation, const Layout& layout,
                         std::span<const GradientPart> parts) {

@@ -8,6 +8,7 @@
 
 #include "penstock/train/layout.h"
 #include "penstock/train/row_gradients.h"
+#include "penstock/train/slab.h"
 
 namespace penstock::train {
 
@@ -32,6 +33,9 @@ class GradientParts {
   // Errors: kNotFound (no such block), kInvalidArgument (a block that is there twice, rows that are
   // not in it, values of another size).
   void set(const char* operation, const Layout& layout, std::span<const GradientPart> parts);
+
+  // Error kInvalidArgument: a part lies in these weights, which change while it is read.
+  void check_apart_from(const Slab& weights) const;
 
   std::span<const Piece> pieces() const { return pieces_; }  // in the slab's order, none twice
   size_t floats() const;                                     // of all pieces

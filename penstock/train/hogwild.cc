@@ -169,13 +169,11 @@ Hogwild::Hogwild(Updater& updater, size_t workers, Options options)
     const bool first = number == 0 || group != group_of(number - 1);
     if (number > 0 && (first || options_.own_state)) state = copies(updater.state());
     const auto replica = groups > 1 ? replicas_[group] : nullptr;
-    std::optional<Slab> snapshot;
-    if (options_.snapshots) snapshot = Slab::make(updater.parameters().layout());
     workers_.emplace_back(replica ? replica->parameters() : updater.parameters(),
                           updater.optimizer(), state, board_, number,
                           HogwildWorker::Options{.shares_state = !options_.own_state,
                                                  .non_finite = options_.non_finite,
-                                                 .snapshot = std::move(snapshot),
+                                                 .snapshots = options_.snapshots,
                                                  .replica = replica,
                                                  .merge_every = options_.merge_every});
     workers_.back().set_updates(updater.step());

@@ -56,11 +56,12 @@ class Hogwild {
     // as long as this does.
     bool own_state = false;
     NonFinite non_finite = NonFinite::kRaise;
-    // Each worker has a copy of the weights to compute with (HogwildWorker::weights), which nobody
-    // else changes: a gradient is that of one set of weights, and of each cache line that others
-    // change a worker fetches the newest once in a step and not twice. For dense gradients, and
-    // weights of which a worker's cache holds as many more.
-    bool snapshots = false;
+    // Whether each worker computes with a copy of its own (HogwildWorker::weights), which nobody
+    // else changes: forward and backward pass then see the same. kUpdate is for dense gradients and
+    // weights of which a worker's cache holds as many more: of each line that others change a
+    // worker fetches the newest once in a step and not twice. Steps that do not begin with read()
+    // compute with the same copy for ever.
+    Snapshots snapshots = Snapshots::kNone;
     // So many groups of workers, each with weights and state of its own (replica.h), worker i in
     // group i * replicas / workers, after its first step on cores that are near to each other. They
     // are merged into the updater's weights now and then, and when a run ends; its state is the

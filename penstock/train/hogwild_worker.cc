@@ -13,7 +13,8 @@ namespace penstock::train {
 HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::vector<Slab> state,
                              HogwildBoard board, size_t number, Options options)
     : parameters_(std::move(parameters)),
-      weights_(options.snapshot ? Parameters(*options.snapshot) : parameters_),
+      weights_(options.snapshots == Snapshots::kNone ? parameters_
+                                                     : Parameters(parameters_.layout())),
       optimizer_(std::move(optimizer)),
       state_(std::move(state)),
       board_(std::move(board)),
@@ -29,27 +30,27 @@ HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::ve
     parameters_.layout().require_equal(state_[i].layout(), "Hogwild", "the optimizer's state");
     states_[i] = state_[i].values().data();
   }
-  parameters_.layout().require_equal(weights_.layout(), "Hogwild", "the snapshot");
 }
 
 void HogwildWorker::begin() {
   current_ = false;
   read();
+  current_ = options_.snapshots == Snapshots::kUpdate;
 }
 
 bool HogwildWorker::up_to_date() const {
   // One update more comes in amid a step, too.
-  return !options_.snapshot || (current_ && parameters_.version() - read_version_ <= 1);
+  return options_.snapshots == Snapshots::kNone ||
+         (current_ && parameters_.version() - read_version_ <= 1);
 }
 
 void HogwildWorker::read() {
-  const bool copied = options_.snapshot && up_to_date();
+  const bool copies = options_.snapshots != Snapshots::kNone;
+  const bool carried = copies && up_to_date();
   current_ = false;
-  if (copied) return;
+  if (carried) return;
   read_version_ = parameters_.version();
-  if (options_.snapshot) {
-    relaxed::read(parameters_.slab().values().data(), weights_.slab().values());
-  }
+  if (copies) relaxed::read(parameters_.slab().values().data(), weights_.slab().values());
 }
 
 template <typename Describe>
@@ -68,7 +69,6 @@ bool HogwildWorker::accept(bool finite, Describe describe) {
 // The squares are added up where they count.
 template <typename Squares>
 kernels::Pass HogwildWorker::begin_update(double scale, Squares squares) {
-  begun_version_ = parameters_.version();
   const double norm = optimizer_.clip_norm() == Optimizer::kNone ? 0 : std::sqrt(squares());
   board_.note_begun(number_, 1);
   const uint64_t step = board_.advance(1);
@@ -77,10 +77,11 @@ kernels::Pass HogwildWorker::begin_update(double scale, Squares squares) {
   return optimizer_.pass(step, scale, norm, seen);
 }
 
-// What an update of all weights brings up to date by the way. Of some of them it would be of no
-// use: the others are to be read, and all are read at once.
-float* HogwildWorker::snapshot_if(bool all) const {
-  return all && options_.snapshot ? weights_.slab().values().data() : nullptr;
+// The snapshot, if an update of all weights leaves them there. After one of some of them the others
+// would have to be read, and after a merge all.
+float* HogwildWorker::carried(bool all) const {
+  const bool carries = options_.snapshots == Snapshots::kUpdate && !options_.replica;
+  return all && carries ? weights_.slab().values().data() : nullptr;
 }
 
 void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const float> gradients,
@@ -91,18 +92,17 @@ void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const
                   options_.shares_state, copy == nullptr ? nullptr : copy + at);
 }
 
-void HogwildWorker::end_update(uint64_t n, bool copied) {
+void HogwildWorker::end_update(uint64_t n, bool carried) {
   const uint64_t before = parameters_.slab().version().fetch_add(n, std::memory_order_acq_rel);
   board_.note_applied(number_, n, before - std::min(before, read_version_));
-  current_ = copied;
-  if (copied) read_version_ = begun_version_ + n;
-  if (!options_.replica) return;
-  pace_.after(n, *options_.replica);
-  current_ = false;  // anybody may have merged
+  read_version_ = carried ? before + n : read_version_ + n;
+  current_ = carried;
+  if (options_.replica) pace_.after(n, *options_.replica);
 }
 
 bool HogwildWorker::apply(const Slab& gradients, double scale) {
   check_gradients(parameters_.slab(), gradients);
+  check_gradients(weights_.slab(), gradients);
   check_scale("apply", scale);
   const auto values = gradients.values();
   if (!accept(kernels::finite(values), [&] { return describe_not_finite(gradients); })) {
@@ -110,7 +110,7 @@ bool HogwildWorker::apply(const Slab& gradients, double scale) {
     return false;
   }
   const kernels::Pass pass = begin_update(scale, [&] { return kernels::sum_of_squares(values); });
-  float* const copy = snapshot_if(true);
+  float* const copy = carried(true);
   // Piece by piece, so that each is zeroed while it is in the cache.
   for (size_t at = 0; at < values.size(); at += kernels::kPiece) {
     const auto piece = values.subspan(at, std::min(kernels::kPiece, values.size() - at));
@@ -124,13 +124,15 @@ bool HogwildWorker::apply(const Slab& gradients, double scale) {
 bool HogwildWorker::apply(std::span<const GradientPart> parts, double scale) {
   check_scale("apply", scale);
   parts_.set("apply", parameters_.layout(), parts);
+  parts_.check_apart_from(parameters_.slab());
+  if (options_.snapshots == Snapshots::kUpdate) parts_.check_apart_from(weights_.slab());
   const auto describe = [&] {
     const std::string found = parts_.describe_not_finite();
     return found.empty() ? "it was written to while it was applied" : found;
   };
   if (!accept(parts_.finite(), describe)) return false;
   const kernels::Pass pass = begin_update(scale, [&] { return parts_.squares(); });
-  float* const copy = snapshot_if(parts_.floats() == parameters_.layout().parameters());
+  float* const copy = carried(parts_.floats() == parameters_.layout().parameters());
   for (const auto& piece : parts_.pieces()) update(pass, piece.at, piece.values, copy);
   end_update(1, copy != nullptr);
   return true;

@@ -30,6 +30,7 @@ using train::Optimizer;
 using train::Parameters;
 using train::Replica;
 using train::Slab;
+using train::Snapshots;
 
 bool apply_parts(HogwildWorker& worker, nb::list parts, double scale) {
   const PartsOfList given(parts);
@@ -99,21 +100,21 @@ void bind_train_hogwild(nb::module_& m) {
           "__init__",
           [](HogwildWorker* made, const Slab& parameters, const Optimizer& optimizer,
              std::vector<Slab> state, const HogwildBoard& board, size_t number, bool shares_state,
-             int non_finite, std::optional<Slab> snapshot, std::shared_ptr<Replica> replica,
+             int non_finite, int snapshots, std::shared_ptr<Replica> replica,
              uint64_t merge_every) {
             new (made)
                 HogwildWorker(Parameters(parameters), optimizer, std::move(state), board, number,
                               {.shares_state = shares_state,
                                .non_finite = static_cast<NonFinite>(non_finite),
-                               .snapshot = std::move(snapshot),
+                               .snapshots = static_cast<Snapshots>(snapshots),
                                .replica = std::move(replica),
                                .merge_every = merge_every});
           },
           nb::arg("parameters"), nb::arg("optimizer"), nb::arg("state"), nb::arg("board"),
-          nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"),
-          nb::arg("snapshot").none(), nb::arg("replica").none() = nb::none(),
-          nb::arg("merge_every") = 0)
+          nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"), nb::arg("snapshots"),
+          nb::arg("replica").none() = nb::none(), nb::arg("merge_every") = 0)
       .def_prop_rw("updates", &HogwildWorker::updates, &HogwildWorker::set_updates)
+      .def_prop_ro("weights", [](const HogwildWorker& worker) { return worker.weights().slab(); })
       .def("begin", &HogwildWorker::begin, Unlocked())
       .def("read",
            [](HogwildWorker& worker) {

@@ -46,7 +46,7 @@ def accuracy(module):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("snapshot", [False, True, "update"])
 def test_replicas_of_a_module_train_the_same_weights(workers, snapshot):
     module = network()
     parameters, _ = penstock.torch.alias(module)

@@ -179,6 +179,7 @@ void Shard::ready(uint64_t worker) {
   std::lock_guard lock(mutex_);
   const auto found = members_.find(worker);
   if (found == members_.end()) return;
+  if (started_) return;
   found->second.ready = true;
   for (auto& [id, member] : members_) {  // whose pushes are held, nobody has looked after
     if (member.held == nullptr || !member.held->awaited || member.held->awaited()) continue;
@@ -211,7 +212,7 @@ void Shard::give_up(uint64_t worker) {
 void Shard::take_back(uint64_t worker, uint64_t hello) {
   std::lock_guard lock(mutex_);
   const auto found = members_.find(worker);
-  if (found != members_.end() && found->second.hello == hello) let_go(found);
+  if (found != members_.end() && found->second.joined == hello) let_go(found);
 }
 
 void Shard::leave(uint64_t worker) {

@@ -99,7 +99,7 @@ class Processes(Runner):
         workers: int,
         model: Any,
         own_state: bool,
-        snapshot: bool,
+        snapshot: int,
         non_finite: int,
         on_lost: str,
     ) -> None:

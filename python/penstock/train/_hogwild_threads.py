@@ -22,12 +22,12 @@ class WorkerLoop:
         step: Callable[[Any, Any], Any],
         views: Views,
         engine: _engine.HogwildWorker,
-        snapshot: bool,
+        snapshot: int,
     ) -> None:
         self._step = step
         self.views = views
         self.engine = engine
-        self._snapshot = snapshot
+        self._copied = views.weights.nbytes if snapshot else 0  # once a step, sooner or later
 
     def use(self, batch: Any) -> None:
         """Do one step."""
@@ -39,8 +39,7 @@ class WorkerLoop:
         else:
             self.engine.apply_parts(outcome.parts, 1.0)
         views.step += 1
-        copied = outcome.copied + (views.weights.nbytes if self._snapshot else 0)
-        self.engine.finish_step(outcome.loss, copied)
+        self.engine.finish_step(outcome.loss, outcome.copied + self._copied)
 
 
 def copies_of(state: list[_engine.Slab]) -> list[_engine.Slab]:
@@ -59,7 +58,7 @@ def engine_worker(
     number: int,
     own_state: bool,
     non_finite: int,
-    snapshot: _engine.Slab | None,
+    snapshot: int,
     replica: _engine.Replica | None = None,
     merge_every: int = 0,
 ) -> _engine.HogwildWorker:
@@ -82,8 +81,8 @@ def engine_worker(
     return made
 
 
-def seen_weights(parameters: Parameters, snapshot: bool) -> Slab:
-    return Slab(parameters._slab.like(False)) if snapshot else parameters
+def seen_weights(engine: _engine.HogwildWorker, parameters: Parameters, snapshot: int) -> Slab:
+    return Slab(engine.weights) if snapshot else parameters
 
 
 class Runner:
@@ -164,7 +163,7 @@ class Threads(Runner):
         workers: int,
         model: Any,
         own_state: bool,
-        snapshot: bool,
+        snapshot: int,
         non_finite: int,
         replicas: int,
         merge_every: int,
@@ -183,9 +182,6 @@ class Threads(Runner):
                 replica = self._replicas[group]
                 parameters = as_parameters(Slab(replica.slab))
                 state = state if group == 0 else copies_of(list(updater._engine.state))
-            weights = seen_weights(parameters, snapshot)
-            replicate = number > 0 or snapshot or replicas > 1
-            views = views_of(number, parameters, weights, model, replicate=replicate)
             engine = engine_worker(
                 parameters,
                 updater.optimizer,
@@ -195,10 +191,13 @@ class Threads(Runner):
                 number,
                 own_state,
                 non_finite,
-                weights._slab if snapshot else None,
+                snapshot,
                 replica,
                 merge_every,
             )
+            weights = seen_weights(engine, parameters, snapshot)
+            replicate = number > 0 or snapshot > 0 or replicas > 1
+            views = views_of(number, parameters, weights, model, replicate=replicate)
             self._loops.append(WorkerLoop(step, views, engine, snapshot))
 
     def _group(self, number: int) -> int:

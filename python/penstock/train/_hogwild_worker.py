@@ -71,8 +71,6 @@ def _attach(index: int, fds: dict[str, int], settings: dict[str, Any]) -> tuple[
         _engine.Slab.open(fds[name], blocks) for name in sorted(fds) if name.startswith("state")
     ]
     board = _engine.HogwildBoard.open(fds["board"])
-    weights = seen_weights(parameters, settings["snapshot"])
-    views = views_of(index, parameters, weights, plan.model, replicate=False)
     engine = engine_worker(
         parameters,
         plan.optimizer,
@@ -82,8 +80,10 @@ def _attach(index: int, fds: dict[str, int], settings: dict[str, Any]) -> tuple[
         index,
         settings["own_state"],
         settings["non_finite"],
-        weights._slab if settings["snapshot"] else None,
+        settings["snapshot"],
     )
+    weights = seen_weights(engine, parameters, settings["snapshot"])
+    views = views_of(index, parameters, weights, plan.model, replicate=False)
     engine.begin()
     return WorkerLoop(plan.step, views, engine, settings["snapshot"]), board
 

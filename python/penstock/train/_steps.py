@@ -44,7 +44,8 @@ class Views:
     step : int
         How many steps this worker or tower has finished.
     weights : Slab
-        The shared weights, as NumPy arrays by their names; with ``snapshot=True`` a copy.
+        The shared weights, as NumPy arrays by their names. With ``snapshot`` a copy, good until the
+        step returns: wait for what computes with it, or copy it.
     gradients : Slab
         This worker's own, zero when a step begins. What a step leaves in it is applied, unless it
         returns gradients.

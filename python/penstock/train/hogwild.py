@@ -19,6 +19,8 @@ from .updater import _POLICIES, Policy, Updater
 
 __all__ = ["Hogwild", "HogwildReport"]
 
+_SNAPSHOTS = (False, True, "update")  # as the engine's
+
 
 @dataclass(frozen=True)
 class HogwildReport:
@@ -35,13 +37,13 @@ class HogwildReport:
     staleness : dict of int to int
         How many updates of others came between a worker's read and its write, and how often: exact
         below 32, then counted at 32, 64, 128, ... for all up to the next. Its values add up to
-        `updates`.
+        `updates`. With ``snapshot="update"`` the write before is the read.
     loss, recent_loss : float
         The mean of all that steps returned; of the last hundred or so of each worker. NaN if none.
     skipped, non_finite : int
         Gradients that were not finite and not applied; all that were not finite.
     copied_bytes : int
-        Of gradients that a framework could not leave in place.
+        Of gradients that a framework could not leave in place, and of snapshots.
     workers : list of dict
         ``steps`` and ``updates`` of each.
     restarts : int
@@ -108,10 +110,12 @@ class Hogwild:
     state : {"shared", "own"}
         Whether workers share the optimizer's moments or have each their own, worker 0 that of
         `updater`.
-    snapshot : bool
-        Each step sees a copy of the weights that does not change while it computes. A worker's
-        update of all weights brings it along, so where several cores change weights that their
-        caches hold, it saves more than it costs.
+    snapshot : bool or "update"
+        True: each step sees a copy of the weights that does not change while it computes.
+        ``"update"``: a copy, too, in which each update of all weights leaves what it wrote, so that
+        the next step has nothing to copy, unless more than one update of others came since. Where
+        several cores change weights that their caches hold, that is faster than no copy. What
+        changes weights in another way than by an update is seen an update later.
     non_finite : {"raise", "skip", "count"}, optional
         As for `Updater`. None: that of the updater, where one is given, or else "raise". Another
         one than a given updater's is `InvalidArgument`.
@@ -155,7 +159,7 @@ class Hogwild:
         kind: Literal["threads", "processes"] = "threads",
         model: Any = None,
         state: Literal["shared", "own"] = "shared",
-        snapshot: bool = False,
+        snapshot: bool | Literal["update"] = False,
         non_finite: Policy | None = None,
         on_lost: Literal["raise", "restart"] = "raise",
         replicas: int = 1,
@@ -173,6 +177,10 @@ class Hogwild:
                 raise InvalidArgument(
                     f"{name} is {value!r}; there are {', '.join(known)}", "Hogwild"
                 )
+        if snapshot not in _SNAPSHOTS:
+            raise InvalidArgument(
+                f'snapshot is {snapshot!r}; give False, True or "update"', "Hogwild"
+            )
         shared = kind == "processes"
         replicas = integer("replicas", replicas, 1, operation="Hogwild")
         merge_every = (
@@ -190,7 +198,8 @@ class Hogwild:
         self._parameters = parameters
         self._feed = feed
         self._board = _engine.HogwildBoard.make(workers, shared)
-        given = (step, self.updater, self._board, workers, model, state == "own", snapshot)
+        copies = _SNAPSHOTS.index(snapshot)
+        given = (step, self.updater, self._board, workers, model, state == "own", copies)
         policy = _POLICIES.index(self.updater._policy)
         self._runner: Runner
         if shared:

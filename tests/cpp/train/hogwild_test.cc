@@ -14,7 +14,6 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "penstock/base/error.h"
@@ -128,8 +127,10 @@ TEST(HogwildBoard, a_file_that_may_become_shorter_is_none) {
 
 TEST(Hogwild, one_worker_gives_the_bits_of_an_updater) {
   for (const Optimizer& optimizer : all_optimizers({.weight_decay = 0.01, .clip_value = 1.5})) {
-    for (const auto& [own_state, snapshots] :
-         {std::pair{false, false}, {true, false}, {true, true}, {false, true}}) {
+    for (const auto& [own_state, snapshots] : {std::pair{false, Snapshots::kNone},
+                                               {true, Snapshots::kNone},
+                                               {true, Snapshots::kStep},
+                                               {false, Snapshots::kUpdate}}) {
       Updater serial(Parameters(a_long_layout()), optimizer),
           updater(Parameters(a_long_layout()), optimizer);
       fill(serial.parameters().slab(), 5);
@@ -199,7 +200,7 @@ TEST(Hogwild, workers_that_touch_rows_of_their_own_lose_nothing) {
 
 TEST(Hogwild, dense_updates_read_and_write_the_same_floats_without_a_race) {
   Updater updater(Parameters(Layout{{"w", {1000}}}), Optimizer::momentum(0.1, 0.5, {}));
-  Hogwild hogwild(updater, 3, {.snapshots = true});
+  Hogwild hogwild(updater, 3, {.snapshots = Snapshots::kUpdate});
   const auto report = hogwild.run(testing::drawn_to_two, {.steps = 600});
   EXPECT_EQ(report.steps, 600u);
   for (float x : updater.parameters().at("w").as_span<float>()) EXPECT_NEAR(x, 2, 0.01);
@@ -261,118 +262,6 @@ TEST(Hogwild, staleness_is_what_others_applied_between_read_and_write) {
   });
   const std::vector<std::pair<uint64_t, uint64_t>> expected{{0, 5}, {5, 1}};
   EXPECT_EQ(report.staleness, expected);
-}
-
-// Two workers on one vector, each with a snapshot of it, by hand on one thread.
-class HogwildSnapshots : public ::testing::Test {
- protected:
-  HogwildWorker worker(size_t number) {
-    const Slab snapshot = Slab::make(parameters.layout());
-    return {parameters, Optimizer::sgd(1.0), {}, board, number, {.snapshot = snapshot}};
-  }
-  void add_one(HogwildWorker& worker) {
-    std::ranges::fill(gradients.at("w").as_span<float>(), -1.0f);
-    worker.apply(gradients);
-  }
-  static float seen(const HogwildWorker& worker) { return worker.weights().slab().values()[0]; }
-  uint64_t stale(size_t number, uint64_t by) const {
-    return board.counts(number).staleness[HogwildBoard::bucket(by)];
-  }
-
-  const Parameters parameters{Layout{{"w", {20}}, {"v", {3}}}};
-  const Slab gradients = parameters.gradients();
-  const HogwildBoard board = HogwildBoard::make(2, false);
-  HogwildWorker one = worker(0), two = worker(1);
-};
-
-TEST_F(HogwildSnapshots, they_do_not_change_amid_a_step) {
-  one.begin();
-  two.begin();
-  add_one(two);
-  EXPECT_EQ(seen(one), 0);
-  add_one(one);
-  EXPECT_EQ(stale(0, 1), 1u);
-  EXPECT_EQ(seen(one), 2);  // which the update brought along
-}
-
-TEST_F(HogwildSnapshots, an_update_brings_them_up_to_date_unless_more_than_one_came_since) {
-  one.begin();
-  two.begin();
-  add_one(one);
-  EXPECT_TRUE(one.up_to_date());
-  add_one(two);
-  EXPECT_TRUE(one.up_to_date());
-  one.read();
-  EXPECT_EQ(seen(one), 1);  // as if the other's update had come amid this step
-  EXPECT_FALSE(one.up_to_date());
-  add_one(one);
-  EXPECT_EQ(stale(0, 1), 1u);
-  EXPECT_EQ(seen(one), 3);
-  add_one(two);
-  add_one(two);
-  EXPECT_FALSE(one.up_to_date());
-  one.read();
-  EXPECT_EQ(seen(one), 5);
-  add_one(one);
-  EXPECT_EQ(stale(0, 0), 2u);
-}
-
-TEST_F(HogwildSnapshots, what_an_update_of_some_weights_leaves_out_is_read) {
-  one.begin();
-  two.begin();
-  const std::vector<float> ones(20, -1);
-  const GradientPart w{"w", ones};
-  one.apply(std::span(&w, 1));
-  EXPECT_FALSE(one.up_to_date());
-  const std::vector<float> twos(3, -2);
-  const GradientPart v{"v", twos};
-  two.apply(std::span(&v, 1));
-  one.read();
-  EXPECT_EQ(one.weights().at("v").as_span<float>()[0], 2);
-  const std::vector<GradientPart> both{w, v};
-  one.apply(both);
-  EXPECT_TRUE(one.up_to_date());
-  EXPECT_TRUE(same_bits(one.weights().slab(), parameters.slab()));
-}
-
-TEST_F(HogwildSnapshots, what_a_step_writes_by_itself_is_read) {
-  one.begin();
-  add_one(one);
-  relaxed::store(parameters.slab().values()[0], 7);
-  one.count(1);
-  EXPECT_FALSE(one.up_to_date());
-  one.read();
-  EXPECT_EQ(seen(one), 7);
-}
-
-TEST(Hogwild, a_run_begins_with_the_weights_as_they_are) {
-  for (const size_t replicas : {1, 2}) {
-    Updater updater(Parameters(Layout{{"w", {20}}}), Optimizer::sgd(1.0));
-    Hogwild hogwild(updater, 2, {.snapshots = true, .replicas = replicas});
-    const auto w = updater.parameters().at("w").as_span<float>();
-    for (const float value : {3.0f, 30.0f, 300.0f}) {
-      std::ranges::fill(w, value);
-      std::atomic<bool> seen{true};
-      hogwild.run([&](HogwildWorker& worker) -> Hogwild::Step {
-        seen = seen && worker.weights().slab().values()[0] == value;
-        return [&, gradients = worker.parameters().gradients(), left = 1]() mutable {
-          if (left-- == 0) return false;
-          worker.read();
-          seen = seen && worker.weights().slab().values()[0] == value;
-          return worker.apply(gradients);
-        };
-      });
-      EXPECT_TRUE(seen);
-    }
-  }
-}
-
-TEST(Hogwild, a_snapshot_is_of_the_same_layout) {
-  const Parameters parameters(a_long_layout());
-  const HogwildBoard board = HogwildBoard::make(1, false);
-  const Slab other = Slab::make(Layout{{"w", {4}}});
-  EXPECT_THROW(HogwildWorker(parameters, Optimizer::sgd(1.0), {}, board, 0, {.snapshot = other}),
-               Error);
 }
 
 TEST(Hogwild, an_exception_stops_all_and_is_thrown) {

@@ -139,7 +139,8 @@ TEST(Replica, workers_of_all_groups_lose_nothing_that_is_theirs_alone) {
 TEST(Replica, groups_come_to_one_minimum) {
   for (const bool own_state : {false, true}) {
     Updater updater(Parameters(Layout{{"w", {1000}}}), Optimizer::sgd(0.05));
-    Hogwild hogwild(updater, 4, {.own_state = own_state, .snapshots = true, .replicas = 2});
+    Hogwild hogwild(updater, 4,
+                    {.own_state = own_state, .snapshots = Snapshots::kUpdate, .replicas = 2});
     // However seldom they merge within a run: each takes them at least half of the way.
     constexpr uint64_t kRuns = 12, kSteps = 600;
     for (uint64_t run = 0; run < kRuns; ++run) {
