@@ -112,13 +112,13 @@ def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
         or tensor.requires_grad
         or tensor.is_quantized
         or tensor.is_nested
-        or tensor.is_conj()
-        or tensor.is_neg()
     ):
         return None
     name = str(tensor.dtype).removeprefix("torch.")
     try:
         return tensor.numpy(), name
+    except RuntimeError:  # is_conj() or is_neg(): to ask would let go of Python's lock each time
+        return None
     except TypeError:
         pass
     # A type that NumPy lacks travels as plain integers of its size.
