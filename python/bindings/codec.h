@@ -11,13 +11,15 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/counters.h"
 #include "penstock/workers/board.h"
+#include "plain_value.h"
 
 namespace penstock::python {
 
 inline constexpr uint8_t kOtherDtype = 255;  // in a packet: a pickled one follows
 
-// What a worker process returns, as bytes: a tree of one-letter nodes. Arrays are described; their
-// bytes stay where they are. Layout (all integers native, nothing aligned):
+// What a worker process returns, and a plain batch that one is given, as bytes: a tree of
+// one-letter nodes. Arrays are described; their bytes stay where they are. Layout (all integers
+// native, nothing aligned):
 //
 //   packet := u32 bytes of the tree, node
 //   node   := 'N' | 'b' u8 | 'i' i64 | 'f' f64 | 's' u32 utf8 | 'y' u32 bytes
@@ -34,30 +36,37 @@ inline constexpr uint8_t kOtherDtype = 255;  // in a packet: a pickled one follo
 //   dtype  := u8 NumPy's type number, or 255 u32 pickle of the dtype
 //   place  := 0 u64 bytes                 inline
 //           | 1 BlockRef u64 delta        in a block of an arena, `delta` into it
-//           | 2 u64 offset u64 bytes      behind the tree, at tail + offset (no arena had room)
+//           | 2 u64 offset u64 bytes      behind the tree, at tail + offset (no arena, or no room)
 class Encoder {
  public:
   // `arena` as the worker's own allocator, known to the consumer as `number`.
   Encoder(Allocator& arena, uint32_t number, WorkerCounters& counters)
-      : arena_(arena), number_(number), counters_(counters) {}
+      : arena_(&arena), number_(number), counters_(counters) {}
+  // Without an arena: what is not small goes into the tail, and nothing is pickled.
+  explicit Encoder(WorkerCounters& counters) : counters_(counters) {}
 
   // Encodes `value`, of which the caller holds the only reference that it knows of: an array that
   // nobody else refers to is handed over, not copied (then drop `value` before it is finished
-  // with). False: a Python exception is set, and nothing is held.
+  // with). False: a Python exception is set, and nothing is held; without an exception, for an
+  // encoder without an arena: `value` needs a pickle.
   bool encode(PyObject* value);
 
   std::span<const std::byte> tree() const { return tree_; }
   uint64_t payload_bytes() const { return payload_; }
-  // There was no room for some arrays: tree() and, from tail_offset() on, write_tail() must go the
-  // slow way.
+  // There was no arena, or no room, for some arrays: tree() and, from tail_offset() on,
+  // write_tail() must go the slow way.
   bool has_tail() const { return !tail_.empty(); }
-  uint64_t tail_offset() const { return (tree_.size() + 63) / 64 * 64; }
+  uint64_t tail_offset() const { return tail_offset(tree_.size()); }
+  static uint64_t tail_offset(uint64_t tree) { return (tree + 63) / 64 * 64; }
   uint64_t tail_bytes() const { return tail_bytes_; }
   void write_tail(std::byte* to) const;
 
  private:
+  bool plain_only() const { return arena_ == nullptr; }
   bool node(PyObject* value, bool unique, int depth);
-  bool array(PyArrayObject* array, bool unique);
+  bool tensor(PyObject* value, bool unique);
+  // `as_it_lies`: it has no gaps, and is not put into C order where it is copied.
+  bool array(PyArrayObject* array, bool unique, bool as_it_lies);
   bool pickled(PyObject* value);
   bool class_ref(PyObject* type);
   void place_bytes(const void* data, size_t bytes, CopyReason reason, PyObject* keep);
@@ -69,6 +78,11 @@ class Encoder {
     put(&value, sizeof(value));
   }
   std::optional<penstock::Ref> share(void* block);
+  struct Room {
+    void* block;  // to be released
+    penstock::Ref ref;
+  };
+  std::optional<Room> room_for(size_t bytes);
   void put_block(const penstock::Ref& ref, void* block, const void* data);
 
   struct Tail {
@@ -76,9 +90,10 @@ class Encoder {
     const void* data;
     Owned keep;
   };
-  Allocator& arena_;
-  uint32_t number_;
+  Allocator* arena_ = nullptr;
+  uint32_t number_ = 0;
   WorkerCounters& counters_;
+  PlainValue met_;  // without an arena
   std::vector<std::byte> tree_;
   std::vector<Tail> tail_;
   std::vector<penstock::Ref> shared_;

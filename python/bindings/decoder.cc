@@ -96,6 +96,7 @@ class Decoder {
   Owned array() {
     uint8_t flags, ndim, type;
     if (!get(flags) || !get(ndim) || !get(type) || ndim > NPY_MAXDIMS) return Owned(broken());
+    if (type != kOtherDtype && !is_number(type)) return Owned(broken());
     Owned dtype = type == kOtherDtype
                       ? class_ref()
                       : Owned(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)));
@@ -118,19 +119,24 @@ class Decoder {
         if (!get(stride)) return {};
         strides[d] = stride;
         if (shape[d] == 0) continue;
-        uint64_t span = static_cast<uint64_t>(stride < 0 ? -stride : stride) *
-                        static_cast<uint64_t>(shape[d] - 1);
-        (stride < 0 ? below : above) += span;
+        uint64_t step = stride < 0 ? 0 - static_cast<uint64_t>(stride) : stride, span;
+        uint64_t& side = stride < 0 ? below : above;
+        if (__builtin_mul_overflow(step, static_cast<uint64_t>(shape[d] - 1), &span) ||
+            __builtin_add_overflow(side, span, &side)) {
+          return Owned(broken());
+        }
       }
       if (total == 0) below = above = 0;
     }
     Bytes bytes;
     if (!place(bytes)) return {};
     if (above > bytes.bytes || below > bytes.before) return Owned(broken());
+    // Without gaps, or the array's own memory would not be of that size.
+    if (!bytes.owner && (above != total || bytes.bytes < total)) return Owned(broken());
     dtype.release();  // the array's now
     if (!bytes.owner) {
-      Owned made(
-          PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape, nullptr, nullptr, 0, nullptr));
+      Owned made(PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape,
+                                      contiguous ? nullptr : strides, nullptr, 0, nullptr));
       if (!made) return {};
       auto* array = reinterpret_cast<PyArrayObject*>(made.get());
       std::memcpy(PyArray_DATA(array), bytes.data, total);

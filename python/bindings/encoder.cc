@@ -11,10 +11,12 @@ namespace {
 
 constexpr size_t kInlineBytes = 256;
 constexpr int kVariableString = 2056;  // NPY_VSTRING
+// Of a plain value. Of more a pickle is as fast, and knows a tuple that came before.
+constexpr size_t kMostTree = 16 << 20;
 
 bool plain_dtype(PyArray_Descr* descr) {
   int type = descr->type_num;
-  return type >= 0 && type < NPY_OBJECT && PyArray_ISNBO(descr->byteorder);
+  return is_number(type) && PyArray_ISNBO(descr->byteorder);
 }
 
 bool needs_pickle(PyArray_Descr* descr) {
@@ -46,8 +48,9 @@ bool Encoder::encode(PyObject* value) {
   tail_bytes_ = payload_ = 0;
   put(uint32_t{0});
   shared_.clear();
+  if (plain_only()) met_ = {};
   if (!node(value, only_ours(value), 0)) {
-    for (const penstock::Ref& ref : shared_) arena_.region()->return_lease(ref);
+    for (const penstock::Ref& ref : shared_) arena_->region()->return_lease(ref);
     return false;
   }
   auto bytes = static_cast<uint32_t>(tree_.size());
@@ -56,7 +59,12 @@ bool Encoder::encode(PyObject* value) {
 }
 
 bool Encoder::node(PyObject* value, bool unique, int depth) {
-  if (PyArray_CheckExact(value)) return array(reinterpret_cast<PyArrayObject*>(value), unique);
+  if (plain_only() && tree_.size() > kMostTree) return false;
+  if (PyArray_CheckExact(value)) {
+    auto* found = reinterpret_cast<PyArrayObject*>(value);
+    if (plain_only() && !met_.first(value)) return false;
+    return array(found, unique, plain_only() && PyArray_IS_F_CONTIGUOUS(found));
+  }
   if (value == Py_None) {
     put('N');
   } else if (PyBool_Check(value)) {
@@ -101,6 +109,7 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
       if (!node(item, unique && only_ours(item), depth + 1)) return false;
     }
   } else if (PyList_CheckExact(value)) {
+    if (plain_only() && !met_.first(value)) return false;
     put('L');
     // Pickling an item may run code that changes a list or dict which others lead to, too.
     Owned items(unique ? Py_NewRef(value) : PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
@@ -111,6 +120,7 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
       if (!node(item, unique && only_ours(item), depth + 1)) return false;
     }
   } else if (PyDict_CheckExact(value) || is_plain_dataclass(value)) {
+    if (plain_only() && !met_.first(value)) return false;
     Owned fields = Owned::borrow(value);
     if (!PyDict_CheckExact(value)) {
       put('C');
@@ -132,30 +142,37 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
   } else if (PyArray_IsScalar(value, Generic) && !PyArray_IsScalar(value, Void)) {
     Owned zero_d(PyArray_FromScalar(value, nullptr));
     if (!zero_d) return false;
-    if (needs_pickle(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(zero_d.get())))) {
-      return pickled(value);
-    }
+    auto* made = reinterpret_cast<PyArrayObject*>(zero_d.get());
+    if (needs_pickle(PyArray_DESCR(made))) return pickled(value);
+    if (plain_only() && Py_TYPE(value) != PyArray_DESCR(made)->typeobj) return false;
     size_t at = tree_.size();
-    if (!array(reinterpret_cast<PyArrayObject*>(zero_d.get()), false)) return false;
+    if (!array(made, false, false)) return false;
     tree_[at] = std::byte{'S'};
   } else if (is_torch_tensor(value)) {
-    Owned pair = array_of_tensor(value);
-    if (!pair) return false;
-    if (pair.get() == Py_None) return pickled(value);
-    put('X');
-    Py_ssize_t n;
-    const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(pair.get(), 1), &n);
-    if (name == nullptr) return false;
-    count(n);
-    put(name, n);
-    return array(reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.get(), 0)), unique);
+    return tensor(value, unique);
   } else {
     return pickled(value);
   }
   return true;
 }
 
+bool Encoder::tensor(PyObject* value, bool unique) {
+  Owned pair = array_of_tensor(value);
+  if (!pair) return false;
+  if (pair.get() == Py_None) return pickled(value);
+  auto* over = reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.get(), 0));
+  if (plain_only() && !(met_.first(value) && met_.tensor(value, over))) return false;
+  put('X');
+  Py_ssize_t n;
+  const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(pair.get(), 1), &n);
+  if (name == nullptr) return false;
+  count(n);
+  put(name, n);
+  return array(over, unique, plain_only());
+}
+
 bool Encoder::class_ref(PyObject* type) {
+  if (plain_only()) return false;
   PyObject* dump = helper("penstock._interop", "dump_class");
   Owned bytes(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, type));
   if (!bytes) return false;
@@ -167,9 +184,18 @@ bool Encoder::class_ref(PyObject* type) {
 // A lease for the consumer, which is dropped again if the rest cannot be encoded. Nothing where
 // there is no page for its header.
 std::optional<Ref> Encoder::share(void* block) {
-  std::optional<Ref> ref = arena_.share(block);
+  std::optional<Ref> ref = arena_->share(block);
   if (ref) shared_.push_back(*ref);
   return ref;
+}
+
+std::optional<Encoder::Room> Encoder::room_for(size_t bytes) {
+  void* block = arena_ == nullptr ? nullptr : arena_->allocate(bytes);
+  if (block == nullptr) return std::nullopt;
+  std::optional<Ref> ref = share(block);
+  if (ref) return Room{block, *ref};
+  arena_->release(block);
+  return std::nullopt;
 }
 
 void Encoder::put_block(const Ref& ref, void* block, const void* data) {
@@ -178,19 +204,20 @@ void Encoder::put_block(const Ref& ref, void* block, const void* data) {
   put(static_cast<uint64_t>(static_cast<const std::byte*>(data) - static_cast<std::byte*>(block)));
 }
 
-bool Encoder::array(PyArrayObject* array, bool unique) {
+bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   PyArray_Descr* descr = PyArray_DESCR(array);
+  if (plain_only() && !PlainValue::array(array)) return false;
   if (needs_pickle(descr)) return pickled(reinterpret_cast<PyObject*>(array));
   size_t bytes = PyArray_NBYTES(array);
   CopyReason reason = CopyReason::kSmall;
   void* block = nullptr;
-  if (bytes > kInlineBytes) {
+  if (bytes > kInlineBytes && arena_ != nullptr) {
     PyArrayObject* root;
     if (owns_its_memory(array, unique, root, reason)) {
-      block = arena_.contains(PyArray_DATA(root)) ? arena_.block_of(PyArray_DATA(root)) : nullptr;
+      block = arena_->contains(PyArray_DATA(root)) ? arena_->block_of(PyArray_DATA(root)) : nullptr;
       if (block != PyArray_DATA(root)) block = nullptr;
       reason = CopyReason::kForeign;
-      if (block != nullptr && bytes < arena_.bytes_of(block) / 2) {
+      if (block != nullptr && bytes < arena_->bytes_of(block) / 2) {
         block = nullptr;
         reason = CopyReason::kSparse;
       }
@@ -201,9 +228,13 @@ bool Encoder::array(PyArrayObject* array, bool unique) {
     block = nullptr;
     reason = CopyReason::kNoRoom;
   }
-  bool contiguous = block == nullptr || PyArray_IS_C_CONTIGUOUS(array);
+  bool in_c_order = block == nullptr && !as_it_lies;  // as a copy
+  bool contiguous = in_c_order || PyArray_IS_C_CONTIGUOUS(array);
+  // A pickle's copy of what is not contiguous can be written to.
+  bool writeable = PyArray_ISWRITEABLE(array) ||
+                   (plain_only() && !as_it_lies && !PyArray_IS_C_CONTIGUOUS(array));
   put('A');
-  put(static_cast<uint8_t>((contiguous ? 1 : 0) | (PyArray_ISWRITEABLE(array) ? 0 : 2)));
+  put(static_cast<uint8_t>((contiguous ? 1 : 0) | (writeable ? 0 : 2)));
   put(static_cast<uint8_t>(PyArray_NDIM(array)));
   if (plain_dtype(descr)) {
     put(static_cast<uint8_t>(descr->type_num));
@@ -221,6 +252,8 @@ bool Encoder::array(PyArrayObject* array, bool unique) {
   if (block != nullptr) {
     put_block(*ref, block, PyArray_DATA(array));
     count_avoided_copy(counters_, bytes);
+  } else if (as_it_lies) {
+    place_bytes(PyArray_DATA(array), bytes, reason, reinterpret_cast<PyObject*>(array));
   } else {
     place_array(array, reason);
     if (PyErr_Occurred() != nullptr) return false;
@@ -236,10 +269,8 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
     return;
   }
   size_t bytes = PyArray_NBYTES(array);
-  void* block = bytes > kInlineBytes ? arena_.allocate(bytes) : nullptr;
-  std::optional<Ref> ref = block != nullptr ? share(block) : std::nullopt;
-  if (!ref) {
-    arena_.release(block);
+  std::optional<Room> room = bytes > kInlineBytes ? room_for(bytes) : std::nullopt;
+  if (!room) {
     Owned copy(PyArray_NewCopy(array, NPY_CORDER));
     if (!copy) return;
     auto* copied = reinterpret_cast<PyArrayObject*>(copy.get());
@@ -249,13 +280,14 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
   // NumPy does the strided copy, into an array laid over the block.
   Py_INCREF(PyArray_DESCR(array));
   Owned over(PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), PyArray_NDIM(array),
-                                  PyArray_DIMS(array), nullptr, block, NPY_ARRAY_CARRAY, nullptr));
+                                  PyArray_DIMS(array), nullptr, room->block, NPY_ARRAY_CARRAY,
+                                  nullptr));
   if (over && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(over.get()), array) == 0) {
-    put_block(*ref, block, block);
+    put_block(room->ref, room->block, room->block);
     count_copy(counters_, reason, bytes);
   }
   over = Owned();
-  arena_.release(block);
+  arena_->release(room->block);
 }
 
 void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyObject* keep) {
@@ -266,15 +298,13 @@ void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyO
     count_copy(counters_, CopyReason::kSmall, bytes);
     return;
   }
-  void* block = arena_.allocate(bytes);
-  if (std::optional<Ref> ref = block != nullptr ? share(block) : std::nullopt) {
-    copy_stream(block, data, bytes);
-    put_block(*ref, block, block);
-    arena_.release(block);
+  if (std::optional<Room> room = room_for(bytes)) {
+    copy_stream(room->block, data, bytes);
+    put_block(room->ref, room->block, room->block);
+    arena_->release(room->block);
     count_copy(counters_, reason, bytes);
     return;
   }
-  arena_.release(block);
   put(uint8_t{2});
   put(tail_bytes_);
   put(static_cast<uint64_t>(bytes));
@@ -284,6 +314,7 @@ void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyO
 }
 
 bool Encoder::pickled(PyObject* value) {
+  if (plain_only()) return false;
   PyObject* dump = helper("penstock._interop", "dump");
   Owned pair(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, value));
   if (!pair) return false;

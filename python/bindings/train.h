@@ -23,6 +23,9 @@ void bind_train_updater(nanobind::module_& m);
 // What the workers of a Hogwild share, one of them, and the sum of towers' gradients.
 void bind_train_hogwild(nanobind::module_& m);
 
+// Batches in memory that a worker process of a Hogwild reads.
+void bind_train_batch(nanobind::module_& m);
+
 // Parameters and updaters in files.
 void bind_train_files(nanobind::module_& m);
 

@@ -50,9 +50,8 @@ nb::object UnitValues::take(Unit& unit) {
     uint32_t tree = 0;
     if (spill->size < sizeof(tree)) throw Error(Code::kInternal, "Loader", "an empty packet");
     std::memcpy(&tree, spill->bytes.get(), sizeof(tree));
-    uint64_t tail = (uint64_t{tree} + 63) / 64 * 64;
     if (tree > spill->size) throw Error(Code::kInternal, "Loader", "a packet longer than itself");
-    tail = std::min(tail, spill->size);
+    uint64_t tail = std::min(Encoder::tail_offset(tree), spill->size);
     std::byte* bytes = spill->bytes.get();
     return decoded(decode({bytes, tree}, {bytes + tail, spill->size - tail}, spill, arena_of_));
   }

@@ -17,6 +17,8 @@ bool is_namedtuple(PyObject* value);
 // A dataclass that is nothing but its __dict__.
 bool is_plain_dataclass(PyObject* value);
 bool is_torch_tensor(PyObject* value);
+// Of NumPy's type numbers: of fixed size, without parameters or references.
+constexpr bool is_number(int type) { return (type >= 0 && type < NPY_OBJECT) || type == NPY_HALF; }
 
 // Whether nothing but this reference leads to the array's memory. reason: why not.
 bool owns_its_memory(PyArrayObject* array, bool unique, PyArrayObject*& root, CopyReason& reason);

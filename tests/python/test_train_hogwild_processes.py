@@ -66,6 +66,28 @@ def test_each_batch_goes_to_one_process_once_in_the_form_it_had():
     assert (parameters["seen"] == 1).all()
 
 
+def test_batches_with_and_without_a_pickle_take_turns():
+    class Numbers(list):
+        pass
+
+    def count(batch, views):
+        numbers = np.asarray(batch["x"], np.int64)
+        assert type(batch["x"]).__name__ == batch["kind"]
+        assert len(batch["more"]) == 10 * numbers[0]
+        assert (batch["more"] == numbers[0]).all()
+        return 0.0, {"seen": train.Rows(numbers, -np.ones(len(numbers), np.float32))}
+
+    kinds = [list, Numbers, np.array, tuple]
+    feed = [
+        {"x": make, "kind": type(make).__name__, "more": np.full(10 * i, i)}
+        for i in range(0, 1000, 5)
+        for make in [kinds[i // 5 % 4](range(i, i + 5))]
+    ]
+    parameters = train.Parameters({"seen": (1000,)}, shared=True)
+    assert processes(count, parameters, train.SGD(1.0), feed, workers=2).run().steps == 200
+    assert (parameters["seen"] == 1).all()
+
+
 def test_steps_are_exact_and_no_batch_more_is_taken():
     taken = []
 

@@ -57,16 +57,16 @@ class _Process:
         return kind
 
     def _exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
+        received = b""
+        while len(received) < size:
             try:
-                more = self.link.recv(size - len(parts))
+                more = self.link.recv(size - len(received))
             except ConnectionResetError:
                 more = b""
             if not more:
                 raise _Lost
-            parts += more
-        return bytes(parts)
+            received += more
+        return received
 
     def end(self) -> str:
         """Let it end, wait for that, and say how it ended and what it said."""

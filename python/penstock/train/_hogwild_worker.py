@@ -15,7 +15,7 @@ from ._hogwild_threads import WorkerLoop, engine_worker, seen_weights
 from ._steps import OneThreadEach, views_of
 from .parameters import Parameters, Slab
 
-# Messages to a worker: a batch, as slot, end of its stream, end. None: there are no more.
+# Messages to a worker: a batch, as its slot and what `read` needs. None: there are no more.
 BATCH = struct.Struct("=QQQ")
 # Messages from a worker begin with one of these.
 READY, DONE, STOPPED, FAILED = b"R", b"D", b"S", b"X"
