@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class _Process:
     def __init__(self, started: Started, link: socket.socket, slots: list[Slot], stderr: int):
         self.started = started
         self.link = link
+        self._readable = select.poll()
+        self._readable.register(link, select.POLLIN)
         self.slots = slots
         self.stderr = stderr
         self.sent = 0
@@ -50,6 +53,8 @@ class _Process:
 
     def receive(self) -> bytes:
         """READY, DONE or STOPPED; raises what the worker raised, or _Lost."""
+        # recv() would be woken also when the worker takes a batch, from a core that it computes on.
+        self._readable.poll()
         kind = self._exactly(1)
         if kind == FAILED:
             (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
