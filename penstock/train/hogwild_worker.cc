@@ -35,7 +35,6 @@ HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::ve
 void HogwildWorker::begin() {
   current_ = false;
   read();
-  current_ = options_.snapshots == Snapshots::kUpdate;
 }
 
 bool HogwildWorker::up_to_date() const {

@@ -91,7 +91,7 @@ class HogwildWorker {
   const Options options_;
   float* states_[2] = {};
   uint64_t read_version_ = 0;  // what weights() have seen, own updates included
-  bool current_ = false;       // begin() or apply() brought them there, and nobody has read() since
+  bool current_ = false;       // apply() brought them there, and nobody has read() since
   uint64_t own_updates_ = 0;
   MergePace pace_;
   GradientParts parts_;

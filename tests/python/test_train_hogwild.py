@@ -100,7 +100,7 @@ def test_a_snapshot_is_of_the_weights_as_they_are_when_a_run_begins(options, sna
         assert np.array_equal(parameters["w"], np.full(INPUTS, value + 1))
 
 
-@pytest.mark.parametrize("snapshot, later", [(True, 0), ("update", 1)])
+@pytest.mark.parametrize(("snapshot", "later"), [(True, 0), ("update", 1)])
 def test_what_a_feed_writes_is_seen_by_the_next_step_or_an_update_later(snapshot, later):
     parameters = fresh()
     seen = []
@@ -116,7 +116,7 @@ def test_what_a_feed_writes_is_seen_by_the_next_step_or_an_update_later(snapshot
         views.gradients["w"][:] = -1
 
     train.Hogwild(look, parameters, train.SGD(1.0), feed(), workers=1, snapshot=snapshot).run()
-    assert seen == ([10, 20, 30, 31] if not later else [10, 11, 21, 31])
+    assert seen == ([10, 11, 21, 31] if later else [10, 20, 30, 31])
 
 
 def test_a_gradient_may_be_a_snapshots_but_not_the_weights_themselves():
@@ -352,6 +352,7 @@ def test_what_a_step_may_not_return(returned, says):
         ({"parameters": {}}, "parameters is a dict"),
         ({"workers": 0}, "workers is 0"),
         ({"state": "none"}, "state is 'none'; there are shared, own"),
+        ({"snapshot": "step"}, "snapshot is 'step'; give False, True"),
         ({"non_finite": "ignore"}, "non_finite is 'ignore'"),
         ({"model": 3}, "model is a int"),
         ({"optimizer": train.Updater(fresh(), train.SGD(0.1))}, "of other parameters"),

@@ -143,7 +143,7 @@ def test_functions_of_jax_return_their_gradients(kind):
     workers = kind(jax_step, parameters, train.SGD(0.1), feed)
     # The gradient of a worker that compiles while the other one goes on may be the last one that is
     # applied, and of the weights that were first.
-    workers.run(epochs=1)
+    first = workers.run(epochs=1)
     report = workers.run(epochs=2)
     np.testing.assert_allclose(parameters["w"], truth, atol=1e-3)
-    assert report.loss > 0
+    assert report.loss < 0.01 < first.loss  # 0 where it has found the very numbers

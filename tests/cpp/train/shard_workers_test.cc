@@ -249,6 +249,34 @@ TEST(ShardWorkers, only_the_hello_that_made_a_worker_can_be_taken_back) {
   EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 1u);
 }
 
+TEST(ShardWorkers, who_made_a_worker_takes_it_back_though_another_came_by_since) {
+  OneShard one({.lease_s = kNever});
+  const auto made = one.shard->join({7, "", ""});
+  one.shard->give_up(7);  // a second hello of its, and it was gone again
+  one.shard->take_back(7, made.hello);
+  one.shard->join({8, "", ""});
+  EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied);  // waits for nobody
+}
+
+TEST(ShardWorkers, who_connects_anew_after_the_beginning_gives_up_nobodys_push) {
+  OneShard one({.staleness = 0, .lease_s = kNever, .workers = 2});
+  for (const uint64_t id : {7, 8}) {
+    one.shard->join({id, "", ""});
+    one.shard->ready(id);
+  }
+  std::thread dead([&] {
+    Full full(7, 1, -1);
+    full.push.awaited = [] { return false; };
+    EXPECT_EQ(one.shard->push(full.push).outcome, Outcome::kApplied);
+  });
+  wait_until_held(*one.shard, 7);
+  one.shard->join({8, "", ""});
+  one.shard->ready(8);
+  EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied);
+  dead.join();
+  EXPECT_TRUE(one.all_weights_are(1));
+}
+
 TEST(ShardWorkers, the_work_begins_when_so_many_are_ready_and_not_when_they_have_only_joined) {
   for (const uint32_t staleness : {0u, 5u}) {
     OneShard one({.staleness = staleness, .lease_s = kNever, .workers = 2});
