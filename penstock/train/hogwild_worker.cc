@@ -40,7 +40,7 @@ void HogwildWorker::begin() {
 bool HogwildWorker::up_to_date() const {
   // One update more comes in amid a step, too.
   return options_.snapshots == Snapshots::kNone ||
-         (current_ && parameters_.version() - read_version_ <= 1);
+         (current_ && parameters_.version() - carried_version_ <= 1);
 }
 
 void HogwildWorker::read() {
@@ -69,6 +69,7 @@ bool HogwildWorker::accept(bool finite, Describe describe) {
 template <typename Squares>
 kernels::Pass HogwildWorker::begin_update(double scale, Squares squares) {
   const double norm = optimizer_.clip_norm() == Optimizer::kNone ? 0 : std::sqrt(squares());
+  carried_version_ = parameters_.version() + 1;  // others may end while this one goes on
   board_.note_begun(number_, 1);
   const uint64_t step = board_.advance(1);
   uint64_t seen = own_updates_++;  // by the state

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -67,7 +66,8 @@ class HogwildWorker {
   // then as they were. Gradients do not lie in weights.
   bool apply(const Slab& gradients, double scale = 1);
   // One update of some blocks, or some rows of them, and of nothing else; each block at most once.
-  // Errors as Updater::apply_rows; nothing was changed.
+  // Errors as Updater::apply_rows, and kInvalidArgument for values that lie in weights which the
+  // update changes; nothing was changed.
   bool apply(std::span<const GradientPart> parts, double scale = 1);
   // Counts `n` updates that the step made by itself, with relaxed::store.
   void count(uint64_t n);
@@ -90,8 +90,9 @@ class HogwildWorker {
   const size_t number_;
   const Options options_;
   float* states_[2] = {};
-  uint64_t read_version_ = 0;  // what weights() have seen, own updates included
-  bool current_ = false;       // apply() brought them there, and nobody has read() since
+  uint64_t read_version_ = 0;     // what counts as seen, own updates included
+  uint64_t carried_version_ = 0;  // what all of the carried snapshot has seen
+  bool current_ = false;          // apply() brought them there, and nobody has read() since
   uint64_t own_updates_ = 0;
   MergePace pace_;
   GradientParts parts_;

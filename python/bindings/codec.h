@@ -94,6 +94,7 @@ class Encoder {
   uint32_t number_ = 0;
   WorkerCounters& counters_;
   PlainValue met_;  // without an arena
+  size_t nodes_ = 0, arrays_ = 0;
   std::vector<std::byte> tree_;
   std::vector<Tail> tail_;
   std::vector<penstock::Ref> shared_;

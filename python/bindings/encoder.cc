@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -11,12 +12,22 @@ namespace {
 
 constexpr size_t kInlineBytes = 256;
 constexpr int kVariableString = 2056;  // NPY_VSTRING
-// Of a plain value. Of more a pickle is as fast, and knows a tuple that came before.
-constexpr size_t kMostTree = 16 << 20;
+// Of a plain value: beyond so many, and more than so many for each array, a pickle is faster.
+constexpr size_t kMostNodes = 10'000, kNodesPerArray = 4;
 
 bool plain_dtype(PyArray_Descr* descr) {
   int type = descr->type_num;
   return is_number(type) && PyArray_ISNBO(descr->byteorder);
+}
+
+// Those of C order also along axes of length 1, by which torch tells channels_last.
+bool has_plain_strides(PyArrayObject* array) {
+  npy_intp stride = PyArray_ITEMSIZE(array);
+  for (int d = PyArray_NDIM(array); d-- > 0;
+       stride *= std::max<npy_intp>(PyArray_DIM(array, d), 1)) {
+    if (PyArray_STRIDE(array, d) != stride) return false;
+  }
+  return true;
 }
 
 bool needs_pickle(PyArray_Descr* descr) {
@@ -49,6 +60,7 @@ bool Encoder::encode(PyObject* value) {
   put(uint32_t{0});
   shared_.clear();
   if (plain_only()) met_ = {};
+  nodes_ = arrays_ = 0;
   if (!node(value, only_ours(value), 0)) {
     for (const penstock::Ref& ref : shared_) arena_->region()->return_lease(ref);
     return false;
@@ -59,7 +71,7 @@ bool Encoder::encode(PyObject* value) {
 }
 
 bool Encoder::node(PyObject* value, bool unique, int depth) {
-  if (plain_only() && tree_.size() > kMostTree) return false;
+  if (plain_only() && ++nodes_ > kMostNodes && nodes_ > kNodesPerArray * arrays_) return false;
   if (PyArray_CheckExact(value)) {
     auto* found = reinterpret_cast<PyArrayObject*>(value);
     if (plain_only() && !met_.first(value)) return false;
@@ -206,6 +218,7 @@ void Encoder::put_block(const Ref& ref, void* block, const void* data) {
 
 bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   PyArray_Descr* descr = PyArray_DESCR(array);
+  ++arrays_;
   if (plain_only() && !PlainValue::array(array)) return false;
   if (needs_pickle(descr)) return pickled(reinterpret_cast<PyObject*>(array));
   size_t bytes = PyArray_NBYTES(array);
@@ -229,7 +242,8 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
     reason = CopyReason::kNoRoom;
   }
   bool in_c_order = block == nullptr && !as_it_lies;  // as a copy
-  bool contiguous = in_c_order || PyArray_IS_C_CONTIGUOUS(array);
+  bool contiguous =
+      in_c_order || (as_it_lies ? has_plain_strides(array) : PyArray_IS_C_CONTIGUOUS(array));
   // A pickle's copy of what is not contiguous can be written to.
   bool writeable = PyArray_ISWRITEABLE(array) ||
                    (plain_only() && !as_it_lies && !PyArray_IS_C_CONTIGUOUS(array));

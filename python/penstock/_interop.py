@@ -117,8 +117,11 @@ def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
     name = str(tensor.dtype).removeprefix("torch.")
     try:
         return tensor.numpy(), name
-    except RuntimeError:  # is_conj() or is_neg(): to ask would let go of Python's lock each time
-        return None
+    except RuntimeError:
+        # To ask at once would let go of Python's lock for each tensor.
+        if tensor.is_conj() or tensor.is_neg():
+            return None
+        raise
     except TypeError:
         pass
     # A type that NumPy lacks travels as plain integers of its size.

@@ -176,6 +176,15 @@ def test_a_list_that_holds_itself():
     assert got[1] is got
 
 
+def test_what_is_faster_pickled_is_and_now_and_then_it_is_looked_again():
+    many = [{"name": "x", "value": 1.5} for _ in range(5000)]
+    with slots() as (writer, _):
+        assert writer.write(many)[0] > 0
+        plain = [writer.write(np.zeros(100))[0] == 0 for _ in range(20)]
+        assert plain == [False] * 15 + [True] * 5
+        assert writer.write([np.zeros(2) for _ in range(20_000)])[0] == 0
+
+
 def test_tuples_of_tuples_that_came_before_take_no_time():
     batch = ()
     for _ in range(60):
@@ -281,6 +290,7 @@ def test_tensors_need_no_pickle():
         "zero-d": torch.tensor(3.5),
         "empty": torch.empty(0, 4),
         "axes turned": images.transpose(1, 3),
+        "one channel, last": images[:, :1].clone().to(memory_format=torch.channels_last),
         "channels last": images.clone().contiguous(memory_format=torch.channels_last),
         "small, turned": torch.arange(6).reshape(2, 3).T,
         "parts of one": list(torch.arange(1000).chunk(4)),

@@ -19,6 +19,8 @@ from .. import _engine
 from .._memfile import memory_file
 from .._pickler import Pickler
 
+_PICKLES = 16  # in a row: batches of a feed are alike
+
 
 class Slot:
     """A memory file that grows with the batches it gets, and stays mapped: one writer, one reader.
@@ -29,10 +31,16 @@ class Slot:
     def __init__(self, fd: int = -1) -> None:
         self.fd = memory_file("penstock-batch") if fd < 0 else fd
         self._memory = memoryview(bytearray())
+        self._pickles = 0  # batches until it is looked again whether one can do without
 
     def write(self, batch: Any) -> tuple[int, int]:
         """Write a batch; returns what `read` needs: end of its stream (0: no pickle), and end."""
-        while (end := _engine.write_batch(batch, self._memory)) is not None:
+        self._pickles = max(self._pickles - 1, 0)
+        while self._pickles == 0:
+            end = _engine.write_batch(batch, self._memory)
+            if end is None:
+                self._pickles = _PICKLES
+                break
             if end <= self._memory.nbytes:
                 return 0, end
             self._grow(end)

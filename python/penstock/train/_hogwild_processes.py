@@ -62,16 +62,16 @@ class _Process:
         return kind
 
     def _exactly(self, size: int) -> bytes:
-        received = b""
-        while len(received) < size:
+        parts = bytearray()
+        while len(parts) < size:
             try:
-                more = self.link.recv(size - len(received))
+                more = self.link.recv(size - len(parts))
             except ConnectionResetError:
                 more = b""
             if not more:
                 raise _Lost
-            received += more
-        return received
+            parts += more
+        return bytes(parts)
 
     def end(self) -> str:
         """Let it end, wait for that, and say how it ended and what it said."""

@@ -37,7 +37,7 @@ class HogwildReport:
     staleness : dict of int to int
         How many updates of others came between a worker's read and its write, and how often: exact
         below 32, then counted at 32, 64, 128, ... for all up to the next. Its values add up to
-        `updates`. With ``snapshot="update"`` the write before is the read.
+        `updates`. With ``snapshot="update"`` the write before is the read, if its copy was kept.
     loss, recent_loss : float
         The mean of all that steps returned; of the last hundred or so of each worker. NaN if none.
     skipped, non_finite : int
@@ -239,7 +239,8 @@ class Hogwild:
             What a step or the feed raised, with a note that says which worker's and in which step;
             the others have ended by then. Updates that were applied stay.
         InvalidArgument
-            A gradient that is not finite, under ``non_finite="raise"``.
+            A gradient that is not finite, under ``non_finite="raise"``, or that lies in the weights
+            which its update changes.
         WorkerLost
             A worker process died, under ``on_lost="raise"``, or three times in a row before it had
             finished a step.

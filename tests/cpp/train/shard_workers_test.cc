@@ -250,7 +250,7 @@ TEST(ShardWorkers, only_the_hello_that_made_a_worker_can_be_taken_back) {
 }
 
 TEST(ShardWorkers, who_made_a_worker_takes_it_back_though_another_came_by_since) {
-  OneShard one({.lease_s = kNever});
+  OneShard one({.staleness = 0, .lease_s = kNever});
   const auto made = one.shard->join({7, "", ""});
   one.shard->give_up(7);  // a second hello of its, and it was gone again
   one.shard->take_back(7, made.hello);
