@@ -1,4 +1,4 @@
-# libsodium: how processes on a network know each other, and encryption. Defines the target Sodium::Sodium.
+# libsodium: how processes on a network know each other. Defines the target Sodium::Sodium.
 find_path(SODIUM_INCLUDE_DIR sodium.h)
 find_library(SODIUM_LIBRARY sodium)
 include(FindPackageHandleStandardArgs)

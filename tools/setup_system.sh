@@ -28,6 +28,7 @@ check_build() {
   fi
   compiles '#include <isa-l/crc.h>' || want libisal-dev
   compiles '#include <sodium.h>' || want libsodium-dev
+  compiles '#include <openssl/ssl.h>' || want libssl-dev
   command -v g++ >/dev/null || command -v "${CXX:-g++}" >/dev/null || want nlohmann-json3-dev
   local python
   python=$(tools/find_python.sh)

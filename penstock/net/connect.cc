@@ -64,7 +64,7 @@ std::unique_ptr<Connection> finish(os::Fd fd, const SocketAddress& address,
       if (!wait_until_ready(fd.get(), events, options, deadline)) throw late(address);
     }
     return std::make_unique<Connection>(std::move(fd), false, address.text(), options,
-                                        handshake.take_cipher());
+                                        handshake.take_tls());
   }
   const auto who = unix_peer(fd.get());
   if (!who) throw Error::from_errno(errno, kConnect, "who serves " + address.text());

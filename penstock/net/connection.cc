@@ -6,14 +6,13 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "penstock/base/descriptor_message.h"
 #include "penstock/base/error.h"
-#include "penstock/net/cipher.h"
 #include "penstock/net/socket.h"
+#include "penstock/net/tls.h"
 
 namespace penstock::net {
 namespace {
@@ -70,12 +69,12 @@ class Parts {
 }  // namespace
 
 Connection::Connection(os::Fd socket, bool local, std::string peer, const LineLimits& limits,
-                       std::unique_ptr<Cipher> cipher)
+                       std::unique_ptr<Tls> tls)
     : socket_(std::move(socket)),
       local_(local),
       peer_(std::move(peer)),
       limits_(limits),
-      cipher_(std::move(cipher)) {
+      tls_(std::move(tls)) {
   if (!(limits.stall_timeout_s > 0)) {
     throw Error(Code::kInvalidArgument, kConnection, "the stall timeout is more than 0 seconds");
   }
@@ -170,7 +169,7 @@ void Connection::send(std::span<const std::byte> head,
   check_open();
   begin_waiting();
   const auto header_bytes = std::as_bytes(std::span(&header, 1));
-  if (cipher_) {
+  if (tls_) {
     send_sealed(header_bytes, head, body);
   } else {
     send_plain(header_bytes, head, body, descriptor);
@@ -197,13 +196,18 @@ void Connection::send_plain(std::span<const std::byte> header, std::span<const s
   }
 }
 
-bool Connection::read_some(std::span<std::byte> into, bool takes_descriptor,
+ssize_t Connection::receive_some(std::span<std::byte> into, int flags) {
+  if (tls_) return receive_sealed(into, flags & ~MSG_WAITALL);
+  return recv(socket_.get(), into.data(), into.size(), flags);
+}
+
+bool Connection::read_unit(std::span<std::byte> into, bool takes_descriptor,
                            const Deadline& deadline) {
   while (got_ < into.size()) {
     const auto rest = into.subspan(got_);
     const ssize_t result = takes_descriptor && local_
                                ? receive_message(socket_.get(), rest, descriptor_, MSG_DONTWAIT)
-                               : recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT);
+                               : receive_some(rest, MSG_DONTWAIT);
     if (result > 0) {
       got_ += static_cast<size_t>(result);
     } else if (result == 0) {
@@ -222,21 +226,11 @@ bool Connection::read_some(std::span<std::byte> into, bool takes_descriptor,
   return true;
 }
 
-bool Connection::read_unit(std::span<std::byte> into, bool takes_descriptor,
-                           const Deadline& deadline) {
-  if (!cipher_) return read_some(into, takes_descriptor, deadline);
-  if (into.empty()) return true;
-  sealed_in_.resize(into.size() + Cipher::kOverhead);
-  if (!read_some(sealed_in_, takes_descriptor, deadline)) return false;
-  if (!cipher_->open(sealed_in_, into)) refuse("it was changed on its way");
-  return true;
-}
-
 void Connection::read_all(std::span<std::byte> into) {
   Deadline stalled(limits_.stall_timeout_s);
   while (!into.empty()) {
     check_open();
-    const ssize_t got = recv(socket_.get(), into.data(), into.size(), MSG_WAITALL);
+    const ssize_t got = receive_some(into, MSG_WAITALL);
     if (got > 0) {
       into = into.subspan(static_cast<size_t>(got));
       stalled = Deadline(limits_.stall_timeout_s);
@@ -307,37 +301,39 @@ void Connection::receive_body(std::span<std::byte> into) {
                     std::to_string(body_left_) + " left");
   }
   begin_waiting();
-  if (cipher_) {
-    read_pieces(into);
-  } else {
-    read_all(into);
-    body_left_ -= into.size();
-  }
+  read_all(into);
+  body_left_ -= into.size();
 }
 
 bool Connection::quiet() const {
-  if (closed()) return false;
+  if (closed() || (tls_ && tls_->pending())) return false;
   char byte;
   const ssize_t got = recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
   return got < 0 && (would_block(errno) || errno == EINTR);
+}
+
+void Connection::say_goodbye() noexcept {
+  FrameHeader header;
+  header.kind = FrameHeader::kGoodbye;
+  auto bytes = std::as_bytes(std::span(&header, 1));
+  std::vector<std::byte> sealed;
+  if (tls_) {
+    try {
+      tls_->seal(bytes);
+      tls_->take_outgoing(sealed);
+    } catch (const std::exception&) {
+      return;  // the line is cut, then
+    }
+    bytes = sealed;
+  }
+  ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void Connection::close() noexcept {
   int open = kOpen;
   if (!closed_.compare_exchange_strong(open, kClosedHere)) return;
   if (sending_.try_lock()) {
-    FrameHeader header;
-    header.kind = FrameHeader::kGoodbye;
-    const auto plain = std::as_bytes(std::span(&header, 1));
-    std::array<std::byte, sizeof(header) + Cipher::kOverhead> goodbye;
-    size_t size = plain.size();
-    if (cipher_) {
-      size = goodbye.size();
-      cipher_->seal(plain, goodbye);
-    } else {
-      std::ranges::copy(plain, goodbye.begin());
-    }
-    ::send(socket_.get(), goodbye.data(), size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    say_goodbye();
     sending_.unlock();
   }
   shutdown(socket_.get(), SHUT_RDWR);

@@ -18,8 +18,8 @@
 
 namespace penstock::net {
 
-class Cipher;
 class Deadline;
+class Tls;
 
 // What an end asks of a connection that stands.
 struct LineLimits {
@@ -100,7 +100,7 @@ class Connection final : private ForkAware {
 
   // For connect() and Listener: takes a connected socket over. Error kSystem.
   Connection(os::Fd socket, bool local, std::string peer, const LineLimits& limits,
-             std::unique_ptr<Cipher> cipher = nullptr);
+             std::unique_ptr<Tls> tls = nullptr);
 
  private:
   static constexpr uint64_t kLookAroundNs = 100'000'000;
@@ -110,6 +110,7 @@ class Connection final : private ForkAware {
   [[noreturn]] void cut(int error_number, const char* what);
   [[noreturn]] void refuse(const std::string& why);
   void break_off() noexcept;
+  void say_goodbye() noexcept;  // under sending_
   void begin_waiting() { look_again_ns_ = now_ns() + kLookAroundNs; }
   void moved_nothing(const Deadline& stalled, const char* what);
   void look_around();
@@ -119,11 +120,12 @@ class Connection final : private ForkAware {
                   std::span<const std::span<const std::byte>> body, int descriptor);
   void send_sealed(std::span<const std::byte> header, std::span<const std::byte> head,
                    std::span<const std::span<const std::byte>> body);
+  // As recv(), with flags of its own; MSG_WAITALL is a wish.
+  ssize_t receive_some(std::span<std::byte> into, int flags);
+  ssize_t receive_sealed(std::span<std::byte> into, int flags);
   // A header or a head, which may come in several attempts. False: not before the deadline.
   bool read_unit(std::span<std::byte> into, bool takes_descriptor, const Deadline& deadline);
-  bool read_some(std::span<std::byte> into, bool takes_descriptor, const Deadline& deadline);
   void read_all(std::span<std::byte> into);
-  void read_pieces(std::span<std::byte> into);
 
   os::Fd socket_;
   const bool local_;
@@ -133,7 +135,7 @@ class Connection final : private ForkAware {
   std::atomic<uint64_t> look_again_ns_{0};
   std::mutex sending_;
 
-  const std::unique_ptr<Cipher> cipher_;
+  const std::unique_ptr<Tls> tls_;
   std::vector<std::byte> sealed_out_;  // under sending_
 
   // The receiving thread's: a message of which only a part has come.
@@ -144,9 +146,6 @@ class Connection final : private ForkAware {
   os::Fd descriptor_;
   uint64_t body_left_ = 0;
   bool ended_ = false;
-  // Encrypted lines: what came, and the opened piece of which nobody has read the end yet.
-  std::vector<std::byte> sealed_in_, piece_;
-  size_t piece_read_ = 0;
 };
 
 // Over TCP it returns when the other end has accepted: while somebody is in Listener::accept().

@@ -29,20 +29,17 @@ struct Handshake::Hello {
   uint16_t flags;
   uint32_t reserved;
   unsigned char nonce[32];
-  unsigned char public_key[32];  // zero if nobody encrypts
 };
 struct Handshake::ServerHello {
   Hello hello;
 };
 struct Handshake::ClientHello {
   Hello hello;
-  unsigned char stream[Cipher::kHeaderBytes];
   unsigned char proof[32];
 };
 struct Handshake::Verdict {
   uint32_t verdict;
   uint32_t reserved;
-  unsigned char stream[Cipher::kHeaderBytes];
   unsigned char proof[32];
 };
 
@@ -66,10 +63,6 @@ Handshake::Handshake(Side side, const std::string& secret, bool encrypt, std::st
   crypto_generichash(secret_.data(), Key::kBytes,
                      reinterpret_cast<const unsigned char*>(secret.data()), secret.size(),
                      reinterpret_cast<const unsigned char*>("penstock.net.secret.1"), 21);
-  if (encrypt_) {
-    randombytes_buf(private_.data(), Key::kBytes);
-    cipher_ = std::make_unique<Cipher>();
-  }
   if (side_ == Side::kServer) {
     const ServerHello hello{own_hello()};
     say(hello);
@@ -80,7 +73,7 @@ Handshake::Handshake(Side side, const std::string& secret, bool encrypt, std::st
     state_ = State::kServerHello;
     want_ = sizeof(ServerHello);
   }
-  static_assert(sizeof(Hello) == 80 && sizeof(ClientHello) == 136 && sizeof(Verdict) == 64);
+  static_assert(sizeof(Hello) == 48 && sizeof(ClientHello) == 80 && sizeof(Verdict) == 40);
   static_assert(sizeof(ClientHello) <= kMostBytes);
 }
 
@@ -92,7 +85,6 @@ Handshake::Hello Handshake::own_hello() const {
   hello.version = kVersion;
   hello.flags = static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypts : 0));
   randombytes_buf(hello.nonce, sizeof(hello.nonce));
-  if (encrypt_) crypto_scalarmult_base(hello.public_key, private_.data());
   return hello;
 }
 
@@ -116,6 +108,10 @@ void Handshake::remember(const void* bytes, size_t count) {
 }
 
 void Handshake::received(size_t bytes) {
+  if (state_ == State::kTls) {
+    tls_->received(bytes);
+    return shake();
+  }
   got_ += bytes;
   // What does not begin as it must is not waited for.
   const size_t begin = std::min(got_, sizeof(kMagic));
@@ -131,6 +127,7 @@ void Handshake::received(size_t bytes) {
       return take_client_hello();
     case State::kVerdict:
       return take_verdict();
+    case State::kTls:
     case State::kComplete:
     case State::kRefused:
       break;
@@ -161,14 +158,7 @@ void Handshake::take_server_hello() {
   if (differs != 0) throw unlike(peer_ + " wants what this end does not know");
   remember(&theirs, sizeof(theirs));
   remember(&mine, sizeof(mine));
-  ClientHello answer{mine, {}, {}};
-  if (encrypt_) {
-    if (!derive_keys(theirs.hello.public_key)) {
-      throw Error(Code::kDataLoss, kHandshake, peer_ + " sent a key that is none");
-    }
-    cipher_->start_sealing(send_key_, answer.stream);
-  }
-  remember(answer.stream, sizeof(answer.stream));
+  ClientHello answer{mine, {}};
   prove("client", answer.proof);
   remember(answer.proof, sizeof(answer.proof));
   say(answer);
@@ -179,7 +169,6 @@ void Handshake::take_server_hello() {
 void Handshake::take_client_hello() {
   const auto theirs = heard<ClientHello>();
   remember(&theirs.hello, sizeof(theirs.hello));
-  remember(theirs.stream, sizeof(theirs.stream));
   const uint16_t flags =
       static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypts : 0));
   // The proof comes first: nothing else of who does not have the secret is looked at.
@@ -188,10 +177,6 @@ void Handshake::take_client_hello() {
     return answer(false);
   }
   remember(theirs.proof, sizeof(theirs.proof));
-  if (encrypt_ && (!derive_keys(theirs.hello.public_key) ||
-                   !cipher_->start_opening(receive_key_, theirs.stream))) {
-    return answer(false);
-  }
   answer(true);
 }
 
@@ -199,12 +184,32 @@ void Handshake::answer(bool welcome) {
   Verdict verdict{};
   verdict.verdict = welcome ? kWelcome : kRefused;
   if (welcome) {
-    if (encrypt_) cipher_->start_sealing(send_key_, verdict.stream);
     remember(&verdict, offsetof(Verdict, proof));
     prove("server", verdict.proof);
   }
   say(verdict);
-  state_ = welcome ? State::kComplete : State::kRefused;
+  state_ = State::kRefused;
+  if (welcome) known();
+}
+
+// Each knows that the other has the secret.
+void Handshake::known() {
+  state_ = State::kComplete;
+  if (!encrypt_) return;
+  Key key;
+  prove("line", std::span<unsigned char, Key::kBytes>(key.data(), Key::kBytes));
+  tls_ = std::make_unique<Tls>(side_ == Side::kServer ? Tls::Side::kServer : Tls::Side::kClient, key,
+                               peer_);
+  state_ = State::kTls;
+  shake();
+}
+
+void Handshake::shake() {
+  const bool complete = tls_->shake();
+  sealed_.erase(sealed_.begin(), sealed_.begin() + static_cast<ptrdiff_t>(sealed_sent_));
+  sealed_sent_ = 0;
+  tls_->take_outgoing(sealed_);
+  if (complete) state_ = State::kComplete;
 }
 
 void Handshake::take_verdict() {
@@ -218,10 +223,7 @@ void Handshake::take_verdict() {
   if (verdict.verdict != kWelcome || verdict.reserved != 0 || !proves("server", verdict.proof)) {
     throw unlike(peer_ + " does not have the secret: it is not trusted");
   }
-  if (encrypt_ && !cipher_->start_opening(receive_key_, verdict.stream)) {
-    throw Error(Code::kDataLoss, kHandshake, peer_ + " sent a stream that is none");
-  }
-  state_ = State::kComplete;
+  known();
 }
 
 void Handshake::prove(const char* role, std::span<unsigned char, 32> proof) const {
@@ -238,27 +240,6 @@ bool Handshake::proves(const char* role, std::span<const unsigned char, 32> proo
   std::array<unsigned char, 32> expected;
   prove(role, expected);
   return sodium_memcmp(expected.data(), proof.data(), expected.size()) == 0;
-}
-
-// REQUIRED: the transcript begins with both hellos.
-bool Handshake::derive_keys(const unsigned char* other_public) {
-  Key shared;
-  if (crypto_scalarmult(shared.data(), private_.data(), other_public) != 0) return false;
-  Key& from_server = side_ == Side::kServer ? send_key_ : receive_key_;
-  Key& from_client = side_ == Side::kServer ? receive_key_ : send_key_;
-  const std::pair<const char*, Key*> both[] = {{"from server", &from_server},
-                                               {"from client", &from_client}};
-  for (const auto& [label, key] : both) {
-    crypto_generichash_state state;
-    crypto_generichash_init(&state, secret_.data(), Key::kBytes, Key::kBytes);
-    crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(label),
-                              std::strlen(label));
-    crypto_generichash_update(&state, shared.data(), Key::kBytes);
-    crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(said_.data()),
-                              sizeof(ServerHello) + sizeof(Hello));
-    crypto_generichash_final(&state, key->data(), Key::kBytes);
-  }
-  return true;
 }
 
 }  // namespace penstock::net

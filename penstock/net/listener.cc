@@ -192,7 +192,7 @@ std::unique_ptr<Connection> Listener::take() {
   if (!one) return nullptr;
   try {
     return std::make_unique<Connection>(std::move(one->fd), false, one->peer, options_,
-                                        one->handshake.take_cipher());
+                                        one->handshake.take_tls());
   } catch (const Error&) {
     return nullptr;  // gone in this moment
   }

@@ -56,7 +56,7 @@ class ParameterServer:
     secret : str, optional
         What workers have to know, at least 16 bytes: for addresses that other hosts can reach.
     encrypt : bool
-        Whether what goes over TCP is encrypted and cannot be changed on its way; takes a secret. A
+        Whether what goes over TCP is encrypted (TLS 1.3) and cannot be changed; takes a secret. A
         worker that does not say so too is refused. What goes through memory or a Unix socket stays
         on this host, between processes of this user, and is left as it is.
     processes : bool

@@ -66,7 +66,7 @@ struct RawLine {
       while (shake_hands(a.get(), handshake, "raw") != Shaken::kComplete) {
         wait_for(a.get(), POLLIN, Deadline(60));
       }
-      cipher = handshake.take_cipher();
+      tls = handshake.take_tls();
     });
   }
 
@@ -77,7 +77,7 @@ struct RawLine {
 
   Listener listener;
   os::Fd a;
-  std::unique_ptr<Cipher> cipher;
+  std::unique_ptr<Tls> tls;
   std::unique_ptr<Connection> b;
 };
 
