@@ -35,7 +35,10 @@ def prepare(size: Size) -> None:
     def build(part: Path) -> None:
         flags = ["-std=c++20", "-O2", f"-I{ROOT}", "-pthread"]
         sources = [str(path) for path in paths]
-        subprocess.run([compiler, *flags, *sources, "-lsodium", "-lssl", "-lcrypto", "-o", str(part)], check=True)
+        subprocess.run(
+            [compiler, *flags, *sources, "-lsodium", "-lssl", "-lcrypto", "-o", str(part)],
+            check=True,
+        )
 
     once(program(size), build)
 

@@ -127,7 +127,18 @@ def build_program(size: Size) -> None:
     def build(part: Path) -> None:
         flags = ["-std=c++20", "-O3", "-march=native", f"-I{ROOT}", "-pthread"]
         subprocess.run(
-            [compiler, *flags, *sources, "-lisal", "-lsodium", "-lssl", "-lcrypto", "-o", str(part)], check=True
+            [
+                compiler,
+                *flags,
+                *sources,
+                "-lisal",
+                "-lsodium",
+                "-lssl",
+                "-lcrypto",
+                "-o",
+                str(part),
+            ],
+            check=True,
         )
 
     once(program(size), build)

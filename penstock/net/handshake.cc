@@ -198,8 +198,8 @@ void Handshake::known() {
   if (!encrypt_) return;
   Key key;
   prove("line", std::span<unsigned char, Key::kBytes>(key.data(), Key::kBytes));
-  tls_ = std::make_unique<Tls>(side_ == Side::kServer ? Tls::Side::kServer : Tls::Side::kClient, key,
-                               peer_);
+  tls_ = std::make_unique<Tls>(side_ == Side::kServer ? Tls::Side::kServer : Tls::Side::kClient,
+                               key, peer_);
   state_ = State::kTls;
   shake();
 }

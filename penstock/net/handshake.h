@@ -60,7 +60,8 @@ class Handshake {
   bool complete() const { return state_ == State::kComplete && outgoing().empty(); }
   bool refused() const { return state_ == State::kRefused && outgoing().empty(); }
 
-  // REQUIRED: complete(). Empty: the line is not encrypted. What came behind the handshake is in it.
+  // REQUIRED: complete(). Empty: the line is not encrypted. What came behind the handshake is in
+  // it.
   std::unique_ptr<Tls> take_tls() { return std::move(tls_); }
 
  private:
@@ -98,7 +99,7 @@ class Handshake {
   const bool encrypt_;
   const std::string peer_;
   State state_;
-  Key secret_;  // of a fixed length, from the words of the secret
+  Key secret_;                                    // of a fixed length, from the words of the secret
   std::array<std::byte, 2 * kMostBytes> said_{};  // the transcript
   size_t said_bytes_ = 0;
   std::array<std::byte, kMostBytes> out_{}, in_{};

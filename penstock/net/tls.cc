@@ -86,8 +86,7 @@ struct Tls::Callbacks {
   static SSL_SESSION* session(SSL* ssl) {
     const Tls& tls = *static_cast<const Tls*>(SSL_get_app_data(ssl));
     SSL_SESSION* made = SSL_SESSION_new();
-    if (made != nullptr &&
-        SSL_SESSION_set1_master_key(made, tls.key_.data(), Key::kBytes) == 1 &&
+    if (made != nullptr && SSL_SESSION_set1_master_key(made, tls.key_.data(), Key::kBytes) == 1 &&
         SSL_SESSION_set_cipher(made, SSL_CIPHER_find(ssl, kAes128Gcm)) == 1 &&
         SSL_SESSION_set_protocol_version(made, TLS1_3_VERSION) == 1) {
       return made;

@@ -39,7 +39,8 @@ class Tls {
   void seal(std::span<const std::byte> plain);
   // The next that is sealed has another key, as it has now and then by itself.
   void renew_key();
-  // What is there of what was sealed, up to into.size() bytes; 0: more has to come. Error kDataLoss.
+  // What is there of what was sealed, up to into.size() bytes; 0: more has to come. Error
+  // kDataLoss.
   size_t read(std::span<std::byte> into);
 
   // Appends what is to be sent, which then is no longer kept here.
