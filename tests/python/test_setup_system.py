@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup_system.sh"
 PACKAGES = (
-    "chromium g++ libgtest-dev libisal-dev libsodium-dev nlohmann-json3-dev "
+    "chromium g++ libgtest-dev libisal-dev libsodium-dev libssl-dev nlohmann-json3-dev "
     "python3 python3-dev python3-venv redis-tools"
 )
 GROUPS = ("build", "test", "report", "bench")
