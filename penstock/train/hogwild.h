@@ -59,8 +59,8 @@ class Hogwild {
     // Whether each worker computes with a copy of its own (HogwildWorker::weights), which nobody
     // else changes: forward and backward pass then see the same. kUpdate is for dense gradients and
     // weights of which a worker's cache holds as many more: of each line that others change a
-    // worker fetches the newest once in a step and not twice. Steps that do not begin with read()
-    // compute with the same copy for ever.
+    // worker fetches the newest once in a step and not twice. A step that does not begin with
+    // read() computes with what it had.
     Snapshots snapshots = Snapshots::kNone;
     // So many groups of workers, each with weights and state of its own (replica.h), worker i in
     // group i * replicas / workers, after its first step on cores that are near to each other. They
