@@ -64,12 +64,13 @@ class Builder {
   bool told() const { return given_.has_value(); }
   // nullptr: nothing was told, look for them. Error kInternal: there are more sources.
   FoundFilesRef next_given();
-  // There is a shard in the plan, of so many ranks, which `all` elements are dealt out to.
+  // There is a shard in the plan: `dealt`'s elements are dealt out to so many ranks. nullptr: a
+  // stream's.
   struct Sharded {
     uint32_t world = 1;
-    uint64_t all = 0;
+    IndexedRef dealt;
   };
-  void set_sharded(const Sharded& sharded) { sharded_ = sharded; }
+  void set_sharded(Sharded sharded) { sharded_ = std::move(sharded); }
   const std::optional<Sharded>& sharded() const { return sharded_; }
   // What caches and snapshots keep their elements in, in the order of the nodes. Errors of
   // SharedStore::attach(); kInternal: there are more of them than were given.

@@ -5,7 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/engine/pipeline_engine.h"
+#include "penstock/pipeline/engine/loader_engine.h"
 #include "penstock/pipeline/stages/losses.h"
 
 namespace penstock {
@@ -52,7 +52,7 @@ Feeds::Feeds(const Dataset& dataset, uint32_t n, const LoaderOptions& options,
   if (half.max_bytes == 0) half.max_bytes = LoaderEngine::usual_bytes();
   half.max_bytes = std::max<uint64_t>(half.max_bytes / 2, 1);
   half.ordered = true;
-  engine_ = std::make_shared<PipelineEngine>(plan, half);
+  engine_ = std::make_shared<LoaderEngine>(plan, half);
   FeedsHub::Options of;
   of.consumers = n;
   of.most = plan->queue().value_or(options.max_queue_size.value_or(Tuner::Settings().queue));

@@ -8,8 +8,7 @@
 #include "penstock/observe/report.h"
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/engine/pipeline_engine.h"
-#include "penstock/pipeline/engine/sample_engine.h"
+#include "penstock/pipeline/engine/loader_engine.h"
 
 namespace penstock {
 namespace {
@@ -28,12 +27,12 @@ void write_file(const std::string& path, const std::string& text) {
 
 std::shared_ptr<LoaderEngine> Loader::make_engine(std::unique_ptr<Source> source,
                                                   const LoaderOptions& options) {
-  return std::make_shared<SampleEngine>(std::move(source), options);
+  return std::make_shared<LoaderEngine>(std::make_shared<Samples>(std::move(source)), options);
 }
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
-    : engine_(std::make_shared<PipelineEngine>(
-          std::make_shared<Plan>(*given(dataset.node(), "Loader", "dataset")), options)) {}
+    : engine_(std::make_shared<LoaderEngine>(
+          std::make_shared<const Plan>(*given(dataset.node(), "Loader", "dataset")), options)) {}
 
 Loader& Loader::operator=(Loader&& other) noexcept {
   if (this != &other) {

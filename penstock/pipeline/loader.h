@@ -87,9 +87,11 @@ class Dataset;
 //
 // Errors. What get() throws comes out of next() as it is, at the item's place in the order, and
 // failure() says where that was. Penstock's own are Error: kTimeout, kOutOfMemory, kClosed, and
-// kInvalidArgument for samples of one batch that differ in names, dtypes or shapes (whatever
-// on_error says: which of them is right is not for us to know). After any of them the position is
-// the failed batch: next() tries it again, epoch() begins the next epoch.
+// kInvalidArgument for samples of one batch that are not alike. A sample whose names, dtypes or
+// number of axes differ from those of the batch's first sample fails alone, as if get() had thrown.
+// Shapes that differ are the batch's error, whatever on_error says: which of them is right cannot
+// be known. After any exception the position is the failed batch: next() tries it again, epoch()
+// begins the next epoch.
 //
 // Threads. One at a time iterates, restores and asks for state; close, closed, stats, snapshot,
 // report and trace may be called from any, also while another is in next().

@@ -46,10 +46,6 @@ std::string LoaderState::to_json() const {
                 {"batches", batches},
                 {"ahead", ahead},
                 {"seed", seed}};
-  if (plan.empty()) {
-    state["shuffle"] = shuffle;
-    state["batch_size"] = batch_size == 0 ? Json() : Json(batch_size);
-  }
   state["length"] = length;
   if (!plan.empty()) state["plan"] = plan;
   if (!stream.empty()) state["stream"] = Json::parse(stream);
@@ -70,24 +66,18 @@ LoaderState LoaderState::from_json(std::string_view text) {
   state.ahead = list<uint64_t>(json, "ahead", &Json::is_number_unsigned);
   state.length = count(json, "length");
   state.seed = count(json, "seed");
-  if (json.contains("plan")) {
-    state.plan = list<std::string>(json, "plan", &Json::is_string);
-    if (state.plan.empty()) throw refuse_state("'plan' is empty");
-    if (json.contains("stream") && !json["stream"].is_null()) state.stream = json["stream"].dump();
-    if (json.contains("world")) {
-      const uint64_t world = count(json, "world");
-      state.base = count(json, "base");
-      if (world == 0 || world > UINT32_MAX || state.base > state.batches) {
-        throw refuse_state("'world' and 'base' cannot be");
-      }
-      state.world = static_cast<uint32_t>(world);
+  if (!json.contains("plan")) return state;
+  state.plan = list<std::string>(json, "plan", &Json::is_string);
+  if (state.plan.empty()) throw refuse_state("'plan' is empty");
+  if (json.contains("stream") && !json["stream"].is_null()) state.stream = json["stream"].dump();
+  if (json.contains("world")) {
+    const uint64_t world = count(json, "world");
+    state.base = count(json, "base");
+    if (world == 0 || world > UINT32_MAX || state.base > state.batches) {
+      throw refuse_state("'world' and 'base' cannot be");
     }
-    return state;
+    state.world = static_cast<uint32_t>(world);
   }
-  state.shuffle = member<bool>(json, "shuffle", &Json::is_boolean);
-  auto batch_size = json.find("batch_size");
-  if (batch_size == json.end()) throw refuse_state("it has no 'batch_size'");
-  state.batch_size = batch_size->is_null() ? 0 : count(json, "batch_size");
   return state;
 }
 

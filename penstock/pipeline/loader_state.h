@@ -8,20 +8,18 @@
 namespace penstock {
 
 // Where a Loader stands: exact, small, the same whatever was prefetched. Restores with any number
-// of workers and (ordered feeds) at another world size. The JSON is the dict of Python's state().
+// of workers and (ordered feeds) at another world size. The JSON is the dict of state() of Python's
+// Dataset.
 struct LoaderState {
   static constexpr uint64_t kVersion = 1;
 
   uint64_t epoch = 0;
   uint64_t batches = 0;         // of this epoch, delivered by all ranks together
   std::vector<uint64_t> ahead;  // further ones that an unordered feed delivered already
-  // Of the plan that it belongs to.
+  // The plan that it belongs to: its seed, elements of an epoch, and the titles of its stages, from
+  // the source upward. No titles: of Python's Loader over samples.
   uint64_t seed = 0;
-  bool shuffle = false;
-  uint64_t batch_size = 0;  // 0 (in JSON: null): an item is a whole batch
   uint64_t length = 0;
-  // Of a Dataset, instead of `shuffle` and `batch_size`: the titles of its stages, from the source
-  // upward.
   std::vector<std::string> plan;
   // If it has a shard: among how many ranks, and where in the epoch these began (see Plan::world).
   uint32_t world = 1;

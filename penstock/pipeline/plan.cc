@@ -5,6 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/sources/samples.h"
 #include "penstock/pipeline/transformations/batch.h"
 #include "penstock/pipeline/transformations/enumerate.h"
 #include "penstock/pipeline/transformations/map.h"
@@ -94,15 +95,18 @@ void Plan::take(const Built& built) {
 
 // Whether the ranks' equal shares of the plan's batches are equal shares of the shard's input.
 void Plan::find_shard(const Node& outermost, const Builder& builder) {
-  all_ = stream_ == nullptr ? top_->length(0) : 0;
+  if (stream_ == nullptr) dealt_ = top_;
   if (!builder.sharded()) return;
   world_ = builder.sharded()->world;
-  all_ = builder.sharded()->all;
+  dealt_ = builder.sharded()->dealt;
   if (stream_ != nullptr) return;  // a stream's place is that of one of so many ranks
   const Node* node = &outermost;
   while (dynamic_cast<const ShardNode*>(node) == nullptr) {
     if (auto* batch = dynamic_cast<const BatchNode*>(node); batch != nullptr) {
       below_ *= batch->batch_size();
+    } else if (auto* samples = dynamic_cast<const SampleBatchNode*>(node); samples != nullptr) {
+      below_ *= samples->batch_size();
+      break;  // it deals them out itself
     } else if (auto* padded = dynamic_cast<const PaddedBatchNode*>(node); padded != nullptr) {
       below_ *= padded->batch_size();
     } else if (auto* ragged = dynamic_cast<const RaggedBatchNode*>(node); ragged != nullptr) {
@@ -140,8 +144,9 @@ void Plan::find_split(const Builder& builder) {
 uint64_t Plan::length(uint64_t base) const { return top_->length(base * below_); }
 
 std::optional<uint64_t> Plan::all_batches() const {
-  if (stream_ != nullptr || all_ == kEndless || (world_ != 1 && !shard_moves_)) return std::nullopt;
-  return all_ / below_ + (all_ % below_ != 0);
+  const uint64_t all = this->all();
+  if (stream_ != nullptr || all == kEndless || (world_ != 1 && !shard_moves_)) return std::nullopt;
+  return all / below_ + (all % below_ != 0);
 }
 
 uint64_t Plan::steps(uint64_t base) const {
@@ -195,8 +200,14 @@ At Plan::locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,
   }
   uint64_t batch = step;
   for (const auto& stage : above_) stage->map(at, {&batch, 1});
-  for (size_t i = 0; i < out.size(); ++i) out[i] = root_->element(batch, first + i);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = root_->element(batch, first + i, at.base);
   return at;
+}
+
+uint64_t Plan::index_of(uint64_t epoch, uint64_t base, uint64_t step, uint64_t row) const {
+  uint64_t position = 0;
+  const At at = locate(epoch, base, step, row, {&position, 1});
+  return chain_->index(at, position).value_or(position);
 }
 
 }  // namespace penstock

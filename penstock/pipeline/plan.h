@@ -39,6 +39,10 @@ class Plan {
   At locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,
             std::span<uint64_t> out) const;
 
+  // What the user knows that row by, for errors: the index in a data set of samples, or the
+  // position in chain().
+  uint64_t index_of(uint64_t epoch, uint64_t base, uint64_t step, uint64_t row) const;
+
   // Whose elements are the rows.
   const Indexed& chain() const { return *chain_; }
   bool batched() const { return root_ != nullptr; }
@@ -75,7 +79,7 @@ class Plan {
   bool shard_moves() const { return shard_moves_; }
   // Of an epoch, by all ranks: what tells one source from another. Elements below the shard, or
   // length(0).
-  uint64_t all() const { return all_; }
+  uint64_t all() const { return dealt_ == nullptr ? 0 : dealt_->length(0); }
 
   // The same in batches (elements); nothing: it is endless, or only one rank's are known.
   std::optional<uint64_t> all_batches() const;
@@ -115,7 +119,7 @@ class Plan {
   uint32_t world_ = 1;
   bool shard_moves_ = false;
   uint64_t below_ = 1;  // elements below the shard that a batch takes
-  uint64_t all_ = 0;
+  IndexedRef dealt_;    // whose elements the ranks share; nullptr: a stream's
   bool policies_ = false;
   std::vector<std::string> titles_;
   StageNumbers stages_;

@@ -116,6 +116,8 @@ struct alignas(64) Post {
   // claim.
   std::atomic<uint32_t> owner;
   uint32_t stream;
+  // Where a row lies in the batch is known only when all rows are made: one worker collects them.
+  bool rows_together;
   // Explicit indices (a sampler's), in the feed's arena; count 0: the order of the plan.
   uint64_t indices_offset;
   // The batch's memory, in the feed's arena.

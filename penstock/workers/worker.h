@@ -115,6 +115,9 @@ class Slot {
   // The result goes over the link; the supervisor finishes the ticket when it is there.
   void leave_to_supervisor() { finished_ = true; }
 
+  // See Post::rows_together.
+  bool rows_together() const { return claim_.post->rows_together; }
+
   bool finished() const { return finished_; }
   bool taken_away() const { return taken_away_; }    // by the supervisor: it took too long
   uint64_t waited_ns() const { return waited_ns_; }  // for room

@@ -37,6 +37,10 @@ void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> l
   packets_.send(slot, ResultKind::kRows, bytes);
 }
 
+void PacketOutlet::item(Slot&, const Ticket&, void*, std::vector<Outcome::Loss>) {
+  throw Error(Code::kInternal, "worker", "a C++ object cannot leave its process");
+}
+
 namespace {
 
 nb::object text_object(const std::string& text) {

@@ -28,6 +28,7 @@ std::string shown(const Leaf& leaf) {
   if (leaf.kind == LeafKind::kBytes) return "bytes";
   if (leaf.kind == LeafKind::kText) return "text";
   if (leaf.kind == LeafKind::kColumn) return "rows of different lengths";
+  if (leaf.kind == LeafKind::kObject) return "object";
   std::string shape = "(";
   for (size_t i = 0; i < leaf.shape.size(); ++i) {
     if (i > 0) shape += ", ";
@@ -74,6 +75,9 @@ ElementSpec::ElementSpec(std::span<const std::byte> bytes) {
     if (head.axes > kMostAxes) throw Error(Code::kDataLoss, "ElementSpec", "too many axes");
     Leaf leaf{in.text(head.name_length), head.kind, head.dtype, Shape(head.axes)};
     in.get(leaf.shape.data(), leaf.shape.size());
+    if (leaf.kind == LeafKind::kObject) {
+      throw Error(Code::kDataLoss, "ElementSpec", "objects of another process");
+    }
     leaves_.push_back(std::move(leaf));
   }
   nest_ = in.text(in.left());
@@ -91,9 +95,9 @@ void ElementSpec::check(const char* operation) const {
     std::string named = "'" + leaf.name + "' ";
     if (!names.insert(leaf.name).second) refuse(named + "comes twice");
     if (!is_valid(leaf.dtype)) refuse(named + "has no dtype that there is");
-    if (leaf.kind > LeafKind::kColumn) refuse(named + "is of no kind that there is");
+    if (leaf.kind > LeafKind::kObject) refuse(named + "is of no kind that there is");
     if (leaf.shape.size() > kMostAxes) refuse(named + "has too many axes");
-    bool text = leaf.kind >= LeafKind::kBytes;
+    const bool text = leaf.kind >= LeafKind::kBytes && leaf.kind != LeafKind::kObject;
     if (text && (leaf.dtype != DType::kUint8 || leaf.shape != Shape{-1})) {
       refuse(named + "is a string, and so uint8 (?,)");
     }

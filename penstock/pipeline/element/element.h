@@ -20,6 +20,7 @@ enum class LeafKind : uint8_t {
   kBytes = 2,   // one byte string
   kText = 3,    // one UTF-8 string
   kColumn = 4,  // a batch's rows that differ in size, where the batch is one element: ColumnBlock
+  kObject = 5,  // an object of this process, by its address: it is handed on as it is, never copied
 };
 
 // The name of a leaf that stages add for themselves: nobody else's, and not shown.

@@ -56,6 +56,14 @@ std::exception_ptr ExampleRows::give(std::shared_ptr<Example> result, Chunk& out
   return nullptr;
 }
 
+void ExampleRows::give_whole(std::shared_ptr<Example> result, Chunk& out, uint32_t row) {
+  static const SpecRef whole =
+      std::make_shared<ElementSpec>(std::vector<Leaf>{{"", LeafKind::kObject, DType::kUint8, {}}});
+  (void)out.settle(whole);
+  out.view(0, row, reinterpret_cast<const std::byte*>(result.get()));
+  out.keep(std::move(result));
+}
+
 // It is what spec_ says.
 bool ExampleRows::fits(const Example& result) const {
   if (spec_ == nullptr || result.size() != spec_->leaves().size()) return false;

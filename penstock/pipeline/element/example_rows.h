@@ -24,6 +24,8 @@ class ExampleRows {
 
   // `result` becomes a row of `out`, which keeps it. An exception: it cannot be one.
   std::exception_ptr give(std::shared_ptr<Example> result, Chunk& out, uint32_t row);
+  // The row is the Example itself, as an object of this process: `out` has one leaf, a kObject.
+  static void give_whole(std::shared_ptr<Example> result, Chunk& out, uint32_t row);
 
  private:
   bool fits(const Example& result) const;

@@ -89,7 +89,9 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
       bound_(plan_->bound()),
       chunk_(scratch_),
       collected_(scratch_, lengths_of(*plan_, options.section),
-                 plan_->batched() ? plan_->root()->padding() : nullptr) {}
+                 plan_->batched() ? plan_->root()->padding() : nullptr, [this](uint64_t position) {
+                   return plan_->chain().index(at_, position).value_or(position);
+                 }) {}
 
 bool ChainWorker::progress(uint32_t row, uint32_t call) { return slot_->progress({row, call}); }
 
@@ -108,9 +110,9 @@ std::exception_ptr ChainWorker::poisoned(uint32_t row, uint32_t call) {
 
 uint64_t ChainWorker::index_of(uint32_t row) const {
   const Ticket ticket = ticket_of(slot_->claim());
-  uint64_t index = 0;
-  locate(ticket, ticket.begin + row, {&index, 1});
-  return index;
+  uint64_t position = 0;
+  const At at = locate(ticket, ticket.begin + row, {&position, 1});
+  return plan_->chain().index(at, position).value_or(position);
 }
 
 std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
@@ -192,8 +194,8 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
 void ChainWorker::make(const Ticket& ticket, Slot& slot) {
   if (bound_) {
     run_bound(ticket, slot);
-  } else if (is_part(ticket)) {
-    run_part(ticket, slot);
+  } else if (is_part(ticket) || (!options_.section && !slot.rows_together())) {
+    run_placed(ticket, slot);
   } else {
     run_collected(ticket, slot);
   }
@@ -220,7 +222,7 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
     notes_.push_back({ticket.begin + first + row,
                       lost.position,
                       lost.replaced,
-                      lost.stage + ": " + text_of(lost.error),
+                      reason_of(lost),
                       nullptr,
                       {},
                       false});
@@ -241,7 +243,7 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
       loss.error = std::move(failure.error);
       loss.stage = std::move(failure.stage);
     } else {
-      loss.reason = failure.stage + ": " + text_of(failure.error);
+      loss.reason = reason_of(failure);
     }
     losses_.push_back(std::move(loss));
   }
@@ -295,29 +297,37 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, share_of(ticket, layout_.bytes()));
 }
 
+// Makes `count` rows as a chunk of the collector's. False: something ends the ticket.
+bool ChainWorker::fetch(const Ticket& ticket, uint32_t row, uint32_t count) {
+  positions_.resize(count);
+  at_ = locate(ticket, row, positions_);
+  context_.first_row = row - ticket.begin;
+  context_.one_row = false;
+  Chunk& chunk = collected_.add(positions_);
+  {
+    StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
+    rows_->fetch(at_, positions_, chunk, 0);
+  }
+  return note_failures(ticket, chunk, row - ticket.begin);
+}
+
 // Its rows, collected. False: something ends the ticket.
 bool ChainWorker::gather(const Ticket& ticket) {
   collected_.begin(spec_);
   rows_->begin();
   for (uint32_t row = ticket.begin; row < ticket.end;) {
     const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
-    positions_.resize(count);
-    At at = locate(ticket, row, positions_);
-    context_.first_row = row - ticket.begin;
-    context_.one_row = false;
-    Chunk& chunk = collected_.add(positions_);
-    {
-      StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
-      rows_->fetch(at, positions_, chunk, 0);
-    }
-    if (!note_failures(ticket, chunk, row - ticket.begin)) return false;
+    if (!fetch(ticket, row, count)) return false;
     row += count;
   }
   return true;
 }
 
 void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
-  if (!gather(ticket)) return finish(ticket, slot, 0);
+  gather(ticket) ? write_collected(ticket, slot) : finish(ticket, slot, 0);
+}
+
+void ChainWorker::write_collected(const Ticket& ticket, Slot& slot) {
   try {
     StageClock::Piece piece(clock_, settling_, plan_->last_stage());
     if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
@@ -328,6 +338,7 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
     failed_ = {"batch", ticket.step, std::current_exception()};
     return finish(ticket, slot, 0);
   }
+  if (void* item = collected_.object()) return finish_item(ticket, slot, item);
   BlockLayout layout = collected_.layout(ticket.rows);
   std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
   if (base == nullptr) {
@@ -343,35 +354,78 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, layout.bytes());
 }
 
-// A granule that is collected. Its rows have a place if all are of one size, and the batch's layout
-// is what every granule finds by itself.
-void ChainWorker::run_part(const Ticket& ticket, Slot& slot) {
+// Rows that are made and written a few at a time, while they are in the cache. The first of them
+// tells the batch's layout, which every granule finds by itself. One that does not fit into it has
+// no place: then the batch is made again by one worker, which collects all rows.
+void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
   auto apart = [&] { slot.finish_inline(ResultKind::kApart, 0, {}); };
-  if (!gather(ticket)) {
-    // Which one is unlike only the batch's first element tells.
-    return failed_ && failed_->unlike ? apart() : finish(ticket, slot, 0);
+  std::byte* base = nullptr;
+  uint32_t written = 0;
+  bool collecting = false;
+  collected_.begin(spec_);
+  rows_->begin();
+  for (uint32_t row = ticket.begin; row < ticket.end;) {
+    const uint32_t count = std::min(rows_at_once(), ticket.end - row);
+    if (!fetch(ticket, row, count)) {
+      // Which row of a batch is unlike the others only the batch's first one tells.
+      return is_part(ticket) && failed_ && failed_->unlike ? apart() : finish(ticket, slot, 0);
+    }
+    row += count;
+    if (collecting) continue;
+    try {
+      StageClock::Piece piece(clock_, settling_, plan_->last_stage());
+      if (!collected_.settle()) {
+        collected_.begin(spec_);
+        continue;
+      }
+      refuse_many_leaves(*collected_.spec());
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidArgument) throw;
+      return apart();
+    }
+    const SpecRef& spec = collected_.spec();
+    if (base == nullptr && !spec->fixed() && !is_part(ticket)) {
+      collecting = true;
+      continue;
+    }
+    if (!spec->fixed()) return apart();
+    if (base == nullptr) {
+      if (placed_ == nullptr || *placed_ != *spec || layout_.rows() != ticket.rows) {
+        placed_ = spec;
+        layout_ = BlockLayout(*placed_, ticket.rows);
+      }
+      base = slot.rows(placed_->bytes(), layout_.bytes(), ticket.begin);
+      if (base == nullptr) return apart();
+    } else if (*placed_ != *spec) {
+      return apart();
+    }
+    {
+      StageClock::Piece piece(clock_, writing_, plan_->last_stage());
+      Slot::Write ours(slot);
+      if (!ours) throw taken_away();
+      collected_.write(layout_, base, ticket.begin + written);
+    }
+    written += static_cast<uint32_t>(collected_.rows());
+    collected_.begin(spec_);
+    scratch_.empty();
   }
-  try {
-    StageClock::Piece piece(clock_, settling_, plan_->last_stage());
-    if (!collected_.settle()) return finish(ticket, slot, 0);
-    refuse_many_leaves(*collected_.spec());
-  } catch (const Error& error) {
-    if (error.code() != Code::kInvalidArgument) throw;
-    return apart();
-  }
-  if (!collected_.spec()->fixed()) return apart();
-  const BlockLayout layout = collected_.layout(ticket.rows);
-  std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
-  if (base == nullptr) return apart();
-  const uint64_t bytes = share_of(ticket, layout.bytes());
-  {
-    StageClock::Piece piece(clock_, writing_, plan_->last_stage());
-    Slot::Write ours(slot);
-    if (!ours) throw taken_away();
-    collected_.write(layout, base, ticket.begin);
-  }
+  if (collecting) return write_collected(ticket, slot);
+  const uint64_t bytes = base == nullptr ? 0 : share_of(ticket, layout_.bytes());
   count_copy(slot.counters(), CopyReason::kRow, bytes);
   finish(ticket, slot, bytes);
+}
+
+// So many that what is made of them is still in the cache when it is written.
+uint32_t ChainWorker::rows_at_once() const {
+  constexpr uint64_t kCacheBytes = 64 << 10;
+  if (placed_ == nullptr) return 1;
+  const uint64_t row_bytes = std::max<uint64_t>(placed_->fixed_bytes(), 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kCacheBytes / row_bytes, 1, Chunk::kRows));
+}
+
+void ChainWorker::finish_item(const Ticket& ticket, Slot& slot, void* item) {
+  slot.counters().samples.add_single_writer(1);
+  outlet_->item(slot, ticket, item, std::move(notes_));
 }
 
 void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {

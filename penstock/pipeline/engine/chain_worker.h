@@ -23,8 +23,9 @@ namespace penstock {
 // Runs a Dataset's chain for tickets. One thread.
 //
 // Rows whose places are known beforehand (every leaf fixed, nothing costly in the chain) are made
-// right where the batch wants them. All others are collected, measured, and copied into the batch
-// once; so is whatever user code makes, since no user code may run while a batch is written to.
+// right where the batch wants them. What user code makes is copied into the batch once, a few rows
+// at a time, since no user code may run while a batch is written to. Rows that differ in size are
+// collected, measured, and then copied.
 //
 // A batch is one ticket, or several: then each is some of its rows (a granule). Rows that are lost
 // are closed up: the batch, or the granule, is as many rows as are left. What is raised ends the
@@ -39,6 +40,10 @@ class ChainWorker : public Fulfiller, private Context::Watch {
     virtual ~Outlet() = default;
     virtual void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) = 0;
     virtual void fail(Slot& slot, const Ticket& ticket, Failure failure) = 0;
+    // A whole item (LeafKind::kObject), which is the outlet's from now on, and what was lost on the
+    // way to it.
+    virtual void item(Slot& slot, const Ticket& ticket, void* item,
+                      std::vector<Outcome::Loss> losses) = 0;
     // Of a section: the element is the ticket's row, or there is a failure instead.
     virtual void element(Slot& slot, const Ticket& ticket, uint64_t bytes,
                          SectionResult result) = 0;
@@ -73,10 +78,14 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   void make(const Ticket& ticket, Slot& slot);
   void run_bound(const Ticket& ticket, Slot& slot);
   void run_collected(const Ticket& ticket, Slot& slot);
-  void run_part(const Ticket& ticket, Slot& slot);
+  void write_collected(const Ticket& ticket, Slot& slot);
+  void run_placed(const Ticket& ticket, Slot& slot);
+  uint32_t rows_at_once() const;
+  bool fetch(const Ticket& ticket, uint32_t row, uint32_t count);
   bool gather(const Ticket& ticket);
   bool note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first);
   void finish(const Ticket& ticket, Slot& slot, uint64_t bytes);
+  void finish_item(const Ticket& ticket, Slot& slot, void* item);
 
   std::shared_ptr<const Plan> plan_;
   Options options_;
@@ -92,11 +101,13 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   Chunk chunk_;
   Collector collected_;
   BlockLayout layout_;  // of the last batch, which the next one very likely shares
+  SpecRef placed_;      // whose layout that is, where rows were told it
   std::vector<uint64_t> positions_;
 
   // Of the ticket in hand.
   Slot* slot_ = nullptr;
   uint32_t begin_ = 0;                 // its first row
+  At at_;                              // where its rows are
   Parcel parcel_;                      // of a plan with a stream
   std::vector<Outcome::Loss> losses_;  // rows that are not there
   std::vector<Outcome::Loss> notes_;   // what was lost on the way to rows that are

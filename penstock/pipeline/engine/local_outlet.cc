@@ -1,12 +1,35 @@
 #include "penstock/pipeline/engine/local_outlet.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "penstock/memory/copy.h"
 #include "penstock/pipeline/engine/outcome.h"
 
 namespace penstock {
 namespace {
+
+// An item as it may leave: tensors whose memory somebody else refers to are copied, for they may be
+// overwritten (a reused buffer) while the consumer still looks at them. Returns its bytes.
+uint64_t detach(Example& item, WorkerCounters& counters) {
+  uint64_t bytes = 0;
+  std::vector<std::pair<std::string, Tensor>> copies;
+  for (const auto& [name, tensor] : item) {
+    long own = 0;
+    for (const auto& other : item) own += other.second.owner() == tensor.owner();
+    bytes += tensor.nbytes();
+    if (tensor.owner() != nullptr && tensor.owner().use_count() == own) {
+      count_avoided_copy(counters, tensor.nbytes());
+      continue;
+    }
+    CopyReason reason = tensor.owner() == nullptr ? CopyReason::kNotOwned : CopyReason::kReferenced;
+    count_copy(counters, reason, tensor.nbytes());
+    copies.emplace_back(name, tensor.copy());
+  }
+  for (auto& [name, copy] : copies) item.set(name, std::move(copy));
+  return bytes;
+}
 
 class LocalOutlet : public ChainWorker::Outlet {
  public:
@@ -17,6 +40,14 @@ class LocalOutlet : public ChainWorker::Outlet {
       outcome->losses = std::move(losses);
     }
     hand_over(slot, ResultKind::kRows, bytes, std::move(outcome));
+  }
+  void item(Slot& slot, const Ticket&, void* item, std::vector<Outcome::Loss> losses) override {
+    auto outcome = std::make_unique<Outcome>();
+    outcome->batch = std::move(*static_cast<Example*>(item));
+    outcome->losses = std::move(losses);
+    const uint64_t bytes = detach(outcome->batch, slot.counters());
+    slot.counters().bytes.add_single_writer(bytes);
+    hand_over(slot, ResultKind::kPacket, bytes, std::move(outcome));
   }
   void fail(Slot& slot, const Ticket&, Failure failure) override {
     auto outcome = std::make_unique<Outcome>();

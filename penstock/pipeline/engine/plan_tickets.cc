@@ -38,6 +38,7 @@ std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
 }
 
 Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
+  post.rows_together = rows_ == Rows::kTogether;
   if (plan_->stream() == nullptr) {
     post.rows = plan_->rows(at.base, at.step);
     return Described::kPosted;

@@ -82,6 +82,7 @@ void Feed::fill() {
     post.owner = kAnyWorker;
     post.stream = 0;
     post.rows = 1;
+    post.rows_together = false;
     post.indices_offset = 0;
     switch (tickets_.describe(cursor_, post)) {
       case Tickets::Described::kEnd:

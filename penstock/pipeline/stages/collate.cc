@@ -78,6 +78,8 @@ void Collector::each_row(F f) const {
 }
 
 bool Collector::settle() {
+  rows_ = 0;
+  spec_ = nullptr;
   for (size_t c = 0; c < used_; ++c) {
     rows_ += static_cast<uint64_t>(__builtin_popcountll(chunks_[c]->alive()));
   }
@@ -89,6 +91,18 @@ bool Collector::settle() {
     fix_lengths();
   }
   return true;
+}
+
+void* Collector::object() const {
+  if (rows_ != 1 || spec_->leaves().empty()) return nullptr;
+  if (spec_->leaves()[0].kind != LeafKind::kObject) return nullptr;
+  const std::byte* found = nullptr;
+  each_row([&](const Chunk& chunk, uint32_t row, uint64_t) { found = chunk.at(0, row); });
+  return const_cast<std::byte*>(found);
+}
+
+std::string Collector::named(uint64_t position) const {
+  return std::to_string(index_of_ == nullptr ? position : index_of_(position));
 }
 
 void Collector::merge_specs() {
@@ -105,8 +119,8 @@ void Collector::merge_specs() {
     auto both = spec_->merged(*chunk.spec());
     if (!both) {
       throw Error(Code::kInvalidArgument, "batch",
-                  "elements of one batch must be alike: element " + std::to_string(first) + " is " +
-                      spec_->to_string() + ", element " + std::to_string(position) + " is " +
+                  "elements of one batch must be alike: element " + named(first) + " is " +
+                      spec_->to_string() + ", element " + named(position) + " is " +
                       chunk.spec()->to_string() + advice_on_lists(*spec_, *chunk.spec()));
     }
     if (*both != *spec_) spec_ = std::make_shared<ElementSpec>(std::move(*both));
@@ -139,9 +153,8 @@ void Collector::fix_lengths() {
       } else if (!std::equal(shape.begin(), shape.end(), expected.begin())) {
         throw Error(Code::kInvalidArgument, "batch",
                     "elements of one batch must be alike: '" + leaf.name + "' of element " +
-                        std::to_string(first) + " has shape " + to_string(expected) +
-                        ", of element " + std::to_string(position) + " " +
-                        to_string(Shape(shape.begin(), shape.end())) +
+                        named(first) + " has shape " + to_string(expected) + ", of element " +
+                        named(position) + " " + to_string(Shape(shape.begin(), shape.end())) +
                         "; use padded_batch or ragged_batch, or, for windows, "
                         "window(..., drop_remainder=True)");
       }
@@ -182,7 +195,7 @@ void Collector::pad_spec() {
         longest[axis] = std::max(longest[axis], shape[axis]);
         if (asked[axis] >= 0 && shape[axis] > asked[axis]) {
           throw Error(Code::kInvalidArgument, "padded_batch",
-                      "'" + leaf.name + "' of element " + std::to_string(position) + " has shape " +
+                      "'" + leaf.name + "' of element " + named(position) + " has shape " +
                           to_string(Shape(shape.begin(), shape.end())) +
                           ", which does not fit into " + to_string(asked));
         }
@@ -336,11 +349,11 @@ class CollatedReader : public IndexedReader {
     left_out_.clear();
     uint64_t count = stage_.rows(batch, at.base);
     if (context_.parcel != nullptr)
-      count = std::min(count, context_.parcel->rows_from(stage_.element(batch, 0)));
+      count = std::min(count, context_.parcel->rows_from(stage_.element(batch, 0, at.base)));
     for (uint64_t i = 0; i < count; i += Chunk::kRows) {
       positions_.resize(std::min<uint64_t>(Chunk::kRows, count - i));
       for (uint64_t j = 0; j < positions_.size(); ++j) {
-        positions_[j] = stage_.element(batch, i + j);
+        positions_[j] = stage_.element(batch, i + j, at.base);
       }
       Chunk& chunk = rows_.add(positions_);
       input_.fetch(at, positions_, chunk, 0);

@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/pipeline/element/block.h"
@@ -24,8 +27,10 @@ class Collector {
     kAny,     // nothing is made of it: the block is no batch
   };
   // `padding` where lengths is kPadded; it outlives the collector.
-  Collector(Scratch& scratch, Lengths lengths, const Padding* padding)
-      : scratch_(scratch), lengths_(lengths), padding_(padding) {}
+  // `index_of`: what an element at a position is called in errors; null: by its position.
+  using IndexOf = std::function<uint64_t(uint64_t position)>;
+  Collector(Scratch& scratch, Lengths lengths, const Padding* padding, IndexOf index_of = nullptr)
+      : scratch_(scratch), lengths_(lengths), padding_(padding), index_of_(std::move(index_of)) {}
 
   void begin(SpecRef spec);  // nullptr: the elements tell
   // A free chunk for the next `rows` elements, whose positions are to be named in errors.
@@ -36,6 +41,8 @@ class Collector {
   bool settle();
   const SpecRef& spec() const { return spec_; }  // of the batch's rows
   uint64_t rows() const { return rows_; }        // alive
+  // The only row, where that is an object (LeafKind::kObject); else nullptr.
+  void* object() const;
   // Of a block with room for `rows`, at least rows(); those beyond are empty.
   BlockLayout layout(uint64_t rows) const;
   // `first`: its first row among the block's, of a part of a batch. REQUIRED: 0, or spec() is
@@ -47,6 +54,7 @@ class Collector {
   const std::byte* fixed_column(size_t leaf) const;  // of a fixed leaf, there
 
  private:
+  std::string named(uint64_t position) const;
   void merge_specs();
   void fix_lengths();
   void fix_common_axes(size_t of, Leaf& leaf) const;
@@ -62,6 +70,7 @@ class Collector {
   Scratch& scratch_;
   Lengths lengths_;
   const Padding* padding_;
+  IndexOf index_of_;
   std::vector<Padding::Column> padded_;  // by leaf of this batch
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::vector<uint64_t>> positions_;

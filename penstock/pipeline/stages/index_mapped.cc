@@ -8,6 +8,12 @@ std::string IndexMapped::origin(const Context& context, const At& at, uint64_t p
   return input_->origin(context, below, position);
 }
 
+std::optional<uint64_t> IndexMapped::index(const At& at, uint64_t position) const {
+  At below = at;
+  map(below, {&position, 1});
+  return input_->index(below, position);
+}
+
 std::unique_ptr<IndexedReader> IndexMapped::reader(Context& context) const {
   auto map = [this](At& at, std::span<uint64_t> positions) { return this->map(at, positions); };
   return mapped_reader(map, input_->open(context));

@@ -32,6 +32,11 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+std::string reason_of(const Failure& lost) {
+  const std::string text = text_of(lost.error);
+  return lost.stage.empty() ? text : lost.stage + ": " + text;
+}
+
 State state_of_losses(const std::vector<Failure>& losses) {
   State state = State::array();
   for (const Failure& lost : losses) state.push_back(state_of_loss(lost));

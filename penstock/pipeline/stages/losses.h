@@ -14,6 +14,8 @@ namespace penstock {
 
 // "what()" of an exception.
 std::string text_of(const std::exception_ptr& error);
+// What is counted of an element that is left out: the stage, if it has a name, and that text.
+std::string reason_of(const Failure& lost);
 
 // What was lost on the way to an element (Chunk::note), written down: [[stage, position, text,
 // replaced], ...]. Of the exceptions there is what they say.

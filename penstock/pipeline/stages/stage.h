@@ -50,6 +50,11 @@ class Indexed {
   virtual std::string origin(const Context& context, const At& at, uint64_t position) const {
     return (void)context, (void)at, (void)position, std::string();
   }
+  // The index in the user's data set that an element has; nothing: it is known by its position in
+  // the stage. REQUIRED: position is below the length.
+  virtual std::optional<uint64_t> index(const At& at, uint64_t position) const {
+    return (void)at, (void)position, std::nullopt;
+  }
   virtual std::unique_ptr<IndexedReader> reader(Context& context) const = 0;
   // The same, counted as this stage's time and rows where the context counts: what a stage reads
   // its input by.
@@ -73,6 +78,7 @@ class IndexMapped : public Indexed {
   bool python() const override { return input_->python(); }
   Verdict verdict() const override { return input_->verdict(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override;
+  std::optional<uint64_t> index(const At& at, uint64_t position) const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
  private:
@@ -123,7 +129,8 @@ class Collated : public Indexed {
 
   virtual uint64_t rows(uint64_t batch, uint64_t base) const = 0;
   virtual uint64_t most_rows() const = 0;
-  virtual uint64_t element(uint64_t batch, uint64_t row) const = 0;  // its position in the input
+  // The position of a batch's row in the input.
+  virtual uint64_t element(uint64_t batch, uint64_t row, uint64_t base) const = 0;
   // May elements of the input differ in length; else that is an error.
   virtual bool ragged() const { return false; }
   virtual const Padding* padding() const { return nullptr; }  // nullptr: none

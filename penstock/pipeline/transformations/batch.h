@@ -37,7 +37,9 @@ class Batch : public Collated {
   uint64_t length(uint64_t base) const override;
   uint64_t rows(uint64_t batch, uint64_t base) const override;
   uint64_t most_rows() const override { return n_; }
-  uint64_t element(uint64_t batch, uint64_t row) const override { return batch * n_ + row; }
+  uint64_t element(uint64_t batch, uint64_t row, uint64_t) const override {
+    return batch * n_ + row;
+  }
 
  private:
   uint64_t n_;

@@ -19,7 +19,14 @@ bool undecided(const Failure& failure) { return !failure.forgiven && !failure.fa
 
 class OnErrorStage : public Indexed {
  public:
-  OnErrorStage(IndexedRef input, OnError policy) : input_(std::move(input)), policy_(policy) {}
+  OnErrorStage(IndexedRef input, OnError policy, uint64_t attempts)
+      : input_(std::move(input)), policy_(policy), attempts_(attempts), others_(input_) {
+    IndexedRef samples = input_;
+    while (auto mapped = std::dynamic_pointer_cast<const IndexMapped>(samples)) {
+      samples = mapped->input();
+    }
+    if (samples->index({}, 0)) others_ = samples;
+  }
 
   uint64_t length(uint64_t base) const override { return input_->length(base); }
   SpecRef spec() const override { return input_->spec(); }
@@ -32,14 +39,22 @@ class OnErrorStage : public Indexed {
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
   }
+  std::optional<uint64_t> index(const At& at, uint64_t position) const override {
+    return input_->index(at, position);
+  }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
   const Indexed& input() const { return *input_; }
   OnError policy() const { return policy_; }
+  // Whose elements stand in for those that fail, and how many of them are tried.
+  const Indexed& others() const { return *others_; }
+  uint64_t attempts() const { return attempts_; }
 
  private:
   IndexedRef input_;
   OnError policy_;
+  uint64_t attempts_;
+  IndexedRef others_;
 };
 
 // Raise and skip: a word on each failure.
@@ -68,6 +83,7 @@ class ReplacingReader : public IndexedReader {
       : stage_(stage),
         context_(context),
         input_(stage.input().open(context)),
+        others_(stage.others().open(context)),
         rows_(context.scratch),
         another_(context.scratch) {}
 
@@ -117,10 +133,13 @@ class ReplacingReader : public IndexedReader {
   bool attempt(const At& at, uint64_t position, Chunk& out, uint32_t row, Failure& failure) {
     const uint64_t length = stage_.length(at.base);
     const Order order({.length = length, .seed = context_.seed});
-    for (uint32_t n = 0; n < std::min<uint64_t>(length, OnErrorNode::kAttempts); ++n) {
+    const uint64_t own = stage_.index(at, position).value_or(position);
+    uint64_t left = stage_.attempts();
+    for (uint32_t n = 0; left > 0 && n < length; ++n) {
       const uint64_t other = order.replacement(at.epoch, position, n);
-      if (other == position) continue;
-      Chunk& made = another_.make(*input_, stage_.spec(), at, {&other, 1}, out, row);
+      if (other == own) continue;
+      --left;
+      Chunk& made = another_.make(*others_, stage_.spec(), at, {&other, 1}, out, row);
       for (auto& [lost, raised] : made.failures()) {
         if (!raised.fatal) continue;
         failure = std::move(raised);
@@ -135,7 +154,7 @@ class ReplacingReader : public IndexedReader {
 
   const OnErrorStage& stage_;
   Context& context_;
-  std::unique_ptr<IndexedReader> input_;
+  std::unique_ptr<IndexedReader> input_, others_;
   InputRows rows_, another_;
   std::vector<std::pair<uint32_t, Failure>> lost_;
 };
@@ -208,8 +227,9 @@ Built OnErrorNode::build(std::vector<Built> inputs, Builder& builder) const {
           "only come one after the other: replace before that, or skip");
     }
     // What the tail makes is decided on there, each worker what it makes.
-    Built built = inputs[0].with(
-        [&](IndexedRef tail) { return std::make_shared<OnErrorStage>(std::move(tail), policy_); });
+    Built built = inputs[0].with([&](IndexedRef tail) {
+      return std::make_shared<OnErrorStage>(std::move(tail), policy_, attempts_);
+    });
     built.stream = std::make_shared<DecidingStream>(built.stream, policy_ == OnError::kSkip);
     return built;
   }
@@ -218,7 +238,7 @@ Built OnErrorNode::build(std::vector<Built> inputs, Builder& builder) const {
     throw Error(Code::kInvalidArgument, "on_error",
                 "replace needs an input with an end, of at most 2^62 elements: repeat after it");
   }
-  return {std::make_shared<OnErrorStage>(inputs[0].indexed, policy_)};
+  return {std::make_shared<OnErrorStage>(inputs[0].indexed, policy_, attempts_)};
 }
 
 }  // namespace penstock

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/node.h"
@@ -13,12 +15,14 @@ namespace penstock {
 //   kSkip     the element is left out, and counted.
 //   kReplace  another element of the same epoch takes its place, and that is counted: positions of
 //             a permutation that differs from every order (Order::replacement) are tried, up to
-//             kAttempts of them. If all fail, the failure is raised.
+//             `attempts` of them. If all fail, the failure is raised. Of a data set of samples
+//             they are its indices, however it is shuffled.
 class OnErrorNode : public Node {
  public:
   static constexpr uint32_t kAttempts = 64;
 
-  OnErrorNode(Ref input, OnError policy) : Node({std::move(input)}), policy_(policy) {}
+  OnErrorNode(Ref input, OnError policy, uint64_t attempts = kAttempts)
+      : Node({std::move(input)}), policy_(policy), attempts_(attempts) {}
 
   std::string title() const override;
   bool takes_streams() const override { return true; }
@@ -28,6 +32,7 @@ class OnErrorNode : public Node {
 
  private:
   OnError policy_;
+  uint64_t attempts_;
 };
 
 }  // namespace penstock

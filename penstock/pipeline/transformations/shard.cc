@@ -144,10 +144,10 @@ Built ShardNode::build(std::vector<Built> inputs, Builder& builder) const {
                   "elements that only come one after the other are dealt out as they come: what "
                   "remains can be neither dropped nor padded");
     }
-    builder.set_sharded({world_, 0});
+    builder.set_sharded({world_, nullptr});
     return Built::of(std::make_shared<ShardStream>(builder.as_stream(inputs[0]), rank_, world_));
   }
-  builder.set_sharded({world_, inputs[0].indexed->length(0)});
+  builder.set_sharded({world_, inputs[0].indexed});
   return {std::make_shared<Shard>(inputs[0].indexed, rank_, world_, remainder_)};
 }
 

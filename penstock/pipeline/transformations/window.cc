@@ -23,7 +23,7 @@ class Window : public Collated {
     return std::min(options_.size, (left - 1) / options_.stride + 1);
   }
   uint64_t most_rows() const override { return options_.size; }
-  uint64_t element(uint64_t window, uint64_t row) const override {
+  uint64_t element(uint64_t window, uint64_t row, uint64_t) const override {
     return window * options_.shift + row * options_.stride;
   }
 

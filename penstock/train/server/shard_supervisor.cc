@@ -27,7 +27,7 @@ constexpr uint64_t kControlTag = UINT64_MAX;
 constexpr int kAttempts = 4;                     // to copy one version
 constexpr size_t kLongestText = 1000;            // bytes
 constexpr uint64_t kShortestPause = 10'000'000;  // ns between two starts of a shard that fail
-constexpr uint64_t kLongestPause = 1'000'000'000;
+constexpr uint64_t kLongestRestartPause = 1'000'000'000;
 constexpr uint64_t kPatience = 10'000'000'000;  // ns until a shard closes its connections
 constexpr int kLookMs = 200;
 
@@ -323,7 +323,7 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
       child.process.reset();
       // At once; but what keeps it from starting may take its time to pass.
       const bool started = memories[tags[k]]->served() != child.served;
-      child.pause = started ? 0 : std::clamp(2 * child.pause, kShortestPause, kLongestPause);
+      child.pause = started ? 0 : std::clamp(2 * child.pause, kShortestPause, kLongestRestartPause);
       child.next = now_ns() + child.pause;
     }
     for (size_t i = 0; going && i < children.size(); ++i) {

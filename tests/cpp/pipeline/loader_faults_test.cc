@@ -204,10 +204,24 @@ TEST(LoaderErrors, ragged_samples_are_named_with_their_shapes) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kInvalidArgument);
       std::string text = error.what();
-      // Whichever came first set the batch's layout; both are named.
-      EXPECT_NE(text.find("index 11 gave {x: float32 (3, 5)}"), std::string::npos) << text;
-      EXPECT_NE(text.find(" gave {x: float32 (2, 5)}"), std::string::npos) << text;
+      EXPECT_NE(text.find("'x' of element 0 has shape (2, 5), of element 11 (3, 5)"),
+                std::string::npos)
+          << text;
     }
+  }
+}
+
+TEST(LoaderErrors, shuffled_samples_are_named_by_their_indices) {
+  Made ragged(16, [](uint64_t index, SampleContext&) {
+    return Example{{"x", testing::filled({index == 11 ? 3 : 2}, 0)}};
+  });
+  Loader feed(ragged, {.batch_size = 16, .shuffle = true, .seed = 5, .workers = 0});
+  try {
+    take_epoch(feed);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("of element 11 (3,)"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -146,7 +146,7 @@ TEST_P(EngineWorkers, random_numbers_are_the_positions_own) {
   EXPECT_NE(pass_of(other)[0], expected);
 }
 
-TEST(PipelineEngine, how_many_there_are_is_known_or_not) {
+TEST(LoaderEngine, how_many_there_are_is_known_or_not) {
   EXPECT_EQ(Dataset::range(0, 10).batch(4).cardinality(), 3u);
   EXPECT_EQ(Dataset::range(0, 10).batch(4).repeat(2).cardinality(), 6u);
   EXPECT_EQ(Dataset::range(0, 10).repeat().cardinality(), kEndless);
@@ -282,7 +282,7 @@ Numbers sorted(const std::vector<Numbers>& batches) {
   return all;
 }
 
-TEST(PipelineEngine, a_sharded_plan_goes_on_among_another_number_of_ranks) {
+TEST(LoaderEngine, a_sharded_plan_goes_on_among_another_number_of_ranks) {
   auto of = [](uint32_t rank, uint32_t world) {
     return Dataset::range(0, 121).shuffle({.seed = 3}).shard(rank, world).batch(5);
   };
@@ -305,7 +305,7 @@ TEST(PipelineEngine, a_sharded_plan_goes_on_among_another_number_of_ranks) {
   }
 }
 
-TEST(PipelineEngine, at_its_own_world_a_state_is_exact_to_the_random_number) {
+TEST(LoaderEngine, at_its_own_world_a_state_is_exact_to_the_random_number) {
   auto draw = number_op([](int64_t, const Keys& keys, uint32_t j) {
     return static_cast<int64_t>(keys.sample(j).rng().next_u64() >> 1);
   });
@@ -318,7 +318,7 @@ TEST(PipelineEngine, at_its_own_world_a_state_is_exact_to_the_random_number) {
   EXPECT_EQ(rest, std::vector<Numbers>(whole.begin() + 8, whole.end()));
 }
 
-TEST(PipelineEngine, a_shard_below_a_shuffle_stays_among_its_ranks) {
+TEST(LoaderEngine, a_shard_below_a_shuffle_stays_among_its_ranks) {
   auto of = [](uint32_t rank, uint32_t world) {
     return Dataset::range(0, 60).shard(rank, world).shuffle({.seed = 3}).batch(5);
   };
@@ -328,7 +328,7 @@ TEST(PipelineEngine, a_shard_below_a_shuffle_stays_among_its_ranks) {
   EXPECT_THROW(ranks_from(of, 3, states.back(), 1), Error);
 }
 
-TEST(PipelineEngine, a_state_of_another_plan_is_refused_and_says_which_stage) {
+TEST(LoaderEngine, a_state_of_another_plan_is_refused_and_says_which_stage) {
   Loader feed = Dataset::range(0, 10).batch(2).build({.workers = 0});
   Loader other = Dataset::range(0, 10).batch(3).build({.workers = 0});
   try {
@@ -342,7 +342,7 @@ TEST(PipelineEngine, a_state_of_another_plan_is_refused_and_says_which_stage) {
   EXPECT_THROW(other.restore(LoaderState{}), Error);
 }
 
-TEST(PipelineEngine, what_the_plan_decides_is_no_option) {
+TEST(LoaderEngine, what_the_plan_decides_is_no_option) {
   auto build = [](const LoaderOptions& options) { Dataset::range(3).batch(2).build(options); };
   EXPECT_THROW(build({.batch_size = 2}), Error);
   EXPECT_THROW(build({.shuffle = true}), Error);
@@ -350,7 +350,7 @@ TEST(PipelineEngine, what_the_plan_decides_is_no_option) {
   EXPECT_THROW(build({.shard = {0, 2}}), Error);
 }
 
-TEST(PipelineEngine, closing_in_the_middle_ends_the_iteration_and_keeps_batches_valid) {
+TEST(LoaderEngine, closing_in_the_middle_ends_the_iteration_and_keeps_batches_valid) {
   auto slow = told_by_elements([](int64_t n, const Keys&, uint32_t) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return n;

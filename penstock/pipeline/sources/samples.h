@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "penstock/pipeline/element/source.h"
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/node.h"
+
+namespace penstock {
+
+// The user's data set, and how long it is: what its Loader and the plan over it share.
+//
+// Threads: source() may be called from any, as IndexedDataset says. length() from any; it changes
+// only in read_length(), between epochs, while no worker is in the data set.
+class Samples {
+ public:
+  explicit Samples(std::unique_ptr<Source> source)
+      : source_(std::move(source)), length_(source_->size()) {}
+
+  Source& source() const { return *source_; }
+  uint64_t length() const { return length_.load(std::memory_order_acquire); }
+  // Asks the data set. True: it has another length.
+  bool read_length() {
+    const uint64_t length = source_->size();
+    return length_.exchange(length, std::memory_order_acq_rel) != length;
+  }
+
+ private:
+  std::unique_ptr<Source> source_;
+  std::atomic<uint64_t> length_;
+};
+
+// Element i is what the data set's get(i) returns.
+class SamplesNode : public Node {
+ public:
+  // `whole`: an element is a batch already. It is handed out as the very tensors that get()
+  // returned.
+  SamplesNode(std::shared_ptr<Samples> samples, bool whole)
+      : samples_(std::move(samples)), whole_(whole) {}
+
+  std::string title() const override { return "get()"; }
+  // Error kInvalidArgument: more than 2^62 samples.
+  Built build(std::vector<Built> inputs, Builder& builder) const override;
+
+ private:
+  std::shared_ptr<Samples> samples_;
+  bool whole_;
+};
+
+// A Loader's batches: n samples stacked, dealt out to the ranks of a shard. Which samples are in
+// which batch, and how a last round is filled up, is Order's to say.
+class SampleBatchNode : public Node {
+ public:
+  // Error kInvalidArgument: n is 0 or above 2^32 - 1; a shard that cannot be.
+  SampleBatchNode(Ref input, uint64_t n, bool drop_last, const LoaderOptions::Shard& shard);
+
+  uint64_t batch_size() const { return n_; }
+  std::string title() const override;
+  Built build(std::vector<Built> inputs, Builder& builder) const override;
+
+ private:
+  uint64_t n_;
+  bool drop_last_;
+  LoaderOptions::Shard shard_;
+};
+
+// What a Loader with these options makes of a data set: its order, policy, batches and shard.
+// Error kInvalidArgument: options that cannot be.
+Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options);
+
+}  // namespace penstock
