@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import weakref
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import torch
 import torch.utils.data
 from torch.utils.data._utils import collate as torch_collate
@@ -29,12 +32,14 @@ class Line:
     def __init__(self, owner: DataLoader) -> None:
         self.lists = Lists(((owner.prefetch_factor or 0) + 2) * (owner.num_workers + 1) + 8)
         self.iteration: weakref.ref[Any] | None = None  # who iterates
-        self.tensors = None if owner._collates else _columns_of(owner)
+        self._made_for = _attributes_of(owner)
+        collates = not owner._is_default_collate()
+        self.tensors = None if collates else _columns_of(owner)
         self._make = _maker(owner, self.lists, self.tensors)
         # Whether workers collate, the Loader, and stats of the one before it, which did not: at
         # once, for other threads that ask.
         self._now: tuple[bool, Loader, dict[str, Any] | None]
-        self._now = owner._collates, self._make(owner._collates), None
+        self._now = collates, self._make(collates), None
 
     @property
     def collates(self) -> bool:
@@ -44,11 +49,16 @@ class Line:
     def loader(self) -> Loader:
         return self._now[1]
 
-    def is_for(self, dataset: Any) -> bool:
-        """Whether the tensors that are gathered are the dataset's still."""
+    def is_for(self, owner: DataLoader) -> bool:
+        """Whether a new one would be like it: what the user assigned is seen by the next epoch.
+
+        Persistent workers stay as they are, as in torch.
+        """
+        if not owner.persistent_workers and self._made_for != _attributes_of(owner):
+            return False
         if self.tensors is None:
             return True
-        now = dataset.tensors
+        now = owner.dataset.tensors
         return len(now) == len(self.tensors) and all(map(operator.is_, now, self.tensors))
 
     def busy(self) -> bool:
@@ -79,6 +89,28 @@ class Line:
         loader.restore(place)
         self._now = True, loader, before
         return iter(loader)
+
+
+def _attributes_of(owner: DataLoader) -> tuple[Any, ...]:
+    """What may be changed between epochs, of all that a line is made of.
+
+    Of a collate function with attributes of its own, which may have changed, the pickle.
+    """
+    collate_fn = owner.collate_fn
+    state: bytes | None = None
+    if owner.num_workers and not owner.use_threads and not isinstance(collate_fn, FunctionType):
+        with contextlib.suppress(Exception):  # sending it will say what is wrong
+            state = cloudpickle.dumps(collate_fn, 5)
+    return (
+        collate_fn,
+        state,
+        owner.worker_init_fn,
+        owner.num_workers,
+        owner.prefetch_factor,
+        owner.timeout,
+        owner.multiprocessing_context,
+        getattr(owner.batch_sampler, "batch_size", None),
+    )
 
 
 _FIRST = {"first_ns", "first_wait_ns"}
@@ -162,7 +194,7 @@ def _maker(
         plan.falls_back = samples and not collates
         if not is_map:
             plan.kind = "stream"
-            plan.source = Streams(dataset, one_by_one)
+            plan.source = Streams(dataset, one_by_one, options["use_multiprocessing"])
             # Threads share one copy of the dataset, which cannot know whose share it is to yield.
             plan.streams = 1 if threads else max(options["workers"], 1)
         else:

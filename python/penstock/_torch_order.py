@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +14,15 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 if TYPE_CHECKING:
     from .torch import DataLoader
+
+
+_END = object()
+
+
+def _each(iterator: Iterator[Any]) -> Iterator[Any]:
+    """What an iterator gives, without asking for its iterator: that may begin it anew."""
+    while (item := next(iterator, _END)) is not _END:
+        yield item
 
 
 class Lists:
@@ -60,7 +68,7 @@ class Lists:
     def _ended(self) -> bool:
         with self._lock:
             if not self._ahead:
-                self._ahead = list(itertools.islice(self._source, 1))
+                self._ahead = [item for item in (next(self._source, _END),) if item is not _END]
             return not self._ahead
 
 
@@ -113,7 +121,7 @@ class Order:
                 lists = _slices(rows, sampler.batch_size, sampler.drop_last)
             else:
                 lists = iter(sampler)
-        return lists if owner._auto_collation else ([index] for index in lists)
+        return lists if owner._auto_collation else ([index] for index in _each(lists))
 
 
 def is_drawn(sampler: Any) -> bool:

@@ -41,7 +41,7 @@ def _is_column(value: Any) -> bool:
     kind = type(value)
     if kind is np.ndarray:
         return bool(value.ndim == 0 or value.dtype.hasobject or value.dtype.kind == "T")
-    if kind in (list, dict) or isinstance(value, tuple):
+    if kind in (list, dict, tuple) or hasattr(kind, "_fields"):
         return False
     return not isinstance(value, torch.Tensor) or _interop.array_of_tensor(value) is None
 

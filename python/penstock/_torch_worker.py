@@ -6,9 +6,12 @@ time.
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import cloudpickle
 
 
 class Start:
@@ -82,13 +85,26 @@ class Collated:
 
 
 class Streams:
-    """An iterable dataset: every stream is a copy of it, as every worker of torch's has one."""
+    """An iterable dataset: every stream is a copy of it, as every worker of torch's has one.
 
-    def __init__(self, dataset: Iterable[Any], collate_fn: Callable[[Any], Any] | None) -> None:
+    Torch's workers begin each epoch with a dataset that nobody has gone through. One that is its
+    own iterator would give nothing in the second: in worker processes each epoch goes through a
+    copy of it, whose arrays are shared.
+    """
+
+    def __init__(
+        self, dataset: Iterable[Any], collate_fn: Callable[[Any], Any] | None, processes: bool
+    ) -> None:
         self.dataset = dataset
         self.collate_fn = collate_fn  # of items one by one
+        self.copies = processes and hasattr(type(dataset), "__next__")
 
     def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
+        dataset = self.dataset
+        if self.copies:
+            buffers: list[pickle.PickleBuffer] = []
+            pickled = cloudpickle.dumps(dataset, 5, buffer_callback=buffers.append)
+            dataset = pickle.loads(pickled, buffers=buffers)
         if self.collate_fn is None:
-            return iter(self.dataset)
-        return map(self.collate_fn, self.dataset)
+            return iter(dataset)
+        return map(self.collate_fn, dataset)

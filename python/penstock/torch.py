@@ -12,6 +12,7 @@ their batch in place, and that tensors are views of memory that workers wrote.
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -72,6 +73,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     samples are the same for any number of workers. Without ``seed``, the seed is drawn from torch's
     generator when the loader is first iterated over.
     """
+
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     _lines: list[Line]
     _latest: Line | None
@@ -148,7 +151,6 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             if self._engine_shuffles or (in_rows and type(self.sampler) is SequentialSampler):
                 self._lists_of = None
         self._covers = batch_sampler is None and self._sampler_covers()
-        self._collates = not self._is_default_collate()
         self._forget()
 
     # ---- what torch's attributes say
@@ -227,7 +229,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
 
     def _idle_line(self) -> Line:
         for line in list(self._lines):
-            if line.loader._core.closed() or not line.is_for(self.dataset):
+            if line.loader._core.closed() or not line.is_for(self):
                 self._lines.remove(line)
                 line.loader.close()
             elif self.persistent_workers or not line.busy():
@@ -301,6 +303,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             raise InvalidArgument(
                 "this is no state of a DataLoader, or of another version", "restore"
             )
+        if self._closed:
+            raise Closed("the loader was closed", "DataLoader")
         if not self._can_draw(state):
             raise InvalidArgument(
                 "the state is of a DataLoader whose order was drawn otherwise: give this one the "

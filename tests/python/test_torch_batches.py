@@ -117,3 +117,23 @@ def test_tensors_are_the_memory_that_workers_wrote_and_stay_right_while_held(way
         first = i % 16 * 4
         assert x[:, 0, 0].tolist() == [first, first + 1, first + 2, first + 3]
         x += 1  # they are ours to write to
+
+
+@each_way
+def test_an_assigned_collate_function_counts_from_the_next_epoch_on(way):
+    with DataLoader(data.Numbers(4), 2, **way) as loader:
+        assert [y.tolist() for _, y in loader] == [[0, 1], [2, 3]]
+        loader.collate_fn = data.Scaled(10)
+        assert list(loader) == [[0, 10], [20, 30]]
+        loader.collate_fn.factor = 3
+        assert list(loader) == [[0, 3], [6, 9]]
+
+
+@each_way
+def test_a_tuple_of_another_class_is_collated_as_torch_does(way):
+    with DataLoader(data.Pairs(), 2, **way) as loader:
+        all_same(list(loader), list(TorchLoader(data.Pairs(), 2)))
+
+
+def test_the_class_takes_a_type_of_samples():
+    assert DataLoader[int].__origin__ is DataLoader

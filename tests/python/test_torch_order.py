@@ -279,3 +279,31 @@ def test_in_line_a_generator_of_the_samplers_is_where_torch_has_it(left, rows):
         return found
 
     assert run(DataLoader) == run(TorchLoader)
+
+
+@each_way
+def test_a_batch_sampler_that_is_its_own_iterator_is_gone_through_once(way):
+    dataset = data.Numbers(7)
+    with DataLoader(dataset, batch_sampler=data.OwnBatches(), **way) as loader:
+        theirs = labels(TorchLoader(dataset, batch_sampler=data.OwnBatches()))
+        assert theirs == [[0, 1], [2, 3], [4, 5], [6]]
+        assert labels(loader) == theirs
+        assert labels(loader) == theirs
+
+
+@each_way
+def test_a_sampler_that_is_its_own_iterator_is_begun_once_an_epoch(way):
+    sampler = data.OwnIndices(6)
+    with DataLoader(data.Numbers(6), None, sampler=sampler, **way) as loader:
+        for epoch in (1, 2):
+            assert [int(y) for _, y in loader] == list(range(6))
+            assert sampler.begun == epoch
+
+
+@each_way
+def test_the_size_of_a_batch_samplers_batches_may_change_between_epochs(way):
+    batches = BatchSampler(SequentialSampler(range(200)), 2, False)
+    with DataLoader(data.Numbers(200), batch_sampler=batches, **way) as loader:
+        assert len(labels(loader)) == 100
+        batches.batch_size = 150
+        assert [len(batch) for batch in labels(loader)] == [150, 50]

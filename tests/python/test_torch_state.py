@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import torch_datasets as data  # noqa: E402
+from penstock.errors import Closed  # noqa: E402
 from penstock.torch import DataLoader  # noqa: E402
 from torch_contract import MARKS, all_same, labels  # noqa: E402
 
@@ -316,3 +317,13 @@ def test_a_stream_restores():
         loader.restore(state)
         all_same(list(loader), rest)
         assert len(list(loader)) == 7
+
+
+def test_a_closed_loader_is_not_restored():
+    loader = DataLoader(data.Numbers(4), 2)
+    state = loader.state()
+    loader.close()
+    with pytest.raises(Closed):
+        loader.restore(state)
+    with pytest.raises(Closed):
+        iter(loader)

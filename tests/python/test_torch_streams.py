@@ -53,3 +53,11 @@ def test_streams_draw_apart_and_anew_each_epoch():
         second = torch.cat([x for x, _ in loader])
     drawn = torch.cat([first, second]).flatten().tolist()
     assert len(set(drawn)) == len(drawn) == 2 * 2 * 6 * 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_that_is_its_own_iterator_is_gone_through_in_each_epoch(workers):
+    with DataLoader(data.OwnIterator(), 4, num_workers=workers) as loader:
+        for _ in range(3):
+            first = sorted(x[0].item() / 4096 for batch in loader for x in batch)
+            assert first == sorted(workers * list(range(6)))

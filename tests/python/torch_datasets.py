@@ -101,6 +101,83 @@ class Stream(IterableDataset):
             yield i, np.full(2, i)
 
 
+class OwnIterator(IterableDataset):
+    """A dataset that is its own iterator, and is over when it has given all."""
+
+    def __init__(self, length=6):
+        self.left = list(range(length))
+        self.rows = np.arange(length * 4096.0).reshape(length, 4096)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        return self.rows[self.left.pop(0)]
+
+
+class OwnBatches:
+    """A batch sampler that is its own iterator, as Lightning's, and begins anew for `iter`."""
+
+    def __init__(self, length=7, size=2):
+        self.length, self.batch_size = length, size
+
+    def __len__(self):
+        return -(-self.length // self.batch_size)
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at >= self.length:
+            raise StopIteration
+        first, self.at = self.at, min(self.at + self.batch_size, self.length)
+        return list(range(first, self.at))
+
+
+class OwnIndices:
+    """A sampler that is its own iterator."""
+
+    def __init__(self, length):
+        self.length = length
+        self.begun = 0
+
+    def __iter__(self):
+        self.at = -1
+        self.begun += 1
+        return self
+
+    def __next__(self):
+        self.at += 1
+        if self.at == self.length:
+            raise StopIteration
+        return self.at
+
+
+class Scaled:
+    """A collate function with an attribute."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, samples):
+        return [self.factor * int(label) for _, label in samples]
+
+
+class Pair(tuple):
+    """A tuple that is no plain and no named one."""
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return Pair((torch.tensor(index), float(index)))
+
+
 class SizedStream(Stream):
     def __len__(self):
         return self.length
