@@ -313,7 +313,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   }
   feed_->fail();
   failed_ = true;
-  PyObject* make = helper("penstock._interop", "failure");
+  PyObject* make = helper("penstock.base.interop", "failure");
   if (make == nullptr) throw nb::python_error();
   nb::object chain = nb::none();
   if (plan_feed_ != nullptr) chain = nb::cast(plan_feed_->plan().titles());
@@ -326,7 +326,7 @@ void Core::raise_plan_failure(LoaderFailure failure) {
   feed_->fail();
   failed_ = true;
   nb::object exception = nb::steal(exception_of(failure.error));
-  PyObject* make = helper("penstock._interop", "failure_of_stage");
+  PyObject* make = helper("penstock.base.interop", "failure_of_stage");
   if (make == nullptr) throw nb::python_error();
   raise(nb::borrow(make)(exception, failure.stage, failure.epoch, failure.index, failure.worker));
 }

@@ -88,7 +88,7 @@ class Decoder {
     uint32_t n;
     const std::byte* from;
     if (!get(n) || !take(from, n)) return {};
-    PyObject* load = helper("penstock._interop", "load_class");
+    PyObject* load = helper("penstock.base.interop", "load_class");
     Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(from), n));
     return Owned(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));
   }
@@ -209,7 +209,7 @@ class Decoder {
     }
     Owned view(PyMemoryView_FromMemory(reinterpret_cast<char*>(pickle.data),
                                        static_cast<Py_ssize_t>(pickle.bytes), PyBUF_READ));
-    PyObject* load = helper("penstock._interop", "load");
+    PyObject* load = helper("penstock.base.interop", "load");
     if (!buffers || !view || load == nullptr) return nullptr;
     return PyObject_CallFunctionObjArgs(load, view.get(), buffers.get(), nullptr);
   }
@@ -250,7 +250,7 @@ class Decoder {
         char array_kind;
         if (!get(n) || !take(from, n) || !get(array_kind)) return nullptr;
         Owned made = array();
-        PyObject* convert = helper("penstock._interop", "tensor_of_array");
+        PyObject* convert = helper("penstock.base.interop", "tensor_of_array");
         if (!made || convert == nullptr) return nullptr;
         return PyObject_CallFunction(convert, "Os#", made.get(),
                                      reinterpret_cast<const char*>(from), Py_ssize_t{n});
@@ -269,7 +269,7 @@ class Decoder {
         Owned cls = class_ref();
         if (!cls) return nullptr;
         Owned fields(node(depth + 1));
-        PyObject* make = helper("penstock._interop", "make_dataclass");
+        PyObject* make = helper("penstock.base.interop", "make_dataclass");
         if (!fields || make == nullptr) return nullptr;
         return PyObject_CallFunctionObjArgs(make, cls.get(), fields.get(), nullptr);
       }

@@ -72,7 +72,7 @@ bool is_plain_value(PyObject* value) {
 // knows what they hold. What cannot be made anew stays as it is.
 PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counters,
                              uint64_t& bytes) {
-  PyObject* parts_of = helper("penstock._containers", "parts_of");
+  PyObject* parts_of = helper("penstock.base.containers", "parts_of");
   Owned known(parts_of == nullptr ? nullptr : PyObject_CallOneArg(parts_of, value));
   Owned made;
   if (known && PyTuple_Check(known.get())) {
@@ -120,7 +120,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
       reason = CopyReason::kSparse;
     }
     count_copy(counters, reason, PyArray_NBYTES(array));
-    PyObject* copy = helper("penstock._interop", "copy_array");
+    PyObject* copy = helper("penstock.base.interop", "copy_array");
     if (copy != nullptr && !PyArray_CheckExact(value)) return PyObject_CallOneArg(copy, value);
     PyObject* made = PyArray_NewCopy(array, NPY_KEEPORDER);
     if (made != nullptr && !PyArray_ISWRITEABLE(array)) {
@@ -129,7 +129,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     return made;
   }
   if (is_torch_tensor(value)) {
-    PyObject* copy = helper("penstock._interop", "copy_tensor");
+    PyObject* copy = helper("penstock.base.interop", "copy_tensor");
     return copy == nullptr ? nullptr : PyObject_CallOneArg(copy, value);
   }
   if (depth >= kMaxDepth) return Py_NewRef(value);
@@ -175,7 +175,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     }
     if (!fields || !made) return nullptr;
     if (!object) return made.release();
-    PyObject* make = helper("penstock._interop", "make_dataclass");
+    PyObject* make = helper("penstock.base.interop", "make_dataclass");
     if (make == nullptr) return nullptr;
     return PyObject_CallFunctionObjArgs(make, reinterpret_cast<PyObject*>(Py_TYPE(value)),
                                         made.get(), nullptr);

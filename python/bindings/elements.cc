@@ -106,7 +106,7 @@ class LeafMaker {
 
   PyObject* ragged(const Nest& nest, size_t place, const std::byte* data,
                    std::span<const int64_t> shape) {
-    PyObject* type = helper("penstock._ragged", "RaggedArray");
+    PyObject* type = helper("penstock.base.ragged", "RaggedArray");
     if (type == nullptr) return nullptr;
     Owned made(array(nest, place, data, shape, reinterpret_cast<PyTypeObject*>(type)));
     if (!made || PyObject_SetAttrString(made.get(), "axes", nest.leaves[place].axes.get()) != 0) {
@@ -169,7 +169,7 @@ nb::object built(const Nest& nest, F leaf) {
 PyObject* ragged_column(const Nest& nest, size_t place, const Tensor& values, const Tensor& offsets,
                         const Tensor* dims, LeafMaker& maker) {
   static constexpr const char* kKinds[] = {"array", "array", "bytes", "str"};
-  PyObject* of = helper("penstock._ragged", "of_block");
+  PyObject* of = helper("penstock.base.ragged", "of_block");
   if (of == nullptr) return nullptr;
   Owned all(maker.array(nest, place, values.data(), values.shape(), &PyArray_Type));
   auto integers = [](const Tensor& tensor) {

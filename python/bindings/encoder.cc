@@ -36,7 +36,7 @@ bool needs_pickle(PyArray_Descr* descr) {
 
 // (ndarray over the tensor's memory, dtype name), or None for what is no plain CPU tensor.
 Owned array_of_tensor(PyObject* tensor) {
-  PyObject* convert = helper("penstock._interop", "array_of_tensor");
+  PyObject* convert = helper("penstock.base.interop", "array_of_tensor");
   return Owned(convert == nullptr ? nullptr : PyObject_CallOneArg(convert, tensor));
 }
 
@@ -185,7 +185,7 @@ bool Encoder::tensor(PyObject* value, bool unique) {
 
 bool Encoder::class_ref(PyObject* type) {
   if (plain_only()) return false;
-  PyObject* dump = helper("penstock._interop", "dump_class");
+  PyObject* dump = helper("penstock.base.interop", "dump_class");
   Owned bytes(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, type));
   if (!bytes) return false;
   count(PyBytes_GET_SIZE(bytes.get()));
@@ -329,7 +329,7 @@ void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyO
 
 bool Encoder::pickled(PyObject* value) {
   if (plain_only()) return false;
-  PyObject* dump = helper("penstock._interop", "dump");
+  PyObject* dump = helper("penstock.base.interop", "dump");
   Owned pair(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, value));
   if (!pair) return false;
   PyObject* bytes = PyTuple_GET_ITEM(pair.get(), 0);

@@ -92,7 +92,7 @@ std::string raised() {
 }
 
 PyObject* ragged_type() {
-  PyObject* type = helper("penstock._ragged", "RaggedArray");
+  PyObject* type = helper("penstock.base.ragged", "RaggedArray");
   if (type == nullptr) throw nanobind::python_error();
   return type;
 }
@@ -176,7 +176,7 @@ bool LeafValue::convert(PyObject* value, std::string& why) {
   }
   PyObject* tensor = torch_tensor_type();
   if (tensor != nullptr && PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(tensor))) {
-    PyObject* taken = helper("penstock._interop", "array_of_tensor");
+    PyObject* taken = helper("penstock.base.interop", "array_of_tensor");
     if (taken == nullptr) throw nanobind::python_error();
     Owned pair(PyObject_CallOneArg(taken, value));
     if (!pair) {
@@ -197,7 +197,7 @@ bool LeafValue::convert(PyObject* value, std::string& why) {
     why = "is a tensor of dtype " + name + ": use .to() of a number's dtype";
     return false;
   }
-  PyObject* ragged = helper("penstock._ragged", "Ragged");
+  PyObject* ragged = helper("penstock.base.ragged", "Ragged");
   if (ragged == nullptr) throw nanobind::python_error();
   if (PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(ragged))) {
     kind = LeafKind::kColumn;

@@ -24,7 +24,7 @@ Tickets::Described ListedTickets::describe(const Position& at, Post& post) {
     if (!list) break;
     ++next_;
   }
-  PyObject* encode = list ? helper("penstock._interop", "encode_indices") : nullptr;
+  PyObject* encode = list ? helper("penstock.base.interop", "encode_indices") : nullptr;
   Owned coded(encode == nullptr ? nullptr : PyObject_CallOneArg(encode, list.get()));
   if (!coded) {
     if (PyErr_Occurred() != nullptr) {

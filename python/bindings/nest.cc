@@ -129,8 +129,8 @@ class NestReader {
     made.count = count;
     if (kind != '<') return;
     made.fields = Owned(PyList_AsTuple(fields.get()));
-    PyObject* find = helper("penstock._nests", "named_tuple");
-    if (find == nullptr) refuse("penstock._nests cannot be imported");
+    PyObject* find = helper("penstock.base.nests", "named_tuple");
+    if (find == nullptr) refuse("penstock.base.nests cannot be imported");
     made.type = Owned(PyObject_CallFunctionObjArgs(find, made.module.get(), made.name.get(),
                                                    made.fields.get(), nullptr));
     if (!made.type) refuse("a named tuple that cannot be");

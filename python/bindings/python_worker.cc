@@ -135,7 +135,7 @@ bool PythonWorker::load_listed(const std::byte* listed, uint32_t begin, uint32_t
     out.numbers.assign(numbers + begin, numbers + end);
     return true;
   }
-  PyObject* load = helper("penstock._interop", "load_class");
+  PyObject* load = helper("penstock.base.interop", "load_class");
   Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(listed),
                                         static_cast<Py_ssize_t>(header[1])));
   Owned all(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));

@@ -124,7 +124,7 @@ struct BatchBuilder {
         auto name = in.get_bytes();
         in.get<char>();
         Owned made(column(in));
-        PyObject* convert = helper("penstock._interop", "tensor_of_array");
+        PyObject* convert = helper("penstock.base.interop", "tensor_of_array");
         if (!made || convert == nullptr) return nullptr;
         return PyObject_CallFunction(convert, "Os#", made.get(),
                                      reinterpret_cast<const char*>(name.data()),

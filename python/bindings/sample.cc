@@ -24,7 +24,7 @@ void put_bytes(std::vector<std::byte>& out, const void* bytes, size_t n) {
 }
 
 bool put_pickled(std::vector<std::byte>& out, const char* how, PyObject* value) {
-  PyObject* dump = helper("penstock._interop", how);
+  PyObject* dump = helper("penstock.base.interop", how);
   Owned bytes(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, value));
   if (!bytes) return false;
   put_bytes(out, PyBytes_AS_STRING(bytes.get()), PyBytes_GET_SIZE(bytes.get()));
@@ -94,7 +94,7 @@ bool Sample::node(PyObject* value, int depth) {
   PyObject* tensor = torch_tensor_type();
   if (tensor != nullptr &&
       PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(tensor))) {
-    PyObject* convert = helper("penstock._interop", "array_of_tensor");
+    PyObject* convert = helper("penstock.base.interop", "array_of_tensor");
     Owned pair(convert == nullptr ? nullptr : PyObject_CallOneArg(convert, value));
     if (!pair) return false;
     if (pair.get() != Py_None) {

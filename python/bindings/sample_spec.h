@@ -42,7 +42,7 @@ class SpecReader {
   }
   Owned load_class() {
     auto pickle = get_bytes();
-    PyObject* load = ok_ ? helper("penstock._interop", "load_class") : nullptr;
+    PyObject* load = ok_ ? helper("penstock.base.interop", "load_class") : nullptr;
     Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(pickle.data()),
                                           static_cast<Py_ssize_t>(pickle.size())));
     return Owned(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));

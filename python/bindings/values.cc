@@ -21,7 +21,7 @@ bool is_plain_dataclass(PyObject* value) {
   if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return false;
   PyObject* cls = reinterpret_cast<PyObject*>(type);
   if (!PyObject_HasAttrString(cls, "__dataclass_fields__")) return false;
-  PyObject* check = helper("penstock._interop", "is_plain_dataclass");
+  PyObject* check = helper("penstock.base.interop", "is_plain_dataclass");
   if (check == nullptr) {
     PyErr_Clear();
     return false;

@@ -52,7 +52,7 @@ __all__ = [
 if TYPE_CHECKING:
     from . import errors, jax, keras, torch, train
     from ._engine import Permutation, rng
-    from ._ragged import Ragged, ragged
+    from .base.ragged import Ragged, ragged
     from .dataset import Dataset
     from .errors import (
         Closed,
@@ -83,7 +83,7 @@ _HOMES = {
     "Feedable": "feedable",
     "Loader": "loader",
     "Permutation": "_engine",
-    "Ragged": "_ragged",
+    "Ragged": "base.ragged",
     "TFRecordWriter": "files",
     "bytes": "features",
     "cast": "operations",
@@ -94,7 +94,7 @@ _HOMES = {
     "normalize": "operations",
     "parse_example": "features",
     "parse_sequence_example": "features",
-    "ragged": "_ragged",
+    "ragged": "base.ragged",
     "rng": "_engine",
     "threadsafe": "streams",
 }

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ._arguments import dtype_of, leaf, text
-from ._recipe import Operation
+from .base.arguments import dtype_of, leaf, text
+from .dataset.recipe import Operation
 from .errors import InvalidArgument
 
 _BYTES, _FLOAT32, _INT64 = 1, 2, 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._settings import budget
 from .errors import InvalidArgument, NotFound
+from .loader.settings import budget
 
 if TYPE_CHECKING:
-    from ._iterator import DatasetIterator
     from .dataset import Dataset
+    from .dataset.iterator import DatasetIterator
 
 
 class Feedable:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from . import _engine
-from ._arguments import integer
-from ._settings import budget
+from .base.arguments import integer
 from .errors import InvalidArgument
+from .loader.settings import budget
 
 if TYPE_CHECKING:
     from .dataset import Dataset

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from . import _engine
-from ._arguments import compression as compression_of
-from ._arguments import path as path_of
-from ._arguments import text
+from .base.arguments import compression as compression_of
+from .base.arguments import path as path_of
+from .base.arguments import text
 from .errors import InvalidArgument
 from .features import _BYTES, _FLOAT32, _INT64
 

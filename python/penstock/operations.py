@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ._arguments import dtype_of, integer_list, leaf, several
-from ._recipe import Operation
+from .base.arguments import dtype_of, integer_list, leaf, several
+from .dataset.recipe import Operation
 from .errors import InvalidArgument
 
 

@@ -21,7 +21,7 @@ import penstock
 from keras_checks import main
 from keras_datasets import Batches
 from keras_models import KerasBatches, Recorder, indices, model_of
-from penstock import _notes
+from penstock.base import notes
 
 WORKERS = [
     {"workers": 0},
@@ -463,10 +463,10 @@ def an_exception_says_where_it_was_raised():
 
     if keras.backend.backend() == "tensorflow":
         return  # which makes its own error of the text
-    for source, native in itertools.product((Broken(), batches), {_notes.NATIVE, False}):
+    for source, native in itertools.product((Broken(), batches), {notes.NATIVE, False}):
         with (
             penstock.keras.feed(source, workers=2) as feed,
-            mock.patch.object(_notes, "NATIVE", native),  # False: as in Python 3.10
+            mock.patch.object(notes, "NATIVE", native),  # False: as in Python 3.10
             pytest.raises(KeyError, match="number four") as raised,
         ):
             model_of().fit(feed, verbose=0)

@@ -65,20 +65,20 @@ def fail(_index: int, _fds: dict[str, int], _settings: dict[str, Any]) -> None:
 
 
 def speak(_index: int, fds: dict[str, int], _settings: dict[str, Any]) -> None:
-    from penstock import _launch
+    from penstock.processes import launch
 
     print("before", file=sys.stderr)
     os.write(2, b"from below\n")
-    _launch.restore_stderr()
+    launch.restore_stderr()
     print("after", file=sys.stderr)
     _answer(fds, "done")
 
 
 def read_dataset(_index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     """Rebuild a payload, answer with what an expression over it gives."""
-    from penstock import _payload
+    from penstock.processes import payload
 
-    dataset = _payload.unpack(fds["payload"])
+    dataset = payload.unpack(fds["payload"])
     if "update" in fds:
-        _payload.apply(dataset, fds["update"])
+        payload.apply(dataset, fds["update"])
     _answer(fds, eval(settings["expression"], {"dataset": dataset}))

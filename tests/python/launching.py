@@ -12,11 +12,13 @@ import sys
 
 import pytest
 
-from penstock import _launch
+from penstock.processes import launch
 
 HERE = str(pathlib.Path(__file__).parent)
 PATIENCE = 20.0  # seconds that no test needs
-PREAMBLE = "import os, signal, sys\nfrom penstock import _launch, errors\n"
+PREAMBLE = (
+    "import os, signal, sys\nfrom penstock import errors\nfrom penstock.processes import launch\n"
+)
 each_method = pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 
 
@@ -43,7 +45,7 @@ class Answers:
 
 @contextlib.contextmanager
 def launcher(method, main):
-    made = _launch.Launcher(method, f"launch_mains:{main}")
+    made = launch.Launcher(method, f"launch_mains:{main}")
     try:
         yield made
     finally:

@@ -10,9 +10,9 @@ from typing import Any
 
 _CODE = """
 import sys
-from penstock import _payload
+from penstock.processes import payload
 sys.path[:] = eval(sys.argv[3])
-obj = _payload.unpack(int(sys.argv[1]))
+obj = payload.unpack(int(sys.argv[1]))
 print(repr(eval(sys.argv[2])))
 """
 

@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from penstock import Dataset, cli
-from penstock.commands import _files
+from penstock.commands import files
 
 FRAME = 16
 
@@ -98,7 +98,7 @@ def test_damage_is_found_wherever_a_byte_is_wrong(tmp_path):
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
-        (found,) = _files.surveys([str(path)])
+        (found,) = files.surveys([str(path)])
         assert found.lost_places == 1, place
         assert found.records == 2
         (lost,) = found.damage

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from penstock import _fork_lock
-from penstock._chain import Chain
-from penstock._passes import Passes
+from penstock.base import fork_lock
+from penstock.dataset.chain import Chain
+from penstock.dataset.passes import Passes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -26,7 +26,7 @@ def at_event(number, act):
     left = [number]
 
     def trace(frame, event, argument):
-        if frame.f_code.co_filename != _fork_lock.__file__:
+        if frame.f_code.co_filename != fork_lock.__file__:
             return None
         left[0] -= 1
         if left[0] == -1:
@@ -69,7 +69,7 @@ def test_the_first_threads_of_a_child_take_one_and_the_same_lock(number, monkeyp
             return "a plan"
 
     chain = object.__new__(Chain)
-    chain._lock = _fork_lock.ForkLock()
+    chain._lock = fork_lock.ForkLock()
     chain._plan, chain._native = None, Native()
     with chain._lock.here():
         pass

@@ -28,7 +28,7 @@ def way(request):
 @pytest.fixture
 def staged(monkeypatch):
     """Treat the CPU as if it were an accelerator."""
-    monkeypatch.setattr(penstock.jax, "_platform", lambda place: "accelerator")
+    monkeypatch.setattr(penstock.jax.loader, "_platform", lambda place: "accelerator")
 
 
 @pytest.fixture(autouse=True)

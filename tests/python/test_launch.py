@@ -17,7 +17,7 @@ from launching import (
     run_script,
     said,
 )
-from penstock import _launch
+from penstock.processes import launch
 
 
 @pytest.fixture
@@ -133,7 +133,13 @@ def test_starting_leaks_no_descriptors(method, answers, capture):
 
 def test_a_spawned_worker_imports_only_what_it_needs(answers):
     modules = described("spawn", answers)["modules"]
-    for heavy in ("cloudpickle", "multiprocessing", "subprocess", "socket", "penstock._launch"):
+    for heavy in (
+        "cloudpickle",
+        "multiprocessing",
+        "subprocess",
+        "socket",
+        "penstock.processes.launch",
+    ):
         assert heavy not in modules
 
 
@@ -143,7 +149,7 @@ def test_no_worker_imports_the_script_again(method, answers, tmp_path):
         tmp_path,
         """
         print("script", flush=True)
-        worker = _launch.Launcher(METHOD, "launch_mains:exit_with").start(0, {}, {"code": 0})
+        worker = launch.Launcher(METHOD, "launch_mains:exit_with").start(0, {}, {"code": 0})
         print(worker.wait(20))
         """,
         method,
@@ -157,7 +163,7 @@ def test_words_that_wait_in_the_parent_are_written_once(method, tmp_path):
         tmp_path,
         """
         print("before")
-        worker = _launch.Launcher(METHOD, "launch_mains:exit_with").start(0, {}, {"code": 0})
+        worker = launch.Launcher(METHOD, "launch_mains:exit_with").start(0, {}, {"code": 0})
         worker.wait(20)
         """,
         method,
@@ -193,7 +199,7 @@ def test_without_a_capture_standard_error_is_the_parents(method, capfd):
 @pytest.mark.parametrize("main", ["launch_mains:nothing", "no_such_module:main"])
 @each_method
 def test_a_main_function_that_is_not_there_says_so(method, main, capture):
-    starts = _launch.Launcher(method, main)
+    starts = launch.Launcher(method, main)
     worker = starts.start(0, {"stderr": capture}, {})
     assert worker.wait(PATIENCE) == 1
     assert "Error" in said(capture)

@@ -17,7 +17,7 @@ from launching import (
     run,
     start_script,
 )
-from penstock import _launch
+from penstock.processes import launch
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
@@ -33,12 +33,12 @@ def test_signals_that_kill_are_reported(method, number):
 
 
 def test_the_end_is_described():
-    assert _launch.describe_exit(0) == "exited with 0"
-    assert _launch.describe_exit(3) == "exited with 3"
-    assert _launch.describe_exit(-11) == "killed by SIGSEGV"
-    assert _launch.describe_exit(-9).startswith("killed by SIGKILL (")
-    assert _launch.describe_exit(-50) == "killed by signal 50"
-    assert "nobody knows" in _launch.describe_exit(_launch.UNKNOWN_STATUS)
+    assert launch.describe_exit(0) == "exited with 0"
+    assert launch.describe_exit(3) == "exited with 3"
+    assert launch.describe_exit(-11) == "killed by SIGSEGV"
+    assert launch.describe_exit(-9).startswith("killed by SIGKILL (")
+    assert launch.describe_exit(-50) == "killed by signal 50"
+    assert "nobody knows" in launch.describe_exit(launch.UNKNOWN_STATUS)
 
 
 @each_method
@@ -62,7 +62,7 @@ def test_a_process_that_somebody_else_reaped_is_no_obstacle():
     with launcher("spawn", "exit_with") as starts:
         worker = starts.start(0, {}, {"code": 0})
         os.waitpid(worker.pid, 0)
-        assert worker.wait(PATIENCE) == _launch.UNKNOWN_STATUS
+        assert worker.wait(PATIENCE) == launch.UNKNOWN_STATUS
         worker.close()
 
 
@@ -88,7 +88,7 @@ def test_many_threads_may_start_and_wait(method):
 @each_method
 def test_the_parents_death_ends_every_worker(method, how, tmp_path, answers):
     script = """
-        starts = _launch.Launcher(METHOD, "launch_mains:wait")
+        starts = launch.Launcher(METHOD, "launch_mains:wait")
         workers = [starts.start(i, {"answer": int(sys.argv[1])}, {}) for i in range(3)]
         server = starts._server._process.pid if METHOD == "forkserver" else 0
         print(server, flush=True)
@@ -111,7 +111,7 @@ def test_the_parents_death_ends_every_worker(method, how, tmp_path, answers):
 @each_method
 def test_a_child_of_the_parent_does_not_keep_workers_alive(method, tmp_path, answers):
     script = """
-        starts = _launch.Launcher(METHOD, "launch_mains:wait")
+        starts = launch.Launcher(METHOD, "launch_mains:wait")
         worker = starts.start(0, {"answer": int(sys.argv[1])}, {})
         bystander = os.fork()
         if bystander == 0:

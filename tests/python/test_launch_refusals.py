@@ -14,7 +14,8 @@ from launching import (
     run,
     run_script,
 )
-from penstock import _launch, errors
+from penstock import errors
+from penstock.processes import launch
 
 
 def test_fork_does_not_warn_of_what_its_user_was_told():
@@ -32,7 +33,7 @@ def test_fork_does_not_warn_of_what_its_user_was_told():
 
 def test_unknown_methods_are_refused():
     with pytest.raises(errors.InvalidArgument, match="spawn, forkserver, fork"):
-        _launch.Launcher("teleport")
+        launch.Launcher("teleport")
 
 
 @each_method
@@ -48,7 +49,7 @@ def test_settings_that_are_not_plain_are_refused(method):
 
 @each_method
 def test_a_closed_launcher_starts_nothing(method):
-    starts = _launch.Launcher(method, "launch_mains:exit_with")
+    starts = launch.Launcher(method, "launch_mains:exit_with")
     starts.close()
     starts.close()
     with pytest.raises(errors.Closed):
@@ -61,7 +62,7 @@ def test_used_up_descriptors_are_an_error_and_not_a_hang(method, tmp_path):
         tmp_path,
         """
         import resource
-        starts = _launch.Launcher(METHOD, "launch_mains:exit_with")
+        starts = launch.Launcher(METHOD, "launch_mains:exit_with")
         assert starts.start(0, {}, {"code": 0}).wait(20) == 0
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         files = []
@@ -111,7 +112,7 @@ def test_a_script_that_multiprocessing_imports_again_is_told_what_to_write(tmp_p
         tmp_path,
         """
         import multiprocessing
-        _launch.check_not_inheriting()
+        launch.check_not_inheriting()
         print("made")
         if __name__ == "__main__":
             process = multiprocessing.get_context("spawn").Process(target=print)

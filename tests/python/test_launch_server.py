@@ -12,12 +12,13 @@ from launching import (
     ended,
     launcher,
 )
-from penstock import _launch, errors
+from penstock import errors
+from penstock.processes import launch
 
 
 def test_loaders_share_one_fork_server_and_the_last_ends_it():
-    first = _launch.Launcher("forkserver", "launch_mains:exit_with")
-    second = _launch.Launcher("forkserver", "launch_mains:exit_with")
+    first = launch.Launcher("forkserver", "launch_mains:exit_with")
+    second = launch.Launcher("forkserver", "launch_mains:exit_with")
     assert first._server is second._server
     handle = os.dup(first._server._process.pidfd)
     first.close()
@@ -40,7 +41,7 @@ def test_a_killed_fork_server_is_replaced(answers):
         after = starts.start(0, {"answer": answers.write_fd}, {})
         assert answers.get() == after.pid
         before.kill()
-        assert before.wait(PATIENCE) == _launch.UNKNOWN_STATUS
+        assert before.wait(PATIENCE) == launch.UNKNOWN_STATUS
         after.kill()
         assert after.wait(PATIENCE) == -signal.SIGKILL
         before.close()

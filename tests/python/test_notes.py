@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import _notes
+from penstock.base import notes
 
 NOTE = "in worker 1, epoch 0, index 4:\n\nTraceback (of the worker)"
 
@@ -27,17 +27,17 @@ class Strange(Exception):
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_a_note_is_in_the_text_where_python_has_no_notes(error, text, monkeypatch):
-    monkeypatch.setattr(_notes, "NATIVE", False)
-    _notes.add_note(error, NOTE)
-    _notes.add_note(error, NOTE)  # once only
+    monkeypatch.setattr(notes, "NATIVE", False)
+    notes.add_note(error, NOTE)
+    notes.add_note(error, NOTE)  # once only
     assert str(error).strip() == text
     assert error.__notes__ == [NOTE]
 
 
-@pytest.mark.skipif(not _notes.NATIVE, reason="Python 3.11 brings notes")
+@pytest.mark.skipif(not notes.NATIVE, reason="Python 3.11 brings notes")
 def test_a_note_leaves_the_exception_alone_where_python_has_notes():
     error = KeyError("four")
-    _notes.add_note(error, NOTE)
-    _notes.add_note(error, NOTE)
+    notes.add_note(error, NOTE)
+    notes.add_note(error, NOTE)
     assert error.args == ("four",)
     assert error.__notes__ == [NOTE]

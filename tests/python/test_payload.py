@@ -14,7 +14,8 @@ import sys
 import numpy as np
 import pytest
 
-from penstock import _memfile, _payload, errors
+from penstock import errors
+from penstock.processes import memfile, payload
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from payload_child import ask
@@ -23,8 +24,8 @@ LARGE = 200_000  # more than what is page-aligned
 
 
 def there_and_back(obj):
-    with _payload.pack(obj) as payload:
-        return _payload.unpack(payload.fd)
+    with payload.pack(obj) as packed:
+        return payload.unpack(packed.fd)
 
 
 # ---- what a script, a notebook or a test defines ------------------------------------------------
@@ -32,7 +33,8 @@ def there_and_back(obj):
 SCRIPT = """
 import abc, collections, dataclasses, enum, functools, sys, typing
 import numpy as np
-from penstock import _payload, errors
+from penstock import errors
+from penstock.processes import payload
 from payload_child import ask
 
 SCALE = 3
@@ -101,8 +103,8 @@ class Child:
     def root(self):
         return isinstance(self.parent, Data)
 
-with _payload.pack(Data(5)) as payload:
-    print(ask(payload, '''{
+with payload.pack(Data(5)) as packed:
+    print(ask(packed, '''{
         "len": len(obj), "item": obj[4],
         "record": (tuple(obj.record.point), obj.record.color.value),
         "enum": obj.record.color is type(obj.record.color)["RED"], "flags": int(obj.record.tags[0]),
@@ -114,8 +116,8 @@ with _payload.pack(Data(5)) as payload:
         "by name": b"Data" in __import__("pickle").dumps(type(obj)),
         "again": "Data" in dir(__import__("__main__")),
     }'''))
-with _payload.pack((factorial, even)) as payload:
-    print(ask(payload, "(obj[0](5), obj[1](7))"))
+with payload.pack((factorial, even)) as packed:
+    print(ask(packed, "(obj[0](5), obj[1](7))"))
 """
 
 
@@ -150,8 +152,8 @@ def test_a_module_beside_the_script_is_found_by_the_travelling_path(tmp_path):
     (tmp_path / "beside.py").write_text("class Data:\n    size = 6\n")
     done = run_script(
         tmp_path,
-        "import beside\nfrom penstock import _payload\nfrom payload_child import ask\n"
-        "print(ask(_payload.pack(beside.Data()), 'obj.size'))\n",
+        "import beside\nfrom penstock.processes import payload\nfrom payload_child import ask\n"
+        "print(ask(payload.pack(beside.Data()), 'obj.size'))\n",
     )
     assert done.stdout == "6\n", done.stderr
 
@@ -165,8 +167,8 @@ def test_what_a_module_that_no_path_leads_to_defines_travels_by_value(tmp_path, 
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "hidden_away", module)
     spec.loader.exec_module(module)
-    with _payload.pack(module.Data()) as payload:
-        assert ask(payload, "obj[21]") == 42
+    with payload.pack(module.Data()) as packed:
+        assert ask(packed, "obj[21]") == 42
     import cloudpickle
 
     assert "hidden_away" not in cloudpickle.list_registry_pickle_by_value()
@@ -175,8 +177,8 @@ def test_what_a_module_that_no_path_leads_to_defines_travels_by_value(tmp_path, 
 def test_importable_classes_travel_by_name():
     import fractions
 
-    with _payload.pack(fractions.Fraction(1, 3)) as payload:
-        assert ask(payload, "('cloudpickle' in __import__('sys').modules, str(obj))") == (
+    with payload.pack(fractions.Fraction(1, 3)) as packed:
+        assert ask(packed, "('cloudpickle' in __import__('sys').modules, str(obj))") == (
             False,
             "1/3",
         )
@@ -200,17 +202,17 @@ def test_importable_classes_travel_by_name():
 )
 @pytest.mark.parametrize("by_descriptor", [False, True])
 def test_lengths_that_are_not_the_files_are_data_loss(damage, by_descriptor):
-    with _payload.pack(np.zeros(1000)) as payload:
-        data = damage(payload.tobytes())
+    with payload.pack(np.zeros(1000)) as packed:
+        data = damage(packed.tobytes())
     if not by_descriptor:
         with pytest.raises(errors.DataLoss):
-            _payload.unpack(data)
+            payload.unpack(data)
         return
     fd = os.memfd_create("damaged")
     try:
         os.write(fd, data)
         with pytest.raises(errors.DataLoss):
-            _payload.unpack(fd)
+            payload.unpack(fd)
     finally:
         os.close(fd)
 
@@ -218,11 +220,12 @@ def test_lengths_that_are_not_the_files_are_data_loss(damage, by_descriptor):
 def test_no_room_is_an_error_and_leaves_no_descriptor(tmp_path):
     done = run_script(
         tmp_path,
-        "import os, resource, numpy as np\nfrom penstock import _payload, errors\n"
-        "_payload.pack(1).close()\n"
+        "import os, resource, numpy as np\n"
+        "from penstock import errors\nfrom penstock.processes import payload\n"
+        "payload.pack(1).close()\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "before = len(os.listdir('/proc/self/fd'))\n"
-        "try:\n    _payload.pack(np.zeros(1 << 20))\n"
+        "try:\n    payload.pack(np.zeros(1 << 20))\n"
         "except errors.OutOfMemory as error:\n    print('MB of penstock-dataset' in str(error))\n"
         "print(len(os.listdir('/proc/self/fd')) - before)\n",
     )
@@ -230,9 +233,9 @@ def test_no_room_is_an_error_and_leaves_no_descriptor(tmp_path):
 
 
 def test_a_payload_is_closed_with_its_last_reference():
-    payload = _payload.pack([1])
-    fd = payload.fd
-    del payload
+    packed = payload.pack([1])
+    fd = packed.fd
+    del packed
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(fd)
 
@@ -252,11 +255,11 @@ def test_tensors_travel_out_of_band():
         "weights": torch.nn.Parameter(torch.ones(LARGE)),
         "graph": torch.ones(LARGE, requires_grad=True),
     }
-    with _payload.pack(tensors) as payload:
-        pickled, buffers = _memfile.read(payload.fd)
+    with payload.pack(tensors) as packed:
+        pickled, buffers = memfile.read(packed.fd)
         assert pickled.nbytes < 10_000
         assert sum(b.nbytes for b in buffers) > LARGE * 4
-        back = _payload.unpack(payload.fd)
+        back = payload.unpack(packed.fd)
     for name, tensor in tensors.items():
         assert type(back[name]) is type(tensor)
         assert back[name].dtype == tensor.dtype
@@ -268,7 +271,7 @@ def test_tensors_travel_out_of_band():
 def test_pickling_without_torch_does_not_import_it(tmp_path):
     done = run_script(
         tmp_path,
-        "import sys\nfrom penstock import _payload\n_payload.pack([1]).close()\n"
+        "import sys\nfrom penstock.processes import payload\npayload.pack([1]).close()\n"
         "print('torch' in sys.modules)\n",
     )
     assert done.stdout == "False\n", done.stderr

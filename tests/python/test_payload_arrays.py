@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from penstock import _memfile, _payload
+from penstock.processes import memfile, payload
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from payload_child import ask
@@ -20,8 +20,8 @@ LARGE = 200_000  # more than what is page-aligned
 
 
 def there_and_back(obj):
-    with _payload.pack(obj) as payload:
-        return _payload.unpack(payload.fd)
+    with payload.pack(obj) as packed:
+        return payload.unpack(packed.fd)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_read_only_array_stays_read_only_and_others_writable():
 
 def test_buffers_are_aligned():
     arrays = [np.zeros(n, np.uint8) for n in (300, 70_000, 1000, 1 << 20, 257)]
-    with _payload.pack(arrays) as payload:
-        _, buffers = _memfile.read(payload.fd)
+    with payload.pack(arrays) as packed:
+        _, buffers = memfile.read(packed.fd)
         assert [b.nbytes for b in buffers] == [a.nbytes for a in arrays]
         for buffer in buffers:
             address = np.frombuffer(buffer, np.uint8).ctypes.data
@@ -71,37 +71,37 @@ def test_buffers_are_aligned():
 
 
 def test_large_arrays_are_not_copied_by_the_reader():
-    with _payload.pack(np.ones(32 << 20, np.uint8)) as payload:
+    with payload.pack(np.ones(32 << 20, np.uint8)) as packed:
         # Anonymous pages are those that are not the file's any more.
         copied = (
             "sum(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith("
             "'Anonymous:')) if obj.sum() else None"
         )
-        with_large = ask(payload, copied)
-    with _payload.pack(np.ones(1 << 20, np.uint8)) as small:
+        with_large = ask(packed, copied)
+    with payload.pack(np.ones(1 << 20, np.uint8)) as small:
         with_small = ask(small, copied)
     assert with_large - with_small < 8 << 10  # kB
 
 
 def test_what_a_worker_writes_into_its_array_stays_with_it():
-    with _payload.pack(np.zeros(LARGE)) as payload:
-        mine = _payload.unpack(payload.fd)
+    with payload.pack(np.zeros(LARGE)) as packed:
+        mine = payload.unpack(packed.fd)
         mine[:] = 1
-        assert ask(payload, "(obj.__setitem__(0, 5), float(obj[0]), float(obj.sum()))[1:]") == (
+        assert ask(packed, "(obj.__setitem__(0, 5), float(obj[0]), float(obj.sum()))[1:]") == (
             5,
             5,
         )
-        assert _payload.unpack(payload.fd).sum() == 0
+        assert payload.unpack(packed.fd).sum() == 0
 
 
 def test_nobody_can_change_a_payload():
-    with _payload.pack(np.zeros(LARGE)) as payload:
+    with payload.pack(np.zeros(LARGE)) as packed:
         with pytest.raises(PermissionError):
-            os.pwrite(payload.fd, b"x", 0)
+            os.pwrite(packed.fd, b"x", 0)
         with pytest.raises(PermissionError):
-            os.ftruncate(payload.fd, 10)
-        assert not os.get_inheritable(payload.fd)
-        assert fcntl.fcntl(payload.fd, fcntl.F_GET_SEALS)
+            os.ftruncate(packed.fd, 10)
+        assert not os.get_inheritable(packed.fd)
+        assert fcntl.fcntl(packed.fd, fcntl.F_GET_SEALS)
 
 
 def test_a_hundred_thousand_small_arrays_arrive():
@@ -112,9 +112,9 @@ def test_a_hundred_thousand_small_arrays_arrive():
 
 
 def test_bytes_give_a_copy_of_their_own():
-    with _payload.pack([np.arange(LARGE)]) as payload:
-        data = bytearray(payload.tobytes())
-    (array,) = _payload.unpack(data)
+    with payload.pack([np.arange(LARGE)]) as packed:
+        data = bytearray(packed.tobytes())
+    (array,) = payload.unpack(data)
     data[:] = bytes(len(data))
     assert array[-1] == LARGE - 1
 
@@ -143,9 +143,9 @@ VIEWS = {
 @pytest.mark.parametrize("mode", ["r", "r+", "c"])
 def test_an_array_of_a_file_travels_as_its_name(file, mode, view):
     array = VIEWS[view](np.load(file, mmap_mode=mode))
-    with _payload.pack(array) as payload:
-        assert payload.bytes < 10_000
-        back = _payload.unpack(payload.fd)
+    with payload.pack(array) as packed:
+        assert packed.bytes < 10_000
+        back = payload.unpack(packed.fd)
     assert type(back) is type(array)
     np.testing.assert_array_equal(back, array)
     assert back.flags.writeable == (mode != "r")

@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from penstock import _payload, errors
+from penstock import errors
+from penstock.processes import payload
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from payload_child import ask
@@ -87,7 +88,7 @@ def holding(case, tmp_path):
 def test_the_error_names_the_attribute_that_cannot_travel(path, type_name, tmp_path):
     dataset = holding(path, tmp_path)
     with pytest.raises(errors.InvalidArgument) as caught:
-        _payload.pack(dataset)
+        payload.pack(dataset)
     text = str(caught.value)
     assert text.startswith(f"dataset.{path} (a {type_name}) cannot be sent to worker processes: ")
     assert "__getitem__" in text
@@ -99,7 +100,7 @@ def test_the_error_names_the_attribute_that_cannot_travel(path, type_name, tmp_p
 def test_the_error_follows_what_objects_say_of_themselves(path, tmp_path):
     dataset = holding(path.replace("__self__.kept[0]", "__self__.lock"), tmp_path)
     with pytest.raises(errors.InvalidArgument, match="cannot be sent") as caught:
-        _payload.pack(dataset)
+        payload.pack(dataset)
     assert str(caught.value).startswith(f"dataset.{path} (a ")
 
 
@@ -109,7 +110,7 @@ def test_cycles_do_not_keep_the_error_from_finding_its_way():
     dataset.me = dataset
     dataset.child.z = [dataset.child, Holder(lock=threading.RLock())]
     with pytest.raises(errors.InvalidArgument, match=r"dataset\.child\.z\[1\]\.lock \(a _thread"):
-        _payload.pack(dataset)
+        payload.pack(dataset)
 
 
 def test_a_structure_too_deep_is_an_error_with_a_name():
@@ -118,15 +119,15 @@ def test_a_structure_too_deep_is_an_error_with_a_name():
         deep = [deep]
     try:
         with pytest.raises(errors.InvalidArgument, match=r"^samples \(a .*recursion"):
-            _payload.pack(Holder(deep=deep), "samples")
+            payload.pack(Holder(deep=deep), "samples")
     finally:
         while deep:  # one by one: freeing it at once would recurse as deeply
             deep = deep.pop()
 
 
 def test_standard_error_may_be_referred_to():
-    with _payload.pack({"out": sys.__stderr__}) as payload:
-        assert ask(payload, "obj['out'] is __import__('sys').stderr") in (True, False)
+    with payload.pack({"out": sys.__stderr__}) as packed:
+        assert ask(packed, "obj['out'] is __import__('sys').stderr") in (True, False)
 
 
 def test_getstate_may_drop_what_cannot_travel():
@@ -137,5 +138,5 @@ def test_getstate_may_drop_what_cannot_travel():
         def __getstate__(self):
             return {**vars(self), "lock": None}
 
-    with _payload.pack(Lazy()) as payload:
-        assert _payload.unpack(payload.fd).lock is None
+    with payload.pack(Lazy()) as packed:
+        assert payload.unpack(packed.fd).lock is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import _payload
+from penstock.processes import payload
 
 torch = pytest.importorskip("torch")
 
@@ -12,8 +12,8 @@ LARGE = 200_000
 
 
 def there_and_back(obj):
-    with _payload.pack(obj) as payload:
-        return _payload.unpack(payload.fd), payload.bytes
+    with payload.pack(obj) as packed:
+        return payload.unpack(packed.fd), packed.bytes
 
 
 VIEWS = {
@@ -42,14 +42,14 @@ def test_an_attribute_that_is_a_strided_row_is_watched():
             self.row = torch.arange(8.0).reshape(1, 8)[:, 2]
 
     dataset = Dataset()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     assert tracker.changes() is None
     dataset.row[0] = 5
     changes = tracker.changes()
     assert changes is not None
     with changes:
         other = Dataset()
-        _payload.apply(other, changes.fd)
+        payload.apply(other, changes.fd)
     assert other.row.tolist() == [5]
 
 

@@ -11,7 +11,8 @@ import types
 import numpy as np
 import pytest
 
-from penstock import _engine, _payload, errors
+from penstock import _engine, errors
+from penstock.processes import payload
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
@@ -19,8 +20,8 @@ LARGE = 200_000  # more than what is page-aligned
 
 
 def there_and_back(obj):
-    with _payload.pack(obj) as payload:
-        return _payload.unpack(payload.fd)
+    with payload.pack(obj) as packed:
+        return payload.unpack(packed.fd)
 
 
 class Epochal:
@@ -40,13 +41,13 @@ def updated(tracker, copy):
     changes = tracker.changes()
     assert changes is not None
     with changes:
-        _payload.apply(copy, changes.fd)
+        payload.apply(copy, changes.fd)
     return copy
 
 
 def test_only_changed_attributes_travel():
     dataset = Epochal()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     copy = there_and_back(dataset)
     copy.cache = object()
     table, cache = copy.table, copy.cache
@@ -63,14 +64,14 @@ def test_only_changed_attributes_travel():
 
 def test_a_change_deep_inside_is_seen():
     dataset = Epochal()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     dataset.nested["a"].append(3)
     assert updated(tracker, Epochal()).nested == {"a": [1, 2, 3]}
 
 
 def test_deleted_and_new_attributes():
     dataset = Epochal()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     copy = there_and_back(dataset)
     del dataset.nested
     dataset.fresh = "new"
@@ -81,12 +82,12 @@ def test_deleted_and_new_attributes():
 
 def test_the_dataset_in_its_own_attributes_is_the_workers_own():
     dataset = Epochal()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     copy = there_and_back(dataset)
     dataset.level = 3
     with tracker.changes() as changes:
         assert changes.bytes < 10_000  # the bound method did not bring the arrays along
-        _payload.apply(copy, changes.fd)
+        payload.apply(copy, changes.fd)
     dataset.backwards = [dataset, dataset.helper]
     updated(tracker, copy)
     assert copy.backwards[0] is copy
@@ -97,7 +98,7 @@ def test_the_dataset_in_its_own_attributes_is_the_workers_own():
 def test_what_cannot_be_pickled_is_ignored_until_it_changes():
     dataset = Epochal()
     dataset.lock = threading.Lock()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     assert tracker.changes() is None
     dataset.level = 9
     copy = Epochal()
@@ -124,7 +125,7 @@ def test_slots_frozen_dataclasses_and_private_names():
             return self.__private
 
     dataset, copy = Slotted(), Slotted()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     dataset.change()
     updated(tracker, copy)
     assert copy.private() == 10
@@ -135,7 +136,7 @@ def test_slots_frozen_dataclasses_and_private_names():
         value: int
 
     frozen, frozen_copy = Frozen(1), Frozen(1)
-    tracker = _payload.Tracker(frozen)
+    tracker = payload.Tracker(frozen)
     object.__setattr__(frozen, "value", 2)
     assert updated(tracker, frozen_copy).value == 2
 
@@ -150,7 +151,7 @@ def test_a_getstate_that_drops_a_cache_leaves_the_workers_cache_alone():
             return {**vars(self), "cache": {}}
 
     dataset, copy = Caching(), Caching()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     copy.cache["k"] = 1
     dataset.cache["other"] = 2
     assert tracker.changes() is None
@@ -171,7 +172,7 @@ def test_a_state_that_only_setstate_can_read_goes_through_it(shape):
             self.value = state["the_value"] if shape == "renamed" else state[0]
 
     dataset, copy = Custom(), Custom()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     dataset.value = 2
     assert updated(tracker, copy).value == 2
     assert tracker.changes() is None
@@ -180,7 +181,7 @@ def test_a_state_that_only_setstate_can_read_goes_through_it(shape):
 def test_objects_shared_by_changed_attributes_stay_shared():
     dataset = types.SimpleNamespace(a=[1], b=None)
     dataset.b = {"same": dataset.a}
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     dataset.a.append(2)
     copy = updated(tracker, types.SimpleNamespace())
     assert copy.b["same"] is copy.a
@@ -202,9 +203,9 @@ def test_the_hash_of_buffers_sees_every_bit_and_every_length():
 
 def test_updates_travel_as_bytes_too():
     dataset = Epochal()
-    tracker = _payload.Tracker(dataset)
+    tracker = payload.Tracker(dataset)
     dataset.order += 1
     copy = Epochal()
     with tracker.changes() as changes:
-        _payload.apply(copy, changes.tobytes())
+        payload.apply(copy, changes.tobytes())
     np.testing.assert_array_equal(copy.order, dataset.order)

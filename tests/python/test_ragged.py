@@ -234,8 +234,8 @@ def test_the_mark_stays_on_arrays_of_as_many_axes():
 
 
 def test_the_name_is_the_function_whatever_was_imported_first():
-    import penstock._ragged
+    import penstock.base.ragged
 
-    assert penstock.ragged is penstock._ragged.ragged
-    assert penstock.Ragged is penstock._ragged.Ragged
+    assert penstock.ragged is penstock.base.ragged.ragged
+    assert penstock.Ragged is penstock.base.ragged.Ragged
     assert {"Ragged", "ragged"} <= set(dir(penstock))

@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock import cli, train
-from penstock.commands import Failed, _secrets, _shards, top
+from penstock.commands import Failed, secrets, shards, top
 from program import run_program
 
 PATIENCE = 60.0
@@ -257,7 +257,7 @@ def test_what_never_served_saves_nothing(told, monkeypatch):
 
     monkeypatch.setattr(train.ParameterServer, "stats", gone)
     with pytest.raises(penstock.Timeout):
-        _shards.serve(told)
+        shards.serve(told)
     with open(told["save"]) as older:
         assert older.read() == "older"
 
@@ -272,7 +272,7 @@ def test_all_that_could_not_be_written_is_said(told, tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(sys, "stdin", Told(in_the_way))
     with pytest.raises(penstock.System, match=r"last snapshot.*kept.*end\.safetensors"):
-        _shards.serve(told)
+        shards.serve(told)
 
 
 @pytest.mark.parametrize(
@@ -308,18 +308,18 @@ def test_weights_that_are_not_there_are_refused(tmp_path, capsys):
 
 
 def test_a_secret_that_others_may_read_is_refused(secret):
-    assert _secrets.read(None) == ""
-    assert _secrets.read(secret) == "a secret of tests"
+    assert secrets.read(None) == ""
+    assert secrets.read(secret) == "a secret of tests"
     secret.chmod(0o640)
     with pytest.raises(Failed, match="chmod 600"):
-        _secrets.read(secret)
+        secrets.read(secret)
     secret.chmod(0o600)
     secret.write_bytes(b" \n")
     with pytest.raises(Failed, match="no secret"):
-        _secrets.read(secret)
+        secrets.read(secret)
     secret.write_bytes(b"\xff\xfe")
     with pytest.raises(Failed, match="text"):
-        _secrets.read(secret)
+        secrets.read(secret)
 
 
 # ---- top ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from penstock import _engine
-from penstock.train._batch_slot import Slot
+from penstock.train.batch_slot import Slot
 
 Point = namedtuple("Point", "x y")
 

@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock import train
-from penstock.train._loop_runs import Said
-from penstock.train._pace import MOST_STEPS, Timed, super_batch_of
+from penstock.train.loop_runs import Said
+from penstock.train.pace import MOST_STEPS, Timed, super_batch_of
 
 ROWS, SIZE = 107, 8  # 13 steps of 8 and one of 3
 ALWAYS, NEVER = 1e-9, 1e9  # seconds between two looks

@@ -17,7 +17,7 @@ from penstock import train
 
 torch = pytest.importorskip("torch")
 
-from penstock.train._loop_graph import Cuda, Graph  # noqa: E402
+from penstock.train.loop_graph import Cuda, Graph  # noqa: E402
 
 ROWS, SIZE = 44, 4
 RNG = np.random.default_rng(0)

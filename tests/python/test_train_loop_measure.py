@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock import train
-from penstock.train._loop_measure import measured
-from penstock.train._loop_runs import Run, Said, Scan, Steps
-from penstock.train._super_batches import SuperBatch
+from penstock.train.loop_measure import measured
+from penstock.train.loop_runs import Run, Said, Scan, Steps
+from penstock.train.super_batches import SuperBatch
 
 ROWS, SIZE = 96, 4
 SAMPLES = penstock.Dataset.arrays({"x": np.arange(ROWS, dtype=np.float32)})

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import Failed, _meters, bytes_text
-from ._dataset import load_dataset
-from ._numbers import counts, positive, seconds
+from . import Failed, bytes_text, meters
+from .dataset import load_dataset
+from .numbers import counts, positive, seconds
 
 _KINDS = ("in line", "threads", "processes")
 # Of two ways whose speed differs by less than this, the cheaper one is chosen.
@@ -91,8 +91,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _kinds(source: Any, batch_size: int | None) -> tuple[str, ...]:
     """Arrays are gathered by native threads, also where processes are asked for."""
-    from .._plan import plan_of
     from ..errors import InvalidArgument
+    from ..loader.plan import plan_of
 
     try:
         native = plan_of(source, batch_size is not None).kind == "columns"
@@ -125,7 +125,7 @@ def _time(mode: Mode, feed: Any, began: float, options: argparse.Namespace) -> N
     next(batches)
     started = time.perf_counter()
     mode.first_batch_ms = (started - began) * 1e3
-    cpu = _meters.cpu_seconds()
+    cpu = meters.cpu_seconds()
     started = time.perf_counter()
     stop = started + options.seconds
     count, now = 0, started
@@ -136,8 +136,8 @@ def _time(mode: Mode, feed: Any, began: float, options: argparse.Namespace) -> N
             break
     if count == 0:  # --steps 1
         count, now = 1, started + mode.first_batch_ms / 1e3
-    mode.cpu = (_meters.cpu_seconds() - cpu) / (time.perf_counter() - started)
-    mode.memory = _meters.resident_bytes()
+    mode.cpu = (meters.cpu_seconds() - cpu) / (time.perf_counter() - started)
+    mode.memory = meters.resident_bytes()
     mode.batches = count + 1
     mode.batches_per_s = count / (now - started)
     mode.ms_per_batch = 1e3 / mode.batches_per_s

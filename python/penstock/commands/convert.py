@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import Error
 from ..files import TFRecordWriter, example
 from . import Failed, bytes_text
-from ._files import Bar, Survey, copied, counted, find, text_of
+from .files import Bar, Survey, copied, counted, find, text_of
 from .verify import print_damage
 
 _IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from . import bytes_text
-from ._files import Feature, Survey, counted, find, looks_like, surveys
+from .files import Feature, Survey, counted, find, looks_like, surveys
 
 _TYPES = ("none", "bytes", "float32", "int64")
 _BYTES = 1

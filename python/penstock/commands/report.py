@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import Failed
-from ._dataset import load_dataset
-from ._numbers import positive, seconds
+from .dataset import load_dataset
+from .numbers import positive, seconds
 
 
 def add_to(commands: Any) -> None:

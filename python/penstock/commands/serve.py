@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import Failed, _secrets
-from ._shards import optimizers
+from . import Failed, secrets
+from .shards import optimizers
 
 _CLOSING_SECONDS = 60.0
 # A process that ends so soon after it began to serve, so often in a row, is not begun again.
@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
         help="host:port (0: a free one) or unix:@name; for all shards, or once for each; without "
         "it only processes of this user on this host can connect",
     )
-    _secrets.add_options(parser)
+    secrets.add_options(parser)
     add("--snapshot", metavar="FOLDER", help="what is kept, and where it goes on from")
     add("--snapshot-seconds", type=float, metavar="S", help="between two snapshots (60)")
     add("--save", metavar="FILE", help="where the weights go in the end (safetensors)")
@@ -135,7 +135,7 @@ def _told(options: argparse.Namespace) -> dict[str, Any]:
         "weights": options.weights,
         "optimizer": options.optimizer,
         "hyper": hyper,
-        "secret": _secrets.read(options.secret_file),
+        "secret": secrets.read(options.secret_file),
         "server": {name: value for name, value in server.items() if value is not None},
         "save": options.save,
     }
@@ -178,7 +178,7 @@ class _Process:
     def __init__(self, told: dict[str, Any]) -> None:
         # In a session of its own: Ctrl-C is for this process, which asks it to close.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.commands._shards"],
+            [sys.executable, "-m", "penstock.commands.shards"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

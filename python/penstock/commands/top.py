@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from . import Failed, _secrets, bytes_text
+from . import Failed, bytes_text, secrets
 
 _PATIENCE_SECONDS = 5.0
 
@@ -23,7 +23,7 @@ def add_to(commands: Any) -> None:
     )
     add = parser.add_argument
     add("addresses", nargs="+", metavar="ADDRESS", help="those of some or all shards")
-    _secrets.add_options(parser)
+    secrets.add_options(parser)
     add("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (1)")
     add("--once", action="store_true", help="look once; rates are those since the shards began")
     add("--json", action="store_true", help="print one JSON object for each look")
@@ -43,7 +43,7 @@ class Look:
 def run(options: argparse.Namespace) -> int:
     if not options.interval > 0:
         raise Failed(f"--interval {options.interval}: give seconds, more than 0", 2)
-    secret = _secrets.read(options.secret_file)
+    secret = secrets.read(options.secret_file)
     before: list[Look] = []
     clear = "\x1b[H\x1b[J" if sys.stdout.isatty() and not (options.once or options.json) else ""
     try:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from . import bytes_text
-from ._files import Survey, counted, find, looks_like, surveys
+from .files import Survey, counted, find, looks_like, surveys
 
 
 def add_to(commands: Any) -> None:

@@ -14,7 +14,6 @@ Whatever computes gradients, it sees NumPy arrays over the engine's memory.
 from __future__ import annotations
 
 from .._engine import Schedule
-from ._steps import Rows, Views
 from .channel import Channel, Producer, attach_channel, channel
 from .client import ParameterClient, connect
 from .hogwild import Hogwild, HogwildReport
@@ -25,6 +24,7 @@ from .prediction import Predictions, evaluate, predict
 from .publish import Model, attach, publish, unpublish
 from .sequences import Stateful, StatefulBatch
 from .server import ParameterServer
+from .steps import Rows, Views
 from .towers import Towers, TowersReport
 from .updater import Updater
 

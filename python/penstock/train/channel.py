@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _engine
-from .._arguments import integer, text
+from ..base.arguments import integer, text
 from ..errors import InvalidArgument
 from .publish import _nanoseconds
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from .. import _engine
-from .._arguments import addresses as addresses_of
-from .._arguments import flag, real, string
+from ..base.arguments import addresses as addresses_of
+from ..base.arguments import flag, real, string
 from ..errors import InvalidArgument
-from ._steps import Rows, parts_of
 from .parameters import Parameters, Slab, copy_all, engine_slab
+from .steps import Rows, parts_of
 
 __all__ = ["ParameterClient", "connect"]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .. import _engine
-from .._arguments import integer
+from ..base.arguments import integer
 from ..errors import InvalidArgument
-from ._hogwild_threads import Runner, Threads
-from ._steps import Source
+from .hogwild_threads import Runner, Threads
 from .optimizers import Optimizer
 from .parameters import Parameters
+from .steps import Source
 from .updater import _POLICIES, Policy, Updater
 
 __all__ = ["Hogwild", "HogwildReport"]
@@ -203,7 +203,7 @@ class Hogwild:
         policy = _POLICIES.index(self.updater._policy)
         self._runner: Runner
         if shared:
-            from ._hogwild_processes import Processes
+            from .hogwild_processes import Processes
 
             self._runner = Processes(*given, policy, on_lost)
         else:

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .._arguments import flag, integer, integer_list
-from .._notes import add_note
+from ..base.arguments import flag, integer, integer_list
+from ..base.notes import add_note
 from ..dataset import Dataset
 from ..errors import InvalidArgument
 from ..loader import Loader
-from ._loop_measure import LoopMeasure, measured
-from ._loop_runs import Run, Said, runner_for
-from ._pace import MOST_STEPS, Counted, Pace, Timed, bytes_of, steps_of, super_batch_of
-from ._super_batches import SuperBatch, super_batches
+from .loop_measure import LoopMeasure, measured
+from .loop_runs import Run, Said, runner_for
+from .pace import MOST_STEPS, Counted, Pace, Timed, bytes_of, steps_of, super_batch_of
+from .super_batches import SuperBatch, super_batches
 
 __all__ = ["Loop", "LoopMeasure", "LoopReport"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .. import _engine
-from .._arguments import integer, string, text
-from .._arguments import path as path_of
+from ..base.arguments import integer, string, text
+from ..base.arguments import path as path_of
 from ..errors import InvalidArgument, NotFound
-from ._values import Array, copy_block, numbers, shape_of
+from .values import Array, copy_block, numbers, shape_of
 
 __all__ = ["Parameters", "Slab"]
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._nests import leaves_of, mapped
+from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
-from ._rows import (
+from .rows import (
     array_of,
     batches_of,
     check_batched,

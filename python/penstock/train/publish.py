@@ -10,10 +10,10 @@ from numbers import Real
 from typing import Any
 
 from .. import _engine
-from .._arguments import integer, text
+from ..base.arguments import integer, text
 from ..errors import InvalidArgument, NotFound
-from ._values import Array, shape_of
 from .parameters import Parameters, Slab
+from .values import Array, shape_of
 
 __all__ = ["Model", "attach", "publish", "unpublish"]
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._nests import leaves_of, mapped
+from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
-from ._alike import columns_of, form_of, text_of
-from ._rows import count_of
+from .alike import columns_of, form_of, text_of
+from .rows import count_of
 
 __all__ = ["Stateful", "StatefulBatch"]
 

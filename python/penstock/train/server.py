@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from .. import _engine
-from .._arguments import addresses as addresses_of
-from .._arguments import flag, integer, real, string
-from .._arguments import path as path_of
+from ..base.arguments import addresses as addresses_of
+from ..base.arguments import flag, integer, real, string
+from ..base.arguments import path as path_of
 from ..errors import Error, InvalidArgument, NotFound, System, Timeout
-from ._shard_processes import ShardProcesses
 from .optimizers import Optimizer
 from .parameters import Parameters, Slab, engine_slab
+from .shard_processes import ShardProcesses
 
 __all__ = ["ParameterServer"]
 

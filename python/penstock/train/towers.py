@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from .._arguments import integer
-from .._notes import add_note
+from ..base.arguments import integer
+from ..base.notes import add_note
 from ..errors import InvalidArgument
-from ._devices import stage_for
-from ._rounds import NONE, Rounds
-from ._rows import count_of
-from ._steps import views_of
-from ._tower_run import Run, TowersReport
+from .devices import stage_for
 from .hogwild import updater_for
 from .optimizers import Optimizer
 from .parameters import Parameters
+from .rounds import NONE, Rounds
+from .rows import count_of
+from .steps import views_of
+from .tower_run import Run, TowersReport
 from .updater import Policy, Updater
 
 __all__ = ["Towers", "TowersReport"]

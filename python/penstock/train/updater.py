@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import _engine
-from .._arguments import path as path_of
+from ..base.arguments import path as path_of
 from ..errors import InvalidArgument
-from ._values import numbers
 from .optimizers import Optimizer
 from .parameters import Parameters, Slab, check_all, copy_all, member
+from .values import numbers
 
 __all__ = ["Updater"]
 

@@ -1,0 +1,137 @@
+"""Checks of arguments: each error names the argument, what it was and what may be given."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument
+
+MOST_ROWS = (1 << 31) - 1  # of a batch
+MOST_QUEUED = 1 << 16  # batches
+_MOST = (1 << 63) - 1
+
+
+def integer(name: str, value: Any, least: int, most: int = _MOST, *, operation: str) -> int:
+    try:
+        number = value.__index__()
+    except (AttributeError, TypeError):
+        raise InvalidArgument(f"{name} is {value!r}; give an integer", operation) from None
+    if number < least:
+        raise InvalidArgument(f"{name} is {number}; give {least} or more", operation)
+    if number > most:
+        raise InvalidArgument(f"{name} is {number}; give {most} at most", operation)
+    return int(number)
+
+
+def real(name: str, value: Any, operation: str) -> float:
+    """A number that Python or a framework has; a string is none."""
+    try:
+        return float(value.__float__())
+    except Exception:  # an array's own raises what its framework does
+        raise InvalidArgument(f"{name} is {value!r}; give a number", operation) from None
+
+
+def flag(name: str, value: Any, operation: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgument(f"{name} is {value!r}; give True or False", operation)
+    return bool(value)
+
+
+def path(value: Any, operation: str) -> str:
+    """Any name that a file can have, which need not be UTF-8, as `os.fsdecode` has it."""
+    try:
+        name = os.fsencode(value)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidArgument(f"{value!r} is no path", operation) from None
+    if b"\0" in name:
+        raise InvalidArgument(f"{value!r} has a zero byte in it; no path has", operation)
+    return os.fsdecode(name)
+
+
+def text(value: Any, operation: str) -> str:
+    """A name that the engine is told: a `str` that there is UTF-8 of."""
+    try:
+        value.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidArgument(f"{value!r} is no name; give a str of UTF-8", operation) from None
+    return str(value)
+
+
+def string(name: str, value: Any, operation: str) -> str:
+    """An argument that is a `str` of UTF-8. It may be a secret: errors do not show it."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}; give a str", operation)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} has no UTF-8; give a str that has", operation) from None
+    return value
+
+
+def leaf(name: str, value: Any, operation: str) -> str:
+    """A leaf's name."""
+    if not isinstance(value, str):
+        raise InvalidArgument(
+            f'{name} is {value!r}; give the name of a leaf, such as "image" or "0"', operation
+        )
+    return text(value, operation)
+
+
+def dtype_of(value: Any) -> np.dtype[Any] | None:
+    """None: it is no dtype. NumPy takes None for float64."""
+    try:
+        kind: np.dtype[Any] = np.dtype(value)
+    except Exception:  # NumPy's parser of such strings raises what Python's does
+        return None
+    return None if value is None else kind
+
+
+def compression(value: Any, operation: str) -> str:
+    """The engine knows which there are."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"compression is {value!r}; give 'gzip', 'zlib' or 'none'", operation)
+    return text(value, operation)
+
+
+def several(name: str, values: Any, of: str, operation: str) -> list[Any]:
+    """What is in a list, or in anything like one. A string is one thing."""
+    try:
+        given = None if isinstance(values, (str, bytes)) else iter(values)
+    except TypeError:
+        given = None
+    if given is None:
+        raise InvalidArgument(f"{name} is {values!r}; give a list of {of}", operation)
+    return list(given)
+
+
+def addresses(name: str, values: Any, operation: str) -> list[str]:
+    """One address, or several."""
+    if isinstance(values, str):
+        return [string(name, values, operation)]
+    given = several(name, values, "addresses", operation)
+    return [string(f"{name}[{i}]", address, operation) for i, address in enumerate(given)]
+
+
+def integer_list(name: str, values: Any, least: int, operation: str) -> list[int]:
+    given = several(name, values, "integers", operation)
+    return [integer(name, value, least, operation=operation) for value in given]
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...], operation: str) -> None:
+    if value not in choices:
+        raise InvalidArgument(f"{name} is {value!r}; there are {', '.join(choices)}", operation)
+
+
+def shard_of(shard: Any, operation: str) -> tuple[int, int]:
+    try:
+        rank, world = shard
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", operation) from None
+    rank = integer("rank", rank, 0, operation=operation)
+    world = integer("world", world, 1, (1 << 32) - 1, operation=operation)
+    if rank >= world:
+        raise InvalidArgument(f"shard is ({rank}, {world}); ranks count from 0", operation)
+    return rank, world

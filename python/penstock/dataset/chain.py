@@ -1,0 +1,145 @@
+"""A chain as it was made, and what the engine built of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .. import _engine
+from ..base.fork_lock import ForkLock
+from ..errors import InvalidArgument
+from .passes import Passes
+from .recipe import Operation
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+
+class Chain:
+    """What every `Dataset` is: a call of the engine's on the Datasets in front of it.
+
+    Immutable but for its passes; any thread. Pickles, by the calls that made it.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError("a Dataset begins with its source: penstock.Dataset.range(...), ...")
+
+    _recipe: tuple[str, tuple[Any, ...]]
+    _inputs: tuple[Dataset, ...]
+    _several: bool
+    _native: Any
+    _lock: ForkLock
+    _plan: Any  # once it was built
+    _passes: Passes
+
+    @classmethod
+    def _make(
+        cls,
+        method: str,
+        arguments: tuple[Any, ...],
+        inputs: tuple[Dataset, ...] = (),
+        native: Any = None,
+        several: bool = False,  # it takes a list of inputs, even if there is one
+    ) -> Dataset:
+        self: Any = object.__new__(cls)
+        self._recipe = (method, arguments)
+        self._inputs = inputs
+        self._several = several
+        self._lock = ForkLock()
+        self._plan = None
+        self._passes = Passes()
+        if native is not None:
+            self._native = native
+            return self  # type: ignore[no-any-return]
+        given = [a._native if isinstance(a, Operation) else a for a in arguments]
+        if not inputs:
+            self._native = getattr(_engine.Dataset, method)(*given)
+        elif len(inputs) == 1 and not several:
+            self._native = getattr(inputs[0]._native, method)(*given)
+        else:
+            self._native = getattr(_engine.Dataset, method)([i._native for i in inputs], *given)
+        return self  # type: ignore[no-any-return]
+
+    def _then(self, method: str, *arguments: Any) -> Dataset:
+        return self._make(method, arguments, datasets(method, (self,)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made_again, (self._stages(),)
+
+    # A chain may have more stages than Python has frames: what goes through it does so in loops.
+
+    def _stages(self) -> list[tuple[Any, ...]]:
+        """Return the calls that made this, each behind those for its inputs, which it numbers."""
+        stages: list[tuple[Any, ...]] = []
+        numbers: dict[int, int] = {}
+        left: list[Chain] = [self]
+        while left:
+            chain = left[-1]
+            missing = [i for i in chain._inputs if id(i) not in numbers]
+            if missing:
+                left += missing
+                continue
+            left.pop()
+            if id(chain) in numbers:
+                continue
+            numbers[id(chain)] = len(stages)
+            inputs = [numbers[id(i)] for i in chain._inputs]
+            stages.append((*chain._recipe, inputs, chain._several))
+        return stages
+
+    @classmethod
+    def _made_again(cls, stages: list[tuple[Any, ...]]) -> Dataset:
+        made: list[Dataset] = []
+        for method, arguments, inputs, several in stages:
+            of = tuple(made[number] for number in inputs)
+            made.append(cls._make(method, arguments, of, several=several))
+        return made[-1]
+
+    def __repr__(self) -> str:
+        return " > ".join(self._titles())
+
+    def _titles(self) -> list[str]:
+        titles: list[str] = []
+        left: list[Chain] = [self]
+        while left:  # from the last stage to the first
+            chain = left.pop()
+            titles.append(str(chain._native.title()))
+            left += chain._inputs
+        return titles[::-1]
+
+    def _alone(self, **options: Any) -> Dataset:
+        """The same chain without what iterating leaves here: what a Loader may keep.
+
+        Its passes build their Loaders with `options`.
+        """
+        method, arguments = self._recipe
+        alone = self._make(method, arguments, self._inputs, self._native, self._several)
+        alone._plan = self._built()
+        alone._passes = Passes(**options)
+        return alone
+
+    def _built(self) -> Any:
+        with self._lock.here():
+            if self._plan is None:
+                self._plan = self._native.build()
+            return self._plan
+
+
+def datasets(method: str, inputs: Iterable[Any], least: int = 0) -> tuple[Dataset, ...]:
+    """Return the inputs of a stage, if they are Datasets, and as many as it needs.
+
+    Raises
+    ------
+    InvalidArgument
+        One of them is something else, there are too few, or this is no list of them.
+    """
+    # A Dataset can be iterated over, too, and perhaps for ever.
+    if isinstance(inputs, Chain) or not isinstance(inputs, Iterable):
+        raise InvalidArgument(f"{inputs!r} is no list; give a list of Datasets", method)
+    inputs = tuple(inputs)
+    if len(inputs) < least:
+        raise InvalidArgument("there are no inputs", method)
+    for given in inputs:
+        if not isinstance(given, Chain):
+            raise InvalidArgument(f"{given!r} is no Dataset", method)
+    return inputs

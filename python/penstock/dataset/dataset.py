@@ -1,0 +1,101 @@
+"""Dataset: a source and a chain of transformations, run natively, exact and restorable."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .. import _engine
+from .file_sources import FileSources
+from .interleave import Interleave
+from .sources import Sources
+from .transformations import Transformations
+
+if TYPE_CHECKING:
+    from ..feeds import Feeds
+    from ..loader import Loader
+    from .iterator import DatasetIterator
+
+
+class Dataset(Sources, FileSources, Transformations):
+    """A pipeline: a source and a chain of transformations.
+
+    Made by one of the class methods (`range`, ...), then by the methods of what these return. A
+    Dataset is immutable, and nothing is read before it is iterated over or built.
+
+    Iterating over it is one pass. The workers stay alive between passes, and the n-th pass of one
+    Dataset object is epoch n - 1: shuffled anew, with new random numbers. Native stages are run by
+    threads of the engine. As soon as a Python function is in the chain it is run by processes, each
+    of which can run the whole chain. That holds in front of a stage that is a stream, too, such as
+    `filter`. One thread of this process goes through the stream itself, and calls generators, what
+    `scan`, `flat_map` and `interleave` are given, and predicates on elements that no function made.
+
+    Notes
+    -----
+    Any thread may call anything; each iterator belongs to one thread at a time. Datasets pickle, by
+    how they were made.
+
+    Examples
+    --------
+    >>> train = penstock.Dataset.range(1000).map(decode).batch(32)
+    >>> for batch in train: ...          # one pass
+    >>> feed = train.build(workers=8)    # a Loader, for its options and statistics
+    """
+
+    interleave = Interleave()
+
+    def build(self, **options: Any) -> Loader:
+        """Return a Loader that feeds this; the same as ``penstock.Loader(dataset, **options)``."""
+        from ..loader import Loader
+
+        return Loader(self, **options)
+
+    def feeds(self, n: int, *, patience: float | None = None, **options: Any) -> Feeds:
+        """Return n consumers of one engine, a batch for each of n devices: see `Feeds`.
+
+        Parameters
+        ----------
+        n : int
+            Batch i of a pass goes to consumer i mod n.
+        patience : float, optional
+            Seconds that a consumer waits for another one to take its batches before a `Timeout`
+            says for which. None: for ever.
+        **options
+            Those of `Loader`, but for `ordered`.
+        """
+        from ..feeds import Feeds
+
+        return Feeds(self, n, patience, **options)
+
+    def cardinality(self) -> float | None:
+        """Batches (elements, where nothing is batched) of a pass; ``math.inf``; None: unknown."""
+        plan = self._built()
+        if plan.length is None:
+            return None
+        if _engine.ENDLESS in (plan.length, plan.rounds):
+            return float("inf") if plan.length else 0
+        return int(plan.length * plan.rounds)
+
+    def __len__(self) -> int:
+        """Batches (elements, where nothing is batched) of a pass.
+
+        Raises
+        ------
+        TypeError
+            It never ends, only running it tells, or there are more than ``sys.maxsize``, which is
+            the most that Python's `len` can say.
+        """
+        count = self.cardinality()
+        if count is None or count == float("inf"):
+            raise TypeError(f"this Dataset has no length: {self!r}")
+        if count > sys.maxsize:
+            raise TypeError(f"{count} are more than len() can say: use cardinality()")
+        return int(count)
+
+    def __bool__(self) -> bool:
+        """True: what is in it, is not looked at."""
+        return True
+
+    def __iter__(self) -> DatasetIterator:
+        """Begin the next pass: a `DatasetIterator`."""
+        return self._passes.begin(self)

@@ -1,0 +1,173 @@
+"""The sources but for files, and what puts several Datasets together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _engine
+from ..base.arguments import integer, several
+from ..base.nests import leaves_of, mapped
+from ..errors import InvalidArgument
+from .chain import Chain, datasets
+from .recipe import title_of
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+
+class Sources(Chain):
+    """The class methods of `Dataset`."""
+
+    @classmethod
+    def range(cls, *arguments: int) -> Dataset:
+        """Numbers as Python's `range` gives them, int64.
+
+        Parameters
+        ----------
+        *arguments : int
+            ``end``; or ``begin, end``; or ``begin, end, step``.
+        """
+        if not 1 <= len(arguments) <= 3:
+            raise InvalidArgument("give end, or begin and end, or begin, end and step", "range")
+        least = -(1 << 63)
+        numbers = [integer("range", number, least, operation="range") for number in arguments]
+        begin, end, step = (
+            (0, numbers[0], 1) if len(numbers) == 1 else (*numbers[:2], *(numbers[2:] or [1]))
+        )
+        return cls._make("range", (begin, end, step))
+
+    @classmethod
+    def arrays(cls, arrays: Any) -> Dataset:
+        """Rows of equally long arrays: a NumPy array (memory-mapped too), or a nest of them.
+
+        Parameters
+        ----------
+        arrays : array, or tuple, list or dict of them
+            Row i of each is element i, in the same nest. They are not copied, and must not change
+            while they are fed. Elements come in the machine's byte order, whatever the array's is.
+            Nor must the file of a memory-mapped one be cut short: reading what it no longer has
+            is a SIGBUS, which ends the process.
+        """
+        nest = mapped(np.asanyarray, arrays)
+        leaves = leaves_of(nest)
+        if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):
+            raise InvalidArgument("a masked array: use .filled()", "arrays")
+        if not all(leaf.ndim for leaf in leaves):
+            raise InvalidArgument(
+                "a single value has no rows: give arrays, such as np.array([1, 2, 3]), or "
+                "elements to Dataset.items",
+                "arrays",
+            )
+        if len({len(leaf) for leaf in leaves}) != 1:
+            shapes = ", ".join(str(leaf.shape) for leaf in leaves)
+            raise InvalidArgument(
+                f"arrays that are fed together must be equally long; their shapes are {shapes}",
+                "arrays",
+            )
+        # What they look like, without being looked at: a memory map is not read.
+        sample = mapped(lambda leaf: np.zeros(0, leaf.dtype), nest)
+        return cls._make("arrays", (sample, leaves))
+
+    @classmethod
+    def items(cls, elements: Iterable[Any]) -> Dataset:
+        """Elements that are there already, such as a list of paths with their labels.
+
+        Parameters
+        ----------
+        elements : list
+            Of whatever a function of `map` may return. They are copied, and must be alike: only
+            lengths may differ.
+        """
+        each = several("elements", elements, "elements", "items")
+        spec, block = _engine.pack_elements(each, batch=False) if each else (b"", b"")
+        return cls._make("items", (spec, len(each), block))
+
+    @classmethod
+    def source(cls, source: Any) -> Dataset:
+        """Elements of any object with ``__len__`` and ``__getitem__``: a torch Dataset, a list.
+
+        Whatever it returns may be anything that a function of `map` may return. It is called in
+        worker processes, as such a function is.
+        """
+        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+            raise InvalidArgument(
+                f"a {type(source).__name__} has no __len__ and __getitem__", "source"
+            )
+        return cls._make("source_python", (source, len(source), title_of(type(source))))
+
+    @classmethod
+    def generator(cls, function: Callable[[], Iterable[Any]]) -> Dataset:
+        """Elements that a generator function yields. A stream.
+
+        It is called anew for each pass, and to go back to a place, and is pulled by one thread of
+        this process, some elements ahead; a `map` behind it is spread over the workers.
+
+        Parameters
+        ----------
+        function : callable
+            Without arguments; what it returns is iterated over. Inside, `penstock.rng` is keyed by
+            seed, epoch and how many elements there were before.
+        """
+        if not callable(function):
+            raise InvalidArgument(
+                f"{function!r} is no function: give the generator function itself", "generator"
+            )
+        return cls._make("generator_python", (function, f"generator({title_of(function)})"))
+
+    @classmethod
+    def sample_from(
+        cls,
+        inputs: Sequence[Dataset],
+        *,
+        weights: Sequence[float] | None = None,
+        seed: int = 0,
+        stop_on_empty: bool = False,
+    ) -> Dataset:
+        """Take each element from a Dataset that is drawn. A stream.
+
+        Parameters
+        ----------
+        weights : list of float, optional
+            How likely each is; None: all are equally.
+        stop_on_empty : bool
+            End when one has ended, rather than draw among the others.
+        """
+        each = datasets("sample_from", inputs, 1)
+        arguments = (
+            _weights(weights),
+            integer("seed", seed, 0, operation="sample_from"),
+            bool(stop_on_empty),
+        )
+        return cls._make("sample_from", arguments, each, several=True)
+
+    @classmethod
+    def choose_from(
+        cls, choices: Dataset, inputs: Sequence[Dataset], *, stop_on_empty: bool = True
+    ) -> Dataset:
+        """Take each element from the Dataset whose number the next of `choices` is. A stream."""
+        each = datasets("choose_from", (choices, *datasets("choose_from", inputs, 1)))
+        return cls._make("choose_from", (bool(stop_on_empty),), each, several=True)
+
+    @classmethod
+    def zip(cls, *inputs: Dataset, **named: Dataset) -> Dataset:
+        """Elements of several Datasets side by side: a tuple, or by names a dict.
+
+        As long as the shortest.
+        """
+        if bool(inputs) == bool(named):
+            raise InvalidArgument("give Datasets, or Datasets by names", "zip")
+        each = datasets("zip", inputs or tuple(named.values()))
+        return cls._make("zip", (list(named),), each, several=True)
+
+
+def _weights(weights: Any) -> list[float]:
+    each = [] if weights is None else several("weights", weights, "numbers", "sample_from")
+    try:
+        return [float(weight) for weight in each]
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(
+            f"weights is {weights!r}; give a number for each input", "sample_from"
+        ) from None

@@ -1,0 +1,172 @@
+"""A Loader whose batches are trees of jax arrays.
+
+>>> import penstock
+>>> for x, y in penstock.jax.feed(dataset, batch_size=64, workers=8, use_multiprocessing=True): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import InvalidArgument
+from ..loader import Loader
+
+__all__ = ["Feed", "feed"]
+
+
+def feed(source: Any, *, device: Any = None, sharding: Any = None, **options: Any) -> Feed:
+    """Feed jax from any dataset.
+
+    Parameters
+    ----------
+    source : object
+        As for `penstock.Loader`.
+    device : jax.Device, optional
+        Where batches go; None is jax's default device.
+    sharding : jax.sharding.Sharding, or tree of them, optional
+        How batches are laid out over devices instead: one for all arrays, or a tree whose beginning
+        is that of the batches (such as ``(sharding_of_x, sharding_of_y)``). Where devices belong to
+        several processes, each feeds its own share of the global batch (see ``shard=``).
+    **options
+        As for `penstock.Loader`.
+
+    Returns
+    -------
+    Feed
+
+    Raises
+    ------
+    InvalidArgument
+        Both device and sharding, what is neither, or what the Loader refuses.
+
+    Notes
+    -----
+    Arrays become jax arrays of the types that jax has (without ``jax_enable_x64``, float64 becomes
+    float32); torch tensors as well. What jax has no type for, such as strings, stays as it is.
+    """
+    return Feed(source, device=device, sharding=sharding, **options)
+
+
+class Feed(Loader):
+    """A `penstock.Loader` of jax arrays. Made by `feed`.
+
+    On the CPU, arrays are the memory that workers wrote: nothing is copied, and nothing is
+    overwritten before jax has let go of it. On an accelerator, the next batch is on its way while
+    this one is used; its memory is kept until the transfer is over.
+    """
+
+    def __init__(
+        self, source: Any, *, device: Any = None, sharding: Any = None, **options: Any
+    ) -> None:
+        if device is not None and sharding is not None:
+            raise InvalidArgument("give a device or a sharding, not both", "feed")
+        if device is not None and not isinstance(device, jax.Device):
+            raise InvalidArgument(
+                f"device is {device!r}; give a jax.Device, such as jax.devices()[0]", "feed"
+            )
+        for leaf in jax.tree.leaves(sharding, is_leaf=_is_place):
+            if not _is_place(leaf):
+                raise InvalidArgument(
+                    f"sharding is or holds {leaf!r}; give a jax.sharding.Sharding, or a tree of "
+                    "them that begins like a batch",
+                    "feed",
+                )
+        super().__init__(source, **options)
+        self._place = device if sharding is None else sharding
+        self._staged: dict[str, Any] | None = None  # the state before the batch that is on its way
+        places = jax.tree.leaves(self._place, is_leaf=_is_place) or [jax.devices()[0]]
+        self._stages = any(_platform(place) != "cpu" for place in places)
+        self._global = any(not getattr(place, "is_fully_addressable", True) for place in places)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = super().__iter__()
+        self._staged = None
+        return self._on_device(batches, self.epoch)
+
+    def steps(self, n: int) -> Iterator[Any]:
+        """Iterate over the next `n` batches, across the ends of epochs, as a Loader does."""
+        batches = super().steps(n)
+        self._staged = None
+        return self._on_device(batches, None)
+
+    def state(self) -> dict[str, Any]:
+        """Return the position, as `penstock.Loader.state` does; what is staged is not counted."""
+        return super().state() if self._staged is None else dict(self._staged)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken, as `penstock.Loader.restore` does."""
+        self._staged = None
+        super().restore(state)
+
+    def _on_device(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
+        if not self._stages:
+            yield from map(self._put, batches)
+            return
+        ahead: tuple[Any, ...] = ()
+        error: BaseException | None = None
+        # Nothing is asked of an epoch that is over: its hooks wait until the last batch is out.
+        while not ahead or epoch is None or self.epoch == epoch:
+            before = super().state()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except Exception as raised:  # comes out at its own place
+                error = raised
+                break
+            now, ahead = ahead, (self._put(batch),)
+            del batch
+            self._staged = before
+            yield from now
+        self._staged = None
+        yield from ahead
+        if error is not None:
+            raise error
+        yield from map(self._put, batches)
+
+    def _put(self, batch: Any) -> Any:
+        leaves, tree = jax.tree.flatten(batch)
+        arrays = [_array(leaf) for leaf in leaves]
+        which = [i for i, array in enumerate(arrays) if array is not None]
+        chosen = [arrays[i] for i in which]
+        places = self._place
+        if places is not None and not _is_place(places):
+            spread = jax.tree.broadcast(places, batch, is_leaf=_is_place)
+            every = jax.tree.leaves(spread, is_leaf=_is_place)
+            places = [every[i] for i in which]
+        if self._global:
+            each = places if isinstance(places, list) else [places] * len(chosen)
+            make: Callable[..., Any] = jax.make_array_from_process_local_data
+            put = [make(place, array) for place, array in zip(each, chosen, strict=True)]
+        else:
+            put = jax.device_put(chosen, places)
+        for i, array in zip(which, put, strict=True):
+            leaves[i] = array
+        return jax.tree.unflatten(tree, leaves)
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, (jax.Device, jax.sharding.Sharding))
+
+
+def _platform(place: Any) -> str:
+    device = next(iter(place.device_set)) if hasattr(place, "device_set") else place
+    return str(device.platform)
+
+
+def _array(leaf: Any) -> Any:
+    """What jax may take of a leaf; None: nothing, the leaf stays."""
+    if isinstance(leaf, np.ndarray):
+        kind = leaf.dtype.kind
+        if kind == "V" and leaf.dtype.names is None and leaf.dtype.type is not np.void:
+            return leaf  # bfloat16 and its kin
+        if kind not in "biufc":
+            return None
+        return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))
+    if isinstance(leaf, jax.Array) or not hasattr(leaf, "__dlpack__"):
+        return None
+    return jax.dlpack.from_dlpack(leaf)  # torch's

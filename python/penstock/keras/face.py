@@ -1,0 +1,99 @@
+"""What every feed for Keras has: the Loader's methods, and its batches one after the other."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from ..base.notes import add_note
+from ..errors import InvalidArgument, WorkerTraceback
+from ..loader import Loader
+
+# Keras looks at one batch to build a model (torch: at `steps_per_execution` of them) and at two to
+# know their shapes (TensorFlow). So many are kept, to be given again.
+MOST_PEEKED = 2
+_FOREVER = 1 << 62
+
+
+class Face:
+    """The Loader's methods, under a feed's lock: TensorFlow asks for batches on its own threads."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._lock = threading.RLock()
+        self._steps: Iterator[Any] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._loader.epoch
+
+    def state(self) -> dict[str, Any]:
+        """Return the position, as `penstock.Loader.state` does."""
+        with self._lock:
+            return self._loader.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Let the next ``fit`` go on where `state` was taken."""
+        with self._lock:
+            self._steps = None
+            self._loader.restore(state)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was counted so far, as `penstock.Loader.stats` does."""
+        return self._loader.stats()
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows what each worker did and what the bottleneck is."""
+        self._loader.report(path)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the same events for chrome://tracing and Perfetto."""
+        self._loader.trace(path)
+
+    def analysis(self) -> dict[str, Any]:
+        """Say what the bottleneck is and what to change."""
+        return self._loader.analysis()
+
+    def close(self) -> None:
+        """End the workers. Keras never does that."""
+        self._loader.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pull(self) -> Any:
+        """Take the next batch, across the ends of epochs."""
+        if self._steps is None:
+            self._steps = self._loader.steps(_FOREVER)
+        try:
+            return next(self._steps)
+        except BaseException as error:
+            self._steps = None
+            note_place(error)
+            raise
+
+    def _end_epoch_if_over(self) -> None:
+        """Run the dataset's ``on_epoch_end`` as soon as Keras has had the last batch."""
+        loader = self._loader
+        begun = loader._epochs.open
+        if begun is not None and loader.epoch > begun:
+            loader._epochs.end()
+
+
+def note_place(error: BaseException) -> None:
+    """Keep the worker's traceback, and the index: Keras raises exceptions without their cause."""
+    place = error.__cause__
+    if isinstance(place, WorkerTraceback) and keras.config.is_traceback_filtering_enabled():
+        add_note(error, str(place))
+
+
+def empty_dataset() -> InvalidArgument:
+    return InvalidArgument("the dataset is empty: an epoch of it has no batch", "feed")

@@ -1,0 +1,271 @@
+"""A feed that goes into ``fit``, ``evaluate`` and ``predict`` of Keras 3, whatever its backend.
+
+>>> import penstock
+>>> feed = penstock.keras.feed(sequence, workers=8, use_multiprocessing=True)
+>>> model.fit(feed, epochs=5)
+
+How it works: Keras takes a feed of known length for a `keras.utils.PyDataset` that wants no workers
+of Keras', and asks it for batch after batch; which number it asks for does not matter, because the
+order is the Loader's. A stream is a data adapter of its own, since a PyDataset cannot end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras.utils import PyDataset
+
+from ..loader import Loader
+from ..loader.plan import Plan
+from .face import MOST_PEEKED, Face, empty_dataset
+from .stream import StreamFeed
+
+__all__ = ["Feed", "StreamFeed", "feed"]
+
+if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 8):
+    raise ImportError(
+        "penstock.keras needs Keras 3.8 or later, whose trainers ask for batches one by one and in "
+        f"order; this is {keras.__version__}. A penstock.Loader works with any (docs/keras.md)"
+    )
+
+
+def feed(
+    source: Any,
+    *,
+    workers: int | None = None,
+    use_multiprocessing: bool | None = None,
+    max_queue_size: int = 10,
+    **options: Any,
+) -> Feed | StreamFeed:
+    """Make what ``model.fit(x=...)`` takes of any dataset.
+
+    Parameters
+    ----------
+    source : object
+        A `keras.utils.PyDataset` (``Sequence``), or anything that `penstock.Loader` feeds. Its
+        batches are what Keras expects of one: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``,
+        each an array or a tuple or dict of arrays.
+    workers, use_multiprocessing, max_queue_size, **options
+        As for `penstock.Loader`.
+
+    Returns
+    -------
+    Feed or StreamFeed
+        The latter if only running the source tells its length. Both have ``close()``, ``stats()``,
+        ``report()``, ``state()`` and ``restore()``, and are context managers.
+
+    Notes
+    -----
+    Each ``fit``, ``evaluate`` or ``predict`` begins an epoch of the data, unless `restore` set the
+    place; an epoch that was left early counts as over. Use one feed for training and another one
+    for ``validation_data``.
+    """
+    if isinstance(source, PyDataset) and not hasattr(source, "__len__"):
+        source = _plan_of_dataset(source)
+    loader = Loader(
+        source,
+        workers=workers,
+        use_multiprocessing=use_multiprocessing,
+        max_queue_size=max_queue_size,
+        **options,
+    )
+    return StreamFeed(loader) if loader._plan.endless_or_unknown else Feed(loader)
+
+
+# ---- Keras' own dataset, where it has no __len__ -----------------------------------------------
+
+
+class _Numbered:
+    """Gives a PyDataset that has ``num_batches`` only a length."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return int(self.dataset.num_batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
+def _each_by_itself(epoch: int) -> Iterator[list[int]]:
+    return ([index] for index in itertools.count())
+
+
+def _plan_of_dataset(dataset: Any) -> Plan:
+    title = type(dataset).__name__
+    if dataset.num_batches is None:  # infinite: one epoch that does not end
+        return Plan("listed", dataset, title, hooked=dataset, begin=_each_by_itself)
+    return Plan("map", _Numbered(dataset), title, int(dataset.num_batches), hooked=dataset)
+
+
+class _Pass:
+    """Batches that one generator of Keras took, from the first of `places` on."""
+
+    def __init__(self, start: dict[str, Any], length: float) -> None:
+        self.length = length
+        self.taken = 0
+        self.kept: list[Any] | None = []  # all that it took, while they are few
+        self.places = [start]  # in front of each of these, and behind the last
+
+    def again(self) -> _Pass:
+        """Return the same pass with nothing taken."""
+        new = _Pass(self.places[0], self.length)
+        new.kept, new.places = self.kept, self.places
+        return new
+
+
+# ---- known length ------------------------------------------------------------------------------
+
+
+class Feed(Face, PyDataset):  # type: ignore[misc]
+    """A Loader that Keras takes for a PyDataset. Made by `feed`.
+
+    Keras makes a generator over it and drops that whenever it only wanted to look at the data, or
+    when ``validation_steps`` were enough. It says so in nothing but the order of its calls:
+    ``workers`` is read once by every fit, evaluate and predict, ``num_batches`` by every generator
+    that starts. A generator dropped halfway is taken back if the next one is of the same call; if
+    it is of another call, the epoch is over.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        PyDataset.__init__(self)
+        Face.__init__(self, loader)
+        self._pass: _Pass | None = None
+        self._new_call = True
+        self._new_generator = True
+        self._new_epochs = True  # no epoch of Keras' ended in this call
+        self._began = False
+        self._endless = loader._plan.kind == "listed"
+
+    # ---- asked by Keras
+
+    @property
+    def workers(self) -> int:
+        """Of Keras: none, the feed has its own."""
+        self._new_call = self._new_epochs = True
+        return 1
+
+    @property
+    def use_multiprocessing(self) -> bool:
+        """Of Keras: no, whatever the feed's own workers are."""
+        return False
+
+    @property
+    def max_queue_size(self) -> int:
+        """Of Keras: nothing is made ahead for it beside the feed's own queue."""
+        return 1
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of an epoch; None: it never ends. Keras reads it; use ``len()``."""
+        self._new_generator = True
+        if self._endless:
+            return None
+        length = len(self)
+        if length == 0:
+            raise empty_dataset()
+        return length
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getitem__(self, index: int) -> Any:
+        """Take the next batch, whatever `index` is."""
+        with self._lock:
+            if self._pass is None or self._new_generator:
+                self._begin_pass()
+            return self._next()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over one epoch, as over a Loader."""
+        with self._lock:
+            self._pass = self._steps = None
+            return iter(self._loader)
+
+    def on_epoch_begin(self) -> None:
+        """Keras' epoch begins; the dataset's own hook runs when the data's epoch does."""
+        self._began = True
+
+    def on_epoch_end(self) -> None:
+        """Keras' epoch ends; the dataset's own hook runs when the data's epoch does."""
+        with self._lock:
+            began, self._began = self._began, False
+            if not self._endless:
+                self._end_epoch_if_over()
+            elif began and not self._only_looked() and self._loader._epochs.open is not None:
+                self._loader._epochs.call("on_epoch_end")
+                self._loader._epochs.publish()
+            self._new_epochs = False
+
+    # ---- what it does
+
+    def _only_looked(self) -> bool:
+        now = self._pass
+        return now is None or (self._new_epochs and now.taken <= MOST_PEEKED)
+
+    def _begin_pass(self) -> None:
+        last, self._pass = self._pass, None
+        new_call, self._new_call = self._new_call, False
+        self._new_generator = False
+        length = math.inf if self._endless else len(self)
+        if last is not None and last.taken < last.length:
+            if not new_call or self._endless:
+                if last.kept is not None:
+                    self._pass = last.again()
+                    return
+                if not self._endless:
+                    Face.restore(self, last.places[0])
+            else:
+                self._break_off()
+        self._pass = _Pass(self._loader.state(), length)
+
+    def _break_off(self) -> None:
+        """Go to the next epoch as a ``for`` over the Loader does, which knows its states."""
+        self._steps = None
+        self._loader._resumed = False
+        iter(self._loader)
+
+    def _next(self) -> Any:
+        now = self._pass
+        assert now is not None
+        if now.kept is not None and now.taken < len(now.kept):
+            batch = now.kept[now.taken]
+        else:
+            batch = self._pull()
+            if now.kept is not None:
+                if len(now.kept) == MOST_PEEKED:
+                    now.kept = None
+                else:
+                    now.kept.append(batch)
+                    now.places.append(self._loader.state())
+        now.taken += 1
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        """Return the position as a small JSON-able dict; of batches that Keras looked at, too.
+
+        May be called from any thread. It is where Keras took the last batch, which on TensorFlow
+        and on accelerators is ahead of the step that runs.
+        """
+        with self._lock:
+            now = self._pass
+            if now is not None and now.kept is not None and now.taken < len(now.kept):
+                return dict(now.places[now.taken])
+            return self._loader.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Let the next ``fit``, ``evaluate`` or ``predict`` go on where `state` was taken.
+
+        Raises
+        ------
+        InvalidArgument
+            The state is of another dataset or plan; the text says what differs. Nothing changes.
+        """
+        with self._lock:
+            Face.restore(self, state)
+            self._pass = None

@@ -1,0 +1,7 @@
+"""Loader: any Python dataset, fed by all cores, in order, without a copy."""
+
+from __future__ import annotations
+
+from .loader import Loader
+
+__all__ = ["Loader"]

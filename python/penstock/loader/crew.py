@@ -1,0 +1,361 @@
+"""The workers of one Loader: starting, replacing, updating and ending them.
+
+States of the crew: made -> started (first batch asked for) -> closed. `start` and `close` happen
+once; `close` may come from any thread, at exit, or from the garbage collector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from typing import Any
+
+from .. import _engine, errors
+from .plan import Plan
+
+# A worker that dies this often in a row before it is ready for tickets will not get better. Before
+# the first batch, all workers count together; later, when it may as well be somebody who kills
+# workers as they come, it gets more attempts.
+_MOST_FALSE_STARTS = 3
+_MOST_FALSE_STARTS_LATER = 10
+_STDERR_TAIL = 4096
+
+
+class Crew:
+    """Keeps the workers of a Loader going. Knows the engine's core, not the Loader."""
+
+    def __init__(
+        self,
+        core: Any,
+        plan: Plan,
+        collate: Any,
+        settings: dict[str, Any],
+        mode: str,
+        start_method: str,
+    ) -> None:
+        self.core = core
+        self.plan = plan
+        self.collate = collate
+        self.settings = settings
+        self.mode = mode
+        self.start_method = start_method
+        self.version = 0
+        self.length = plan.length
+        self.started = False
+        self.processes: dict[int, Any] = {}
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._payload: Any = None
+        self._files = -1  # what a Dataset's sources found
+        self._launcher: Any = None
+        self._stderr: dict[int, int] = {}
+        self._false_starts: dict[int, int] = {}  # of each worker, in a row
+        self._next_number = 0
+        self._places: list[int] = []  # where a thread may begin to stand in for a stuck one
+        self._missing = 0  # threads that nobody stands in for
+        self._threads: list[threading.Thread] = []
+        self._supervisor: threading.Thread | None = None
+        self._closed = False
+
+    # ---- starting --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        with self._lock:
+            if self.started or self._closed:  # closed: by another thread, a moment ago
+                return
+            try:
+                self._start()
+            except BaseException:
+                self.close()  # half a crew would keep its consumer waiting for ever
+                raise
+            self.started = True
+
+    def _start(self) -> None:
+        workers = self.settings["workers"]
+        if self.plan.kind == "columns":
+            self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
+            return
+        if self.plan.kind == "plan" and workers and self.plan.built.streamed:
+            self._start_cursor()
+        if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):
+            self.core.start_plan(workers)
+            return
+        if self.mode == "inline":
+            self.core.set_inline(self.plan.source, self.collate, self._changed)
+            return
+        if self.mode == "threads":
+            self._places = list(range(workers, self.settings["places"]))
+            for worker in range(workers):
+                self._start_thread(worker)
+            if self.settings["timeout"] >= 0:
+                self._supervise()
+            return
+        from ..processes.launch import Launcher
+
+        self._launcher = Launcher(self.start_method)
+        for worker in range(workers):
+            self._start_process(worker)
+        self._supervise()
+
+    def _start_cursor(self) -> None:
+        if not self.plan.built.python_stream:
+            self.core.start_cursor()
+            return
+        # It holds the core and not the crew, so that a feed nobody has any more can go.
+        thread = threading.Thread(target=self.core.run_cursor, name="penstock cursor", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _changed(self, version: int) -> int:
+        return self.length
+
+    def _start_thread(self, worker: int) -> None:
+        thread = threading.Thread(
+            target=self._run_thread,
+            args=(worker,),
+            name=f"penstock worker {worker}",
+            daemon=True,
+        )
+        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+        thread.start()
+
+    def _run_thread(self, worker: int) -> None:
+        while True:
+            if self.plan.kind == "plan":
+                self.core.run_plan_thread(worker)
+            else:
+                self.core.run_thread(worker, self.plan.source, self.collate, self._changed)
+            # Closed, or it was abandoned and came back: then it may stand in for another.
+            with self._lock:
+                if self._closed or self.core.closed() or self.plan.kind == "stream":
+                    return
+                if not self._missing:
+                    self._places.append(worker)
+                    return
+                self._missing -= 1
+
+    def _stand_in(self, worker: int) -> None:
+        """Start a thread for one that was abandoned; or have one fewer until one comes back."""
+        most = self.settings["places"]
+        if self.plan.kind == "stream":
+            # Its owner has a number, which the stuck thread will find is its own no longer.
+            if sum(thread.is_alive() for thread in self._threads) < most:
+                self._start_thread(worker)
+                return
+        elif self._places:
+            self._start_thread(self._places.pop())
+            return
+        else:
+            self._missing += 1
+            if self._missing < self.settings["workers"]:
+                return
+        self.core.set_fatal(
+            errors.Timeout(f"all threads, {most} by now, are stuck in the dataset", "Loader")
+        )
+
+    def _start_process(self, worker: int) -> None:
+        from ..processes.launch import disown, own
+        from ..processes.worker import WorkerPlan
+
+        if self._payload is None:
+            plan = self.plan
+            self._payload = _pack(
+                WorkerPlan(plan.source, self.collate, plan.initialise, plan.hooked)
+            )
+        number = self._next_number
+        self._next_number += 1
+        ours, theirs = _engine.link_pair()
+        own(ours)
+        stderr, started = -1, None
+        try:
+            stderr = _engine.memory_file("penstock-stderr")
+            started = self._launcher.start(
+                worker,
+                {
+                    "board": self.core.board_fd(),
+                    "arena": self.core.arena_fd(),
+                    "link": theirs,
+                    "payload": self._payload.fd,
+                    "stderr": stderr,
+                    **self._shared(),
+                },
+                {
+                    **self.settings,
+                    "number": number,
+                    "version": self.version,
+                    "length": self.length,
+                },
+            )
+            pidfd = os.dup(started.pidfd)
+        except BaseException:
+            disown(ours)
+            os.close(ours)
+            if stderr >= 0:
+                os.close(stderr)
+            if started is not None:
+                started.kill()
+                started.wait(1.0)
+                started.close()
+            raise
+        finally:
+            os.close(theirs)
+        old = self._stderr.pop(worker, None)
+        if old is not None:
+            os.close(old)
+        self._stderr[worker] = stderr
+        self.processes[worker] = started
+        disown(ours)  # the engine closes it
+        self.core.attach(worker, pidfd, ours, started.pid)
+
+    def _shared(self) -> dict[str, int]:
+        """What all workers of a Dataset have: its files, and its caches by their order."""
+        if self.plan.kind != "plan":
+            return {}
+        if self._files < 0:
+            self._files = self.plan.built.files_fd()
+        caches = self.plan.built.cache_fds()
+        return {"files": self._files, **{f"cache{i:04}": fd for i, fd in enumerate(caches)}}
+
+    # ---- watching --------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        self._supervisor = threading.Thread(
+            target=_watch,
+            args=(weakref.ref(self), self.core),
+            name="penstock supervisor",
+            daemon=True,
+        )
+        self._supervisor.start()
+
+    def handle(self, kind: str, worker: int, ready: bool, detail: bytes) -> None:
+        """Act on what the engine's supervisor saw."""
+        with self._lock:
+            if self._closed or self.core.closed():
+                return
+            if kind == "failed":
+                self.core.set_fatal(errors.unpack_exception(detail))
+            elif kind == "abandoned":
+                self._stand_in(worker)
+            elif kind == "died":
+                self._replace(worker, ready)
+
+    def _replace(self, worker: int, ready: bool) -> None:
+        from ..processes.launch import describe_exit
+
+        started = self.processes.pop(worker, None)
+        how = "ended"
+        if started is not None:
+            how = describe_exit(started.wait(1.0) or 0)
+            started.close()
+        if self._hopeless(worker, ready):
+            said = self._said(worker)
+            self.core.set_fatal(
+                errors.WorkerLost(
+                    f"worker processes die before their first batch ({how})"
+                    + (f"; the last one said:\n{said}" if said else ""),
+                    "Loader",
+                )
+            )
+            return
+        try:
+            self._start_process(worker)
+            self.core.count_restart()
+        except Exception as error:
+            self.core.set_fatal(error)
+
+    def _hopeless(self, worker: int, ready: bool) -> bool:
+        """Whether its death, when it was ready for tickets or not, is one too many."""
+        counts = self._false_starts
+        counts[worker] = 0 if ready else counts.get(worker, 0) + 1
+        if self.core.stats()["delivered"]:
+            return counts[worker] >= _MOST_FALSE_STARTS_LATER
+        return sum(counts.values()) >= _MOST_FALSE_STARTS
+
+    def _said(self, worker: int) -> str:
+        fd = self._stderr.get(worker)
+        if fd is None:
+            return ""
+        size = os.fstat(fd).st_size
+        return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL)).decode(errors="replace")
+
+    # ---- epochs ----------------------------------------------------------------------------------
+
+    def publish(self, length: int, state: Any) -> None:
+        """Make a changed length or changed attributes (a payload) known to all workers.
+
+        Every ticket posted from now on is done with them.
+        """
+        from ..processes import payload
+
+        with self._lock:
+            self.version += 1
+            self.length = length
+            self.core.set_length(length, self.version)
+            if self.mode != "processes" or not self.started:
+                return
+            if self._payload is not None:
+                self._payload.close()
+            self._payload = None  # a replacement starts with the dataset as it is then
+            change = {"length": length, "state": None if state is None else state.tobytes()}
+            with payload.pack(change) as packed:
+                self.core.send_update(self.version, packed.fd, -1)
+
+    # ---- ending ----------------------------------------------------------------------------------
+
+    def close(self, grace: float = 0.2) -> None:
+        if self._pid != os.getpid():
+            return  # a fork's copy: everything is the parent's
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.core.close(grace)
+        here = threading.current_thread()
+        for thread in [*self._threads, self._supervisor]:
+            if thread is not None and thread is not here and thread.is_alive():
+                thread.join(0.5)  # one in the middle of user code is left to finish
+        self.core.drain()
+        for started in self.processes.values():
+            with contextlib.suppress(Exception):
+                started.wait(1.0)
+            started.close()
+        for fd in self._stderr.values():
+            os.close(fd)
+        self._stderr.clear()
+        if self._launcher is not None:
+            self._launcher.close()
+        if self._payload is not None:
+            self._payload.close()
+        if self._files >= 0:
+            os.close(self._files)
+            self._files = -1
+
+
+def _pack(plan: Any) -> Any:
+    from ..processes import payload
+
+    try:
+        return payload.pack(plan)
+    except errors.InvalidArgument:
+        # Said in the user's terms, not in ours.
+        payload.pack(plan.source, "dataset").close()
+        payload.pack(plan.collate, "collate").close()
+        raise
+
+
+def _watch(crew: weakref.ref[Crew], core: Any) -> None:
+    while True:
+        try:
+            kind, worker, ready, detail = core.supervise()
+            if kind == "closed":
+                return
+            alive = crew()
+            if alive is None:
+                return
+            alive.handle(kind, worker, ready, detail)
+            del alive
+        except Exception as error:
+            core.set_fatal(error)  # nobody watches any more: better an error than a wait for ever
+            return

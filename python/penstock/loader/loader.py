@@ -1,0 +1,420 @@
+"""Loader: any Python dataset, fed by all cores, in order, without a copy."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .. import _engine
+from ..base.arguments import integer
+from ..errors import Closed, InvalidArgument
+from .crew import Crew
+from .epochs import Epochs
+from .plan import Plan, length_of, plan_of
+from .settings import settings_of
+from .state import read_state, state_of
+
+
+class Loader:
+    """Makes a dataset's batches on idle cores and hands them over in order.
+
+    Parameters
+    ----------
+    source : object
+        What is fed:
+
+        - an object with ``__len__`` and ``__getitem__`` (a Keras Sequence, a torch Dataset);
+        - a generator function, called anew each epoch, or an iterable;
+        - an array, or a tuple or dict of equally long arrays: their rows are samples;
+        - a list of samples;
+        - a `Dataset`, which says itself how it is batched, shuffled and sharded: `batch_size`,
+          `shuffle`, `drop_last`, `collate` and `shard` are errors then.
+    batch_size : int, optional
+        None: an item is a whole batch already. n: items are samples, n of them make a batch.
+    shuffle : bool
+        A new global permutation each epoch, keyed by (seed, epoch), in no memory.
+    seed : int
+        Of the shuffle and of all that `penstock.rng` draws.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    workers : int, optional
+        0: batches are made in line, when asked for. n: by n threads, or processes. None: as many
+        as this process may use cores, of which as many work as the consumer's pace asks for
+        (of threads with a `timeout`, all).
+    use_multiprocessing : bool, optional
+        Processes instead of threads. Arrays are gathered by native threads either way, and so is a
+        Dataset run that has no Python function in it. None: for a Dataset that has.
+    start_method : {"spawn", "forkserver", "fork"}
+    max_queue_size : int, optional
+        Batches that may be made and not yet taken, beside the one in each worker's hands. A
+        Dataset's own ``prefetch(n)`` counts more. None: 10; for a Dataset, as many as the
+        consumer's pace asks for.
+    max_bytes : int, optional
+        Bytes of such batches. None: a quarter of the memory that this process may use.
+    ordered : bool
+        False: batches come as they get ready, which helps when some take much longer.
+    on_error : {"raise", "skip", "replace"}
+        What an exception in the dataset does: it is raised at the batch's place; or the sample (the
+        item) is left out; or another sample of the epoch takes its place. ``stats()`` lists losses.
+    retries : int
+        Times that a sample is tried again after an exception.
+    timeout : float, optional
+        Seconds that a ticket may take. A process that takes longer is killed and replaced; a thread
+        is abandoned.
+    collate : callable, optional
+        Makes a batch of a list of samples. By default arrays and numbers are stacked (written in
+        place by the workers), and what is neither is collected in a list.
+    shard : (int, int)
+        (rank, world): this process's share of every epoch. Ranks are disjoint and have equally many
+        batches; without `drop_last` the last round is padded with samples from the epoch's start.
+
+    Raises
+    ------
+    InvalidArgument
+        An argument that cannot be. Exceptions of the dataset come out of the iteration as they are,
+        with a `WorkerTraceback` as their cause.
+
+    Notes
+    -----
+    Batches are views of shared memory that nothing overwrites while they are held. One thread
+    iterates at a time; `close`, `stats` and `report` may be called from any.
+
+    Examples
+    --------
+    >>> feed = penstock.Loader(sequence, workers=8, use_multiprocessing=True)
+    >>> for x, y in feed:          # one epoch
+    ...     train(x, y)
+    >>> for x, y in feed: ...      # the next one; the workers are still there
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        workers: int | None = None,
+        use_multiprocessing: bool | None = None,
+        start_method: str = "spawn",
+        max_queue_size: int | None = None,
+        max_bytes: int | None = None,
+        ordered: bool = True,
+        on_error: str = "raise",
+        retries: int = 0,
+        timeout: float | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        plan = source if isinstance(source, Plan) else plan_of(source, batch_size is not None)
+        self._plan = plan
+        self._settings, self._mode = settings_of(
+            plan,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            workers=workers,
+            use_multiprocessing=use_multiprocessing,
+            start_method=start_method,
+            max_queue_size=max_queue_size,
+            max_bytes=max_bytes,
+            ordered=ordered,
+            on_error=on_error,
+            retries=retries,
+            timeout=timeout,
+            collate=collate,
+            shard=shard,
+        )
+        self._start_method = start_method
+        core_settings = {
+            **self._settings,
+            "processes": self._mode == "processes",
+            "begin": plan.begin,
+            "plan": plan.built,  # a worker process builds its own
+        }
+        self._core = _engine.Core(core_settings)
+        self._crew = Crew(self._core, plan, collate, self._settings, self._mode, start_method)
+        self._epochs = Epochs(self._core, self._crew, plan, self._mode)
+        self._finalizer = weakref.finalize(self, self._crew.close)
+        self._lock = threading.RLock()
+        self._resumed = False  # the position was set by restore() or steps(): `for` goes on there
+        self._pid = os.getpid()
+
+    # ---- iterating -------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        self._check_ours()
+        with self._lock:
+            failed = self._core.failed()
+            if failed:
+                self._resumed = False  # what it would go on with is the batch that failed
+            self._enter()
+            epoch, _, step = self._core.position()
+            if self._plan.kind == "plan":
+                epoch = self._core.begin_pass(self._resumed)
+            elif (step or self._core.ahead() or failed) and not self._resumed:
+                self._epochs.end()
+                self._core.seek(epoch + 1, 0, 0, [])
+                epoch += 1
+            self._resumed = False
+            self._epochs.begin(epoch)
+            return _engine.EpochIterator(self._core, epoch, self._finished)
+
+    def _finished(self, epoch: int) -> None:
+        """The last batch of `epoch` was taken, and the next one asked for."""
+        self._epochs.end()
+
+    def __len__(self) -> int:
+        """Batches of an epoch.
+
+        Raises
+        ------
+        TypeError
+            Only running the stream tells.
+        """
+        plan = self._plan
+        if plan.kind == "plan":
+            return len(plan.source)
+        if plan.kind == "listed" and plan.begin_length is not None:
+            return plan.begin_length()
+        if plan.kind in ("stream", "listed"):
+            raise TypeError(f"the length of a stream is not known: {plan.title}")
+        return int(self._core.steps(0))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return int(self._core.position()[0])
+
+    def steps(self, n: int) -> Iterator[Any]:
+        """Iterate over the next `n` batches, across the ends of epochs.
+
+        Hooks run where an epoch ends. A ``for`` over the Loader afterwards finishes the epoch.
+        """
+        n = integer("n", n, 0, operation="steps")
+        return self._steps(n)
+
+    def _steps(self, n: int) -> Iterator[Any]:
+        self._check_ours()
+        with self._lock:
+            self._enter()
+            epoch = self._core.position()[0]
+            serial = self._core.begin_iteration()
+            self._resumed = True
+            if n:
+                self._epochs.begin(epoch)
+        taken_at = epoch
+        for _ in range(n):
+            batch = self._core.next(epoch, serial)
+            while batch is _engine.END:
+                with self._lock:
+                    if not self._core.is_current(serial):
+                        return  # the place was set from outside
+                    if self._is_empty(taken_at):
+                        raise InvalidArgument("the source is empty: it gave no batch", "Loader")
+                    self._epochs.end()
+                    epoch = self._core.position()[0]
+                    self._epochs.begin(epoch)
+                batch = self._core.next(epoch, serial)
+            taken_at = epoch
+            yield batch
+
+    def _is_empty(self, taken_at: int) -> bool:
+        """Whether a whole epoch gave nothing, since a batch of epoch `taken_at`."""
+        if self._plan.kind == "plan":
+            rounds = self._plan.built.rounds
+            if self._plan.built.length == 0 or rounds == _engine.ENDLESS:
+                return True
+            return bool(self._core.position()[0] > taken_at + rounds)
+        return bool(self._core.position()[0] > taken_at + 1)
+
+    def _foreign(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
+        return self._pid != os.getpid()
+
+    def _go_to_pass(self, number: int) -> None:
+        """For a Dataset: the next ``for`` is this pass, counted from 0."""
+        self._check_ours()
+        with self._lock:
+            epoch = self._plan.first_epoch_of(number)
+            at = tuple(self._core.position())
+            amid = self._core.holds() or self._core.failed()
+            self._resumed = False
+            if at != (epoch, 0, 0) or amid:
+                self._core.begin_pass(False)
+                self._core.seek(epoch, 0, 0, [])
+
+    def _check_ours(self) -> None:
+        # Before any lock: in a forked child a thread that is not there may hold it for ever.
+        if self._foreign():
+            raise Closed(
+                "this Loader belongs to the process that made it; make another one here", "Loader"
+            )
+
+    def _enter(self) -> None:
+        self._core.check_open()
+        plan = self._plan
+        if not plan.replayable:
+            epoch, _, step = self._core.position()
+            if (epoch or step or self._core.failed()) and not self._resumed:
+                raise InvalidArgument(
+                    f"{plan.title} is a generator that was begun already: it can be consumed "
+                    "once. Give the generator function, and it is called anew each epoch",
+                    "Loader",
+                )
+        self._epochs.watch()
+        self._crew.start()
+
+    # ---- place -----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return the position, as a small JSON-able dict; exact, whatever is prefetched.
+
+        It may be restored with any number and kind of workers and, for what is indexed, with
+        another world size.
+        """
+        if self._plan.kind == "plan":
+            try:
+                state: dict[str, Any] = json.loads(self._core.plan_state())
+            except RecursionError:
+                raise InvalidArgument(
+                    "this chain has so many stages of streams, one in the other, that Python "
+                    "cannot hold its state: put several functions into one stage",
+                    "state",
+                ) from None
+            return state
+        return state_of(self._core, self._settings, length_of(self._plan))
+
+    def _check_plan_state(self, state: Any) -> None:
+        self._core.check_open()
+        self._core.check_plan_state(_plan_json(state))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken.
+
+        Raises
+        ------
+        InvalidArgument
+            The state is of another plan (the text says what differs), or the source is a generator
+            that is running already.
+        """
+        self._check_ours()
+        if self._plan.kind == "plan":
+            with self._lock:
+                self._core.restore_plan(_plan_json(state))  # or it refuses, and nothing has changed
+                self._core.end_iteration()
+                self._resumed = True
+            return
+        rank, world = self._settings["rank"], self._settings["world"]
+        indexed = self._settings["source"] in ("map", "columns")
+        steps = self._core.steps if indexed else None
+        epoch, batches, ahead = read_state(state, self.state(), rank, world, steps)
+        if not self._plan.replayable:
+            raise InvalidArgument(
+                f"{self._plan.title} is a generator that runs already and cannot be brought back "
+                "to a place; give the generator function",
+                "restore",
+            )
+        with self._lock:
+            self._core.end_iteration()
+            if indexed:
+                self._core.seek(epoch, batches, 0, ahead)
+            else:
+                self._core.seek(epoch, 0, batches, [batches + step for step in ahead])
+            self._resumed = True
+            self._epochs.moved_to(epoch)
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was counted so far.
+
+        Returns
+        -------
+        dict
+            ``delivered``, ``skipped``, ``replaced``, ``restarts`` (counts), ``losses`` (a list of
+            (epoch, index, reason)), ``wait_share`` (of the consumer's time, spent waiting),
+            ``copies_avoided``, ``copies`` and ``bytes_copied`` by reason, and more; times are in
+            nanoseconds. ``workers`` has the same per worker. ``stages`` lists the stages of what
+            workers run, ``stream_stages`` those of a Dataset's stream: ``stage``, ``ns`` of its
+            own, and ``rows``. ``active_workers`` make batches now, ``queue_size`` batches may
+            be made ahead.
+        """
+        stats: dict[str, Any] = self._core.stats()
+        spent = stats["wait_ns"] + stats["busy_ns"]
+        stats["wait_share"] = stats["wait_ns"] / spent if spent else math.nan
+        return stats
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML page: what each worker did, and what the bottleneck is.
+
+        Raises
+        ------
+        OSError
+            The file could not be written.
+        """
+        _write(path, self._core.report_html(self._about()))
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the same events for chrome://tracing and Perfetto. Raises `OSError` as `report`."""
+        _write(path, self._core.chrome_trace(self._about()))
+
+    def analysis(self) -> dict[str, Any]:
+        """Say what the bottleneck is and what to change, from the counters so far."""
+        result: dict[str, Any] = self._core.analysis(self._about())
+        return result
+
+    def _about(self) -> dict[str, Any]:
+        s = self._settings
+        kind = {"inline": "inline", "threads": "thread", "processes": "process"}[self._mode]
+        facts = {"order": "in order" if s["ordered"] else "as they come", "on_error": s["on_error"]}
+        if self._mode == "processes":
+            facts["start method"] = self._start_method
+        return {
+            "title": self._plan.title,
+            "mode": self._mode,
+            "kind": kind,
+            "queue": s["queue"],
+            "max_bytes": s["max_bytes"],
+            "workers": max(s["workers"], 1),
+            "facts": facts,
+        }
+
+    # ---- ending ----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or the workers had to give up."""
+        return bool(self._core.closed())
+
+    def close(self) -> None:
+        """End the workers and give everything back. Batches that are held stay valid.
+
+        May be called from any thread and more than once; an iteration in progress raises `Closed`.
+        """
+        self._finalizer()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _plan_json(state: Any) -> str:
+    try:
+        return json.dumps(state)
+    except (TypeError, ValueError):
+        raise InvalidArgument("this is no state of a Loader: it is no JSON", "restore") from None
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,237 @@
+"""What kind of source a user gave, and what the engine is to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import _engine
+from ..base.nests import leaves_of, mapped
+from ..errors import InvalidArgument
+from ..streams import (
+    FunctionStream,
+    IterableStream,
+    OneShot,
+    is_stream_function,
+    may_begin_stream,
+)
+
+# Of a batch: every batch of the queue has a place for each. Fewer for batches that are never full.
+_MOST_GRANULES = 1 << 14
+_FEW_GRANULES = 1 << 10
+
+
+@dataclass
+class Plan:
+    """A source as the engine sees it. Immutable once a Loader has it."""
+
+    kind: str  # "map", "stream", "listed", "columns", "plan" (of a Dataset)
+    source: Any  # what workers index, or call as (stream, epoch)
+    title: str
+    length: int = 0  # items or samples of a map
+    streams: int = 1
+    hooked: Any = None  # the user's object, whose epoch hooks are called
+    begin: Callable[[int], Any] | None = None  # listed (or columns): a sampler's lists of an epoch
+    begin_length: Callable[[], int] | None = None
+    most_rows: int = 1  # listed: rows of a batch at most
+    covers: bool = True  # listed: every index of the dataset is one of the epoch's
+    # What is no row ends the feed whatever its policy: its user makes another one, which collates.
+    falls_back: bool = False
+    arrays: list[Any] | None = None  # columns
+    sample: Any = None  # columns: what one sample looks like
+    initialise: Any = None  # called with its number in every worker process before it serves
+    # Nothing of an epoch is made before it begins; what was changed in `hooked` by then is sent to
+    # the workers, and its hooks, if it has any, are not for us to call.
+    paused: bool = False
+    replayable: bool = True
+    built: Any = None  # of a Dataset: the engine's plan
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """The epoch hooks that are for us to call."""
+        return () if self.paused else hooks_of(self.hooked)
+
+    @property
+    def edited(self) -> bool:
+        """Whether the source may change between epochs, by its hooks or by the user."""
+        return self.paused or bool(self.hooks)
+
+    @property
+    def endless_or_unknown(self) -> bool:
+        """Whether only running it tells how many batches there are."""
+        if self.built is None:
+            return self.kind == "stream"
+        return self.built.length is None or _engine.ENDLESS in (
+            self.built.length,
+            self.built.rounds,
+        )
+
+    def pass_of(self, epoch: int) -> int:
+        """Of a Dataset: the pass that the engine's `epoch` is in, counted from 0."""
+        rounds = self.built.rounds
+        return epoch if rounds == _engine.ENDLESS else epoch // int(rounds)
+
+    def first_epoch_of(self, number: int) -> int:
+        """Of a Dataset: the engine's epoch that pass `number` begins with."""
+        rounds = self.built.rounds
+        return number if rounds == _engine.ENDLESS else number * int(rounds)
+
+
+class _Rows:
+    """Columns that are not gathered natively, as samples."""
+
+    def __init__(self, nest: Any) -> None:
+        self.nest = nest
+
+    def __len__(self) -> int:
+        return len(leaves_of(self.nest)[0])
+
+    def __getitem__(self, index: int) -> Any:
+        return mapped(lambda column: column[index], self.nest)
+
+
+def _is_columns(source: Any) -> bool:
+    if isinstance(source, np.ndarray):
+        return True
+    return isinstance(source, (tuple, dict)) and bool(leaves_of(source)) and _all_arrays(source)
+
+
+def _all_arrays(nest: Any) -> bool:
+    """A list is no nest of columns but samples."""
+    if isinstance(nest, (tuple, dict)):
+        parts = nest.values() if isinstance(nest, dict) else nest
+        return all(_all_arrays(part) for part in parts)
+    return isinstance(nest, np.ndarray)
+
+
+def _columns(source: Any, samples: bool) -> Plan:
+    leaves = leaves_of(source)
+    lengths = [len(leaf) if leaf.ndim else -1 for leaf in leaves]
+    if len(set(lengths)) != 1 or lengths[0] < 0:
+        shapes = ", ".join(str(leaf.shape) for leaf in leaves)
+        raise InvalidArgument(
+            f"arrays that are fed together must be equally long; their shapes are {shapes}",
+            "Loader",
+        )
+    native = (
+        samples
+        and all(
+            not leaf.dtype.hasobject
+            and not hasattr(leaf, "mask")  # a masked array is more than its bytes
+            and leaf.dtype.kind != "T"
+            and leaf[:1].flags.c_contiguous
+            and leaf.strides[0] >= 0
+            for leaf in leaves
+        )
+        and lengths[0] > 0
+    )
+    plan = Plan("map", _Rows(source), type(source).__name__, lengths[0], hooked=None)
+    if native:
+        plan.kind = "columns"
+        plan.arrays = [np.asarray(leaf) for leaf in leaves]
+        # Not leaf[0]: a scalar forgets its byte order and how long a text may be.
+        plan.sample = mapped(lambda leaf: np.asarray(leaf)[:1].reshape(leaf.shape[1:]), source)
+    return plan
+
+
+def plan_of(source: Any, samples: bool) -> Plan:
+    """Say what a source is.
+
+    Raises
+    ------
+    InvalidArgument
+        It is nothing that can be fed; the text says what can.
+    """
+    title = type(source).__name__
+    if isinstance(source, _dataset_type()):
+        chain: Any = source._alone()
+        return Plan("plan", chain, repr(chain), built=chain._built())
+    if isinstance(source, type):
+        raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
+    if _is_columns(source):
+        return _columns(source, samples)
+    if isinstance(source, dict) and any(isinstance(key, str) for key in source):
+        others = {k: type(v).__name__ for k, v in source.items() if not _is_columns(v)}
+        raise InvalidArgument(
+            f"a dict is fed when all it holds are arrays; not so {others}", "Loader"
+        )
+    if is_stream_function(source):
+        title = getattr(source, "__name__", title)
+        return Plan("stream", FunctionStream(source), title, hooked=None)
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return Plan("map", source, title, _length(source), hooked=source)
+    if hasattr(source, "__next__"):
+        return Plan("stream", OneShot(source), title, replayable=False)
+    if hasattr(source, "__iter__"):
+        return Plan("stream", IterableStream(source), title, hooked=source)
+    if may_begin_stream(source):
+        title = getattr(source, "__name__", title)
+        return Plan("stream", FunctionStream(source), title, hooked=None)
+    raise InvalidArgument(
+        f"{title} cannot be fed: give an object with __len__ and __getitem__, a generator "
+        "function, an iterable, arrays (alone, in a tuple or a dict), or a list of samples",
+        "Loader",
+    )
+
+
+def _dataset_type() -> Any:
+    from ..dataset import Dataset
+
+    return Dataset
+
+
+def check_options(
+    batch_size: Any, shuffle: Any, drop_last: Any, collate: Any, shard: Any, on_error: str
+) -> None:
+    """Refuse what a Dataset says itself."""
+    for given, option, instead in (
+        (batch_size is not None, "batch_size", ".batch(n)"),
+        (shuffle, "shuffle", ".shuffle()"),
+        (drop_last, "drop_last", ".batch(n, drop_remainder=True)"),
+        (collate is not None, "collate", ".map(function)"),
+        (shard != (0, 1), "shard", ".shard(rank, world)"),
+        (on_error == "replace", "on_error='replace'", ".on_error('replace')"),
+    ):
+        if given:
+            raise InvalidArgument(f"{option} is a Dataset's own business: use {instead}", "Loader")
+
+
+def _length(source: Any) -> int:
+    length = len(source)
+    if length < 0:
+        raise InvalidArgument(f"len() of the dataset is {length}", "Loader")
+    return length
+
+
+def length_of(plan: Plan) -> int:
+    """The length now; hooks may have changed it."""
+    return _length(plan.source) if plan.kind == "map" else plan.length
+
+
+def granule_of(rows: int, workers: int, plan: Plan, whole: bool) -> int:
+    """Rows of a batch that one worker fills at a time."""
+    if plan.kind in ("columns", "plan"):
+        return rows
+    if plan.kind == "stream" or whole:
+        return rows
+    most = _FEW_GRANULES if rows > plan.length > 0 else _MOST_GRANULES
+    share = min(max(-(-rows // workers), min(8, rows)), 64)
+    return max(share, -(-rows // most))
+
+
+def hooks_of(hooked: Any) -> tuple[str, ...]:
+    """The epoch hooks that somebody wrote; a framework's empty ones do not count."""
+    found = []
+    for name in ("on_epoch_begin", "on_epoch_end"):
+        method = getattr(type(hooked), name, None)
+        home = (getattr(method, "__module__", "") or "").partition(".")[0]
+        if callable(getattr(hooked, name, None)) and home not in (
+            "keras",
+            "tf_keras",
+            "tensorflow",
+        ):
+            found.append(name)
+    return tuple(found)

@@ -1,0 +1,146 @@
+"""A Loader's arguments, checked, as the settings that the engine and every worker have."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+from .. import _engine
+from ..base.arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
+from ..errors import InvalidArgument
+from ..streams import OneShot
+from .plan import Plan, check_options, granule_of
+
+_MOST_WORKERS = 256
+_LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
+
+
+def budget() -> int:
+    """Bytes of batches that a Loader keeps unless it is told: a quarter of what this may use."""
+    return max(_engine.memory_limit() // 4, 1 << 20)
+
+
+def settings_of(
+    plan: Plan,
+    *,
+    batch_size: int | None,
+    shuffle: bool,
+    seed: int,
+    drop_last: bool,
+    workers: int | None,
+    use_multiprocessing: bool | None,
+    start_method: str,
+    max_queue_size: int | None,
+    max_bytes: int | None,
+    ordered: bool,
+    on_error: str,
+    retries: int,
+    timeout: float | None,
+    collate: Callable[[list[Any]], Any] | None,
+    shard: tuple[int, int],
+) -> tuple[dict[str, Any], str]:
+    """Return the settings, and the mode: "inline", "threads" or "processes".
+
+    Columns that are to be collated become a map.
+
+    Raises
+    ------
+    InvalidArgument
+        An argument that cannot be, alone or for this source.
+    """
+    rank, world = shard_of(shard, "Loader")
+    batch = integer(
+        "batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS, operation="Loader"
+    )
+    tune_workers, tune_queue = workers is None, False
+    workers = (
+        _engine.usable_cores()
+        if workers is None
+        else integer("workers", workers, 0, operation="Loader")
+    )
+    queue = 10 if max_queue_size is None else max_queue_size
+    queue = integer("max_queue_size", queue, 1, MOST_QUEUED, operation="Loader")
+    if workers > _MOST_WORKERS:
+        raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
+    one_of("on_error", on_error, ("raise", "skip", "replace"), "Loader")
+    one_of("start_method", start_method, ("spawn", "forkserver", "fork"), "Loader")
+    if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
+        raise InvalidArgument(f"timeout is {timeout!r}; give seconds above 0", "Loader")
+    if max_bytes is None:
+        max_bytes = budget()
+    samples = batch_size is not None
+    if collate is not None and not callable(collate):
+        raise InvalidArgument(f"collate is {collate!r}; give a function", "Loader")
+    if collate is not None and not samples:
+        raise InvalidArgument("collate= needs batch_size=: items are whole batches", "Loader")
+    if plan.kind == "columns" and collate is not None:
+        plan.kind = "map"  # its rows, one by one
+    if plan.kind == "stream":
+        if shuffle:
+            raise InvalidArgument(
+                "a stream cannot be shuffled as a whole: shuffle=True needs an object with "
+                "__len__ and __getitem__",
+                "Loader",
+            )
+        if world != 1:
+            raise InvalidArgument(
+                "a stream is not sharded by index: let the generator of each rank yield its "
+                "own share",
+                "Loader",
+            )
+        workers = min(workers, plan.streams)  # a stream has one owner
+    if plan.kind == "plan":
+        check_options(batch_size, shuffle, drop_last, collate, (rank, world), on_error)
+        tune_queue = max_queue_size is None and not plan.built.queue
+        queue = plan.built.queue or queue
+        if use_multiprocessing is None:
+            use_multiprocessing = plan.built.python
+    mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
+    if workers and (plan.kind == "columns" or (plan.kind == "plan" and not plan.built.python)):
+        mode = "threads"
+    if mode == "processes":
+        from ..processes.launch import check_not_inheriting
+
+        check_not_inheriting()
+        if isinstance(plan.source, OneShot):
+            plan.source.__reduce__()
+
+    whole = not samples or collate is not None or hasattr(plan.source, "__getitems__")
+    # The first of a batch's samples says what the others must be like, and not the first to come.
+    whole = whole or (on_error != "raise" and not plan.falls_back)
+    places = max(workers, 1)
+    if mode == "threads" and timeout is not None:
+        places = min(2 * places + 8, _MOST_WORKERS)  # for those who stand in for stuck threads
+        tune_workers = False  # their places are behind all others
+    rows = max(plan.most_rows, batch)
+    settings: dict[str, Any] = {
+        "source": plan.kind if plan.begin is None else "listed",
+        "samples": samples,
+        "length": plan.length,
+        "batch_size": batch,
+        "shuffle": bool(shuffle),
+        "seed": integer("seed", seed, 0, operation="Loader"),
+        "drop_last": bool(drop_last),
+        "rank": rank,
+        "world": world,
+        "workers": workers,
+        "places": places,
+        "streams": plan.streams,
+        "queue": queue,
+        "tune_workers": tune_workers,
+        "tune_queue": tune_queue,
+        "max_bytes": integer("max_bytes", max_bytes, 1, operation="Loader"),
+        "ordered": bool(ordered),
+        "on_error": on_error,
+        "retries": integer("retries", retries, 0, (1 << 32) - 1, operation="Loader"),
+        "timeout": -1.0 if timeout is None else min(float(timeout), _LONGEST_S),
+        "pause": plan.edited or plan.kind in ("stream", "listed"),
+        "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
+        "most_rows": rows,
+        "covers": plan.covers,
+        "falls_back": plan.falls_back,
+        "keep_freed_memory": True,
+        "numpy_threshold": 1024,
+    }
+    return settings, mode

@@ -1,0 +1,213 @@
+"""The first thing that runs in a worker process, however it was started.
+
+A worker starts with its standard error going to a memory file, so that the parent can quote it if
+the worker dies before it is ready; `restore_stderr` ends that. Imports nothing that costs time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+# What `python -c` runs. The configuration is at descriptor 3.
+COMMAND = (
+    "import marshal,os,sys;_c=marshal.loads(os.read(3,os.fstat(3).st_size));"
+    "sys.path[:]=_c['path'];from penstock.processes.bootstrap import run as _r;_r(_c)"
+)
+
+_original_stderr = -1
+_captures = False
+
+
+def run(config: dict[str, Any]) -> NoReturn:
+    """Run a process that `python -c` has just started: descriptors 3, 4, ... are ours."""
+    _take_signals()
+    first, count = 3, len(config["order"])
+    close_all_but(set(range(first + count)))
+    os.close(first)
+    numbers = {name: first + i for i, name in enumerate(config["order"]) if i > 0}
+    vars(sys.modules["__main__"]).pop("_c", None)
+    vars(sys.modules["__main__"]).pop("_r", None)
+    run_in(config, numbers)
+
+
+def run_in(config: dict[str, Any], numbers: dict[str, int], forked: bool = False) -> NoReturn:
+    """Call ``config["main"]`` in this process, then end it.
+
+    Parameters
+    ----------
+    config : dict
+        What `launch` wrote for this worker.
+    numbers : dict of str to int
+        The descriptors in this process. Standard error is already the capture.
+    forked : bool
+        Whether this process is a copy of the user's, with the user's exit functions.
+    """
+    global _original_stderr, _captures
+    code = 1
+    try:
+        for fd in numbers.values():
+            os.set_inheritable(fd, False)
+        _original_stderr = numbers.pop("original stderr", -1)
+        _captures = config["captures"]
+        if not forked:
+            _become(config)
+        parent = numbers.pop("parent", -1)
+        if parent >= 0:
+            from .. import _engine
+
+            _engine.die_with_parent(parent)
+        module, _, function = config["main"].partition(":")
+        main = getattr(__import__(module, fromlist=[function]), function)
+        main(config["index"], numbers, config["settings"])
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        # sys.excepthook may be the user's, and may do anything.
+        sys.__excepthook__(*sys.exc_info())
+    finally:
+        _finish(code, forked)
+
+
+def restore_stderr() -> None:
+    """Let standard error be the parent's again, and say there what was said so far."""
+    global _original_stderr, _captures
+    if not _captures:
+        return
+    _captures = False
+    _flush(sys.stderr)
+    captured = os.pread(2, os.fstat(2).st_size, 0)
+    if _original_stderr < 0:
+        _original_stderr = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(_original_stderr, 2)
+    os.close(_original_stderr)
+    _original_stderr = -1
+    while captured:
+        captured = captured[os.write(2, captured) :]
+
+
+def after_server_fork(config: dict[str, Any], numbers: dict[str, int]) -> NoReturn:
+    """Make a copy of the fork server a worker, with the descriptors it was sent."""
+    try:
+        _redirect(numbers)
+        close_all_but(set(numbers.values()))
+    except BaseException:
+        sys.__excepthook__(*sys.exc_info())
+        os._exit(1)
+    run_in(config, numbers)
+
+
+def after_fork(config: dict[str, Any], descriptors: dict[str, int], ours: set[int]) -> NoReturn:
+    """Make a copy of the user's process a worker.
+
+    Parameters
+    ----------
+    descriptors : dict of str to int
+        What the worker is to have, as the parent numbers it.
+    ours : set of int
+        Other descriptors of penstock's, not for this process. The user's stay open: the dataset
+        may need them.
+    """
+    try:
+        _take_signals()
+        signal.set_wakeup_fd(-1)  # it is some event loop's of the parent
+        numbers = {name: os.dup(fd) for name, fd in descriptors.items()}
+        nothing = _redirect(numbers)
+        # The numbers stay taken, so that their owners, copied with the process, close nobody
+        # else's file.
+        for fd in ours | _memory_files() | set(descriptors.values()):
+            if fd > 2 and fd not in numbers.values():
+                os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
+        _own_stderr()
+    except BaseException:
+        sys.__excepthook__(*sys.exc_info())
+        os._exit(1)
+    run_in(config, numbers, forked=True)
+
+
+def _redirect(numbers: dict[str, int]) -> int:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    capture = numbers.pop("stderr", -1)
+    if capture >= 0:
+        os.dup2(capture, 2)
+        os.close(capture)
+    return nothing
+
+
+def close_all_but(keep: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in keep:
+            with contextlib.suppress(OSError):  # the directory's own has gone
+                os.close(fd)
+
+
+def _memory_files() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:penstock"):
+                found.add(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def _take_signals() -> None:
+    # Ctrl-C goes to the whole terminal; what it means to workers, the parent tells them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def _become(config: dict[str, Any]) -> None:
+    """Look like the parent to the user's modules."""
+    sys.path[:] = config["path"]
+    sys.argv[:] = config["argv"]
+    sys.setrecursionlimit(config["recursion"])
+    environment = config["environment"]
+    if environment is not None and environment != dict(os.environ):
+        os.environ.clear()
+        os.environ.update(environment)
+    if config["folder"] is not None:
+        try:
+            os.chdir(config["folder"])
+        except OSError as error:
+            print(f"penstock: the worker stays in {os.getcwd()}: {error}", file=sys.stderr)
+
+
+def _own_stderr() -> None:
+    """Replace a sys.stderr that belongs to the parent's notebook or test by one of our own."""
+    try:
+        if sys.stderr.fileno() == 2:
+            return
+    except Exception:
+        pass
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+
+
+def _flush(stream: Any) -> None:
+    with contextlib.suppress(Exception):
+        stream.flush()
+
+
+def _finish(code: int, forked: bool) -> NoReturn:
+    # Not the interpreter's own end: it would wait for threads that the user left running.
+    try:
+        if not forked:
+            import atexit
+
+            atexit._run_exitfuncs()
+        _flush(sys.stdout)
+        _flush(sys.stderr)
+    finally:
+        os._exit(code & 0xFF)

@@ -1,0 +1,131 @@
+"""The parent's end of the fork server; the other end is `zygote`."""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import select
+import socket
+import threading
+from typing import Any, ClassVar
+
+from .. import errors
+from . import launch
+from .memfile import memory_file
+
+_PATIENCE = 60.0  # seconds for an answer; the first waits for NumPy's import
+
+
+class ForkServer:
+    """One per process, shared by all Loaders that use it; ends with the last of them."""
+
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _shared: ClassVar[ForkServer | None] = None
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._pid = os.getpid()
+        self._launch()
+
+    @classmethod
+    def shared(cls) -> ForkServer:
+        """Return the process's server, started if there is none, with one user more."""
+        with cls._lock:
+            if cls._shared is None or cls._shared._pid != os.getpid():
+                cls._shared = ForkServer()
+            cls._shared._users += 1
+            return cls._shared
+
+    def release(self) -> None:
+        """Have one user less; the last one's end is the server's."""
+        with self._lock:
+            self._users -= 1
+            if self._users <= 0:
+                if ForkServer._shared is self:
+                    ForkServer._shared = None
+                self._end()
+
+    def start(self, config: dict[str, Any], descriptors: dict[str, int]) -> launch.Started:
+        """Start a worker; waits for the server to have forked, not for the worker."""
+        if self._pid != os.getpid():
+            raise errors.InvalidArgument(
+                "this process was forked from the one that made the Loader; make a new one", "start"
+            )
+        config_fd = launch.write_config({**config, "order": ["config", *descriptors]})
+        fds = [config_fd, *descriptors.values()]
+        try:
+            with self._lock:
+                if self._process.wait(0) is not None:  # killed by somebody: workers need it not
+                    self._end()
+                    self._launch()
+                answer, received = self._ask(("start",), fds)
+                process = self._process
+                if answer[0] != "error" and not received:
+                    self._ask(("kill", answer[0]), [])
+                    answer = ("error", "no descriptor left for its handle")
+        finally:
+            os.close(config_fd)
+        if answer[0] == "error":
+            raise errors.System(f"the fork server cannot start a worker: {answer[1]}", "start")
+        serial, pid = answer
+        return launch.Started(pid, received[0], lambda: self._status(process, serial))
+
+    def _status(self, process: launch.Started, serial: int) -> int:
+        with self._lock, contextlib.suppress(OSError, errors.System, errors.Timeout):
+            if process is self._process:
+                (status,), _ = self._ask(("status", serial), [])
+                if status is not None:
+                    return os.waitstatus_to_exitcode(status)
+        return launch.UNKNOWN_STATUS
+
+    def _launch(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link = ours
+        self._stderr = memory_file("penstock-stderr")
+        try:
+            self._process = launch.Launcher("spawn", "penstock.processes.zygote:main").start(
+                0, {"socket": theirs.fileno(), "stderr": self._stderr}, {}
+            )
+        except BaseException:
+            ours.close()
+            os.close(self._stderr)
+            raise
+        finally:
+            theirs.close()
+        launch.own(ours.fileno())
+
+    def _end(self) -> None:
+        launch.disown(self._link.fileno())
+        self._link.close()
+        os.close(self._stderr)
+        # It ends by itself when the link does; should it hang, it must not hang us.
+        if self._process.wait(1.0) is None:
+            self._process.kill()
+            self._process.wait()
+        self._process.close()
+
+    def _ask(self, request: tuple[Any, ...], fds: list[int]) -> tuple[Any, list[int]]:
+        try:
+            socket.send_fds(self._link, [marshal.dumps(request)], fds)
+            poll = select.poll()
+            poll.register(self._link, select.POLLIN)
+            if not poll.poll(_PATIENCE * 1000):
+                raise errors.Timeout(f"no answer in {_PATIENCE:.0f} s", "fork server")
+            message, received, _, _ = socket.recv_fds(self._link, 4096, 1, socket.MSG_CMSG_CLOEXEC)
+        except (BrokenPipeError, ConnectionResetError):
+            message = b""
+        if not message:
+            status = self._process.wait(1.0)
+            how = "closed its link" if status is None else launch.describe_exit(status)
+            said = os.pread(self._stderr, 1 << 16, 0).decode(errors="replace")
+            raise errors.System(f"the fork server {how}\n{said}".rstrip(), "start")
+        return marshal.loads(message), received
+
+
+def _forget() -> None:
+    # In a forked child the lock may be held by a thread that is not there.
+    ForkServer._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget)

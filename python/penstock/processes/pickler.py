@@ -1,0 +1,139 @@
+"""The pickler of what goes to worker processes. Used in the parent only.
+
+It is cloudpickle's, so that what a script or a notebook defines travels by value, and more:
+
+- arrays of files (`numpy.memmap`) travel as the file's name and not as its contents;
+- torch's tensors in CPU memory and non-contiguous arrays travel out of band, like other arrays;
+- what comes from a module that a fresh interpreter could not import travels by value;
+- an open text file is refused (cloudpickle would read it all and send a copy).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import cloudpickle
+import numpy as np
+
+from .arrays import reduce_array, reduce_tensor
+
+_found: set[str] = set()  # modules that a fresh interpreter finds
+
+
+class Sink(Protocol):
+    def write(self, data: Any, /) -> Any: ...
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles one object graph; use as a context manager.
+
+    Attributes
+    ----------
+    main_classes : dict
+        The classes of ``__main__`` that were met, by name.
+    """
+
+    def __init__(
+        self, sink: Sink, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None
+    ) -> None:
+        super().__init__(sink, protocol=5, buffer_callback=buffer_callback)
+        self.main_classes: dict[str, type] = {}
+        torch: Any = sys.modules.get("torch")
+        self._tensors = (torch.Tensor, torch.nn.Parameter) if hasattr(torch, "nn") else ()
+        self._known_modules: set[str] = {"builtins", "__main__"}
+        self._by_value: list[types.ModuleType] = []
+
+    def __enter__(self) -> Pickler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for module in self._by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+        self._by_value.clear()
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind: type = type(obj)
+        if kind is np.ndarray:
+            return reduce_array(obj)
+        if kind in self._tensors:
+            return reduce_tensor(obj)
+        if isinstance(obj, type):
+            self._note_class(obj)
+        elif kind is types.FunctionType:
+            self._find_module(obj.__module__)
+        elif kind is types.ModuleType:
+            self._find_module(obj.__name__)
+        elif isinstance(obj, np.memmap):
+            return reduce_array(obj)
+        elif isinstance(obj, io.TextIOBase):
+            return _reduce_stream(obj)
+        return super().reducer_override(obj)
+
+    def _note_class(self, kind: type) -> None:
+        name = kind.__qualname__
+        if kind.__module__ == "__main__" and vars(sys.modules["__main__"]).get(name) is kind:
+            self.main_classes[name] = kind
+        self._find_module(kind.__module__)
+
+    def _find_module(self, name: object) -> None:
+        if not isinstance(name, str) or name in self._known_modules:
+            return
+        self._known_modules.add(name)
+        module = sys.modules.get(name)
+        if (
+            module is not None
+            and not is_importable(name)
+            and name not in cloudpickle.list_registry_pickle_by_value()
+        ):
+            cloudpickle.register_pickle_by_value(module)
+            self._by_value.append(module)
+
+
+def _reduce_stream(stream: io.TextIOBase) -> Any:
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        if stream is getattr(sys, name):
+            return getattr, (sys, name)
+    if isinstance(stream, io.TextIOWrapper):
+        kind = type(stream)
+        raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")
+    return NotImplemented
+
+
+class RootedPickler(Pickler):
+    """Pickles parts of `root`: where they refer to it, the reader puts its own root."""
+
+    def __init__(
+        self, sink: Sink, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None, root: Any
+    ) -> None:
+        super().__init__(sink, buffer_callback)
+        self._root = root
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "root" if obj is self._root else None
+
+
+def is_importable(name: str) -> bool:
+    """Whether an interpreter that has only our ``sys.path`` would find a module of this name."""
+    if name in _found or name in sys.builtin_module_names:
+        return True
+    parent, _, _ = name.rpartition(".")
+    path = None
+    if parent:
+        if not is_importable(parent):
+            return False
+        path = getattr(sys.modules.get(parent), "__path__", None)
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        try:
+            if find_spec is not None and find_spec(name, path) is not None:
+                _found.add(name)
+                return True
+        except Exception:
+            continue
+    # Some extension modules make their submodules themselves, so no finder knows them.
+    return bool(parent) and not hasattr(sys.modules.get(parent), "__path__")

@@ -1,0 +1,30 @@
+"""torch's DataLoader, with penstock's workers behind it, and a torch module over shared weights."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..train.torch_module import Aliased, alias
+    from .data_loader import DataLoader
+
+__all__ = ["Aliased", "DataLoader", "alias"]
+
+# Worker processes import `worker` from here: the rest is imported when it is used.
+_HOMES = {
+    "Aliased": "penstock.train.torch_module",
+    "DataLoader": "penstock.torch.data_loader",
+    "alias": "penstock.train.torch_module",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

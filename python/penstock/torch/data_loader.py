@@ -1,0 +1,387 @@
+"""torch's DataLoader, with penstock's workers behind it.
+
+>>> import penstock
+>>> loader = penstock.torch.DataLoader(dataset, batch_size=64, num_workers=8, shuffle=True)
+>>> for x, y in loader: ...
+
+It is a `torch.utils.data.DataLoader`: the same arguments, checks, attributes, order and types of
+batches. What differs is that workers are spawned once and live on, that samples are written into
+their batch in place, and that tensors are views of memory that workers wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data._utils import collate as torch_collate
+
+from ..base.arguments import MOST_QUEUED
+from ..dataset import Dataset
+from ..errors import Closed, InvalidArgument
+from ..train.torch_module import Aliased, alias
+from .epoch import Iteration
+from .line import Line
+from .order import (
+    Order,
+    are_of,
+    base_seed,
+    generator_states,
+    is_drawn,
+    is_of,
+    set_generators,
+)
+from .types import STANDARD_COLLATE
+
+__all__ = ["Aliased", "DataLoader", "alias"]
+
+_STATE_VERSION = 2
+
+
+class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
+    """A `torch.utils.data.DataLoader` fed by penstock.
+
+    Parameters
+    ----------
+    dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory
+        As in torch.
+    drop_last, worker_init_fn, generator, prefetch_factor, pin_memory_device, in_order
+        As in torch.
+    timeout : float
+        Seconds that one batch may take to be made. The worker is then killed and replaced.
+    multiprocessing_context : str or context, optional
+        How workers start; None is ``"spawn"``.
+    persistent_workers : bool
+        Workers live on either way. False: what was changed in the dataset since the last epoch is
+        sent to them when an epoch begins. True: their copy stays as it is.
+    seed : int, optional
+        The order of ``shuffle=True`` is then penstock's (no memory, the same everywhere), and so is
+        all that is drawn in workers. By default both come from torch's generators.
+    use_threads : bool
+        Threads instead of processes.
+    on_error, retries, max_bytes
+        As for `penstock.Loader`.
+
+    Notes
+    -----
+    In worker processes, NumPy's, Python's and torch's generators are keyed by (seed, epoch, index):
+    samples are the same for any number of workers. Without ``seed``, the seed is drawn from torch's
+    generator when the loader is first iterated over.
+    """
+
+    __class_getitem__: Any = classmethod(types.GenericAlias)
+
+    _lines: list[Line]
+    _latest: Line | None
+    _order: Order
+    _resumed: dict[str, Any] | None
+    _epoch: int  # of the next iteration
+    _key: int | None  # the seed of all that is drawn in workers
+    _closed: bool
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        use_threads: bool = False,
+        on_error: str = "raise",
+        retries: int = 0,
+        max_bytes: int | None = None,
+    ) -> None:
+        pipes = [getattr(torch.utils.data, f"{kind}DataPipe", ()) for kind in ("Iter", "Map")]
+        if any(isinstance(dataset, kind) for kind in pipes):
+            raise InvalidArgument("data pipes need torch's own DataLoader", "DataLoader")
+        if isinstance(dataset, Dataset):
+            text = "a penstock.Dataset says itself how it is batched and shuffled: iterate over it"
+            raise InvalidArgument(f"{text}, and make tensors by torch.from_numpy", "DataLoader")
+        if use_threads and worker_init_fn is not None:
+            raise InvalidArgument("worker_init_fn is for worker processes", "DataLoader")
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+        )
+        self.in_order = in_order
+        self.seed = seed
+        self.use_threads = use_threads
+        self.on_error = on_error
+        self.retries = retries
+        self.max_bytes = max_bytes
+        # None: the order is the engine's own, and nobody needs to make lists of indices.
+        self._lists_of: Iterable[Any] | None = self._index_sampler if self._is_map else None
+        self._engine_shuffles = False
+        if self._is_map and batch_sampler is None:
+            self._engine_shuffles = bool(shuffle) and seed is not None
+            in_rows = self._auto_collation and sampler is None
+            if self._engine_shuffles or (in_rows and type(self.sampler) is SequentialSampler):
+                self._lists_of = None
+        self._covers = batch_sampler is None and self._sampler_covers()
+        self._forget()
+
+    # ---- what torch's attributes say
+
+    @property
+    def _is_map(self) -> bool:
+        return not isinstance(self.dataset, torch.utils.data.IterableDataset)
+
+    def _sampler_covers(self) -> bool:
+        """Whether every index of the dataset is known to be one of each epoch's."""
+        sampler = self.sampler
+        if type(sampler) is RandomSampler:
+            whole = not sampler.replacement and sampler.num_samples >= len(sampler.data_source)
+        else:
+            whole = type(sampler) is SequentialSampler
+        return whole and sampler.data_source is self.dataset
+
+    def _is_default_collate(self) -> bool:
+        """Whether rows may be written in place: nobody changed what default_collate does."""
+        if not self._auto_collation:
+            return bool(self.collate_fn is torch_collate.default_convert)
+        known = torch_collate.default_collate_fn_map
+        return bool(
+            self.collate_fn is torch_collate.default_collate
+            and all(known.get(kind) is function for kind, function in STANDARD_COLLATE.items())
+        )
+
+    def _mode(self) -> dict[str, Any]:
+        context = self.multiprocessing_context
+        method = None if context is None else context.get_start_method(allow_none=True)
+        return {
+            "workers": self.num_workers,
+            "use_multiprocessing": not self.use_threads and self.num_workers > 0,
+            "start_method": method or "spawn",
+            # In line, the sampler is asked for no more than what is needed now, as in torch.
+            "max_queue_size": min(
+                max((self.prefetch_factor or 0) * self.num_workers, 1), MOST_QUEUED
+            ),
+            "timeout": self.timeout or None,
+        }
+
+    # ---- iterating
+
+    def __iter__(self) -> Any:
+        if self._closed:
+            raise Closed("the loader was closed", "DataLoader")
+        resumed, self._resumed = self._resumed, None
+        again = None if resumed is None else resumed["order"]
+        draws = self._draws_base_seed(again)
+        # In torch's order of draws: the sampler's own, the base seed, the shuffle's.
+        lists = None if self._lists_of is None else self._order.begin(self, again, draws)
+        if draws:
+            drawn = base_seed(self.generator)
+            if self._key is None:
+                self._key = drawn
+        if lists is not None:
+            lists = self._order.draw(self, lists)
+        line = self._idle_line()
+        epoch = self._epoch
+        self._epoch += 1
+        if resumed is not None:
+            line.loader.restore(resumed["loader"])
+        else:
+            line.go_to(epoch)
+        self._latest = line
+        return Iteration(self, line, epoch, lists)
+
+    def _draws_base_seed(self, again: Any) -> bool:
+        """Whether the next iteration does, as torch's: with persistent workers, the first one.
+
+        One that goes on where a state was taken does what the one there did.
+        """
+        if isinstance(again, dict):
+            return bool(again["base_seed"])
+        return not (self.persistent_workers and self._epoch)
+
+    def _idle_line(self) -> Line:
+        for line in list(self._lines):
+            if line.loader._core.closed() or not line.is_for(self):
+                self._lines.remove(line)
+                line.loader.close()
+            elif self.persistent_workers or not line.busy():
+                return line
+        line = Line(self)
+        self._lines.append(line)
+        return line
+
+    def _gone(self, line: Line) -> None:
+        """Keep one set of workers for the next epoch; more are for iterations side by side."""
+        if line in self._lines and len(self._lines) > 1 and line is not self._latest:
+            self._lines.remove(line)
+            line.loader.close()
+
+    # ---- place
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the latest iteration: a small JSON-able dict.
+
+        Exact for any order that is the engine's (``seed=``, or no shuffle), a `RandomSampler`'s,
+        also in a `BatchSampler`, or that of a sampler which draws from its ``generator`` of torch's
+        (or its ``sampler``'s); between epochs, the next order of a `RandomSampler` without one is
+        torch's global generator's to draw. Another sampler is run again up to the place, so its
+        order must not depend on anything but ``set_epoch``.
+        """
+        if self._resumed is not None:
+            return dict(self._resumed)
+        line = self._latest
+        if line is None:
+            line = self._latest = self._idle_line()
+        place = line.loader.state()
+        begun = place["epoch"] == self._epoch - 1  # else it is over, and the next one not drawn
+        if begun and self._was_last(place["batches"], line):
+            place = {**place, "epoch": self._epoch, "batches": 0}
+            begun = False
+        return {
+            "version": _STATE_VERSION,
+            "loader": place,
+            "order": self._order.drawn if begun else None,
+            # Set by `restore`, and not when the epoch begins: until then it may be seeded anew.
+            "generators": None if begun else generator_states(self._index_sampler),
+        }
+
+    def _was_last(self, taken: int, line: Line) -> bool:
+        """Whether a sampler's epoch is over: in line, the engine has not asked for more yet."""
+        if self._lists_of is None:
+            return False
+        try:
+            length = len(self._index_sampler)
+        except (TypeError, NotImplementedError):  # only running it tells
+            return False
+        # Asking is for its generator's sake, too: the epoch's last draw may be at its very end.
+        return taken == length and line.lists.ends_after(taken)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on where `state` was taken.
+
+        Raises
+        ------
+        InvalidArgument
+            The state is of a loader with another seed, batch size, dataset length or kind of
+            sampler.
+        """
+        if (
+            not isinstance(state, dict)
+            or state.get("version") != _STATE_VERSION
+            or not isinstance(state.get("loader"), dict)
+            or not {"epoch", "seed"} <= state["loader"].keys()
+            or not {"order", "generators"} <= state.keys()
+        ):
+            raise InvalidArgument(
+                "this is no state of a DataLoader, or of another version", "restore"
+            )
+        if self._closed:
+            raise Closed("the loader was closed", "DataLoader")
+        if not self._can_draw(state):
+            raise InvalidArgument(
+                "the state is of a DataLoader whose order was drawn otherwise: give this one the "
+                "same kind of sampler, with a generator where that one had it",
+                "restore",
+            )
+        self.close()
+        self._forget()
+        if self.seed is None:
+            self._key = state["loader"]["seed"]
+        line = self._idle_line()
+        line.loader.restore(state["loader"])
+        set_generators(self._index_sampler, state["generators"])
+        self._resumed = dict(state)
+        self._latest = line
+        self._epoch = state["loader"]["epoch"]
+
+    def _can_draw(self, state: dict[str, Any]) -> bool:
+        sampler, order, generators = self._index_sampler, state["order"], state["generators"]
+        if self._lists_of is None and order is not None:
+            return False
+        place = state["loader"]
+        amid = place.get("batches") or place.get("ahead")
+        if self._lists_of is not None and amid and order is None and is_drawn(sampler):
+            return False  # in the midst of an epoch it would have said what was drawn
+        return is_of(sampler, order) and (generators is None or are_of(sampler, generators))
+
+    # ---- looking, ending
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was counted so far, as `penstock.Loader.stats` does."""
+        return self._any_line().stats()
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows what each worker did and what the bottleneck is."""
+        self._any_line().loader.report(path)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the same events for chrome://tracing and Perfetto."""
+        self._any_line().loader.trace(path)
+
+    def analysis(self) -> dict[str, Any]:
+        """Say what the bottleneck is and what to change."""
+        return self._any_line().loader.analysis()
+
+    def _any_line(self) -> Line:
+        line = self._latest
+        if line is None:
+            raise InvalidArgument("nothing was iterated over yet", "DataLoader")
+        return line
+
+    def close(self) -> None:
+        """End the workers. Batches that are held stay valid."""
+        self._closed = True
+        for line in self._lines:
+            line.loader.close()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _forget(self) -> None:
+        self._lines = []
+        self._latest = None
+        self._order = Order()
+        self._resumed = None
+        self._epoch = 0
+        self._key = self.seed
+        self._closed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        fresh: dict[str, Any] = {
+            "_lines": [],
+            "_latest": None,
+            "_order": Order(),
+            "_resumed": None,
+        }
+        return {**self.__dict__, **fresh}

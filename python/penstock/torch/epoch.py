@@ -1,0 +1,88 @@
+"""One epoch of the torch DataLoader: what ``for batch in loader`` goes through."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import InvalidArgument
+from .line import Line
+from .types import converted, tensors_of
+
+if TYPE_CHECKING:
+    from .data_loader import DataLoader
+
+# How the engine begins to say that the samples of a batch cannot be rows of the same arrays.
+_UNLIKE = "samples of one batch must be alike"
+
+
+class Iteration:
+    """``for batch in loader``: one epoch."""
+
+    def __init__(self, owner: DataLoader, line: Line, epoch: int, lists: Any) -> None:
+        self._owner = owner
+        self._line = line
+        self._epoch = epoch
+        self._yielded = 0
+        self._most = None if owner._is_map else owner._IterableDataset_len_called
+        self._pins = owner.pin_memory and torch.cuda.is_available()
+        line.lists.open(epoch, lists)
+        line.iteration = weakref.ref(self)
+        self._batches = iter(line.loader)
+
+    def __iter__(self) -> Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        line = self._line
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._end()
+            raise
+        except InvalidArgument as error:
+            if line.collates or not str(error).startswith(_UNLIKE):
+                self._end()
+                raise
+            self._batches = line.collate_from_now_on()
+            return next(self)
+        except BaseException:
+            self._end()
+            raise
+        if not line.collates:
+            batch = tensors_of(batch) if self._owner._auto_collation else converted(batch)
+        if self._pins:
+            from torch.utils.data._utils.pin_memory import pin_memory
+
+            batch = pin_memory(batch)
+        self._yielded += 1
+        self._check_length()
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._owner._index_sampler)
+
+    def _check_length(self) -> None:
+        if self._most is None or self._yielded <= self._most:
+            return
+        import warnings
+
+        warnings.warn(
+            f"Length of IterableDataset {self._owner.dataset} was reported to be {self._most} "
+            f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched. "
+            "With several workers, each must yield a share of its own: see get_worker_info()",
+            stacklevel=3,
+        )
+
+    def _end(self) -> None:
+        line = self._line
+        # In __del__ the reference to self is dead already. A later iteration's is not ours to end.
+        if line.iteration is not None and line.iteration() in (None, self):
+            line.iteration = None
+            self._owner._gone(line)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_line"):
+            self._end()

@@ -1,0 +1,242 @@
+"""Hogwild's workers as processes: each has a thread here that feeds it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .. import _engine
+from ..base.notes import add_note
+from ..errors import WorkerLost, unpack_exception
+from ..processes import payload
+from ..processes.launch import Launcher, Started, check_not_inheriting, describe_exit
+from .batch_slot import Slot
+from .hogwild_threads import Runner
+from .hogwild_worker import BATCH, FAILED, LENGTH, STOPPED, WorkerPlan
+from .steps import END, Source
+from .updater import Updater
+
+# A worker that dies this often in a row before it has finished a step will not get better.
+_MOST_FALSE_STARTS = 3
+_STDERR_TAIL = 4096
+
+
+class _Lost(Exception):
+    """The process has ended without saying why."""
+
+
+class _Process:
+    """One worker process: its link, and the two slots that its batches go through in turn."""
+
+    def __init__(self, started: Started, link: socket.socket, slots: list[Slot], stderr: int):
+        self.started = started
+        self.link = link
+        self._readable = select.poll()
+        self._readable.register(link, select.POLLIN)
+        self.slots = slots
+        self.stderr = stderr
+        self.sent = 0
+        self.done = 0
+
+    def send(self, batch: Any) -> None:
+        number = self.sent % len(self.slots)
+        self.sent += 1
+        message = BATCH.pack(number, *self.slots[number].write(batch))
+        # One that has ended may have said why: that is for receive() to find.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.link.sendall(message)
+
+    def receive(self) -> bytes:
+        """READY, DONE or STOPPED; raises what the worker raised, or _Lost."""
+        # recv() would be woken also when the worker takes a batch, from a core that it computes on.
+        self._readable.poll()
+        kind = self._exactly(1)
+        if kind == FAILED:
+            (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
+            raise unpack_exception(self._exactly(length))
+        return kind
+
+    def _exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            try:
+                more = self.link.recv(size - len(parts))
+            except ConnectionResetError:
+                more = b""
+            if not more:
+                raise _Lost
+            parts += more
+        return bytes(parts)
+
+    def end(self) -> str:
+        """Let it end, wait for that, and say how it ended and what it said."""
+        with contextlib.suppress(OSError):
+            self.link.shutdown(socket.SHUT_WR)
+        status = self.started.wait()
+        size = os.fstat(self.stderr).st_size
+        said = os.pread(self.stderr, _STDERR_TAIL, max(0, size - _STDERR_TAIL))
+        self.started.close()
+        self.link.close()
+        for slot in self.slots:
+            slot.close()
+        os.close(self.stderr)
+        how = describe_exit(0 if status is None else status)
+        return how + (f"; it said:\n{said.decode(errors='replace')}" if said else "")
+
+
+class Processes(Runner):
+    """Starts worker processes for a run, feeds them, and replaces those that are lost.
+
+    A batch that is sent counts as used once its worker has begun to apply its gradient, which the
+    board tells even of a worker that was killed. Others are given to somebody else.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any, Any], Any],
+        updater: Updater,
+        board: Any,
+        workers: int,
+        model: Any,
+        own_state: bool,
+        snapshot: int,
+        non_finite: int,
+        on_lost: str,
+    ) -> None:
+        super().__init__(board, workers)
+        check_not_inheriting()
+        parameters = updater.parameters
+        blocks = [(name, list(array.shape)) for name, array in parameters.items()]
+        self._plan = WorkerPlan(step, model, updater.optimizer, blocks)
+        self._updater = updater
+        self._settings = {
+            "own_state": own_state, "snapshot": snapshot, "non_finite": non_finite,
+        }  # fmt: skip
+        self._replaces = on_lost == "restart"
+        self._payload: payload.Payload | None = None
+        self._launcher = Launcher("spawn", "penstock.train.hogwild_worker:main")
+        self._ready = threading.Barrier(workers + 1)
+        self._before: list[int] = []  # steps of each before the run
+        self.running: dict[int, Started] = {}  # by the workers' numbers
+
+    def start(self, source: Source) -> None:
+        """Return when all workers are ready for their first batch, or one will never be."""
+        self._payload = payload.pack(self._plan, "step")
+        self._ready = threading.Barrier(self._workers + 1)
+        self._before = [self._board.counts(n)["steps"] for n in range(self._workers)]
+        super().start(source)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self._ready.wait()
+
+    def join(self) -> None:
+        self._ready.abort()
+        super().join()
+        if self._payload is not None:
+            self._payload.close()
+
+    def _work(self, number: int, source: Source) -> None:
+        false_starts = 0
+        first = True
+        try:
+            while True:
+                process = self._start_process(number)
+                before = self._board.counts(number)
+                outstanding: collections.deque[Any] = collections.deque()
+                try:
+                    process.receive()  # READY
+                    if first:
+                        with contextlib.suppress(threading.BrokenBarrierError):
+                            self._ready.wait()
+                    first = False
+                    self._feed(process, source, outstanding)
+                    return
+                except _Lost:
+                    torn = self._settle(number, before, process.done, outstanding)
+                    if not self._replaces:
+                        self._board.stop()
+                finally:
+                    for batch in reversed(outstanding):
+                        source.put_back(batch)
+                        self._board.untake()
+                    how = process.end()
+                    del self.running[number]
+                finished = self._board.counts(number)["steps"] > before["steps"]
+                false_starts = 0 if finished else false_starts + 1
+                if not self._replaces or false_starts >= _MOST_FALSE_STARTS:
+                    where = " in the middle of an update" if torn else ""
+                    raise WorkerLost(f"worker {number} was lost{where}: {how}", "Hogwild")
+                with self._changed:
+                    self.restarts += 1
+                    self.torn += torn
+        except BaseException as error:
+            if not isinstance(error, WorkerLost):
+                step = self._board.counts(number)["steps"] - self._before[number]
+                add_note(error, f"in worker {number} of Hogwild, step {step}")
+            self._ready.abort()  # nobody waits for those that will never be ready
+            raise
+
+    def _feed(self, process: _Process, source: Source, outstanding: Any) -> None:
+        """Keep one batch in the worker's hands and the next one beside it until there is none."""
+        more = True
+        while True:
+            while more and len(outstanding) < len(process.slots):
+                more = self._board.take()
+                if not more:
+                    break
+                batch = source.take()
+                if batch is END:
+                    self._board.untake()
+                    more = False
+                    break
+                outstanding.append(batch)
+                process.send(batch)
+            if not outstanding or process.receive() == STOPPED:
+                return
+            process.done += 1
+            outstanding.popleft()
+
+    def _settle(self, number: int, before: dict[str, Any], done: int, outstanding: Any) -> bool:
+        """Leave in `outstanding` what a lost worker did not use; say whether it tore an update."""
+        now = self._board.counts(number)
+        begun, applied, skipped, steps = (
+            now[name] - before[name] for name in ("begun", "applied", "skipped", "steps")
+        )
+        for _ in range(max(steps, begun + skipped) - done):
+            outstanding.popleft()
+        return bool(begun > applied)
+
+    def _start_process(self, number: int) -> _Process:
+        assert self._payload is not None
+        updater = self._updater
+        ours, theirs = socket.socketpair()
+        slots = [Slot(), Slot()]
+        stderr = _engine.memory_file("penstock-stderr")
+        fds = {
+            "link": theirs.fileno(),
+            "payload": self._payload.fd,
+            "stderr": stderr,
+            "board": self._board.fd,
+            "parameters": updater.parameters._slab.fd,
+            "slot0": slots[0].fd,
+            "slot1": slots[1].fd,
+        }
+        fds.update({f"state{i}": slab._slab.fd for i, slab in enumerate(updater.slabs)})
+        settings = {**self._settings, "updates": self._board.updates}
+        try:
+            started = self._launcher.start(number, fds, settings)
+        except BaseException:
+            ours.close()
+            for slot in slots:
+                slot.close()
+            os.close(stderr)
+            raise
+        finally:
+            theirs.close()
+        self.running[number] = started
+        return _Process(started, ours, slots, stderr)

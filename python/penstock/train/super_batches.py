@@ -1,0 +1,124 @@
+"""The batches of several steps as one: views of its rows, or a few apart."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..base.nests import leaves_of, mapped
+from ..base.ragged import Ragged
+from ..errors import InvalidArgument
+from .alike import array_form, columns_of, form_of
+from .rows import array_of, count_of, rows_of
+
+if TYPE_CHECKING:
+    from .pace import Pace
+
+Convert = Callable[[Any], Any] | None
+
+
+class SuperBatch(NamedTuple):
+    """`steps` batches of equal names, shapes and dtypes.
+
+    `whole` has their rows one after the other, `size` to a batch; else `parts` are they.
+    """
+
+    steps: int
+    size: int
+    whole: Any
+    parts: list[Any]
+
+    def first(self, steps: int) -> SuperBatch:
+        """The first few of the same."""
+        return self if steps == self.steps else self._replace(steps=steps)
+
+    def each(self) -> Iterable[Any]:
+        """One batch after the other; the views are made at once, which is cheaper."""
+        if self.whole is None:
+            return self.parts[: self.steps]
+        columns = [_views(leaf, self.size, self.steps) for leaf in leaves_of(self.whole)]
+        if isinstance(self.whole, dict) and _is_flat(self.whole.values()):
+            names = tuple(self.whole)
+            return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        if type(self.whole) is tuple and _is_flat(self.whole):
+            return zip(*columns, strict=True)
+        return (like(self.whole, row) for row in zip(*columns, strict=True))
+
+    def stacked(self) -> Any:
+        """One nest of arrays (count, size, ...): views of `whole`, copies of `parts`."""
+        if self.whole is not None:
+            rows = self.steps * self.size
+            shape = (self.steps, self.size)
+            cut = lambda leaf: _dense(leaf)[:rows].reshape(*shape, *leaf.shape[1:])  # noqa: E731
+            return mapped(cut, self.whole)
+        columns = columns_of(self.parts[: self.steps], "batches of a run", "Loop")
+        return like(
+            self.parts[0], (np.stack([array_of(_dense(x)) for x in column]) for column in columns)
+        )
+
+
+def _is_flat(values: Iterable[Any]) -> bool:
+    return not any(isinstance(value, (dict, tuple, list)) for value in values)
+
+
+def _views(leaf: Any, size: int, count: int) -> Any:
+    split = getattr(leaf, "split", None)  # torch's, a tuple of views in one call
+    if split is not None and hasattr(leaf, "detach"):
+        return split(size)[:count]
+    return [leaf[begin : begin + size] for begin in range(0, count * size, size)]
+
+
+def like(nest: Any, leaves: Iterable[Any]) -> Any:
+    """Return such a nest, of these leaves."""
+    given = iter(leaves)
+    return mapped(lambda _: next(given), nest)
+
+
+def super_batches(
+    feed: Iterable[Any], pace: Pace, size: int | None, convert: Convert
+) -> Iterator[SuperBatch]:
+    """One pass of a feed, in runs of as many batches as `pace` says."""
+    return _grouped(feed, pace, convert) if size is None else _cut(feed, pace, size, convert)
+
+
+def _cut(feed: Iterable[Any], pace: Pace, size: int, convert: Convert) -> Iterator[SuperBatch]:
+    for batch in feed:
+        rows = count_of(batch, "a super-batch")
+        whole = mapped(_as_array if convert is None else convert, batch)
+        begin = 0
+        while rows - begin >= size:
+            full = pace.run_of((rows - begin) // size)
+            yield SuperBatch(full, size, rows_of(whole, begin, begin + full * size), [])
+            begin += full * size
+        if rows % size:
+            yield SuperBatch(1, rows % size, rows_of(whole, rows - rows % size, rows), [])
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "reshape") or isinstance(leaf, Ragged) else array_of(leaf)
+
+
+def _dense(leaf: Any) -> Any:
+    if isinstance(leaf, Ragged):
+        text = f"the batches of N steps cannot be one array for a scan: a leaf is {leaf!r}"
+        raise InvalidArgument(f"{text}; pad them (padded_batch)", "Loop")
+    return leaf
+
+
+def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert) -> Iterator[SuperBatch]:
+    batches = iter(feed)
+    while taken := list(itertools.islice(batches, pace.run_of(pace.most))):
+        # Those that are not alike, as a last and smaller one, are a run of their own.
+        for _, group in itertools.groupby(taken, _form):
+            alike = [batch if convert is None else mapped(convert, batch) for batch in group]
+            while alike:
+                count = pace.run_of(len(alike))
+                yield SuperBatch(count, 0, None, alike[:count])
+                del alike[:count]
+
+
+def _form(batch: Any) -> Any:
+    return form_of(batch, array_form)

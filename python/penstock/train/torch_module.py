@@ -1,0 +1,161 @@
+"""A torch module's parameters and gradients as views of slabs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import InvalidArgument
+from .parameters import Parameters, Slab
+
+__all__ = ["Aliased", "alias"]
+
+
+class _Block(NamedTuple):
+    """A parameter of the module and the tensor over its block."""
+
+    name: str
+    parameter: Any
+    view: Any
+    address: int
+
+
+class Aliased(NamedTuple):
+    """What `alias` gives: the weights and the gradients of a module."""
+
+    parameters: Parameters
+    gradients: Slab
+
+
+def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = False) -> Aliased:
+    """Make a torch module's parameters, and their gradients, views of the engine's memory.
+
+    >>> parameters, gradients = penstock.torch.alias(module)
+    >>> updater = penstock.train.Updater(parameters, penstock.train.Adam(1e-3))
+    >>> for x, y in loader:
+    ...     loss(module(x), y).backward()
+    ...     updater.apply(gradients)
+    ...     gradients.zero()
+
+    Nothing is copied from then on: ``backward`` adds to the slab of gradients, and what an update
+    changes the module has at once. Autograd does not know of these changes: what was saved for a
+    backward pass may be newer by then.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On the CPU, its parameters float32. Those that do not require a gradient, and buffers, stay
+        as they are, as with torch's optimizers.
+    parameters : Parameters, optional
+        Weights of another module that was made alike, or of a file: this one becomes another view
+        of them and loses its own values. By default new ones take the module's values.
+    shared : bool
+        Whether new slabs are in memory that processes can share.
+
+    Returns
+    -------
+    parameters : penstock.train.Parameters
+        Blocks have the names of ``module.named_parameters()``.
+    gradients : penstock.train.Slab
+        This module's own. ``module.zero_grad()`` works too: gradients that torch put elsewhere are
+        copied, and counted in ``copied_bytes``, when they are applied. A parameter without a
+        gradient has one of 0.
+
+    Raises
+    ------
+    InvalidArgument
+        A parameter that is not float32 on the CPU; none; `parameters` with other blocks. Nothing
+        was changed. From `Updater.apply`: a parameter of the module is no view any more, as after
+        ``module.to`` or ``module.half``; alias it again.
+    """
+    found = {
+        name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
+    }
+    for name, parameter in found.items():
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise InvalidArgument(
+                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; "
+                "only float32 on the CPU can be a view",
+                "alias",
+            )
+    if not found:
+        raise InvalidArgument("the module has no parameter that requires a gradient", "alias")
+    made = _Weights.__new__(_Weights)
+    if parameters is None:
+        parameters = Parameters({n: tuple(p.shape) for n, p in found.items()}, shared=shared)
+        parameters.update(found)
+    else:
+        _check_blocks(parameters, found)
+    Slab.__init__(made, parameters._slab)
+    gradients = _Gradients(parameters._slab.like(bool(shared)))
+    made._blocks = _blocks(made, found)
+    gradients._blocks = _blocks(gradients, found)
+    gradients._weights = made
+    for block in made._blocks:
+        # Not through detach(), whose result shares a version counter: two modules on the same
+        # weights would then stop each other's backward passes.
+        block.parameter.data = block.view
+    gradients._settle()
+    return Aliased(made, gradients)
+
+
+def _check_blocks(parameters: Parameters, found: dict[str, Any]) -> None:
+    mine = {name: array.shape for name, array in parameters.items()}
+    theirs = {name: tuple(parameter.shape) for name, parameter in found.items()}
+    for name in mine.keys() | theirs.keys():
+        if mine.get(name) != theirs.get(name):
+            raise InvalidArgument(
+                f"block {name!r} is {mine.get(name, 'not there')} in the parameters and "
+                f"{theirs.get(name, 'not there')} in the module",
+                "alias",
+            )
+
+
+def _blocks(slab: Slab, found: dict[str, Any]) -> list[_Block]:
+    blocks = []
+    for name, parameter in found.items():
+        view = torch.from_numpy(slab[name])
+        blocks.append(_Block(name, parameter, view, view.data_ptr()))
+    return blocks
+
+
+class _Weights(Parameters):
+    """Parameters that a module views."""
+
+    _blocks: list[_Block]
+
+    def _settle(self) -> None:
+        for name, parameter, _, address in self._blocks:
+            if parameter.data_ptr() != address:
+                raise InvalidArgument(
+                    f"parameter {name!r} of the module is no view of these weights any more "
+                    "(module.to, module.half?): alias the module again",
+                    "train",
+                )
+
+
+class _Gradients(Slab):
+    """Gradients that a module's backward passes add to."""
+
+    _blocks: list[_Block]
+    _weights: _Weights  # the module's: an updater may know them by another module's views
+
+    def _settle(self) -> None:
+        """Take in gradients that torch put elsewhere, and become the place for the next ones."""
+        self._weights._settle()
+        for _, parameter, view, address in self._blocks:
+            gradient = parameter.grad
+            if gradient is not None and gradient.data_ptr() == address:
+                continue
+            if gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+                self._copied += view.nbytes
+            parameter.grad = view
+
+    def zero(self) -> None:
+        super().zero()
+        for _, parameter, view, _ in self._blocks:
+            parameter.grad = view
