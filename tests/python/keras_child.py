@@ -312,8 +312,11 @@ def a_state_amid_batches_that_are_given_again_is_exact():
         for index in range(12):
             yield np.full((3,), index, "float32"), np.ones((1,), "float32")
 
-    def take(feed, numbers):  # as a generator of Keras does
-        feed.num_batches  # noqa: B018
+    # What a generator of Keras does, which reads num_batches from a module of Keras'.
+    begin = eval("lambda feed: feed.num_batches", {"__name__": "keras.generator"})
+
+    def take(feed, numbers):
+        begin(feed)
         return [int(feed[number][0][0, 0]) for number in numbers]
 
     x = np.repeat(np.arange(12, dtype="float32"), 3).reshape(12, 3)
@@ -329,6 +332,21 @@ def a_state_amid_batches_that_are_given_again_is_exact():
             assert take(feed, (0,)) == looked_at[:1]
             other.restore(feed.state())
             assert take(other, (0,)) == looked_at[1:]
+
+
+def looking_at_the_number_of_batches_changes_nothing():
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            assert feed.num_batches == 10
+            assert feed.workers == 1
+
+    recorder = Recorder()
+    with penstock.keras.feed(Batches(), workers=0) as feed:
+        model_of(recorder).fit(feed, epochs=2, verbose=0, callbacks=[Looks()])
+        assert feed.epoch == 2, feed.epoch
+        first = feed[0][0]
+        assert feed.num_batches == 10
+        assert not np.array_equal(feed[0][0], first)  # whatever the index is: the next one
 
 
 def initial_epoch_and_compiled_training():

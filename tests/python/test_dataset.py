@@ -310,3 +310,12 @@ def test_a_stream_has_no_length_and_says_what_it_cannot():
     for wrong in (lambda: dataset.filter(3), lambda: Dataset.generator([1, 2])):
         with pytest.raises(penstock.InvalidArgument):
             wrong()
+
+
+def test_a_zip_b_is_both():
+    a, b, c = (Dataset.range(first, first + 3) for first in (0, 10, 20))
+    assert list(a.zip(b)) == list(Dataset.zip(a, b)) == [(0, 10), (1, 11), (2, 12)]
+    assert list(a.zip(b, c)) == [(0, 10, 20), (1, 11, 21), (2, 12, 22)]
+    for wrong in (lambda: a.zip(), lambda: a.zip(x=b), lambda: Dataset.zip()):
+        with pytest.raises(penstock.InvalidArgument):
+            wrong()

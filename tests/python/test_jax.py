@@ -229,6 +229,13 @@ def test_a_state_does_not_count_what_is_staged(staged):
         assert numbers(batches) == list(range(8))
 
 
+def test_all_rounds_of_a_repeat_are_staged(staged):
+    rounds = penstock.Dataset.range(4).batch(1).repeat(3)
+    with feed(rounds, workers=0) as batches:
+        staged_now = [batches._staged is not None for _ in batches]
+        assert staged_now == [True] * 11 + [False]  # nothing comes behind the last
+
+
 def test_hooks_wait_for_the_last_batch(staged):
     source = data.Counting(4)
     with feed(source, workers=2) as batches:

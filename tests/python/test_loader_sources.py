@@ -292,7 +292,7 @@ def test_a_batch_size_far_above_the_length_costs_nothing():
         np.array(4),
         {"x": np.zeros(3), "y": [1, 2]},
     ],
-    ids=lambda source: str(source)[:30],
+    ids=lambda source: str(source).partition(" at ")[0][:30],
 )
 def test_what_cannot_be_fed_is_refused(source):
     with pytest.raises(penstock.InvalidArgument):
@@ -368,3 +368,65 @@ def test_a_generator_function_is_recognised_in_a_class():
 
     with penstock.Loader(Maker(), workers=1) as feed:
         assert len(list(feed)) == 10
+
+
+# ---- what could be misread ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", KINDS)
+def test_a_tuple_of_torch_tensors_is_columns_and_comes_as_tensors(mode):
+    torch = pytest.importorskip("torch")
+    x, y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
+    with penstock.Loader((x, y), batch_size=4, **mode.options) as feed:
+        batches = list(feed)
+    assert [len(a) for a, _ in batches] == [4, 4, 2]
+    assert all(isinstance(a, torch.Tensor) and a.dtype == torch.float32 for a, _ in batches)
+    assert torch.equal(torch.cat([a for a, _ in batches]), x)
+    assert torch.equal(torch.cat([b for _, b in batches]), y)
+
+
+def test_a_dict_of_jax_arrays_is_columns():
+    jnp = pytest.importorskip("jax.numpy")
+    with penstock.Loader({"x": jnp.arange(6), "y": np.arange(6)}, batch_size=4) as feed:
+        first, last = feed
+    assert_same(first, {"x": np.arange(4, dtype=np.int32), "y": np.arange(4)})
+    assert_same(last, {"x": np.arange(4, 6, dtype=np.int32), "y": np.arange(4, 6)})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [(np.zeros(4), [0, 1, 2, 3]), ([0, 1], np.zeros(2)), (np.zeros(2), None)],
+    ids=["list", "list first", "none"],
+)
+def test_a_tuple_of_arrays_and_other_things_is_refused(source):
+    with pytest.raises(penstock.InvalidArgument, match=r"np\.asarray"):
+        penstock.Loader(source, batch_size=2)
+
+
+@pytest.mark.parametrize("path", ["train.tfrecord", b"x.npy", __import__("pathlib").Path("a.csv")])
+def test_a_path_is_no_dataset(path):
+    for make in (penstock.Loader, penstock.Dataset.source):
+        with pytest.raises(penstock.InvalidArgument, match="what is in the file"):
+            make(path)
+
+
+def test_a_table_is_no_dataset():
+    table = type("DataFrame", (), {"__module__": "pandas.core.frame", "__len__": lambda self: 3})
+    table.__getitem__ = lambda self, key: key
+    for make in (penstock.Loader, penstock.Dataset.source):
+        with pytest.raises(penstock.InvalidArgument, match=r"pandas\.DataFrame.*to_numpy"):
+            make(table())
+
+
+def test_an_iterable_dataset_with_a_length_is_a_stream():
+    data = pytest.importorskip("torch.utils.data")
+
+    class Sized(data.IterableDataset):
+        def __len__(self):
+            return 3
+
+        def __iter__(self):
+            return iter([np.full(2, i) for i in range(3)])
+
+    with penstock.Loader(Sized(), workers=0) as feed:
+        assert [batch[0] for batch in feed] == [0, 1, 2]

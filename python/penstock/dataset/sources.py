@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import _engine
+from ..base.ambiguous import refuse_misread
 from ..base.arguments import integer, several
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
@@ -16,6 +18,33 @@ from .recipe import title_of
 
 if TYPE_CHECKING:
     from .dataset import Dataset
+
+
+class Zip:
+    """``Dataset.zip(a, b)`` and ``a.zip(b)`` are the same."""
+
+    def __get__(self, instance: Dataset | None, owner: type[Dataset]) -> Callable[..., Dataset]:
+        return MethodType(_zip, owner) if instance is None else MethodType(_zip_with, instance)
+
+
+def _zip(cls: type[Dataset], *inputs: Dataset, **named: Dataset) -> Dataset:
+    """Elements of several Datasets side by side: a tuple, or by names a dict.
+
+    As long as the shortest. ``a.zip(b)`` is ``Dataset.zip(a, b)``.
+    """
+    if bool(inputs) == bool(named):
+        raise InvalidArgument("give Datasets, or Datasets by names", "zip")
+    each = datasets("zip", inputs or tuple(named.values()))
+    return cls._make("zip", (list(named),), each, several=True)
+
+
+def _zip_with(self: Dataset, *others: Dataset, **named: Dataset) -> Dataset:
+    """Elements of this Dataset and of others side by side, as tuples."""
+    if named:
+        raise InvalidArgument("names are given for all: Dataset.zip(a=..., b=...)", "zip")
+    if not others:
+        raise InvalidArgument("give the Datasets to zip this one with", "zip")
+    return _zip(type(self), self, *others)
 
 
 class Sources(Chain):
@@ -92,6 +121,7 @@ class Sources(Chain):
         Whatever it returns may be anything that a function of `map` may return. It is called in
         worker processes, as such a function is.
         """
+        refuse_misread(source, "source")
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             raise InvalidArgument(
                 f"a {type(source).__name__} has no __len__ and __getitem__", "source"
@@ -151,16 +181,7 @@ class Sources(Chain):
         each = datasets("choose_from", (choices, *datasets("choose_from", inputs, 1)))
         return cls._make("choose_from", (bool(stop_on_empty),), each, several=True)
 
-    @classmethod
-    def zip(cls, *inputs: Dataset, **named: Dataset) -> Dataset:
-        """Elements of several Datasets side by side: a tuple, or by names a dict.
-
-        As long as the shortest.
-        """
-        if bool(inputs) == bool(named):
-            raise InvalidArgument("give Datasets, or Datasets by names", "zip")
-        each = datasets("zip", inputs or tuple(named.values()))
-        return cls._make("zip", (list(named),), each, several=True)
+    zip = Zip()
 
 
 def _weights(weights: Any) -> list[float]:

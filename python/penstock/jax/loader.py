@@ -109,7 +109,7 @@ class Feed(Loader):
         ahead: tuple[Any, ...] = ()
         error: BaseException | None = None
         # Nothing is asked of an epoch that is over: its hooks wait until the last batch is out.
-        while not ahead or epoch is None or self.epoch == epoch:
+        while not ahead or epoch is None or not self._is_over(epoch):
             before = super().state()
             try:
                 batch = next(batches)
@@ -127,6 +127,12 @@ class Feed(Loader):
         if error is not None:
             raise error
         yield from map(self._put, batches)
+
+    def _is_over(self, epoch: int) -> bool:
+        """Whether the pass that `epoch` is in was taken; of a Dataset, a pass is all rounds."""
+        if self._plan.built is None:
+            return self.epoch != epoch
+        return self._plan.pass_of(self.epoch) != self._plan.pass_of(epoch)
 
     def _put(self, batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +120,11 @@ class _Pass:
         return new
 
 
+def _asked_by_keras() -> bool:
+    """Whether Keras reads the property that calls this, and not its user."""
+    return str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0] == "keras"
+
+
 # ---- known length ------------------------------------------------------------------------------
 
 
@@ -147,7 +153,8 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
     @property
     def workers(self) -> int:
         """Of Keras: none, the feed has its own."""
-        self._new_call = self._new_epochs = True
+        if _asked_by_keras():
+            self._new_call = self._new_epochs = True
         return 1
 
     @property
@@ -162,8 +169,9 @@ class Feed(Face, PyDataset):  # type: ignore[misc]
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an epoch; None: it never ends. Keras reads it; use ``len()``."""
-        self._new_generator = True
+        """Batches of an epoch; None: it never ends."""
+        if _asked_by_keras():
+            self._new_generator = True
         if self._endless:
             return None
         length = len(self)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _engine
+from ..base.ambiguous import array_of, is_stream_of_torch, is_tensor, refuse_misread
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
 from ..streams import (
@@ -94,9 +95,30 @@ class _Rows:
 
 
 def _is_columns(source: Any) -> bool:
-    if isinstance(source, np.ndarray):
+    """Whether it is an array or tensor, or a tuple or dict of nothing else.
+
+    Raises
+    ------
+    InvalidArgument
+        A tuple has arrays and other things: neither columns nor samples.
+    """
+    if isinstance(source, np.ndarray) or array_of(source) is not None:
         return True
-    return isinstance(source, (tuple, dict)) and bool(leaves_of(source)) and _all_arrays(source)
+    if not isinstance(source, (tuple, dict)) or not leaves_of(source):
+        return False
+    if _all_arrays(source):
+        return True
+    if isinstance(source, tuple):
+        parts = [isinstance(part, np.ndarray) or is_tensor(part) for part in source]
+        if any(parts):
+            others = {i: type(part).__name__ for i, part in enumerate(source) if not parts[i]}
+            raise InvalidArgument(
+                "a tuple is fed when all it holds are arrays (columns), or none (samples); here "
+                f"some are, and not {others or 'tensors of a device'}: make arrays of all by "
+                "np.asarray, or give a list of samples",
+                "Loader",
+            )
+    return False
 
 
 def _all_arrays(nest: Any) -> bool:
@@ -104,11 +126,12 @@ def _all_arrays(nest: Any) -> bool:
     if isinstance(nest, (tuple, dict)):
         parts = nest.values() if isinstance(nest, dict) else nest
         return all(_all_arrays(part) for part in parts)
-    return isinstance(nest, np.ndarray)
+    return isinstance(nest, np.ndarray) or array_of(nest) is not None
 
 
 def _columns(source: Any, samples: bool) -> Plan:
-    leaves = leaves_of(source)
+    given = leaves_of(source)
+    leaves = [leaf if isinstance(leaf, np.ndarray) else array_of(leaf) for leaf in given]
     lengths = [len(leaf) if leaf.ndim else -1 for leaf in leaves]
     if len(set(lengths)) != 1 or lengths[0] < 0:
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
@@ -133,8 +156,16 @@ def _columns(source: Any, samples: bool) -> Plan:
         plan.kind = "columns"
         plan.arrays = [np.asarray(leaf) for leaf in leaves]
         # Not leaf[0]: a scalar forgets its byte order and how long a text may be.
-        plan.sample = mapped(lambda leaf: np.asarray(leaf)[:1].reshape(leaf.shape[1:]), source)
+        plan.sample = mapped(_row_like, source)
     return plan
+
+
+def _row_like(leaf: Any) -> Any:
+    """Return what a row of a column looks like: batches of a torch tensor's rows are tensors."""
+    if isinstance(leaf, np.ndarray):
+        return np.asarray(leaf)[:1].reshape(leaf.shape[1:])
+    row = leaf[0]
+    return row if array_of(row) is not None and hasattr(row, "untyped_storage") else np.asarray(row)
 
 
 def plan_of(source: Any, samples: bool) -> Plan:
@@ -151,6 +182,7 @@ def plan_of(source: Any, samples: bool) -> Plan:
         return Plan("plan", chain, repr(chain), built=chain._built())
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
+    refuse_misread(source, "Loader")
     if _is_columns(source):
         return _columns(source, samples)
     if isinstance(source, dict) and any(isinstance(key, str) for key in source):
@@ -161,6 +193,8 @@ def plan_of(source: Any, samples: bool) -> Plan:
     if is_stream_function(source):
         title = getattr(source, "__name__", title)
         return Plan("stream", FunctionStream(source), title, hooked=None)
+    if is_stream_of_torch(source):
+        return Plan("stream", IterableStream(source), title, hooked=source)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return Plan("map", source, title, _length(source), hooked=source)
     if hasattr(source, "__next__"):

@@ -72,7 +72,8 @@ def predict(
     inputs : str, int, list of str, or callable, optional
         The model's part of a batch: a field of a dict, a place in a tuple, several fields (a dict
         of them), or what a function makes of the whole batch. None: a tuple's first; of a dict
-        with one field that; anything else as it is. All the rest is returned as `extras`.
+        with one field that; anything else as it is. All the rest is returned as `extras`, but
+        not with a function, for what it leaves over is not known.
     batch_size : int, optional
         Rows of a batch, whatever the feed's batches have; the last one has what is left. None: as
         they come. If `stateful`, the number of lanes, which is always that (32 if None).
@@ -182,7 +183,7 @@ def evaluate(
 def split(batch: Any, inputs: Inputs) -> tuple[Any, Any]:
     """Return the part of a batch (or an element) that is the model's, and the rest or None."""
     if callable(inputs):
-        return inputs(batch), batch
+        return inputs(batch), None
     if inputs is None:
         if isinstance(batch, tuple) and len(batch) > 1:
             inputs = 0

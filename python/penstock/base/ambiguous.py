@@ -1,0 +1,65 @@
+"""Sources that have a length and items, but whose items are not what their user means to feed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from ..errors import InvalidArgument
+
+_TABLES = ("cudf", "modin", "pandas", "polars", "pyarrow")
+
+
+def refuse_misread(source: Any, operation: str) -> None:
+    """Refuse a path and a table, whose items would be characters and columns.
+
+    Raises
+    ------
+    InvalidArgument
+        The text says what to give instead.
+    """
+    if isinstance(source, (str, bytes, bytearray, os.PathLike)):
+        raise InvalidArgument(
+            f"{source!r:.100} is text and no dataset; if it is a path, give what is in the file: "
+            "penstock.Dataset.tfrecord(path), .csv(path), .text(path), np.load(path), ...",
+            operation,
+        )
+    kind = type(source)
+    if kind.__module__.partition(".")[0] in _TABLES:
+        raise InvalidArgument(
+            f"a table ({kind.__module__.partition('.')[0]}.{kind.__name__}) is fed as its columns: "
+            "give a dict of arrays, such as {name: table[name].to_numpy() for name in (...)}",
+            operation,
+        )
+
+
+def is_stream_of_torch(source: Any) -> bool:
+    """Whether it is an IterableDataset: one may have a length, and all inherit a __getitem__."""
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and isinstance(source, torch_data.IterableDataset)
+
+
+def array_of(leaf: Any) -> Any:
+    """Return a NumPy array over a torch tensor or jax array; None for other things."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        from .interop import array_of_tensor
+
+        pair = array_of_tensor(leaf)
+        return None if pair is None else pair[0]
+    jax: Any = sys.modules.get("jax")
+    if jax is not None and isinstance(leaf, jax.Array) and leaf.is_fully_addressable:
+        import numpy as np
+
+        return np.asarray(leaf)
+    return None
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of torch, or an array of jax or TensorFlow, wherever it lies."""
+    for module, name in (("torch", "Tensor"), ("jax", "Array"), ("tensorflow", "Tensor")):
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and isinstance(value, kind):
+            return True
+    return False
