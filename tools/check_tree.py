@@ -1,7 +1,12 @@
-"""Check the engine: a folder includes those before it only, and nothing prints or ends programs."""
+"""Check the order of directories in the engine and in the Python package.
+
+Engine: a folder includes those before it only, and nothing prints or ends programs.
+Python: a directory imports those before it only, and no modules import each other in a circle.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -29,6 +34,29 @@ FORBIDDEN = re.compile(
 )
 # Processes of the library's own end so, and one whose parent has ended.
 MAY_EXIT = ("penstock/base/linux/process.cc", "penstock/train/server/shard_supervisor.cc")
+
+# What lies directly in python/penstock; each may import those before it. The package's own
+# `__init__` imports nothing before it is used. python/README.md says the same.
+PYTHON = (
+    "errors",
+    "base",
+    "streams",
+    "processes",
+    "loader",
+    "feeds",
+    "dataset",
+    "features",
+    "operations",
+    "files",
+    "feedable",
+    "train",
+    "torch",
+    "keras",
+    "jax",
+    "commands",
+    "cli",
+    "__main__",
+)
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -62,21 +90,73 @@ def faults(name: str, text: str) -> Iterator[str]:
             yield f"uses {called}"
 
 
-def main() -> int:
+def imports_of(module: str, is_package: bool, tree: ast.AST) -> Iterator[str]:
+    """The modules of the package that one imports, in functions too; not for types alone."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            home = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{home}.{alias.name}" for alias in node.names)
+
+
+def python_faults(sources: dict[str, str]) -> Iterator[str]:
+    """Check modules, given as their paths below python/ and their text."""
+    names = {path: path.removesuffix(".py").replace("/", ".") for path in sources}
+    modules = {name.removesuffix(".__init__"): path for path, name in names.items()}
+    edges: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        found = imports_of(module, path.endswith("/__init__.py"), ast.parse(sources[path]))
+        # `from .a import b`: b is a module, or is in module a.
+        homes = {name if name in modules else name.rpartition(".")[0] for name in found}
+        edges[module] = homes & (modules.keys() - {module, "penstock"})
+    for module, imported in edges.items():
+        unit = module.partition(".")[2].partition(".")[0]
+        if not unit:
+            continue
+        if unit not in PYTHON:
+            yield f"{modules[module]}: {unit} has no place in the order of directories"
+            continue
+        for other in imported:
+            later = other.split(".")[1]
+            if later in PYTHON and PYTHON.index(later) > PYTHON.index(unit):
+                yield f"{modules[module]}: imports {other}, which may import {unit}"
+    for module in edges:
+        seen: set[str] = set()
+        left = [module]
+        while left:
+            left += edges[left.pop()] - seen
+            seen.update(left)
+        if module in seen:
+            yield f"{modules[module]}: imports itself, by way of other modules"
+
+
+def listed(*patterns: str) -> list[str]:
     listing = subprocess.run(
-        ["git", "ls-files", "penstock/*.h", "penstock/*.cc"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
+        ["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    files = [ROOT / name for name in listing.stdout.splitlines()]
+    return [name for name in listing.stdout.splitlines() if (ROOT / name).exists()]
+
+
+def main() -> int:
+    files = [ROOT / name for name in listed("penstock/*.h", "penstock/*.cc")]
     found = []
     for file in files:
         name = str(file.relative_to(ROOT))
-        if file.exists():
-            found += [f"{name}: {fault}" for fault in faults(name, file.read_text())]
-    print("\n".join(found) or f"{len(files)} files include what is before them")
+        found += [f"{name}: {fault}" for fault in faults(name, file.read_text())]
+    modules = listed("python/penstock/*.py")
+    found += python_faults({m.removeprefix("python/"): (ROOT / m).read_text() for m in modules})
+    print("\n".join(found) or f"{len(files)} files and {len(modules)} modules keep the order")
     return 1 if found else 0
 
 

@@ -9,7 +9,7 @@ from .loader.settings import budget
 
 if TYPE_CHECKING:
     from .dataset import Dataset
-    from .dataset.iterator import DatasetIterator
+    from .dataset.passes import DatasetIterator
 
 
 class Feedable:

@@ -65,11 +65,11 @@ def fail(_index: int, _fds: dict[str, int], _settings: dict[str, Any]) -> None:
 
 
 def speak(_index: int, fds: dict[str, int], _settings: dict[str, Any]) -> None:
-    from penstock.processes import launch
+    from penstock.processes import bootstrap
 
     print("before", file=sys.stderr)
     os.write(2, b"from below\n")
-    launch.restore_stderr()
+    bootstrap.restore_stderr()
     print("after", file=sys.stderr)
     _answer(fds, "done")
 

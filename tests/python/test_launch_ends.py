@@ -17,7 +17,7 @@ from launching import (
     run,
     start_script,
 )
-from penstock.processes import launch
+from penstock.processes import child
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
@@ -33,12 +33,12 @@ def test_signals_that_kill_are_reported(method, number):
 
 
 def test_the_end_is_described():
-    assert launch.describe_exit(0) == "exited with 0"
-    assert launch.describe_exit(3) == "exited with 3"
-    assert launch.describe_exit(-11) == "killed by SIGSEGV"
-    assert launch.describe_exit(-9).startswith("killed by SIGKILL (")
-    assert launch.describe_exit(-50) == "killed by signal 50"
-    assert "nobody knows" in launch.describe_exit(launch.UNKNOWN_STATUS)
+    assert child.describe_exit(0) == "exited with 0"
+    assert child.describe_exit(3) == "exited with 3"
+    assert child.describe_exit(-11) == "killed by SIGSEGV"
+    assert child.describe_exit(-9).startswith("killed by SIGKILL (")
+    assert child.describe_exit(-50) == "killed by signal 50"
+    assert "nobody knows" in child.describe_exit(child.UNKNOWN_STATUS)
 
 
 @each_method
@@ -62,7 +62,7 @@ def test_a_process_that_somebody_else_reaped_is_no_obstacle():
     with launcher("spawn", "exit_with") as starts:
         worker = starts.start(0, {}, {"code": 0})
         os.waitpid(worker.pid, 0)
-        assert worker.wait(PATIENCE) == launch.UNKNOWN_STATUS
+        assert worker.wait(PATIENCE) == child.UNKNOWN_STATUS
         worker.close()
 
 

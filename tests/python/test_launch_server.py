@@ -13,7 +13,7 @@ from launching import (
     launcher,
 )
 from penstock import errors
-from penstock.processes import launch
+from penstock.processes import child, launch
 
 
 def test_loaders_share_one_fork_server_and_the_last_ends_it():
@@ -41,7 +41,7 @@ def test_a_killed_fork_server_is_replaced(answers):
         after = starts.start(0, {"answer": answers.write_fd}, {})
         assert answers.get() == after.pid
         before.kill()
-        assert before.wait(PATIENCE) == launch.UNKNOWN_STATUS
+        assert before.wait(PATIENCE) == child.UNKNOWN_STATUS
         after.kill()
         assert after.wait(PATIENCE) == -signal.SIGKILL
         before.close()

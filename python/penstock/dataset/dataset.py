@@ -14,7 +14,8 @@ from .transformations import Transformations
 if TYPE_CHECKING:
     from ..feeds import Feeds
     from ..loader import Loader
-    from .iterator import DatasetIterator
+    from ..loader.plan import Plan
+    from .passes import DatasetIterator
 
 
 class Dataset(Sources, FileSources, Transformations):
@@ -49,6 +50,13 @@ class Dataset(Sources, FileSources, Transformations):
         from ..loader import Loader
 
         return Loader(self, **options)
+
+    def _loader_plan(self) -> Plan:
+        """What a Loader runs when this is its source."""
+        from ..loader.plan import Plan
+
+        chain = self._alone()
+        return Plan("plan", chain, repr(chain), built=chain._built())
 
     def feeds(self, n: int, *, patience: float | None = None, **options: Any) -> Feeds:
         """Return n consumers of one engine, a batch for each of n devices: see `Feeds`.

@@ -1,4 +1,4 @@
-"""Which pass of a Dataset comes next, and the workers that its passes share."""
+"""Passes over a Dataset: which one comes next, its iterator, and the workers that passes share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..base.fork_lock import ForkLock
+from ..errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ..loader import Loader
     from .dataset import Dataset
-    from .iterator import DatasetIterator
 
 
 class Passes:
@@ -34,8 +34,6 @@ class Passes:
 
     def begin(self, dataset: Dataset) -> DatasetIterator:
         """Begin the next pass over `dataset`, whose passes these are."""
-        from .iterator import DatasetIterator
-
         with self._lock.here():
             epoch = self.take()
             latest = None if self._latest is None else self._latest()
@@ -65,3 +63,114 @@ class Passes:
         """Whether the Loader is this iterator's, and no later one's."""
         with self._lock.here():
             return self._latest is not None and self._latest() is iterator
+
+
+class DatasetIterator:
+    """What ``iter(dataset)`` returns: one pass, with a place that can be taken and restored.
+
+    One thread at a time.
+    """
+
+    def __init__(self, dataset: Dataset, loader: Loader, epoch: int, own: bool) -> None:
+        self._dataset = dataset
+        self._loader = loader
+        self._own = own  # nobody else uses the loader
+        self._over = False
+        self._ended = False  # nothing is left of the pass
+        self._left: dict[str, Any] | None = None  # the place, where it was left in the middle
+        self._pass = epoch
+        self._options = dataset._passes.options  # of every Loader that it has
+        loader._go_to_pass(epoch)
+        self._next = iter(loader).__next__
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._next()
+        except StopIteration:
+            self._over, self._ended = True, True
+            raise
+        except BaseException:
+            self._over = True
+            raise
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there may be something left."""
+        return not self._over
+
+    def state(self) -> dict[str, Any]:
+        """Return the place, a small JSON-able dict: exact, whatever was made ahead."""
+        self._have_a_loader()
+        return self._loader.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to where `state` was taken, in this pass or another one.
+
+        Raises
+        ------
+        InvalidArgument
+            The state was taken of another chain; the text says which stage differs. Nothing was
+            changed.
+        """
+        self._have_a_loader()
+        self._loader.restore(state)
+        self._pass = self._loader._plan.pass_of(int(state["epoch"]))
+        if not self._own:
+            self._dataset._passes.go_on_behind(self._pass)
+        self._begin()
+
+    def _check(self, state: Any) -> None:
+        """Raise what `restore` would."""
+        self._have_a_loader()
+        self._loader._check_plan_state(state)
+
+    def reset(self, dataset: Dataset | None = None) -> None:
+        """Begin the next pass; or a pass over another Dataset: other files, other parameters."""
+        if dataset is not None:
+            # Or it refuses, and nothing has changed.
+            if not isinstance(getattr(dataset, "_passes", None), Passes):
+                raise InvalidArgument(
+                    f"dataset is {dataset!r}; give a Dataset, or None for the next pass", "reset"
+                )
+            loader = dataset.build(**self._options)
+            if self._own:
+                self._loader.close()
+            self._dataset, self._loader, self._own = dataset, loader, True
+            self._pass = dataset._passes.take()
+        else:
+            self._have_a_loader()
+            self._pass = self._dataset._passes.take(behind=self._pass)
+        self._loader._go_to_pass(self._pass)
+        self._begin()
+
+    def _have_a_loader(self) -> None:
+        """A later iterator of the Dataset may have taken over the one that was shared."""
+        if not self._own and not self._dataset._passes.shared_with(self):
+            self._loader, self._own = self._dataset.build(**self._options), True
+            if self._left is None:
+                self._loader._go_to_pass(self._pass + 1)
+            else:
+                self._loader.restore(self._left)
+
+    def _hand_over(self) -> None:
+        """The shared Loader is another iterator's from now on."""
+        if not self._ended and not self._loader.closed:
+            self._left = self._loader.state()
+
+    def _begin(self) -> None:
+        self._next = iter(self._loader).__next__
+        self._over = self._ended = False
+        self._left = None
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was counted so far; see `Loader.stats`."""
+        return self._loader.stats()
+
+    def close(self) -> None:
+        """End the workers. Batches that are held stay valid."""
+        self._over = True
+        if self._own or self._dataset._passes.shared_with(self):
+            self._loader.close()

@@ -156,7 +156,7 @@ class Crew:
         )
 
     def _start_process(self, worker: int) -> None:
-        from ..processes.launch import disown, own
+        from ..processes.child import own_descriptors
         from ..processes.worker import WorkerPlan
 
         if self._payload is None:
@@ -167,7 +167,7 @@ class Crew:
         number = self._next_number
         self._next_number += 1
         ours, theirs = _engine.link_pair()
-        own(ours)
+        own_descriptors.add(ours)
         stderr, started = -1, None
         try:
             stderr = _engine.memory_file("penstock-stderr")
@@ -190,7 +190,7 @@ class Crew:
             )
             pidfd = os.dup(started.pidfd)
         except BaseException:
-            disown(ours)
+            own_descriptors.discard(ours)
             os.close(ours)
             if stderr >= 0:
                 os.close(stderr)
@@ -206,7 +206,7 @@ class Crew:
             os.close(old)
         self._stderr[worker] = stderr
         self.processes[worker] = started
-        disown(ours)  # the engine closes it
+        own_descriptors.discard(ours)  # the engine closes it
         self.core.attach(worker, pidfd, ours, started.pid)
 
     def _shared(self) -> dict[str, int]:
@@ -242,7 +242,7 @@ class Crew:
                 self._replace(worker, ready)
 
     def _replace(self, worker: int, ready: bool) -> None:
-        from ..processes.launch import describe_exit
+        from ..processes.child import describe_exit
 
         started = self.processes.pop(worker, None)
         how = "ended"

@@ -177,9 +177,10 @@ def plan_of(source: Any, samples: bool) -> Plan:
         It is nothing that can be fed; the text says what can.
     """
     title = type(source).__name__
-    if isinstance(source, _dataset_type()):
-        chain: Any = source._alone()
-        return Plan("plan", chain, repr(chain), built=chain._built())
+    planned = getattr(type(source), "_loader_plan", None)
+    if planned is not None:  # a Dataset
+        plan: Plan = planned(source)
+        return plan
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
     refuse_misread(source, "Loader")
@@ -209,12 +210,6 @@ def plan_of(source: Any, samples: bool) -> Plan:
         "function, an iterable, arrays (alone, in a tuple or a dict), or a list of samples",
         "Loader",
     )
-
-
-def _dataset_type() -> Any:
-    from ..dataset import Dataset
-
-    return Dataset
 
 
 def check_options(

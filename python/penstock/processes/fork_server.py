@@ -11,7 +11,7 @@ import threading
 from typing import Any, ClassVar
 
 from .. import errors
-from . import launch
+from . import child
 from .memfile import memory_file
 
 _PATIENCE = 60.0  # seconds for an answer; the first waits for NumPy's import
@@ -46,13 +46,15 @@ class ForkServer:
                     ForkServer._shared = None
                 self._end()
 
-    def start(self, config: dict[str, Any], descriptors: dict[str, int]) -> launch.Started:
+    def start(self, config: dict[str, Any], descriptors: dict[str, int]) -> child.Started:
         """Start a worker; waits for the server to have forked, not for the worker."""
         if self._pid != os.getpid():
             raise errors.InvalidArgument(
                 "this process was forked from the one that made the Loader; make a new one", "start"
             )
-        config_fd = launch.write_config({**config, "order": ["config", *descriptors]})
+        config_fd = child.write_config(
+            {**config, "order": ["config", *descriptors], "environment": dict(os.environ)}
+        )
         fds = [config_fd, *descriptors.values()]
         try:
             with self._lock:
@@ -69,23 +71,27 @@ class ForkServer:
         if answer[0] == "error":
             raise errors.System(f"the fork server cannot start a worker: {answer[1]}", "start")
         serial, pid = answer
-        return launch.Started(pid, received[0], lambda: self._status(process, serial))
+        return child.Started(pid, received[0], lambda: self._status(process, serial))
 
-    def _status(self, process: launch.Started, serial: int) -> int:
+    def _status(self, process: child.Started, serial: int) -> int:
         with self._lock, contextlib.suppress(OSError, errors.System, errors.Timeout):
             if process is self._process:
                 (status,), _ = self._ask(("status", serial), [])
                 if status is not None:
                     return os.waitstatus_to_exitcode(status)
-        return launch.UNKNOWN_STATUS
+        return child.UNKNOWN_STATUS
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link = ours
         self._stderr = memory_file("penstock-stderr")
         try:
-            self._process = launch.Launcher("spawn", "penstock.processes.zygote:main").start(
-                0, {"socket": theirs.fileno(), "stderr": self._stderr}, {}
+            self._process = child.start_child(
+                child.spawn,
+                "penstock.processes.zygote:main",
+                0,
+                {"socket": theirs.fileno(), "stderr": self._stderr},
+                {},
             )
         except BaseException:
             ours.close()
@@ -93,10 +99,10 @@ class ForkServer:
             raise
         finally:
             theirs.close()
-        launch.own(ours.fileno())
+        child.own_descriptors.add(ours.fileno())
 
     def _end(self) -> None:
-        launch.disown(self._link.fileno())
+        child.own_descriptors.discard(self._link.fileno())
         self._link.close()
         os.close(self._stderr)
         # It ends by itself when the link does; should it hang, it must not hang us.
@@ -117,7 +123,7 @@ class ForkServer:
             message = b""
         if not message:
             status = self._process.wait(1.0)
-            how = "closed its link" if status is None else launch.describe_exit(status)
+            how = "closed its link" if status is None else child.describe_exit(status)
             said = os.pread(self._stderr, 1 << 16, 0).decode(errors="replace")
             raise errors.System(f"the fork server {how}\n{said}".rstrip(), "start")
         return marshal.loads(message), received

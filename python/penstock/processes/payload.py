@@ -1,7 +1,7 @@
 """How a dataset travels to worker processes: once, in one mapping that all of them read.
 
 Here: `pack` and `unpack` for the whole dataset, `Tracker` and `apply` for what its epoch hooks
-changed. Workers import this module, so it imports nothing but the standard library and NumPy.
+changed. Workers import this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import types
 from typing import Any
 
+from .. import _engine
 from ..errors import InvalidArgument, OutOfMemory
 from . import memfile
 
@@ -21,6 +22,7 @@ __all__ = ["Payload", "Tracker", "apply", "pack", "unpack"]
 
 # Smaller buffers stay in the pickle stream: a mapping's slice costs more than this copy.
 _SMALLEST_BUFFER = 256
+_LARGE_PIECE = 4096  # of what is hashed
 _ABSENT = object()
 
 
@@ -187,9 +189,7 @@ class Tracker:
 
     def _digest(self, value: Any) -> bytes | None:
         """Hash an attribute's pickle and buffers, none of which is copied; None: it has none."""
-        from .hashing import Hasher
-
-        hasher = Hasher()
+        hasher = _Hasher()
 
         def take(buffer: pickle.PickleBuffer) -> None:
             hasher.write(buffer.raw())
@@ -199,6 +199,31 @@ class Tracker:
         except Exception:
             return None
         return hasher.digest()
+
+
+class _Hasher:
+    """128 bits of what was written; a sink for a pickler.
+
+    Large pieces are reduced by the engine first, at the speed of memory.
+    """
+
+    def __init__(self) -> None:
+        import hashlib  # in the parent only
+
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data)
+        size = view.nbytes
+        if size >= _LARGE_PIECE:
+            self._hash.update(b"%d:" % size)
+            self._hash.update(_engine.digest(view))
+        else:
+            self._hash.update(view)
+        return size
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
 
 
 # ---- pickling -----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from .. import _engine
 from ..base.notes import add_note
 from ..errors import WorkerLost, unpack_exception
 from ..processes import payload
-from ..processes.launch import Launcher, Started, check_not_inheriting, describe_exit
+from ..processes.child import Started, describe_exit
+from ..processes.launch import Launcher, check_not_inheriting
 from .batch_slot import Slot
 from .hogwild_threads import Runner
 from .hogwild_worker import BATCH, FAILED, LENGTH, STOPPED, WorkerPlan

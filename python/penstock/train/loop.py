@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from ..dataset import Dataset
 from ..errors import InvalidArgument
 from ..loader import Loader
 from .loop_measure import LoopMeasure, measured
-from .loop_runs import Run, Said, runner_for
+from .loop_runs import Run, Said, Scan, Steps
 from .pace import MOST_STEPS, Counted, Pace, Timed, bytes_of, steps_of, super_batch_of
 from .super_batches import SuperBatch, super_batches
 
@@ -143,7 +144,7 @@ class Loop:
         self._workers = workers
         self._convert = convert
         self._place: Any = None  # in the feed that the loop makes of a Dataset, between runs
-        self._run: Run = runner_for(step, state, convert, flag("graph", graph, "Loop"))
+        self._run: Run = _runner_for(step, state, convert, flag("graph", graph, "Loop"))
         given: Any = callbacks
         if callable(callbacks) or hasattr(callbacks, "on_train_batch_end"):
             given = [callbacks]
@@ -404,3 +405,29 @@ def _as_function(callback: Any, step: Any) -> Any:
     if method is not None and hasattr(callback, "set_model") and hasattr(step, "train_step"):
         callback.set_model(step)
     return method if method is not None else callback
+
+
+def _runner_for(step: Callable[..., Any], state: Any, convert: object, graph: bool) -> Run:
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(step, getattr(keras, "Model", ())):
+        from .loop_keras import runner_for_model
+
+        if state is not None or convert is not None:
+            text = "a Keras model keeps its state and converts its batches; leave these out"
+            raise InvalidArgument(f"state= or convert= was given: {text}", "Loop")
+        if graph:
+            raise InvalidArgument("graph=True is for steps of torch's, not for a model", "Loop")
+        return runner_for_model(step)
+    if hasattr(step, "train_step"):
+        text = f"a {type(step).__module__} model is none of Keras 3: give a step that trains it"
+        raise InvalidArgument(text, "Loop")
+    if not callable(step):
+        raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Loop")
+    if graph:
+        from .loop_graph import graph_of
+
+        return graph_of(step, state)
+    jax = sys.modules.get("jax")
+    if jax is not None and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state)):
+        return Scan(step, state)
+    return Steps(step, state)

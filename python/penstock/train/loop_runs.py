@@ -52,32 +52,6 @@ class Run:
         """The loop's run is over, and `whole` if by no exception."""
 
 
-def runner_for(step: Callable[..., Any], state: Any, convert: object, graph: bool) -> Run:
-    keras = sys.modules.get("keras")
-    if keras is not None and isinstance(step, getattr(keras, "Model", ())):
-        from .loop_keras import runner_for_model
-
-        if state is not None or convert is not None:
-            text = "a Keras model keeps its state and converts its batches; leave these out"
-            raise InvalidArgument(f"state= or convert= was given: {text}", "Loop")
-        if graph:
-            raise InvalidArgument("graph=True is for steps of torch's, not for a model", "Loop")
-        return runner_for_model(step)
-    if hasattr(step, "train_step"):
-        text = f"a {type(step).__module__} model is none of Keras 3: give a step that trains it"
-        raise InvalidArgument(text, "Loop")
-    if not callable(step):
-        raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Loop")
-    if graph:
-        from .loop_graph import graph_of
-
-        return graph_of(step, state)
-    jax = sys.modules.get("jax")
-    if jax is not None and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state)):
-        return Scan(step, state)
-    return Steps(step, state)
-
-
 class Steps(Run):
     """One step after the other, with nothing between them but a list of what they said."""
 
