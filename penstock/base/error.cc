@@ -39,7 +39,9 @@ Error::Error(Code code, std::string operation, std::string text)
 
 Error Error::from_errno(int error_number, std::string operation, std::string text) {
   Code code = error_number == ENOMEM ? Code::kOutOfMemory : Code::kSystem;
-  return Error(code, std::move(operation), text + ": " + std::strerror(error_number));
+  Error error(code, std::move(operation), text + ": " + std::strerror(error_number));
+  error.error_number_ = error_number;
+  return error;
 }
 
 }  // namespace penstock

@@ -34,9 +34,11 @@ class Error : public std::runtime_error {
 
   Code code() const { return code_; }
   const std::string& operation() const { return operation_; }
+  int error_number() const { return error_number_; }  // the system's errno; 0: none
 
  private:
   Code code_;
+  int error_number_ = 0;
   std::string operation_;
 };
 

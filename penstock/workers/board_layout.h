@@ -28,6 +28,7 @@ enum class ResultKind : uint32_t {
   kLost,      // lost its worker too often
   kNoRoom,    // no memory for the batch
   kApart,     // a granule that does not go with the others: one worker is to make the batch
+  kBroken,    // an Error of penstock's own ended the ticket; the packet has it (error_in)
 };
 
 struct BlockRef {  // a block in a worker's arena

@@ -25,7 +25,24 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), std::min(text.size(), Slot::kInline)));
 }
 
+// An error as a packet: its code, the length of its operation, the operation, its text; as much of
+// it as has room.
+std::string packet_of(const Error& error) {
+  const std::string operation = error.operation().substr(0, UINT8_MAX);
+  std::string text = error.what();
+  if (text.starts_with(operation + ": ")) text.erase(0, operation.size() + 2);
+  return std::string{static_cast<char>(error.code()), static_cast<char>(operation.size())} +
+         operation + text;
+}
+
 }  // namespace
+
+Error error_in(const Unit& unit) {
+  const auto* packet = reinterpret_cast<const char*>(unit.packet);
+  const auto length = static_cast<uint8_t>(packet[1]);
+  return {static_cast<Code>(packet[0]), std::string(packet + 2, length),
+          std::string(packet + 2 + length, unit.length - 2 - length)};
+}
 
 bool serve_room(Board& board, Allocator& arena) {
   bool all = true;
@@ -285,12 +302,21 @@ bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
     fulfiller.run(ticket, slot);
   } catch (const Error& error) {
     if (!slot.finished()) {
-      bool withdrawn = error.code() == Code::kClosed;
-      slot.finish_inline(withdrawn ? ResultKind::kNone : ResultKind::kNoRoom, 0,
-                         bytes_of(error.what()));
+      if (error.code() == Code::kClosed) {
+        slot.finish_inline(ResultKind::kNone, 0, {});
+      } else if (error.code() == Code::kOutOfMemory) {
+        slot.finish_inline(ResultKind::kNoRoom, 0, bytes_of(error.what()));
+      } else {
+        slot.finish_inline(ResultKind::kBroken, 0, bytes_of(packet_of(error)));
+      }
     }
-  } catch (const std::exception& error) {  // std::bad_alloc, most likely
-    if (!slot.finished()) slot.finish_inline(ResultKind::kNoRoom, 0, bytes_of(error.what()));
+  } catch (const std::bad_alloc&) {
+    if (!slot.finished()) slot.finish_inline(ResultKind::kNoRoom, 0, bytes_of("no memory is left"));
+  } catch (const std::exception& error) {
+    if (!slot.finished()) {
+      const Error broken(Code::kInternal, "worker", error.what());
+      slot.finish_inline(ResultKind::kBroken, 0, bytes_of(packet_of(broken)));
+    }
   }
   if (slot.taken_away()) return false;
   watch.ran(ticket, claim.granule, slot.waited_ns());

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "penstock/base/error.h"
 #include "penstock/workers/board.h"
 #include "penstock/workers/ticket.h"
 
@@ -155,6 +156,9 @@ class Fulfiller {
 };
 
 Ticket ticket_of(const Board::Claim& claim);
+
+// The error that ended a ticket. REQUIRED: ResultKind::kBroken.
+Error error_in(const Unit& unit);
 
 // Claims and runs tickets until the board closes, or until a ticket was taken away from this
 // worker: somebody else has its place by then.

@@ -191,6 +191,10 @@ void Core::check_open() {
   if (!board_->closed()) return;
   // Given away: its traceback will lead back to the loader, a cycle that no collector sees.
   if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));
+  {
+    std::lock_guard lock(ended_by_mutex_);
+    if (ended_by_ != nullptr) std::rethrow_exception(ended_by_);
+  }
   throw Error(Code::kClosed, "Loader", "the loader was closed");
 }
 
@@ -224,12 +228,28 @@ void Core::set_inline(nb::object source, nb::object collate, nb::object update) 
 void Core::start_plan(uint32_t threads) {
   if (threads == 0) inline_ = plan_feed_->chain_worker(true);
   for (uint32_t w = 0; w < threads; ++w) {
-    threads_.emplace_back([this, w] {
-      os::block_all_signals();
+    start_native([this, w] {
       std::unique_ptr<Fulfiller> chain = plan_feed_->chain_worker(false);
       serve(*board_, w, *chain, rows_.get());
     });
   }
+}
+
+// What ends a thread of the engine's (no memory for what it works with) ends the loader, and is
+// raised by whoever waits for batches.
+void Core::start_native(std::function<void()> work) {
+  threads_.emplace_back([this, work = std::move(work)] {
+    os::block_all_signals();
+    try {
+      work();
+    } catch (...) {
+      {
+        std::lock_guard lock(ended_by_mutex_);
+        if (ended_by_ == nullptr) ended_by_ = std::current_exception();
+      }
+      board_->close();
+    }
+  });
 }
 
 void Core::run_plan_thread(uint32_t worker) {
@@ -242,10 +262,7 @@ void Core::run_plan_thread(uint32_t worker) {
 }
 
 void Core::start_cursor() {
-  threads_.emplace_back([this] {
-    os::block_all_signals();
-    plan_feed_->run_cursor();
-  });
+  start_native([this] { plan_feed_->run_cursor(); });
 }
 
 void Core::run_cursor() { plan_feed_->run_cursor(); }
@@ -271,8 +288,7 @@ void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint
     inline_ = std::make_unique<ColumnsWorker>(columns, layout.fields(), taken.spec, order_);
   }
   for (uint32_t w = 0; w < threads; ++w) {
-    threads_.emplace_back([=, this, fields = layout.fields(), spec = taken.spec] {
-      os::block_all_signals();
+    start_native([=, this, fields = layout.fields(), spec = taken.spec] {
       ColumnsWorker gather(columns, fields, spec, order_);
       serve(*board_, w, gather, rows_.get());
     });

@@ -2,6 +2,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -135,6 +137,7 @@ class Core {
   [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   [[noreturn]] void raise(nanobind::object exception);
+  void start_native(std::function<void()> work);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
   PlanSettings settings_;
@@ -164,6 +167,8 @@ class Core {
   uint32_t unlooked_ = 0;  // calls of attend() before the next look at the clock
   LockTurn turn_;
   nanobind::object fatal_;
+  std::mutex ended_by_mutex_;
+  std::exception_ptr ended_by_;  // what ended a thread of the engine's
   // The layout of the last batch.
   std::vector<std::byte> spec_;
   uint64_t spec_rows_ = 0;

@@ -289,6 +289,12 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   if (plan_feed_ != nullptr && !processes_ && unit.kind == ResultKind::kError) {
     raise_plan_failure(PlanFeed::failure_of(unit, ticket));
   }
+  if (unit.kind == ResultKind::kBroken) {
+    const Error error = error_in(unit);
+    feed_->fail();
+    failed_ = true;
+    throw error;
+  }
   static const char* const names[] = {"", "", "", "", "error", "", "", "timeout", "lost", "room"};
   const char* kind = names[static_cast<uint32_t>(unit.kind)];
   uint32_t worker = unit.worker;

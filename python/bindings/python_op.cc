@@ -94,7 +94,12 @@ PyObject* exception_of(const Error& error) {
   Owned what(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())),
                                   "backslashreplace"));
   if (type == nullptr || !what) return nullptr;
-  return PyObject_CallFunction(type, "Os", what.get(), error.operation().c_str());
+  Owned made(PyObject_CallFunction(type, "Os", what.get(), error.operation().c_str()));
+  if (made && error.code() == Code::kSystem && error.error_number() != 0) {
+    Owned number(PyLong_FromLong(error.error_number()));
+    if (!number || PyObject_SetAttrString(made.get(), "errno", number.get()) != 0) return nullptr;
+  }
+  return made.release();
 }
 
 PyObject* exception_of(const std::exception_ptr& thrown) {

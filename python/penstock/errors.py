@@ -5,6 +5,7 @@ The engine's errors (`penstock/base/error.h`) have the same kinds and names.
 
 from __future__ import annotations
 
+import errno
 import pickle
 import re
 from collections.abc import Callable
@@ -54,8 +55,12 @@ class DataLoss(Error):
     """Bytes on disk or in transit are not what they should be."""
 
 
-class NotFound(Error, LookupError):
+class NotFound(Error, FileNotFoundError, KeyError):
     """A file or name that is not there."""
+
+    def __init__(self, text: str = "", operation: str = "") -> None:
+        super().__init__(text, operation)
+        self.errno = errno.ENOENT
 
 
 class Closed(Error):
@@ -71,7 +76,20 @@ class WorkerLost(Error, RuntimeError):
 
 
 class System(Error, OSError):
-    """The operating system refused; the text has its reason."""
+    """The operating system refused; the text has its reason.
+
+    Attributes
+    ----------
+    errno : int or None
+        The system's number of the reason, where there is one.
+    """
+
+    def __init__(self, text: str = "", operation: str = "", errno: int | None = None) -> None:
+        super().__init__(text, operation)
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.operation, self.errno)
 
 
 class Internal(Error):

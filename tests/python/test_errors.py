@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import sys
 import threading
 import types
 
+import numpy as np
 import pytest
 
+import penstock
 from penstock import errors
 
 KINDS = {
     errors.InvalidArgument: ValueError,
     errors.OutOfMemory: MemoryError,
     errors.DataLoss: errors.Error,
-    errors.NotFound: LookupError,
+    errors.NotFound: (FileNotFoundError, KeyError, LookupError),
     errors.Closed: errors.Error,
     errors.Timeout: TimeoutError,
     errors.WorkerLost: RuntimeError,
@@ -105,6 +108,7 @@ def test_every_kind_is_caught_as_what_python_calls_it(kind, builtin):
     with pytest.raises(builtin, match="text of it") as caught:
         raise kind("the text of it", "some_operation")
     assert isinstance(caught.value, errors.Error)
+    assert all(isinstance(caught.value, each) for each in np.atleast_1d(builtin))
     assert caught.value.operation == "some_operation"
 
 
@@ -114,6 +118,23 @@ def test_every_kind_survives_pickling(kind):
     assert type(copy) is kind
     assert str(copy) == "the text of it"
     assert copy.operation == "some_operation"
+
+
+def test_a_system_error_has_the_systems_number(tmp_path):
+    name = "n" * 300
+    writer = penstock.TFRecordWriter(tmp_path / name)
+    with pytest.raises(errors.System) as caught:
+        writer.close()
+    assert caught.value.errno == errno.ENAMETOOLONG
+    assert there_and_back(caught.value).errno == errno.ENAMETOOLONG
+    assert pickle.loads(pickle.dumps(caught.value)).errno == errno.ENAMETOOLONG
+
+
+def test_a_missing_file_is_what_python_calls_it():
+    with pytest.raises(FileNotFoundError) as caught:
+        penstock.Dataset.tfrecord("/nowhere/x.tfrecord").build()
+    assert isinstance(caught.value, errors.NotFound)
+    assert caught.value.errno == errno.ENOENT
 
 
 def test_an_exception_keeps_type_arguments_and_attributes():

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "penstock/base/error.h"
 #include "penstock/base/os.h"
 
 namespace penstock {
@@ -31,11 +30,8 @@ void Scratch::Free::operator()(std::byte* memory) const {
 Scratch::Memory Scratch::allocate(size_t bytes) {
   void* memory = nullptr;
   if (bytes >= kMapped) {
-    try {
-      memory = os::reserve_mapping(-1, bytes, false);
-    } catch (const Error&) {
-      throw std::bad_alloc();
-    }
+    memory = os::reserve_mapping(-1, bytes, false);
+    if (memory == nullptr) throw std::bad_alloc();
   } else {
     memory = ::operator new (bytes, std::align_val_t{kLineBytes});
   }

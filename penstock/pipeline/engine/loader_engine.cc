@@ -467,6 +467,9 @@ void LoaderEngine::raise(Unit& unit, uint32_t granule) {
                   ", batch " + std::to_string(ticket.step) + ", worker " +
                   std::to_string(unit.worker) + ") took longer than " +
                   std::to_string(std::chrono::duration<double>(options_.timeout).count()) + " s"));
+  } else if (unit.kind == ResultKind::kBroken) {
+    failure.index = plan_->index_of(ticket.epoch, ticket.base, ticket.step, ticket.begin);
+    failure.error = std::make_exception_ptr(error_in(unit));
   } else {
     failure.index = plan_->index_of(ticket.epoch, ticket.base, ticket.step, ticket.begin);
     std::string text(reinterpret_cast<const char*>(unit.packet), unit.length);

@@ -174,6 +174,7 @@ std::optional<uint32_t> Feed::failed_granule() {
       case ResultKind::kTimeout:
       case ResultKind::kLost:
       case ResultKind::kNoRoom:
+      case ResultKind::kBroken:
         return g;
       default:
         break;

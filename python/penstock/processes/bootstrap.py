@@ -88,8 +88,9 @@ def restore_stderr() -> None:
     os.dup2(_original_stderr, 2)
     os.close(_original_stderr)
     _original_stderr = -1
-    while captured:
-        captured = captured[os.write(2, captured) :]
+    with contextlib.suppress(OSError):  # nobody reads there any more
+        while captured:
+            captured = captured[os.write(2, captured) :]
 
 
 def after_server_fork(config: dict[str, Any], numbers: dict[str, int]) -> NoReturn:

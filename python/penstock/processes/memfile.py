@@ -34,7 +34,9 @@ def memory_file(name: str) -> int:
         try:
             return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
-            raise System(f"no descriptor for {name}: {error}", "memory_file") from error
+            raise System(
+                f"no descriptor for {name}: {error}", "memory_file", error.errno
+            ) from error
     from .. import _engine  # a Python built against an old C library has no such function
 
     return int(_engine.memory_file(name))

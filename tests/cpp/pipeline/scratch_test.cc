@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <set>
 
 namespace penstock {
@@ -22,6 +23,12 @@ TEST(Scratch, pieces_are_aligned_and_apart) {
     end = memory + bytes;
   }
   EXPECT_NE(end, nullptr);
+}
+
+TEST(Scratch, more_than_there_is_throws) {
+  Scratch scratch;
+  EXPECT_THROW(scratch.take(size_t{1} << 60), std::bad_alloc);
+  std::memset(scratch.take(100), 1, 100);
 }
 
 TEST(Scratch, emptied_it_allocates_no_more) {

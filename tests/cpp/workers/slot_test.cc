@@ -290,6 +290,10 @@ class Throws : public Fulfiller {
         throw Error(Code::kOutOfMemory, "here", "nothing left");
       case 1:
         throw std::bad_alloc();
+      case 2:
+        throw Error(Code::kDataLoss, "read", "train.bin is cut off");
+      case 3:
+        throw std::logic_error("never");
       default:
         slot.finish_inline(ResultKind::kPacket, 5, {});
     }
@@ -297,7 +301,7 @@ class Throws : public Fulfiller {
 };
 
 TEST(Serve, what_is_thrown_becomes_the_result) {
-  OneSlotBoard world(3);
+  OneSlotBoard world(5);
   uint64_t seq = world.post();
   Throws throws;
   serve_post(*world.board, 0, seq, throws, &world.memory);
@@ -306,8 +310,13 @@ TEST(Serve, what_is_thrown_becomes_the_result) {
   EXPECT_EQ(first.kind, ResultKind::kNoRoom);
   EXPECT_EQ(std::string(reinterpret_cast<char*>(first.packet), first.length), "here: nothing left");
   EXPECT_EQ(world.board->unit_at(seq, 1).kind, ResultKind::kNoRoom);
-  EXPECT_EQ(world.board->unit_at(seq, 2).kind, ResultKind::kPacket);
-  EXPECT_EQ(world.board->place(0).counters.tickets.get(), 3u);
+  Unit& damaged = world.board->unit_at(seq, 2);
+  EXPECT_EQ(damaged.kind, ResultKind::kBroken);
+  EXPECT_EQ(error_in(damaged).code(), Code::kDataLoss);
+  EXPECT_STREQ(error_in(damaged).what(), "read: train.bin is cut off");
+  EXPECT_EQ(error_in(world.board->unit_at(seq, 3)).code(), Code::kInternal);
+  EXPECT_EQ(world.board->unit_at(seq, 4).kind, ResultKind::kPacket);
+  EXPECT_EQ(world.board->place(0).counters.tickets.get(), 5u);
 }
 
 class TakenFrom : public Fulfiller {
