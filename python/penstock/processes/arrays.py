@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .shared import is_shared
+
 _LARGE = 64 << 10
 
 
@@ -138,6 +140,8 @@ def reduce_tensor(tensor: Any) -> Any:
             plain = plain.narrow(axis, 0, 1)  # what expand() repeats is sent once
     plain = plain.resolve_conj().resolve_neg()
     storage = plain.untyped_storage()
+    if is_shared(storage):
+        return _make_tensor, (type(tensor), storage, *_about(tensor, plain))
     memory = _memories.get(storage.data_ptr())
     if memory is None or memory.array.nbytes != storage.nbytes():
         # A small part of a large storage travels by itself, unless the storage travels anyway.
@@ -146,9 +150,13 @@ def reduce_tensor(tensor: Any) -> Any:
             storage = plain.untyped_storage()
         whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         memory = _memories[storage.data_ptr()] = _Memory(whole.numpy())
+    return _make_tensor, (type(tensor), memory, *_about(tensor, plain))
+
+
+def _about(tensor: Any, plain: Any) -> tuple[Any, ...]:
     view = plain.expand(tensor.shape)
     place = (view.storage_offset(), tuple(view.shape), view.stride())
-    return _make_tensor, (type(tensor), memory, tensor.dtype, place, tensor.requires_grad)
+    return tensor.dtype, place, tensor.requires_grad
 
 
 def _load_memory(array: np.ndarray[Any, Any]) -> Any:

@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import types
+from collections import deque
 from typing import Any
 
 from .. import _engine
@@ -23,6 +24,7 @@ __all__ = ["Payload", "Tracker", "apply", "pack", "unpack"]
 # Smaller buffers stay in the pickle stream: a mapping's slice costs more than this copy.
 _SMALLEST_BUFFER = 256
 _LARGE_PIECE = 4096  # of what is hashed
+_UPDATES_BEHIND = 16  # a worker reads an update when its next ticket of that epoch comes
 _ABSENT = object()
 
 
@@ -35,11 +37,14 @@ class Payload:
         The file; owned, closed by `close` or with the last reference. -1 once closed.
     bytes : int
         Its size.
+    kept : list
+        Owners of descriptors that it names, for workers to open.
     """
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, kept: list[Any]) -> None:
         self.fd = fd
         self.bytes = size
+        self.kept = kept
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -135,6 +140,7 @@ class Tracker:
         self._name = name
         self._digests: dict[str, bytes] = {}
         self._unpicklable: dict[str, Any] = {}
+        self._kept: deque[Any] = deque(maxlen=_UPDATES_BEHIND)
         whole, state = _state_of(dataset)
         if whole:
             state = {"": state}
@@ -172,6 +178,7 @@ class Tracker:
                 changed = {"": state}
         update = (whole, changed[""] if whole else changed, deleted)
         payload = _pack(update, self._name, self._dataset)
+        self._kept.append(payload.kept)
         for key in deleted:
             self._digests.pop(key, None)
             self._unpicklable.pop(key, None)
@@ -241,15 +248,15 @@ def _pack(obj: Any, name: str, root: Any) -> Payload:
 
     stream = io.BytesIO()
     try:
-        _pickle_to(stream, obj, take, root)
+        kept = _pickle_to(stream, obj, take, root)
     except MemoryError as error:
         raise OutOfMemory(f"no memory to pickle {name}", "pack") from error
     except Exception as error:
         raise _unpicklable(obj, name, root, error) from error
-    return Payload(*memfile.write_new(f"penstock-{name}", stream.getvalue(), buffers))
+    return Payload(*memfile.write_new(f"penstock-{name}", stream.getvalue(), buffers), kept)
 
 
-def _pickle_to(sink: Any, obj: Any, take: Any, root: Any) -> None:
+def _pickle_to(sink: Any, obj: Any, take: Any, root: Any) -> list[Any]:
     from .pickler import Pickler, RootedPickler
 
     # The dataset inside one of its own attributes (a bound method, a child's parent) is the
@@ -257,6 +264,7 @@ def _pickle_to(sink: Any, obj: Any, take: Any, root: Any) -> None:
     with Pickler(sink, take) if root is None else RootedPickler(sink, take, root) as pickler:
         pickler.dump(obj)
         pickler.dump(pickler.main_classes)
+        return pickler.kept
 
 
 def _unpack(source: int | bytes | bytearray | memoryview, root: Any) -> Any:

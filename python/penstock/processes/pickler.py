@@ -4,12 +4,14 @@ It is cloudpickle's, so that what a script or a notebook defines travels by valu
 
 - arrays of files (`numpy.memmap`) travel as the file's name and not as its contents;
 - torch's tensors in CPU memory and non-contiguous arrays travel out of band, like other arrays;
+- memory, locks and pipes that processes share arrive as the same ones (`shared`);
 - what comes from a module that a fresh interpreter could not import travels by value;
 - an open text file is refused (cloudpickle would read it all and send a copy).
 """
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 import sys
@@ -20,8 +22,10 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
+from . import shared
 from .arrays import reduce_array, reduce_tensor
 
+_CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 _found: set[str] = set()  # modules that a fresh interpreter finds
 
 
@@ -36,6 +40,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     ----------
     main_classes : dict
         The classes of ``__main__`` that were met, by name.
+    kept : list
+        Owners of descriptors that the pickle names. Keep them until workers have read it.
     """
 
     def __init__(
@@ -45,13 +51,20 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.main_classes: dict[str, type] = {}
         torch: Any = sys.modules.get("torch")
         self._tensors = (torch.Tensor, torch.nn.Parameter) if hasattr(torch, "nn") else ()
+        self._storage = getattr(torch, "UntypedStorage", None)
+        self._semaphore = getattr(sys.modules.get("multiprocessing.synchronize"), "SemLock", ())
+        self._shared = shared.reducers()
+        self._spawning = shared.spawning()
+        self.kept: list[Any] = []
         self._known_modules: set[str] = {"builtins", "__main__"}
         self._by_value: list[types.ModuleType] = []
 
     def __enter__(self) -> Pickler:
+        self._spawning.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._spawning.__exit__(None, None, None)
         for module in self._by_value:
             cloudpickle.unregister_pickle_by_value(module)
         self._by_value.clear()
@@ -62,6 +75,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduce_array(obj)
         if kind in self._tensors:
             return reduce_tensor(obj)
+        if kind is self._storage and shared.is_shared(obj):
+            self.kept.append(obj)
+            return shared.reduce_storage(obj)
+        if kind in self._shared and (hasattr(obj, "_wrapper") or not isinstance(obj, _CTYPES)):
+            self.kept.append(obj)
+            return self._shared[kind](obj)
+        if isinstance(obj, self._semaphore) and getattr(obj, "_is_fork_ctx", False):
+            return shared.reduce_forked_lock(obj)
         if isinstance(obj, type):
             self._note_class(obj)
         elif kind is types.FunctionType:

@@ -6,12 +6,11 @@ time.
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
-
-import cloudpickle
 
 
 class Start:
@@ -102,9 +101,13 @@ class Streams:
     def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
         dataset = self.dataset
         if self.copies:
+            from ..processes.pickler import Pickler
+
             buffers: list[pickle.PickleBuffer] = []
-            pickled = cloudpickle.dumps(dataset, 5, buffer_callback=buffers.append)
-            dataset = pickle.loads(pickled, buffers=buffers)
+            copied = io.BytesIO()
+            with Pickler(copied, buffers.append) as pickler:
+                pickler.dump(dataset)
+            dataset = pickle.loads(copied.getvalue(), buffers=buffers)
         if self.collate_fn is None:
             return iter(dataset)
         return map(self.collate_fn, dataset)
