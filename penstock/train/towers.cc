@@ -214,10 +214,7 @@ class Towers::Run {
     }
     std::vector<GradientPart> parts;
     for (const Tower::Rows& rows : all) parts.push_back({rows.block, rows.values, true, rows.rows});
-    updater_.check(parts);  // or a block might fail behind others that are applied
-    for (const Tower::Rows& rows : all) {
-      updater_.apply_rows(rows.block, rows.rows, rows.values, scale);
-    }
+    updater_.apply_parts(parts, scale);
   }
 
   void count() {

@@ -59,37 +59,28 @@ bool Updater::apply(const Slab& gradients, double scale) {
   return true;
 }
 
-void Updater::check(std::span<const GradientPart> parts) {
-  std::lock_guard lock(mutex_);
-  parts_.set("apply_rows", parameters_.layout(), parts);
-  if (options_.non_finite != NonFinite::kRaise || parts_.finite()) return;
-  throw not_finite(parts_.describe_not_finite());
-}
-
-bool Updater::apply_rows(std::string_view name, std::span<const int64_t> rows,
-                         std::span<const float> values, double scale) {
-  const Block& block = parameters_.layout().at(name);
+bool Updater::apply_parts(std::span<const GradientPart> parts, double scale) {
   check_scale("apply_rows", scale);
   std::lock_guard lock(mutex_);
-  rows_.set("apply_rows", block, rows, values);
-  const double squares = kernels::sum_of_squares(rows_.values());
-  auto describe = [&] {
-    Shape shape{static_cast<int64_t>(rows_.rows().size()), static_cast<int64_t>(rows_.width())};
-    return "block '" + block.name + "' " + first_not_finite(rows_.values(), shape) +
-           " of its rows in ascending order";
-  };
-  if (!accept(squares, scale, describe)) return false;
+  parts_.set("apply_rows", parameters_.layout(), parts);
+  parts_.check_apart_from(parameters_.slab());
+  const double squares = parts_.squares();
+  if (!accept(squares, scale, [&] { return parts_.describe_not_finite(); })) return false;
   const kernels::Pass pass = optimizer_.pass(step_, scale, std::sqrt(squares));
-  const size_t width = rows_.width();
   float* weights = parameters_.slab().values().data();
-  for (size_t i = 0; i < rows_.rows().size(); ++i) {
-    const size_t at = block.offset + static_cast<size_t>(rows_.rows()[i]) * width;
-    kernels::update(pass, weights + at, rows_.values().data() + i * width,
-                    states_[0] == nullptr ? nullptr : states_[0] + at,
-                    states_[1] == nullptr ? nullptr : states_[1] + at, width);
+  for (const GradientParts::Piece& piece : parts_.pieces()) {
+    kernels::update(pass, weights + piece.at, piece.values.data(),
+                    states_[0] == nullptr ? nullptr : states_[0] + piece.at,
+                    states_[1] == nullptr ? nullptr : states_[1] + piece.at, piece.values.size());
   }
   advance();
   return true;
+}
+
+bool Updater::apply_rows(std::string_view block, std::span<const int64_t> rows,
+                         std::span<const float> values, double scale) {
+  const GradientPart part{std::string(block), values, true, rows};
+  return apply_parts({&part, 1}, scale);
 }
 
 uint64_t Updater::step() const {

@@ -11,7 +11,6 @@
 #include "penstock/train/gradient_parts.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/parameters.h"
-#include "penstock/train/row_gradients.h"
 
 namespace penstock {
 class FileSystem;
@@ -49,17 +48,14 @@ class Updater {
   // finite, or see NonFinite.
   bool apply(const Slab& gradients, double scale = 1);
 
-  // One update of some rows (axis 0) of one block, and of nothing else, its optimizer's state
-  // included: what is not touched neither decays nor moves on. Rows may come in any order; those
-  // that come twice are added up first. `values`: rows.size() rows, one after the other.
-  // It counts as an update like any other, also for Adam's correction of the bias.
-  // Errors as apply; kNotFound: no such block.
+  // One update of some rows (axis 0) of some blocks, each block once, and of nothing else, the
+  // optimizer's state included: what is not touched neither decays nor moves on. It counts as one
+  // update, however many blocks it is of, also for Adam's correction of the bias; clipping is by
+  // the norm of all parts together. Errors as apply; kNotFound: no such block.
+  bool apply_parts(std::span<const GradientPart> parts, double scale = 1);
+  // The same of one block. `values`: rows.size() rows, one after the other.
   bool apply_rows(std::string_view block, std::span<const int64_t> rows,
                   std::span<const float> values, double scale = 1);
-
-  // Throws what apply_rows() would of any of these parts, before one of several is applied; changes
-  // nothing.
-  void check(std::span<const GradientPart> parts);
 
   const Parameters& parameters() const { return parameters_; }
   const Optimizer& optimizer() const { return optimizer_; }
@@ -96,7 +92,6 @@ class Updater {
   mutable std::mutex mutex_;
   uint64_t step_ = 0, skipped_ = 0, non_finite_ = 0;
   double norm_ = 0;
-  RowGradients rows_;
   GradientParts parts_;
 };
 

@@ -23,6 +23,12 @@ void put_bytes(std::vector<std::byte>& out, const void* bytes, size_t n) {
   out.insert(out.end(), from, from + n);
 }
 
+// NumPy has two numbers for integers of 64 bits that are one type to everybody else.
+int canonical(int type) {
+  static_assert(sizeof(long) == sizeof(long long));
+  return type == NPY_LONGLONG ? NPY_LONG : type == NPY_ULONGLONG ? NPY_ULONG : type;
+}
+
 bool put_pickled(std::vector<std::byte>& out, const char* how, PyObject* value) {
   PyObject* dump = helper("penstock.base.interop", how);
   Owned bytes(dump == nullptr ? nullptr : PyObject_CallOneArg(dump, value));
@@ -62,7 +68,7 @@ bool Sample::array(PyArrayObject* array) {
   }
   put(spec, 'a');
   if (descr->type_num >= 0 && descr->type_num < NPY_OBJECT && PyArray_ISNBO(descr->byteorder)) {
-    put(spec, static_cast<uint8_t>(descr->type_num));
+    put(spec, static_cast<uint8_t>(canonical(descr->type_num)));
   } else {
     put(spec, kPickledDtype);
     if (!put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(descr))) return false;

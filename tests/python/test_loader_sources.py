@@ -430,3 +430,12 @@ def test_an_iterable_dataset_with_a_length_is_a_stream():
 
     with penstock.Loader(Sized(), workers=0) as feed:
         assert [batch[0] for batch in feed] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", KINDS)
+def test_two_names_of_one_integer_type_are_alike(mode):
+    kinds = [np.longlong, np.int64, np.ulonglong, np.uint64]
+    samples = [(np.ones(2, kinds[i % 2]), np.ones(2, kinds[2 + i % 2])) for i in range(4)]
+    with penstock.Loader(samples, batch_size=4, **mode.options) as feed:
+        ((signed, unsigned),) = feed
+    assert (signed.dtype, unsigned.dtype) == (np.int64, np.uint64)

@@ -309,7 +309,7 @@ def test_rows_whose_sum_is_not_finite_are_refused_as_a_whole():
     apart, towers = rows_of_two_blocks(lambda number: ([number], [[3e38, 1]]))
     towers.run()
     assert np.isfinite(apart["b"]).all()
-    assert apart.version == 2
+    assert apart.version == 1
 
 
 def test_rows_that_weigh_nothing_are_left_out():
@@ -320,7 +320,44 @@ def test_rows_that_weigh_nothing_are_left_out():
     )
     towers.run()
     assert parameters["a"][0].tolist() == parameters["b"][1].tolist() == [-1, -1]
-    assert parameters.version == 2
+    assert parameters.version == 1
+
+
+def test_rows_of_several_blocks_are_one_update():
+    shapes = {"a": (3, 2), "b": (4, 1)}
+    rng = np.random.default_rng(0)
+    values = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+    def touch(batch, views):
+        rows = {name: train.Rows(np.arange(len(v)), v) for name, v in values.items()}
+        return 0.0, rows
+
+    optimizer = train.Adam(train.Schedule.exponential(0.1, 0.5, 1), clip_norm=0.5)
+    parameters, dense = train.Parameters(shapes), train.Parameters(shapes)
+    towers = train.Towers(touch, parameters, optimizer, [np.ones((1, 1))] * 6, towers=2)
+    report = towers.run()
+    updater = train.Updater(dense, optimizer)
+    for _ in range(3):
+        updater.apply(values)
+    assert (report.rounds, report.updates, parameters.version) == (3, 3, 3)
+    for name in shapes:
+        np.testing.assert_allclose(parameters[name], dense[name], rtol=1e-6)
+
+
+def test_a_tower_whose_thread_cannot_start_leaves_none_waiting(monkeypatch):
+    _, towers = rows_of_two_blocks(lambda number: ([1], [[1, 1]]), towers=3)
+    start = threading.Thread.start
+
+    def fails(thread):
+        if thread.name == "penstock tower 1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="new thread"):
+        towers.run()
+    assert threading.active_count() == before
 
 
 def test_towers_may_return_gradients_of_any_framework():

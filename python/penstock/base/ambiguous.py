@@ -22,7 +22,7 @@ def refuse_misread(source: Any, operation: str) -> None:
     if isinstance(source, (str, bytes, bytearray, os.PathLike)):
         raise InvalidArgument(
             f"{source!r:.100} is text and no dataset; if it is a path, give what is in the file: "
-            "penstock.Dataset.tfrecord(path), .csv(path), .text(path), np.load(path), ...",
+            "penstock.Dataset.tfrecord(path), .csv(path), .lines(path), np.load(path), ...",
             operation,
         )
     kind = type(source)

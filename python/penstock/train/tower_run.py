@@ -91,8 +91,12 @@ class Run:
             threading.Thread(target=self._work, args=(tower,), name=f"penstock tower {tower}")
             for tower in range(len(self._views))
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # those that run wait for jobs
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,7 +183,7 @@ class Run:
         return kinds == {True}
 
     def _apply_rows(self, outcomes: list[Outcome | None], shares: Any, scale: float) -> None:
-        """Apply an update for each block, in the order in which towers gave them; or none."""
+        """Apply one update of all blocks' rows."""
         given: dict[str, list[Part]] = {}
         for tower, outcome in enumerate(outcomes):
             # What weighs nothing need not be numbers.
@@ -188,9 +192,7 @@ class Run:
                     weighed = part._replace(values=part.values * shares[tower])
                     given.setdefault(part.block, []).append(weighed)
         blocks = [_joined(parts) for parts in given.values()]
-        # One that the updater refuses comes first: nothing was applied yet when it raises.
-        for part in sorted(blocks, key=lambda part: not self._refuses(part)):
-            self._updater.apply_rows(part.block, part.rows, part.values, scale)
+        self._updater._apply_parts([(part.block, part.rows, part.values) for part in blocks], scale)
 
     def _refused(self, outcome: Outcome | None) -> bool:
         """Whether there are such rows in what a tower gave."""

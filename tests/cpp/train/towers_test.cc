@@ -266,7 +266,7 @@ TEST(Towers, rows_of_all_towers_are_added_up) {
     const auto table = updater.parameters().at("table").as_span<float>();
     EXPECT_EQ(std::vector<float>(table.begin(), table.end()), expected);
   }
-  EXPECT_EQ(updater.step(), 2u) << "one block, one update";
+  EXPECT_EQ(updater.step(), 2u) << "a round is one update";
   EXPECT_NE(
       text_of([&] { towers.run(Rounds(list_of({batch_of({10})})), touch); }).find("no row 10"),
       std::string::npos);
