@@ -94,7 +94,7 @@ def ours(size: Size, kind: str, snapshot: Any = False) -> Figures:
         train.SGD(RATE),
         feed,
         workers=WORKERS,
-        kind=kind,
+        use_multiprocessing=kind == "processes",
         model=module,
         snapshot=snapshot,
     )

@@ -46,7 +46,7 @@ class Penstock:
 
         parameters = train.Parameters({"w": (floats,)})
         self.server = train.ParameterServer(
-            parameters, train.SGD(1.0), shards=SHARDS, processes=True
+            parameters, train.SGD(1.0), shards=SHARDS, use_multiprocessing=True
         )
         self.address = "\n".join(self.server.addresses)
 

@@ -49,7 +49,7 @@ int main() {
                                                   out[i] = static_cast<float>(pixels[i]) / 255;
                                                 }
                                               })
-                   .batch(64, {.drop_remainder = true})
+                   .batch(64, {.drop_last = true})
                    .repeat(2);
 
   std::vector<int64_t> seen;

@@ -139,7 +139,7 @@ Dataset Dataset::interleave(std::function<Dataset(const Example& element)> open,
 }
 Dataset Dataset::unbatch() const { return made<UnbatchNode>(node_); }
 Dataset Dataset::rebatch(uint64_t n, const BatchOptions& options) const {
-  return made<RebatchNode>(node_, n, options.drop_remainder);
+  return made<RebatchNode>(node_, n, options.drop_last);
 }
 Dataset Dataset::shuffle(const ShuffleOptions& options) const {
   if (options.buffer != 0) {
@@ -155,14 +155,14 @@ Dataset Dataset::shard(uint32_t rank, uint32_t world, Remainder remainder) const
 Dataset Dataset::enumerate(int64_t start) const { return made<EnumerateNode>(node_, start); }
 Dataset Dataset::map(OpRef op) const { return made<MapNode>(node_, std::move(op)); }
 Dataset Dataset::batch(uint64_t n, const BatchOptions& options) const {
-  return made<BatchNode>(node_, n, options.drop_remainder);
+  return made<BatchNode>(node_, n, options.drop_last);
 }
 Dataset Dataset::padded_batch(uint64_t n, std::vector<Padding::Field> fields,
                               const BatchOptions& options) const {
-  return made<PaddedBatchNode>(node_, n, options.drop_remainder, std::move(fields));
+  return made<PaddedBatchNode>(node_, n, options.drop_last, std::move(fields));
 }
 Dataset Dataset::ragged_batch(uint64_t n, const BatchOptions& options) const {
-  return made<RaggedBatchNode>(node_, n, options.drop_remainder);
+  return made<RaggedBatchNode>(node_, n, options.drop_last);
 }
 Dataset Dataset::cache(uint64_t max_bytes) const { return made<CacheNode>(node_, max_bytes); }
 Dataset Dataset::cache(const std::string& path) const { return made<CacheNode>(node_, path); }

@@ -69,7 +69,7 @@ struct SampleOptions {
 };
 
 struct BatchOptions {
-  bool drop_remainder = false;  // leave out a last batch that is not full
+  bool drop_last = false;  // leave out a last batch that is not full
 };
 
 }  // namespace penstock

@@ -208,9 +208,9 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
            })
       .def("unbatch", &Dataset::unbatch)
       .def("rebatch", [](const Dataset& d, uint64_t n,
-                         bool drop) { return d.rebatch(n, {.drop_remainder = drop}); })
+                         bool drop) { return d.rebatch(n, {.drop_last = drop}); })
       .def("batch", [](const Dataset& d, uint64_t n,
-                       bool drop) { return d.batch(n, {.drop_remainder = drop}); })
+                       bool drop) { return d.batch(n, {.drop_last = drop}); })
       .def("padded_batch",
            [](const Dataset& d, uint64_t n, nb::list fields, bool drop) {
              std::vector<Padding::Field> each;
@@ -225,10 +225,10 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
                }
                each.push_back(std::move(field));
              }
-             return d.padded_batch(n, std::move(each), {.drop_remainder = drop});
+             return d.padded_batch(n, std::move(each), {.drop_last = drop});
            })
       .def("ragged_batch", [](const Dataset& d, uint64_t n,
-                              bool drop) { return d.ragged_batch(n, {.drop_remainder = drop}); })
+                              bool drop) { return d.ragged_batch(n, {.drop_last = drop}); })
       .def("cache", nb::overload_cast<uint64_t>(&Dataset::cache, nb::const_))
       .def("cache", [](const Dataset& d,
                        const std::filesystem::path& path) { return d.cache(path.native()); })

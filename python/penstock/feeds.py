@@ -15,10 +15,13 @@ from .errors import InvalidArgument
 from .loader.settings import budget
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .dataset import Dataset
+    from .loader.options import RunOptions
 
 
-class Feed:
+class Consumer:
     """One consumer of several: iterating over it is its share of a pass.
 
     It belongs to one thread at a time. As a context manager it closes when it is left: so a thread
@@ -31,7 +34,7 @@ class Feed:
         self._finalizer = weakref.finalize(self, hub.close_one, number)
         self._finalizer.atexit = False
 
-    def __iter__(self) -> Feed:
+    def __iter__(self) -> Consumer:
         """Begin the next pass; what is left of one that was left in the middle is dropped."""
         self._hub.begin(self.number)
         return self
@@ -43,14 +46,14 @@ class Feed:
         """Take nothing more: its batches are dropped, and counted, and nobody waits for it."""
         self._finalizer()
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Consumer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class Feeds(Sequence[Feed]):
+class Feeds(Sequence[Consumer]):
     """The n consumers that `Dataset.feeds` gives: batch i of a pass goes to consumer i mod n.
 
     One engine makes the batches of all. A consumer may be ahead of the others by as many batches
@@ -73,34 +76,39 @@ class Feeds(Sequence[Feed]):
     ...     threads = [Thread(target=train_on, args=pair) for pair in zip(devices, feeds)]
     """
 
-    def __init__(self, dataset: Dataset, n: int, patience: float | None, **options: Any) -> None:
+    def __init__(
+        self, dataset: Dataset, n: int, patience: float | None, **options: Unpack[RunOptions]
+    ) -> None:
         from .loader import Loader
 
         n = integer("n", n, 1, 4096, operation="feeds")
         if not options.pop("ordered", True):
             raise InvalidArgument("batches are dealt out in order: no ordered=False", "feeds")
+        if options.pop("progress", False):
+            raise InvalidArgument("consumers have no common bar: no progress=True", "feeds")
         if patience is not None and not (isinstance(patience, numbers.Real) and patience > 0):
             raise InvalidArgument(f"patience is {patience!r}; give seconds above 0", "feeds")
         most = options.pop("max_bytes", None)
         most = budget() if most is None else most
         half = max(integer("max_bytes", most, 1, operation="feeds") // 2, 1)
-        loader = Loader(dataset, max_bytes=half, **options)
+        options["max_bytes"] = half
+        loader = Loader(dataset, **options)
         queue = int(loader._settings["queue"])
         self._loader = loader
         self._hub = _engine.FeedsHub(loader, n, queue, half, -1.0 if patience is None else patience)
-        self._feeds = [Feed(self._hub, number) for number in range(n)]
+        self._feeds = [Consumer(self._hub, number) for number in range(n)]
 
     def __len__(self) -> int:
         return len(self._feeds)
 
     @overload
-    def __getitem__(self, number: int) -> Feed: ...
+    def __getitem__(self, number: int) -> Consumer: ...
     @overload
-    def __getitem__(self, number: slice) -> list[Feed]: ...
-    def __getitem__(self, number: int | slice) -> Feed | list[Feed]:
+    def __getitem__(self, number: slice) -> list[Consumer]: ...
+    def __getitem__(self, number: int | slice) -> Consumer | list[Consumer]:
         return self._feeds[number]
 
-    def __iter__(self) -> Iterator[Feed]:
+    def __iter__(self) -> Iterator[Consumer]:
         return iter(self._feeds)
 
     def state(self) -> dict[str, Any]:

@@ -378,7 +378,7 @@ def pieces(numbers: list[Any], size: int, drop: bool = False) -> list[list[Any]]
 
 def batched(chain: Chain, size: int, drop: bool) -> Chain:
     return chain.then(
-        chain.dataset.batch(size, drop_remainder=drop),
+        chain.dataset.batch(size, drop_last=drop),
         lambda epoch: pieces(chain.elements(epoch), size, drop),
     )
 
@@ -409,7 +409,7 @@ def windowed(chain: Chain, size: int, shift: int, stride: int, drop: bool) -> Ch
         ]
         return [window for window in windows if len(window) == size or not drop]
 
-    dataset = chain.dataset.window(size, shift=shift, stride=stride, drop_remainder=drop)
+    dataset = chain.dataset.window(size, shift=shift, stride=stride, drop_last=drop)
     return chain.then(dataset, elements)
 
 
@@ -436,7 +436,7 @@ def bucketed(chain: Chain, boundaries: list[int], sizes: list[int], drop: bool) 
         out += [bucket for bucket in buckets if bucket and not drop]
         return [sum(sum(range(length)) for length in batch) % 1000 for batch in out]
 
-    dataset = chain.dataset.map(as_long).bucket_by_length(boundaries, sizes, drop_remainder=drop)
+    dataset = chain.dataset.map(as_long).bucket_by_length(boundaries, sizes, drop_last=drop)
     return chain.then(dataset.map(total), elements, False)
 
 

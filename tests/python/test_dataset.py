@@ -35,7 +35,7 @@ CHAINS = {
     "of batches": Dataset.range(30).batch(4).map(functions.drawn).prefetch(3),
     "side by side": Dataset.zip(a=Dataset.range(20), b=Dataset.range(5, 30).map(functions.drawn))
     .enumerate(start=3)
-    .batch(6, drop_remainder=True),
+    .batch(6, drop_last=True),
     "filtered": Dataset.range(60).shuffle(seed=2).filter(functions.is_odd).batch(4).repeat(2),
     "filtered by draws": Dataset.range(50)
     .filter(functions.holds_for_large_draws)
@@ -60,7 +60,7 @@ CHAINS = {
     "windows of drawn": Dataset.range(40)
     .map(functions.drawn)
     .shuffle(seed=4, buffer=6)
-    .window(4, shift=1, drop_remainder=True)
+    .window(4, shift=1, drop_last=True)
     .batch(3),
     "streams in turns": Dataset.interleave(
         [

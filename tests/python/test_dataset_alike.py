@@ -286,9 +286,7 @@ def test_a_cache_keeps_elements_as_if_they_were_alone(tmp_path: Any, in_file: bo
     rows = Dataset.range(12).map(RealInFives())
     windows = [[0, 1, 3], [2.0], [4, 5, 6], [6, 8, 9], [8, 9, 10, 11]]
     for chain in (rows, rows.cache(*arguments)):
-        with chain.window(4, shift=2, drop_remainder=True).build(
-            on_error="skip", workers=0
-        ) as feed:
+        with chain.window(4, shift=2, drop_last=True).build(on_error="skip", workers=0) as feed:
             for _ in range(2):
                 assert passed(feed) == windows
     replaced = Dataset.range(12).map(ThatOneIsReal(5)).on_error("replace")

@@ -75,7 +75,7 @@ CHAINS: dict[str, tuple[Dataset, list[int]]] = {
     "taken": (STREAM.batch(3).take(40), NUMBERS),
     "windows": (STREAM.window(3), NUMBERS),
     "windows that overlap": (
-        STREAM.window(4, shift=2, drop_remainder=True),
+        STREAM.window(4, shift=2, drop_last=True),
         [n for i in range(0, 26, 2) if i + 4 <= 28 for n in NUMBERS[i : i + 4]],
     ),
     "windows with gaps": (
@@ -83,10 +83,10 @@ CHAINS: dict[str, tuple[Dataset, list[int]]] = {
         [n for i in range(0, 28, 5) for n in NUMBERS[i : i + 2]],
     ),
     "windows of those that were forgiven": (
-        FORGIVEN.filter(any_of_them).window(3, shift=3, drop_remainder=True),
+        FORGIVEN.filter(any_of_them).window(3, shift=3, drop_last=True),
         NUMBERS[:27],
     ),
-    "no windows": (STREAM.window(99, drop_remainder=True), []),
+    "no windows": (STREAM.window(99, drop_last=True), []),
     "in turns": (Dataset.interleave([STREAM, Dataset.range(0)], cycle=2), NUMBERS),
     "forgiven": (FORGIVEN.filter(any_of_them), NUMBERS),
     "forgiven behind a stream": (STREAM.on_error("skip").batch(4), NUMBERS),

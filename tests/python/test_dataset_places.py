@@ -76,7 +76,7 @@ UNEVEN = (
     .on_error("skip")
     .filter(any_of_them)
     .map(uneven)
-    .window(3, shift=2, drop_remainder=True)
+    .window(3, shift=2, drop_last=True)
 )
 
 # A chain, and how many are lost.
@@ -105,7 +105,7 @@ CHAINS: dict[str, tuple[Dataset, int]] = {
     "buckets, the rest dropped": (
         forgiving(10, 8)
         .map(lambda n: np.arange(int(n) % 5))
-        .bucket_by_length([2], [7, 7], drop_remainder=True),
+        .bucket_by_length([2], [7, 7], drop_last=True),
         1,
     ),
     "the choice that ends it": (

@@ -209,7 +209,7 @@ CHAINS: dict[str, tuple[Any, Any]] = {
         FIVE.map(raw).map(penstock.decode_raw("raw", "<u2", ())),
         [{"raw": n} for n in range(5)],
     ),
-    "batch(n, drop_remainder=False)": (FIVE.batch(2), [[0, 1], [2, 3], [4]]),
+    "batch(n, drop_last=False)": (FIVE.batch(2), [[0, 1], [2, 3], [4]]),
     "padded_batch(n, shapes=, values=)": (
         FIVE.map(as_long).padded_batch(2, shapes={"": (3,)}, values={"": -1}),
         [[[0, -1, -1], [1, 1, -1]], [[2, 2, 2], [3, -1, -1]], [[4, 4, -1]]],
@@ -218,7 +218,7 @@ CHAINS: dict[str, tuple[Any, Any]] = {
         FIVE.map(as_long).ragged_batch(2),
         [[[0], [1, 1]], [[2, 2, 2], [3]], [[4, 4]]],
     ),
-    "window(size, shift=, stride=, drop_remainder=False)": (
+    "window(size, shift=, stride=, drop_last=False)": (
         FIVE.window(2, shift=1, stride=2),
         [[0, 2], [1, 3], [2, 4], [3], [4]],
     ),

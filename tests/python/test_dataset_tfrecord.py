@@ -64,7 +64,7 @@ def chain(folder, batch=8):
         .shuffle(seed=7)
         .map(penstock.parse_example(FEATURES))
         .map(functions.decode_and_augment)
-        .batch(batch, drop_remainder=True)
+        .batch(batch, drop_last=True)
         .repeat(3)
         .prefetch(4)
     )
@@ -76,7 +76,7 @@ def chain(folder, batch=8):
 @each((INLINE, THREADS, PROCESSES), (SPAWN, Mode(3, "forkserver")))
 def test_the_whole_chain_gives_every_sample_in_the_order_of_the_shuffle(folder, mode):
     """Against the order of plain numbers, and sums made here."""
-    numbers = Dataset.range(TOTAL).shuffle(seed=7).batch(8, drop_remainder=True).repeat(3)
+    numbers = Dataset.range(TOTAL).shuffle(seed=7).batch(8, drop_last=True).repeat(3)
     with chain(folder).build(workers=0) as feed:
         expected = [batch["image"].tolist() for batch in feed]
     rounds = TOTAL // 8

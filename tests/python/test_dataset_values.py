@@ -171,11 +171,11 @@ def test_functions_below_other_stages_run_in_processes_too():
             [[[0, 0, 0], [0, 0, 0], [0, 1, 0]]],
         ),
         (
-            Dataset.range(3).map(functions.as_long_as).ragged_batch(2, drop_remainder=True),
+            Dataset.range(3).map(functions.as_long_as).ragged_batch(2, drop_last=True),
             [[[], [0]]],
         ),
         (Dataset.range(7).window(3, shift=2), [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6]]),
-        (Dataset.range(7).window(3, stride=2, drop_remainder=True), [[0, 2, 4]]),
+        (Dataset.range(7).window(3, stride=2, drop_last=True), [[0, 2, 4]]),
         (
             Dataset.interleave([Dataset.range(3), Dataset.range(10, 12)], cycle=2).batch(9),
             [[0, 10, 1, 11, 2]],

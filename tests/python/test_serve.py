@@ -120,7 +120,7 @@ def test_over_tcp_only_who_has_the_secret_is_let_in(weights, secret):
         addresses = server.ready["addresses"]
         assert addresses[0].startswith("tcp://127.0.0.1:")
         with pytest.raises(Exception, match="secret"):
-            train.connect(addresses, retry=1)
+            train.connect(addresses, timeout=1)
         with train.connect(addresses, secret="a secret of tests") as client:
             client.pull()
             assert client.push(ones(client))

@@ -62,7 +62,7 @@ def test_arguments_are_checked_as_torch_does(options):
 
 def test_what_cannot_be_is_said():
     with pytest.raises(penstock.InvalidArgument, match="worker_init_fn"):
-        DataLoader(data.Numbers(), worker_init_fn=data.note, use_threads=True)
+        DataLoader(data.Numbers(), worker_init_fn=data.note, use_multiprocessing=False)
     loader = DataLoader(data.Numbers())
     with pytest.raises(penstock.InvalidArgument):
         loader.stats()

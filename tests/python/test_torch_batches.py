@@ -50,7 +50,7 @@ def test_samples_that_are_no_rows_keep_their_order(shuffle, batch_size):
     options = {"batch_size": batch_size, "shuffle": shuffle}
     theirs = [list(TorchLoader(dataset, **options)) for _ in range(2)]
     torch.manual_seed(6)
-    with DataLoader(dataset, num_workers=3, use_threads=True, **options) as loader:
+    with DataLoader(dataset, num_workers=3, use_multiprocessing=False, **options) as loader:
         for batches in theirs:
             all_same(list(loader), batches)
 
@@ -72,7 +72,7 @@ def test_a_pipeline_is_iterated_over_and_not_indexed():
 @pytest.mark.parametrize("form", ["array", "tuple", "dict", "nest", "int", "str", "ordered dict"])
 def test_batch_size_none_gives_items(form):
     dataset = data.Numbers(7, form)
-    with DataLoader(dataset, batch_size=None, num_workers=2, use_threads=True) as loader:
+    with DataLoader(dataset, batch_size=None, num_workers=2, use_multiprocessing=False) as loader:
         all_same(list(loader), list(TorchLoader(dataset, batch_size=None)))
 
 

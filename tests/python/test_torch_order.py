@@ -49,7 +49,7 @@ def test_shuffle_is_torchs_for_the_same_generator():
 
     theirs = TorchLoader(dataset, 8, shuffle=True, drop_last=True, generator=generator())
     options = {"shuffle": True, "drop_last": True, "generator": generator()}
-    with DataLoader(dataset, 8, num_workers=2, use_threads=True, **options) as ours:
+    with DataLoader(dataset, 8, num_workers=2, use_multiprocessing=False, **options) as ours:
         for _ in range(3):
             all_same(list(ours), list(theirs))
 
@@ -109,7 +109,7 @@ def test_samplers_are_followed(sampler):
     expected = [labels(theirs), labels(theirs)]
     torch.manual_seed(1)
     options = {**rows, **SAMPLERS[sampler](dataset)}
-    with DataLoader(dataset, num_workers=3, use_threads=True, **options) as ours:
+    with DataLoader(dataset, num_workers=3, use_multiprocessing=False, **options) as ours:
         assert len(ours) == len(theirs)
         assert [labels(ours), labels(ours)] == expected
 
@@ -119,7 +119,9 @@ def test_set_epoch_before_an_epoch_counts():
     ours_sampler = DistributedSampler(dataset, num_replicas=3, rank=1, seed=2)
     theirs_sampler = DistributedSampler(dataset, num_replicas=3, rank=1, seed=2)
     theirs = TorchLoader(dataset, 4, sampler=theirs_sampler)
-    with DataLoader(dataset, 4, sampler=ours_sampler, num_workers=2, use_threads=True) as ours:
+    with DataLoader(
+        dataset, 4, sampler=ours_sampler, num_workers=2, use_multiprocessing=False
+    ) as ours:
         for epoch in (0, 1, 5):
             ours_sampler.set_epoch(epoch)
             theirs_sampler.set_epoch(epoch)
@@ -218,7 +220,9 @@ def test_subsets(way):
 
 
 def test_iterations_side_by_side_do_not_disturb_each_other():
-    with DataLoader(data.Numbers(12), batch_size=4, num_workers=2, use_threads=True) as loader:
+    with DataLoader(
+        data.Numbers(12), batch_size=4, num_workers=2, use_multiprocessing=False
+    ) as loader:
         pairs = [(a[1].tolist(), b[1].tolist()) for a, b in zip(loader, loader, strict=True)]
         assert pairs == [(row, row) for row in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11])]
         inner = [len(list(loader)) for _ in loader]

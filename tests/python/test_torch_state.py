@@ -109,7 +109,7 @@ def test_a_state_restores(order, taken):
         return DataLoader(dataset, **{"batch_size": 4, **ORDERS[order](dataset), **way})
 
     torch.manual_seed(11)
-    with make(num_workers=2, use_threads=True) as loader:
+    with make(num_workers=2, use_multiprocessing=False) as loader:
         list(loader)
         batches = iter(loader)
         for _ in range(taken):
@@ -145,7 +145,7 @@ def test_a_state_between_epochs_has_the_next_order(way):
         if way in ("threads", "persistent"):
             options.update(num_workers=2, persistent_workers=way == "persistent")
             if kind is DataLoader:
-                options["use_threads"] = True
+                options["use_multiprocessing"] = False
         return kind(dataset, 5, **options)
 
     places, epochs = [], []
@@ -173,7 +173,7 @@ def test_a_state_restores_where_workers_are_persistent_or_not(there):
     dataset = data.Numbers(30)
 
     def make(persistent):
-        options = {"num_workers": 2, "use_threads": True, "persistent_workers": True}
+        options = {"num_workers": 2, "use_multiprocessing": False, "persistent_workers": True}
         generator = torch.Generator().manual_seed(5)
         return DataLoader(
             dataset, 5, shuffle=True, generator=generator, **(options if persistent else {})

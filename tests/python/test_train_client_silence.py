@@ -20,7 +20,9 @@ LISTEN = pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
 
 def served(**options):
     parameters = train.Parameters({"w": (4096,)})
-    return train.ParameterServer(parameters, train.SGD(1.0), shards=3, processes=True, **options)
+    return train.ParameterServer(
+        parameters, train.SGD(1.0), shards=3, use_multiprocessing=True, **options
+    )
 
 
 def until(done):
@@ -95,7 +97,7 @@ def test_ctrl_c_in_a_close_is_raised_and_the_client_is_closed(listen):
 
 @LISTEN
 def test_a_push_that_no_mode_holds_has_an_end_and_is_not_applied_later(listen):
-    with served(listen=listen) as server, train.connect(server.addresses, retry=1) as client:
+    with served(listen=listen) as server, train.connect(server.addresses, timeout=1) as client:
         with stopped(server), pytest.raises(penstock.Timeout):
             client.push({"w": np.full(4096, -100)})
         assert client.push({"w": np.full(4096, -1)})

@@ -401,5 +401,10 @@ def test_replicas_that_cannot_be_are_refused(options):
 def test_replicas_are_for_threads():
     with pytest.raises(penstock.InvalidArgument, match="threads"):
         train.Hogwild(
-            step, fresh(shared=True), train.SGD(0.1), batches(), kind="processes", replicas=2
+            step,
+            fresh(shared=True),
+            train.SGD(0.1),
+            batches(),
+            use_multiprocessing=True,
+            replicas=2,
         )

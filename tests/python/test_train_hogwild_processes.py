@@ -22,7 +22,7 @@ def processes(step=step, parameters=None, optimizer=None, feed=None, **options):
     parameters = fresh(shared=True) if parameters is None else parameters
     return train.Hogwild(
         step, parameters, optimizer or train.SGD(0.05), batches() if feed is None else feed,
-        kind="processes", **options,
+        use_multiprocessing=True, **options,
     )  # fmt: skip
 
 

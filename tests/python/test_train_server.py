@@ -256,7 +256,7 @@ def test_a_push_that_was_interrupted_is_not_applied_later(listen):
 @pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
 def test_who_only_pulls_notices_that_the_server_is_gone(listen):
     server = served(listen=listen)
-    with train.connect(server.addresses, retry=0.2) as client:
+    with train.connect(server.addresses, timeout=0.2) as client:
         assert client.pull() == [0, 0]
         server.close()
         with pytest.raises(penstock.Timeout):
@@ -295,7 +295,7 @@ def test_what_cannot_be_is_said():
     with pytest.raises(penstock.InvalidArgument):
         train.connect("unix:@nobody", compress="zip")
     with pytest.raises(penstock.Timeout):
-        train.connect("unix:@nobody-is-here", retry=0.1)
+        train.connect("unix:@nobody-is-here", timeout=0.1)
     with served() as server:
         with pytest.raises(penstock.InvalidArgument, match="missing"):
             train.connect(server.addresses[:1])
@@ -341,8 +341,8 @@ def test_a_servers_wrong_argument_is_named(options, text):
     [
         ({"name": None}, "name is a NoneType; give a str"),
         ({"name": "\ud800"}, "name has no UTF-8"),
-        ({"retry": "x"}, "retry is 'x'; give a number"),
-        ({"retry": np.ones(2)}, "retry is array"),
+        ({"timeout": "x"}, "timeout is 'x'; give a number"),
+        ({"timeout": np.ones(2)}, "timeout is array"),
         ({"top_k": None}, "top_k is None"),
         ({"compress": ["float16"]}, "compress is .'float16'.; there are"),
         ({"encrypt": None}, "encrypt is None; give True or False"),
@@ -352,7 +352,7 @@ def test_a_servers_wrong_argument_is_named(options, text):
 )
 def test_a_workers_wrong_argument_is_named(options, text):
     with pytest.raises(penstock.InvalidArgument, match=text):
-        train.connect(**{"addresses": "unix:@nobody-is-here", "retry": 0.1} | options)
+        train.connect(**{"addresses": "unix:@nobody-is-here", "timeout": 0.1} | options)
 
 
 @pytest.mark.parametrize("make", [served, lambda **o: train.connect("unix:@nobody-is-here", **o)])
@@ -376,7 +376,7 @@ def test_numbers_of_numpy_are_taken():
             listen=np.array(["unix:@", "unix:@"]),
         ) as server,
         train.connect(
-            np.array(server.addresses), retry=np.float64(60), top_k=np.float32(0.1)
+            np.array(server.addresses), timeout=np.float64(60), top_k=np.float32(0.1)
         ) as client,
     ):
         assert client.pull() == [0, 0]
@@ -409,7 +409,7 @@ def test_a_server_goes_on_from_its_snapshots(tmp_path):
         )
 
     first = serve()
-    client = train.connect(first.addresses, retry=30)
+    client = train.connect(first.addresses, timeout=30)
     ones = {name: np.ones(shape) for name, shape in BLOCKS.items()}
     for _ in range(3):
         client.push(ones)

@@ -42,7 +42,7 @@ def test_a_last_snapshot_that_cannot_be_written_is_said_and_the_weights_are_back
 
 def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
     folder = tmp_path / "snapshots"
-    with served(snapshots=folder, processes=True) as server:
+    with served(snapshots=folder, use_multiprocessing=True) as server:
         with train.connect(server.addresses) as client:
             client.push(ones(client))
             other = server.pids[1]
@@ -72,7 +72,7 @@ def ends_with_what_was_pushed(server, folder, seconds):
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_close_saves_what_shards_that_were_killed_did_not(tmp_path, stopped):
-    server = served(snapshots=tmp_path, processes=True)
+    server = served(snapshots=tmp_path, use_multiprocessing=True)
     with train.connect(server.addresses) as client:
         client.push(ones(client))
     if stopped:
@@ -83,7 +83,7 @@ def test_close_saves_what_shards_that_were_killed_did_not(tmp_path, stopped):
 
 @pytest.mark.slow
 def test_shards_that_are_stopped_have_ten_seconds_together_and_close_saves_them(tmp_path):
-    server = served(snapshots=tmp_path, processes=True)
+    server = served(snapshots=tmp_path, use_multiprocessing=True)
     with train.connect(server.addresses) as client:
         client.push(ones(client))
     for pid in server.pids:
@@ -95,7 +95,7 @@ def test_a_folder_is_where_it_was_when_its_server_began(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
-    server = served(snapshots="kept", processes=True)
+    server = served(snapshots="kept", use_multiprocessing=True)
     monkeypatch.chdir(elsewhere)
     with train.connect(server.addresses) as client:
         client.push(ones(client))
@@ -127,13 +127,13 @@ def test_why_it_does_not_start_is_said_however_long_and_of_whatever_letters(
     monkeypatch.setattr(subprocess, "Popen", start_without_it)
     begin = time.monotonic()
     with pytest.raises(penstock.errors.System, match="\r/\u00fc"):
-        served(snapshots=folder, processes=True)
+        served(snapshots=folder, use_multiprocessing=True)
     assert time.monotonic() - begin < 30
 
 
 def test_a_saved_version_is_that_of_the_file_also_when_a_shard_cannot_write_it_again(tmp_path):
     folder = tmp_path / "snapshots"
-    server = served(snapshots=folder, processes=True, snapshot_seconds=0.05)
+    server = served(snapshots=folder, use_multiprocessing=True, snapshot_seconds=0.05)
     with train.connect(server.addresses) as client:
         client.push(ones(client))
         until(lambda: [shard["saved_version"] for shard in server.stats()] == [1, 1])
@@ -162,7 +162,7 @@ def test_a_child_that_was_forked_while_it_started_keeps_nothing(monkeypatch):
 
     start_it = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", start_and_fork)
-    server = served(processes=True)
+    server = served(use_multiprocessing=True)
     try:
         server._processes._process.kill()
         until(lambda: server.restarts == 2)
@@ -189,7 +189,7 @@ def test_what_was_started_in_vain_is_waited_for(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", start_it)
     monkeypatch.setattr(os, "pidfd_open", full)
     with pytest.raises(penstock.errors.System, match="Too many open files"):
-        served(processes=True)
+        served(use_multiprocessing=True)
     (process,) = started
     assert process.returncode is not None
 
@@ -204,7 +204,7 @@ def test_who_hears_of_a_shard_that_cannot_start_may_ask_the_server():
     heard, handler = [], Asks()
     logging.getLogger("penstock").addHandler(handler)
     try:
-        with served(processes=True) as server:
+        with served(use_multiprocessing=True) as server:
             server._processes._hear("1 0 there is no room")
             ((text, pids),) = heard
             assert "no room" in text
@@ -216,7 +216,9 @@ def test_who_hears_of_a_shard_that_cannot_start_may_ask_the_server():
 @pytest.mark.slow
 def test_a_shard_that_is_killed_whenever_it_starts_is_not_started_without_a_pause(tmp_path):
     large = train.Parameters({"w": (8_000_000,)})  # to write its file takes a while
-    with train.ParameterServer(large, train.SGD(1.0), processes=True, snapshots=tmp_path) as server:
+    with train.ParameterServer(
+        large, train.SGD(1.0), use_multiprocessing=True, snapshots=tmp_path
+    ) as server:
         supervisor = server._processes._process.pid
         seen, end = set(), time.monotonic() + 3
         while time.monotonic() < end:
@@ -231,7 +233,7 @@ def test_a_shard_that_is_killed_whenever_it_starts_is_not_started_without_a_paus
 
 @pytest.mark.slow
 def test_supervisors_killed_one_after_the_other_are_replaced():
-    with served(processes=True) as server, train.connect(server.addresses) as client:
+    with served(use_multiprocessing=True) as server, train.connect(server.addresses) as client:
         client.push(ones(client))
         processes = server._processes
         for _ in range(5):
@@ -251,7 +253,8 @@ timer = threading.Timer(float(sys.argv[1]), os.kill, (os.getpid(), signal.SIGINT
 timer.start()
 try:
     try:
-        server = train.ParameterServer(train.Parameters({"w": (3,)}), train.SGD(1), processes=True)
+        parameters = train.Parameters({"w": (3,)})
+        server = train.ParameterServer(parameters, train.SGD(1), use_multiprocessing=True)
     finally:
         timer.join()
 except KeyboardInterrupt:
@@ -270,7 +273,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing(seconds):
 
 
 def test_a_close_that_is_interrupted_has_the_weights_and_can_be_called_again():
-    server = served(processes=True)
+    server = served(use_multiprocessing=True)
     with train.connect(server.addresses) as client:
         client.push(ones(client))
     frozen = server.pids[0]

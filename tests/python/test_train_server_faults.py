@@ -34,7 +34,7 @@ SERVER = """
 import sys
 from penstock import train
 server = train.ParameterServer(train.Parameters({"w": (1000,)}), train.SGD(1.0), shards=2,
-                               processes=True)
+                               use_multiprocessing=True)
 print(*server.pids, flush=True)
 sys.stdin.read()
 """
@@ -51,7 +51,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("place", [BEFORE_APPLY, IN_APPLY, BEFORE_COMMIT, AFTER_COMMIT])
 def test_a_shard_killed_at_any_point_of_a_push_applies_it_once(place, listen, line):
     with (
-        served(processes=True, listen=listen, **line) as server,
+        served(use_multiprocessing=True, listen=listen, **line) as server,
         train.connect(server.addresses, **line) as client,
     ):
         pushes, deaths = 0, 0
@@ -73,7 +73,10 @@ def test_a_shard_killed_at_any_point_of_a_push_applies_it_once(place, listen, li
 def test_a_shard_killed_at_any_point_of_a_push_of_rows_applies_it_once(place, listen):
     rows = [(0, 150, 299), (299, 7), (8, 9, 150)]  # of both shards, or of the first only
     expected = {name: np.zeros(shape, np.float32) for name, shape in BLOCKS.items()}
-    with served(processes=True, listen=listen) as server, train.connect(server.addresses) as client:
+    with (
+        served(use_multiprocessing=True, listen=listen) as server,
+        train.connect(server.addresses) as client,
+    ):
         deaths = 0
         for round in range(9):
             if round in (0, 2, 3, 6):
@@ -95,7 +98,7 @@ def test_a_shard_killed_at_any_point_of_a_push_of_rows_applies_it_once(place, li
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_every_acknowledged_push_of_several_workers_survives_kills(sparse):
-    with served(processes=True) as server:
+    with served(use_multiprocessing=True) as server:
         stop, acknowledged = threading.Event(), [0, 0]
         some = {"w": train.Rows(np.arange(0, 300, 2), np.full((150, 500), -1))}
 
@@ -126,7 +129,7 @@ def test_optimizer_state_and_statistics_outlive_a_shard():
     optimizer = train.Adam(train.Schedule.cosine(0.1, 50).after_warmup(5), clip_norm=1.0)
     reference = train.Updater(train.Parameters(BLOCKS), optimizer)
     with train.ParameterServer(
-        train.Parameters(BLOCKS), optimizer, shards=2, processes=True
+        train.Parameters(BLOCKS), optimizer, shards=2, use_multiprocessing=True
     ) as server:
         client = train.connect(server.addresses)
         rng = np.random.default_rng(0)
@@ -145,7 +148,7 @@ def test_optimizer_state_and_statistics_outlive_a_shard():
 
 
 def test_a_killed_supervisor_is_replaced():
-    with served(processes=True) as server, train.connect(server.addresses) as client:
+    with served(use_multiprocessing=True) as server, train.connect(server.addresses) as client:
         client.push(ones(client))
         before = server.pids
         server._processes._process.kill()
@@ -174,7 +177,7 @@ def test_a_shard_that_cannot_start_is_an_error():
     with served(listen="unix:@taken-by-another") as other:
         assert other.addresses
         with pytest.raises(penstock.System, match="taken"):
-            served(processes=True, listen="unix:@taken-by-another")
+            served(use_multiprocessing=True, listen="unix:@taken-by-another")
 
 
 def test_processes_go_on_from_snapshots(tmp_path):
@@ -245,15 +248,15 @@ def test_a_worker_killed_while_it_pushes_leaves_whole_pushes(listen):
 
 @pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
 def test_frozen_shards_are_given_up_like_those_that_are_gone(listen):
-    with served(processes=True, listen=listen) as server:
-        client = train.connect(server.addresses, retry=1)
+    with served(use_multiprocessing=True, listen=listen) as server:
+        client = train.connect(server.addresses, timeout=1)
         for pid in server.pids:
             os.kill(pid, signal.SIGSTOP)
         try:
             until(lambda: all(gone_or_stopped(pid) for pid in server.pids))
             begin = time.monotonic()
             with pytest.raises(penstock.errors.Timeout):
-                train.connect(server.addresses, retry=1)
+                train.connect(server.addresses, timeout=1)
             with pytest.raises(penstock.errors.Timeout):
                 client.stats()
             assert time.monotonic() - begin < 20

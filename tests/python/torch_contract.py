@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 WAYS = {
     "in line": {},
-    "threads": {"num_workers": 2, "use_threads": True},
+    "threads": {"num_workers": 2, "use_multiprocessing": False},
     "processes": {"num_workers": 2},
 }
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

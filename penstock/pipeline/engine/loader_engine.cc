@@ -32,7 +32,7 @@ void refuse_option(bool given, const char* option, const char* instead) {
 void refuse_options_of_samples(const LoaderOptions& options) {
   refuse_option(options.batch_size != 0, "batch_size", "Dataset::batch");
   refuse_option(options.shuffle, "shuffle", "Dataset::shuffle");
-  refuse_option(options.drop_last, "drop_last", "Dataset::batch({.drop_remainder = true})");
+  refuse_option(options.drop_last, "drop_last", "Dataset::batch({.drop_last = true})");
   refuse_option(options.shard.world != 1, "shard", "Dataset::shard");
   refuse_option(options.on_error == OnError::kReplace, "replace", "Dataset::on_error");
 }

@@ -156,7 +156,7 @@ void Collector::fix_lengths() {
                         named(first) + " has shape " + to_string(expected) + ", of element " +
                         named(position) + " " + to_string(Shape(shape.begin(), shape.end())) +
                         "; use padded_batch or ragged_batch, or, for windows, "
-                        "window(..., drop_remainder=True)");
+                        "window(..., drop_last=True)");
       }
     });
     leaf.shape = expected;

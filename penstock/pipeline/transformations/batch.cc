@@ -23,13 +23,13 @@ uint64_t Batch::rows(uint64_t batch, uint64_t base) const {
   return std::min(input()->length(base) - batch * n_, n_);
 }
 
-BatchNode::BatchNode(Ref input, uint64_t n, bool drop_remainder)
-    : Node({std::move(input)}), n_(n), drop_(drop_remainder) {
+BatchNode::BatchNode(Ref input, uint64_t n, bool drop_last)
+    : Node({std::move(input)}), n_(n), drop_(drop_last) {
   Batch::check(n, "batch");
 }
 
 std::string BatchNode::title() const {
-  return "batch(" + std::to_string(n_) + (drop_ ? ", drop_remainder)" : ")");
+  return "batch(" + std::to_string(n_) + (drop_ ? ", drop_last)" : ")");
 }
 
 Built BatchNode::build(std::vector<Built> inputs, Builder& builder) const {

@@ -13,7 +13,7 @@ namespace penstock {
 class BatchNode : public Node {
  public:
   // Error kInvalidArgument: n is 0, or above 2^32 - 1.
-  BatchNode(Ref input, uint64_t n, bool drop_remainder);
+  BatchNode(Ref input, uint64_t n, bool drop_last);
 
   uint64_t batch_size() const { return n_; }
   std::string title() const override;
@@ -31,8 +31,8 @@ class Batch : public Collated {
   // Error kInvalidArgument, in the name of `operation`: n is 0, or above 2^32 - 1.
   static void check(uint64_t n, const std::string& operation);
 
-  Batch(IndexedRef input, uint64_t n, bool drop_remainder)
-      : Collated(std::move(input)), n_(n), drop_(drop_remainder) {}
+  Batch(IndexedRef input, uint64_t n, bool drop_last)
+      : Collated(std::move(input)), n_(n), drop_(drop_last) {}
 
   uint64_t length(uint64_t base) const override;
   uint64_t rows(uint64_t batch, uint64_t base) const override;

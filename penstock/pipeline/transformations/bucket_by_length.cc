@@ -99,7 +99,7 @@ class BucketByLength : public Streamed {
         buckets_[at].push_back(input_.hold());
         if (buckets_[at].size() == stage_.options_.batch_sizes[at]) return give(buckets_[at], out);
       }
-      if (stage_.options_.drop_remainder) return drop_rest(out);
+      if (stage_.options_.drop_last) return drop_rest(out);
       for (Bucket& bucket : buckets_) {
         if (!bucket.empty()) return give(bucket, out);
       }
@@ -236,7 +236,7 @@ std::string BucketByLengthNode::title() const {
     text += ", " + field.name + (field.shape ? to_string(*field.shape) : "") + "=" +
             Padding::text_of(field.value);
   }
-  return text + (options_.drop_remainder ? ", drop_remainder)" : ")");
+  return text + (options_.drop_last ? ", drop_last)" : ")");
 }
 
 Built BucketByLengthNode::build(std::vector<Built> inputs, Builder& builder) const {

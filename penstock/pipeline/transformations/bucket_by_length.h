@@ -22,7 +22,7 @@ class BucketByLengthNode : public Node {
     std::string field;                  // whose first axis is the length
     std::vector<uint64_t> boundaries;   // ascending
     std::vector<uint64_t> batch_sizes;  // of each bucket, one more than boundaries
-    bool drop_remainder = false;
+    bool drop_last = false;
     std::vector<Padding::Field> padding = {};  // as of PaddedBatchNode
   };
   // Error kInvalidArgument: boundaries that do not ascend, another number of batch sizes, one that

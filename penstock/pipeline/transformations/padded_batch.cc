@@ -13,8 +13,8 @@ namespace {
 
 class PaddedBatch : public Batch {
  public:
-  PaddedBatch(IndexedRef input, uint64_t n, bool drop_remainder, Padding padding)
-      : Batch(std::move(input), n, drop_remainder), padding_(std::move(padding)) {
+  PaddedBatch(IndexedRef input, uint64_t n, bool drop_last, Padding padding)
+      : Batch(std::move(input), n, drop_last), padding_(std::move(padding)) {
     if (SpecRef spec = this->input()->spec()) (void)padding_.columns(*spec);
   }
   const Padding* padding() const override { return &padding_; }
@@ -25,9 +25,9 @@ class PaddedBatch : public Batch {
 
 }  // namespace
 
-PaddedBatchNode::PaddedBatchNode(Ref input, uint64_t n, bool drop_remainder,
+PaddedBatchNode::PaddedBatchNode(Ref input, uint64_t n, bool drop_last,
                                  std::vector<Padding::Field> fields)
-    : Node({std::move(input)}), n_(n), drop_(drop_remainder), padding_{std::move(fields)} {
+    : Node({std::move(input)}), n_(n), drop_(drop_last), padding_{std::move(fields)} {
   Batch::check(n, "padded_batch");
   std::set<std::string> names;
   for (const Padding::Field& field : padding_.fields) {
@@ -38,7 +38,7 @@ PaddedBatchNode::PaddedBatchNode(Ref input, uint64_t n, bool drop_remainder,
 }
 
 std::string PaddedBatchNode::title() const {
-  std::string text = "padded_batch(" + std::to_string(n_) + (drop_ ? ", drop_remainder" : "");
+  std::string text = "padded_batch(" + std::to_string(n_) + (drop_ ? ", drop_last" : "");
   for (const Padding::Field& field : padding_.fields) {
     text += ", " + field.name + ": ";
     text += (field.shape ? to_string(*field.shape) + " " : "") + Padding::text_of(field.value);

@@ -15,13 +15,13 @@ class RaggedBatch : public Batch {
 
 }  // namespace
 
-RaggedBatchNode::RaggedBatchNode(Ref input, uint64_t n, bool drop_remainder)
-    : Node({std::move(input)}), n_(n), drop_(drop_remainder) {
+RaggedBatchNode::RaggedBatchNode(Ref input, uint64_t n, bool drop_last)
+    : Node({std::move(input)}), n_(n), drop_(drop_last) {
   Batch::check(n, "ragged_batch");
 }
 
 std::string RaggedBatchNode::title() const {
-  return "ragged_batch(" + std::to_string(n_) + (drop_ ? ", drop_remainder)" : ")");
+  return "ragged_batch(" + std::to_string(n_) + (drop_ ? ", drop_last)" : ")");
 }
 
 Built RaggedBatchNode::build(std::vector<Built> inputs, Builder& builder) const {

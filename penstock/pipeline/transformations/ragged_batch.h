@@ -12,7 +12,7 @@ namespace penstock {
 class RaggedBatchNode : public Node {
  public:
   // Error kInvalidArgument: n is 0, or above 2^32 - 1.
-  RaggedBatchNode(Ref input, uint64_t n, bool drop_remainder);
+  RaggedBatchNode(Ref input, uint64_t n, bool drop_last);
 
   uint64_t batch_size() const { return n_; }
   std::string title() const override;

@@ -8,13 +8,13 @@
 
 namespace penstock {
 
-RebatchNode::RebatchNode(Ref input, uint64_t n, bool drop_remainder)
-    : Node({std::move(input)}), n_(n), drop_(drop_remainder) {
+RebatchNode::RebatchNode(Ref input, uint64_t n, bool drop_last)
+    : Node({std::move(input)}), n_(n), drop_(drop_last) {
   Batch::check(n, "rebatch");
 }
 
 std::string RebatchNode::title() const {
-  return "rebatch(" + std::to_string(n_) + (drop_ ? ", drop_remainder)" : ")");
+  return "rebatch(" + std::to_string(n_) + (drop_ ? ", drop_last)" : ")");
 }
 
 Built RebatchNode::build(std::vector<Built> inputs, Builder& builder) const {

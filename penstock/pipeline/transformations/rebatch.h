@@ -12,7 +12,7 @@ namespace penstock {
 class RebatchNode : public Node {
  public:
   // Error kInvalidArgument: n is 0, or above 2^32 - 1; and as of UnbatchNode.
-  RebatchNode(Ref input, uint64_t n, bool drop_remainder);
+  RebatchNode(Ref input, uint64_t n, bool drop_last);
 
   std::string title() const override;
   Built build(std::vector<Built> inputs, Builder& builder) const override;

@@ -47,7 +47,7 @@ WindowNode::WindowNode(Ref input, const WindowOptions& options)
 std::string WindowNode::title() const {
   return "window(" + std::to_string(options_.size) + ", shift=" + std::to_string(options_.shift) +
          ", stride=" + std::to_string(options_.stride) +
-         (options_.drop_remainder ? ", drop_remainder)" : ")");
+         (options_.drop_last ? ", drop_last)" : ")");
 }
 
 Built WindowNode::build(std::vector<Built> inputs, Builder& builder) const {

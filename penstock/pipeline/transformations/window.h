@@ -11,7 +11,7 @@ struct WindowOptions {
   uint64_t size = 1;
   uint64_t shift = 0;   // from a window's first element to the next one's; 0: size
   uint64_t stride = 1;  // from an element to the next within a window
-  bool drop_remainder = false;
+  bool drop_last = false;
 };
 
 // Windows over the elements, stacked as by batch: window p has elements p * shift + j * stride for

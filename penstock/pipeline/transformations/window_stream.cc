@@ -128,7 +128,7 @@ class WindowStream : public Streamed {
         take();
       }
       uint64_t count = complete();
-      if (over && !options_.drop_remainder && first_ < input_.read()) {
+      if (over && !options_.drop_last && first_ < input_.read()) {
         count = (input_.read() - first_ - 1) / options_.shift + 1;
       }
       count = std::min<uint64_t>(count, most);
@@ -192,7 +192,7 @@ class WindowStream : public Streamed {
 uint64_t windows_over(uint64_t elements, const WindowOptions& options) {
   if (elements == kEndless) return kEndless;
   // Elements at which a window may begin.
-  const uint64_t reach = options.drop_remainder ? (options.size - 1) * options.stride : 0;
+  const uint64_t reach = options.drop_last ? (options.size - 1) * options.stride : 0;
   return elements <= reach ? 0 : (elements - reach - 1) / options.shift + 1;
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -12,6 +14,33 @@ from ..errors import InvalidArgument
 MOST_ROWS = (1 << 31) - 1  # of a batch
 MOST_QUEUED = 1 << 16  # batches
 _MOST = (1 << 63) - 1
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def old_names(
+    meanings: dict[Any, Any] | None = None, /, **names: str
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Let a function accept options by their old names, too: ``old_names(retry="timeout")``.
+
+    `meanings` has what old values are called now; others stay as they are.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **options: _P.kwargs) -> _R:
+            for old in names.keys() & options.keys():
+                new, value = names[old], options.pop(old)
+                if new in options:
+                    raise TypeError(f"{old} is the old name of {new}: give {new} alone")
+                now = [then for was, then in (meanings or {}).items() if was == value]
+                options[new] = now[0] if now else value
+            return function(*args, **options)
+
+        return call
+
+    return decorate
 
 
 def integer(name: str, value: Any, least: int, most: int = _MOST, *, operation: str) -> int:

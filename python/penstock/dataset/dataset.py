@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import _engine
 from .file_sources import FileSources
@@ -12,8 +12,11 @@ from .sources import Sources
 from .transformations import Transformations
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..feeds import Feeds
     from ..loader import Loader
+    from ..loader.options import RunOptions
     from ..loader.plan import Plan
     from .passes import DatasetIterator
 
@@ -45,7 +48,7 @@ class Dataset(Sources, FileSources, Transformations):
 
     interleave = Interleave()
 
-    def build(self, **options: Any) -> Loader:
+    def build(self, **options: Unpack[RunOptions]) -> Loader:
         """Return a Loader that feeds this; the same as ``penstock.Loader(dataset, **options)``."""
         from ..loader import Loader
 
@@ -58,7 +61,9 @@ class Dataset(Sources, FileSources, Transformations):
         chain = self._alone()
         return Plan("plan", chain, repr(chain), built=chain._built())
 
-    def feeds(self, n: int, *, patience: float | None = None, **options: Any) -> Feeds:
+    def feeds(
+        self, n: int, *, patience: float | None = None, **options: Unpack[RunOptions]
+    ) -> Feeds:
         """Return n consumers of one engine, a batch for each of n devices: see `Feeds`.
 
         Parameters

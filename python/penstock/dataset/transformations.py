@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base.arguments import MOST_QUEUED, integer, integer_list, leaf, one_of, shard_of, text
+from ..base.arguments import (
+    MOST_QUEUED,
+    integer,
+    integer_list,
+    leaf,
+    old_names,
+    one_of,
+    shard_of,
+    text,
+)
 from ..base.arguments import path as path_of
 from ..errors import InvalidArgument
 from .chain import Chain, datasets
@@ -96,13 +105,14 @@ class Transformations(Chain):
             raise InvalidArgument(f"{function!r} is no function", "flat_map")
         return self._then("flat_map_python", function, title_of(function))
 
+    @old_names(drop_remainder="drop_last")
     def bucket_by_length(
         self,
         boundaries: Sequence[int],
         batch_sizes: Sequence[int],
         *,
         field: str = "",
-        drop_remainder: bool = False,
+        drop_last: bool = False,
     ) -> Dataset:
         """Make padded batches of elements of about one length. A stream.
 
@@ -115,25 +125,26 @@ class Transformations(Chain):
         field : str
             The leaf whose first axis is the length, such as ``"tokens"``, or ``"0"`` of a tuple.
             Left out where an element is nothing but that array.
-        drop_remainder : bool
+        drop_last : bool
             Leave out what is left in the buckets at the end.
         """
         operation = "bucket_by_length"
         name = leaf("field", field, operation)
         limits = integer_list("boundaries", boundaries, 0, operation)
         sizes = integer_list("batch_sizes", batch_sizes, 1, operation)
-        return self._then(operation, name, limits, sizes, bool(drop_remainder))
+        return self._then(operation, name, limits, sizes, bool(drop_last))
 
     def unbatch(self) -> Dataset:
         """Take batches apart: the rows of every element, one by one. A stream."""
         return self._then("unbatch")
 
-    def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
+    @old_names(drop_remainder="drop_last")
+    def rebatch(self, batch_size: int, *, drop_last: bool = False) -> Dataset:
         """Make batches of another size of batches. A stream."""
         return self._then(
             "rebatch",
             integer("batch_size", batch_size, 1, operation="rebatch"),
-            bool(drop_remainder),
+            bool(drop_last),
         )
 
     def shuffle(
@@ -234,22 +245,24 @@ class Transformations(Chain):
         """
         return self._with("map", function)
 
-    def batch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
+    @old_names(drop_remainder="drop_last")
+    def batch(self, batch_size: int, *, drop_last: bool = False) -> Dataset:
         """Stack `batch_size` elements: every array gets one more axis in front.
 
         Strings and ragged features become `penstock.Ragged`. The last batch is short, or left out.
         """
         return self._then(
-            "batch", integer("batch_size", batch_size, 1, operation="batch"), bool(drop_remainder)
+            "batch", integer("batch_size", batch_size, 1, operation="batch"), bool(drop_last)
         )
 
+    @old_names(drop_remainder="drop_last")
     def padded_batch(
         self,
         batch_size: int,
         *,
         shapes: dict[str, Sequence[int | None]] | None = None,
         values: dict[str, float] | None = None,
-        drop_remainder: bool = False,
+        drop_last: bool = False,
     ) -> Dataset:
         """Stack elements of different lengths, filled up at the end of every axis.
 
@@ -273,23 +286,25 @@ class Transformations(Chain):
             for name in dict.fromkeys([*shapes, *values])
         ]
         size = integer("batch_size", batch_size, 1, operation="padded_batch")
-        return self._then("padded_batch", size, fields, bool(drop_remainder))
+        return self._then("padded_batch", size, fields, bool(drop_last))
 
-    def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
+    @old_names(drop_remainder="drop_last")
+    def ragged_batch(self, batch_size: int, *, drop_last: bool = False) -> Dataset:
         """Stack elements whatever their lengths: what differs becomes `penstock.Ragged`."""
         return self._then(
             "ragged_batch",
             integer("batch_size", batch_size, 1, operation="ragged_batch"),
-            bool(drop_remainder),
+            bool(drop_last),
         )
 
+    @old_names(drop_remainder="drop_last")
     def window(
         self,
         size: int,
         *,
         shift: int | None = None,
         stride: int = 1,
-        drop_remainder: bool = False,
+        drop_last: bool = False,
     ) -> Dataset:
         """Stack `size` elements that follow one another, again from each `shift`-th element on.
 
@@ -301,7 +316,7 @@ class Transformations(Chain):
             From a window's first element to the next one's. None: `size`.
         stride : int
             From an element to the next within a window.
-        drop_remainder : bool
+        drop_last : bool
             Leave out the windows that are not full, as sequences of one length need: of 100
             elements ``window(10, shift=1)`` makes 100 windows, the last of which has one element,
             and with this 91.
@@ -311,7 +326,7 @@ class Transformations(Chain):
             integer("size", size, 1, operation="window"),
             0 if shift is None else integer("shift", shift, 1, operation="window"),
             integer("stride", stride, 1, operation="window"),
-            bool(drop_remainder),
+            bool(drop_last),
         )
 
     def cache(

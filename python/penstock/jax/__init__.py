@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .loader import Feed, feed
+from .loader import JaxLoader, feed
 
-__all__ = ["Feed", "feed"]
+__all__ = ["JaxLoader", "feed"]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,10 +15,17 @@ import numpy as np
 from ..errors import InvalidArgument
 from ..loader import Loader
 
-__all__ = ["Feed", "feed"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..loader.options import LoaderOptions
+
+__all__ = ["JaxLoader", "feed"]
 
 
-def feed(source: Any, *, device: Any = None, sharding: Any = None, **options: Any) -> Feed:
+def feed(
+    source: Any, *, device: Any = None, sharding: Any = None, **options: Unpack[LoaderOptions]
+) -> JaxLoader:
     """Feed jax from any dataset.
 
     Parameters
@@ -36,7 +43,7 @@ def feed(source: Any, *, device: Any = None, sharding: Any = None, **options: An
 
     Returns
     -------
-    Feed
+    JaxLoader
 
     Raises
     ------
@@ -48,10 +55,10 @@ def feed(source: Any, *, device: Any = None, sharding: Any = None, **options: An
     Arrays become jax arrays of the types that jax has (without ``jax_enable_x64``, float64 becomes
     float32); torch tensors as well. What jax has no type for, such as strings, stays as it is.
     """
-    return Feed(source, device=device, sharding=sharding, **options)
+    return JaxLoader(source, device=device, sharding=sharding, **options)
 
 
-class Feed(Loader):
+class JaxLoader(Loader):
     """A `penstock.Loader` of jax arrays. Made by `feed`.
 
     On the CPU, arrays are the memory that workers wrote: nothing is copied, and nothing is
@@ -60,7 +67,12 @@ class Feed(Loader):
     """
 
     def __init__(
-        self, source: Any, *, device: Any = None, sharding: Any = None, **options: Any
+        self,
+        source: Any,
+        *,
+        device: Any = None,
+        sharding: Any = None,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         if device is not None and sharding is not None:
             raise InvalidArgument("give a device or a sharding, not both", "feed")

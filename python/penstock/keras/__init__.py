@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .py_dataset import Feed, feed
+from .py_dataset import PyDatasetFeed, feed
 from .stream import StreamFeed
 
-__all__ = ["Feed", "StreamFeed", "feed"]
+__all__ = ["PyDatasetFeed", "StreamFeed", "feed"]

@@ -72,7 +72,7 @@ class Face:
     def _pull(self) -> Any:
         """Take the next batch, across the ends of epochs."""
         if self._steps is None:
-            self._steps = self._loader.steps(_FOREVER)
+            self._steps = self._loader._steps(_FOREVER)  # Keras has a bar of its own
         try:
             return next(self._steps)
         except BaseException as error:

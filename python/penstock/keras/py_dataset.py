@@ -15,7 +15,7 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras.utils import PyDataset
@@ -25,7 +25,12 @@ from ..loader.plan import Plan
 from .face import MOST_PEEKED, Face, empty_dataset
 from .stream import StreamFeed
 
-__all__ = ["Feed", "StreamFeed", "feed"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..loader.options import LoaderOptions
+
+__all__ = ["PyDatasetFeed", "StreamFeed", "feed"]
 
 if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 8):
     raise ImportError(
@@ -34,14 +39,7 @@ if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 8):
     )
 
 
-def feed(
-    source: Any,
-    *,
-    workers: int | None = None,
-    use_multiprocessing: bool | None = None,
-    max_queue_size: int = 10,
-    **options: Any,
-) -> Feed | StreamFeed:
+def feed(source: Any, **options: Unpack[LoaderOptions]) -> PyDatasetFeed | StreamFeed:
     """Make what ``model.fit(x=...)`` takes of any dataset.
 
     Parameters
@@ -50,12 +48,12 @@ def feed(
         A `keras.utils.PyDataset` (``Sequence``), or anything that `penstock.Loader` feeds. Its
         batches are what Keras expects of one: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``,
         each an array or a tuple or dict of arrays.
-    workers, use_multiprocessing, max_queue_size, **options
-        As for `penstock.Loader`.
+    **options
+        As for `penstock.Loader`; ``max_queue_size`` is 10 unless it is given.
 
     Returns
     -------
-    Feed or StreamFeed
+    PyDatasetFeed or StreamFeed
         The latter if only running the source tells its length. Both have ``close()``, ``stats()``,
         ``report()``, ``state()`` and ``restore()``, and are context managers.
 
@@ -67,14 +65,9 @@ def feed(
     """
     if isinstance(source, PyDataset) and not hasattr(source, "__len__"):
         source = _plan_of_dataset(source)
-    loader = Loader(
-        source,
-        workers=workers,
-        use_multiprocessing=use_multiprocessing,
-        max_queue_size=max_queue_size,
-        **options,
-    )
-    return StreamFeed(loader) if loader._plan.endless_or_unknown else Feed(loader)
+    options.setdefault("max_queue_size", 10)
+    loader = Loader(source, **options)
+    return StreamFeed(loader) if loader._plan.endless_or_unknown else PyDatasetFeed(loader)
 
 
 # ---- Keras' own dataset, where it has no __len__ -----------------------------------------------
@@ -128,7 +121,7 @@ def _asked_by_keras() -> bool:
 # ---- known length ------------------------------------------------------------------------------
 
 
-class Feed(Face, PyDataset):  # type: ignore[misc]
+class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
     """A Loader that Keras takes for a PyDataset. Made by `feed`.
 
     Keras makes a generator over it and drops that whenever it only wanted to look at the data, or

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import _engine, errors
 from .plan import Plan
+from .progress import LOG
 
 # A worker that dies this often in a row before it is ready for tickets will not get better. Before
 # the first batch, all workers count together; later, when it may as well be somebody who kills
@@ -237,6 +238,7 @@ class Crew:
             if kind == "failed":
                 self.core.set_fatal(errors.unpack_exception(detail))
             elif kind == "abandoned":
+                LOG.warning("worker thread %d of %s hangs: abandoned", worker, self.plan.title)
                 self._stand_in(worker)
             elif kind == "died":
                 self._replace(worker, ready)
@@ -262,6 +264,7 @@ class Crew:
         try:
             self._start_process(worker)
             self.core.count_restart()
+            LOG.warning("worker process %d of %s %s: replaced", worker, self.plan.title, how)
         except Exception as error:
             self.core.set_fatal(error)
 

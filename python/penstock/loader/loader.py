@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _engine
-from ..base.arguments import integer
+from ..base.arguments import flag, integer
 from ..errors import Closed, InvalidArgument
 from .crew import Crew
 from .epochs import Epochs
 from .plan import Plan, length_of, plan_of
+from .progress import LossLog, check_bar, with_bar
 from .settings import settings_of
 from .state import read_state, state_of
 
@@ -66,6 +67,8 @@ class Loader:
     timeout : float, optional
         Seconds that a ticket may take. A process that takes longer is killed and replaced; a thread
         is abandoned.
+    progress : bool
+        Show a bar (tqdm) while an epoch, or `steps`, is iterated over.
     collate : callable, optional
         Makes a batch of a list of samples. By default arrays and numbers are stacked (written in
         place by the workers), and what is neither is collected in a list.
@@ -82,7 +85,8 @@ class Loader:
     Notes
     -----
     Batches are views of shared memory that nothing overwrites while they are held. One thread
-    iterates at a time; `close`, `stats` and `report` may be called from any.
+    iterates at a time; `close`, `stats` and `report` may be called from any. The logger
+    ``penstock`` is told of lost and replaced workers at once, and of lost samples once an epoch.
 
     Examples
     --------
@@ -109,6 +113,7 @@ class Loader:
         on_error: str = "raise",
         retries: int = 0,
         timeout: float | None = None,
+        progress: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
@@ -133,6 +138,10 @@ class Loader:
             shard=shard,
         )
         self._start_method = start_method
+        self._bar = flag("progress", progress, "Loader")
+        if self._bar:
+            check_bar()
+        self._losses = LossLog(plan.title)
         core_settings = {
             **self._settings,
             "processes": self._mode == "processes",
@@ -165,10 +174,14 @@ class Loader:
                 epoch += 1
             self._resumed = False
             self._epochs.begin(epoch)
-            return _engine.EpochIterator(self._core, epoch, self._finished)
+            batches = _engine.EpochIterator(self._core, epoch, self._finished)
+            if not self._bar:
+                return batches
+            return with_bar(batches, f"epoch {epoch}", self._total(), self._done())
 
     def _finished(self, epoch: int) -> None:
         """The last batch of `epoch` was taken, and the next one asked for."""
+        self._losses.write(epoch, self._core.stats())
         self._epochs.end()
 
     def __len__(self) -> int:
@@ -188,6 +201,22 @@ class Loader:
             raise TypeError(f"the length of a stream is not known: {plan.title}")
         return int(self._core.steps(0))
 
+    def _total(self) -> int | None:
+        """Batches of what a ``for`` goes through, if that is known."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
+
+    def _done(self) -> int:
+        """How many of them were taken before."""
+        epoch, base, step = self._core.position()
+        done = int(base) // int(self._settings["world"]) + int(step)
+        plan = self._plan
+        if plan.built is not None and plan.built.length:  # a pass may have several epochs
+            done += (epoch - plan.first_epoch_of(plan.pass_of(epoch))) * int(plan.built.length)
+        return done
+
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
@@ -199,7 +228,8 @@ class Loader:
         Hooks run where an epoch ends. A ``for`` over the Loader afterwards finishes the epoch.
         """
         n = integer("n", n, 0, operation="steps")
-        return self._steps(n)
+        batches = self._steps(n)
+        return with_bar(batches, f"{n} steps", n) if self._bar else batches
 
     def _steps(self, n: int) -> Iterator[Any]:
         self._check_ours()
@@ -399,6 +429,8 @@ class Loader:
 
         May be called from any thread and more than once; an iteration in progress raises `Closed`.
         """
+        if self._finalizer.alive and not self._foreign():
+            self._losses.write(self.epoch, self._core.stats())
         self._finalizer()
 
     def __enter__(self) -> Loader:

@@ -219,7 +219,7 @@ def check_options(
     for given, option, instead in (
         (batch_size is not None, "batch_size", ".batch(n)"),
         (shuffle, "shuffle", ".shuffle()"),
-        (drop_last, "drop_last", ".batch(n, drop_remainder=True)"),
+        (drop_last, "drop_last", ".batch(n, drop_last=True)"),
         (collate is not None, "collate", ".map(function)"),
         (shard != (0, 1), "shard", ".shard(rank, world)"),
         (on_error == "replace", "on_error='replace'", ".on_error('replace')"),

@@ -21,7 +21,7 @@ import torch.utils.data
 from torch.utils.data import RandomSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
-from ..base.arguments import MOST_QUEUED
+from ..base.arguments import MOST_QUEUED, old_names
 from ..dataset import Dataset
 from ..errors import Closed, InvalidArgument
 from ..train.torch_module import Aliased, alias
@@ -62,8 +62,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     seed : int, optional
         The order of ``shuffle=True`` is then penstock's (no memory, the same everywhere), and so is
         all that is drawn in workers. By default both come from torch's generators.
-    use_threads : bool
-        Threads instead of processes.
+    use_multiprocessing : bool
+        False: workers are threads. Ignored where ``num_workers=0``.
     on_error, retries, max_bytes
         As for `penstock.Loader`.
 
@@ -84,6 +84,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     _key: int | None  # the seed of all that is drawn in workers
     _closed: bool
 
+    @old_names({True: False, False: True}, use_threads="use_multiprocessing")
     def __init__(
         self,
         dataset: Any,
@@ -105,7 +106,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         pin_memory_device: str = "",
         in_order: bool = True,
         seed: int | None = None,
-        use_threads: bool = False,
+        use_multiprocessing: bool = True,
         on_error: str = "raise",
         retries: int = 0,
         max_bytes: int | None = None,
@@ -116,7 +117,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         if isinstance(dataset, Dataset):
             text = "a penstock.Dataset says itself how it is batched and shuffled: iterate over it"
             raise InvalidArgument(f"{text}, and make tensors by torch.from_numpy", "DataLoader")
-        if use_threads and worker_init_fn is not None:
+        if not use_multiprocessing and worker_init_fn is not None:
             raise InvalidArgument("worker_init_fn is for worker processes", "DataLoader")
         super().__init__(
             dataset,
@@ -138,7 +139,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         )
         self.in_order = in_order
         self.seed = seed
-        self.use_threads = use_threads
+        self.use_multiprocessing = bool(use_multiprocessing)
         self.on_error = on_error
         self.retries = retries
         self.max_bytes = max_bytes
@@ -183,7 +184,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         method = None if context is None else context.get_start_method(allow_none=True)
         return {
             "workers": self.num_workers,
-            "use_multiprocessing": not self.use_threads and self.num_workers > 0,
+            "use_multiprocessing": self.use_multiprocessing and self.num_workers > 0,
             "start_method": method or "spawn",
             # In line, the sampler is asked for no more than what is needed now, as in torch.
             "max_queue_size": min(

@@ -98,7 +98,7 @@ def _attributes_of(owner: DataLoader) -> tuple[Any, ...]:
     """
     collate_fn = owner.collate_fn
     state: bytes | None = None
-    if owner.num_workers and not owner.use_threads and not isinstance(collate_fn, FunctionType):
+    if owner.num_workers and owner.use_multiprocessing and not isinstance(collate_fn, FunctionType):
         with contextlib.suppress(Exception):  # sending it will say what is wrong
             state = cloudpickle.dumps(collate_fn, 5)
     return (
@@ -183,8 +183,8 @@ def _maker(
         "retries": owner.retries,
         "max_bytes": owner.max_bytes,
     }
-    is_map, listed, threads = owner._is_map, owner._lists_of is not None, owner.use_threads
-    covers = owner._covers
+    is_map, listed = owner._is_map, owner._lists_of is not None
+    covers, processes = owner._covers, owner.use_multiprocessing
     tracked = None if owner.persistent_workers else dataset
     title = type(dataset).__name__
 
@@ -196,7 +196,7 @@ def _maker(
             plan.kind = "stream"
             plan.source = Streams(dataset, one_by_one, options["use_multiprocessing"])
             # Threads share one copy of the dataset, which cannot know whose share it is to yield.
-            plan.streams = 1 if threads else max(options["workers"], 1)
+            plan.streams = max(options["workers"], 1) if processes else 1
         else:
             plan.length = len(dataset) if hasattr(dataset, "__len__") else 0
             if listed:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .. import _engine
 from ..base.arguments import addresses as addresses_of
-from ..base.arguments import flag, real, string
+from ..base.arguments import flag, old_names, real, string
 from ..errors import InvalidArgument
 from .parameters import Parameters, Slab, copy_all, engine_slab
 from .steps import Rows, parts_of
@@ -70,7 +70,7 @@ class ParameterClient:
         InvalidArgument, Closed
             Other blocks, or no slab; another server has the address now; the client was closed.
         Timeout
-            A shard was gone, or stopped, for ``retry`` seconds.
+            A shard was gone, or stopped, for ``timeout`` seconds.
         """
         target = self.parameters if into is None else into
         versions = self._client.pull(engine_slab("into", target, "pull"))
@@ -107,7 +107,7 @@ class ParameterClient:
         NotFound
             `Rows` beside a block that there is not.
         Timeout
-            A shard was gone, or stopped, for ``retry`` seconds; others may have applied it. Where
+            A shard was gone, or stopped, for ``timeout`` seconds; others may have applied it. Where
             pushes may be held (``staleness``, ``workers``), one that a shard was given is waited
             for as long as that takes, also while the shard is stopped.
         """
@@ -208,13 +208,14 @@ class ParameterClient:
         return f"<penstock.train.ParameterClient {self.name!r} of {self._client.shards} shards>"
 
 
+@old_names(retry="timeout")
 def connect(
     addresses: str | Sequence[str],
     *,
     name: str = "",
     secret: str | None = None,
     encrypt: bool = False,
-    retry: float = 60.0,
+    timeout: float = 60.0,
     compress: Literal["float16", "bfloat16", "top_k"] | None = None,
     top_k: float = 0.01,
 ) -> ParameterClient:
@@ -232,7 +233,7 @@ def connect(
     encrypt : bool
         As the server does: over TCP, nothing is said to one that does not, and one that does
         refuses who does not.
-    retry : float
+    timeout : float
         Seconds that a shard may be gone, or say nothing, before a call gives up.
     compress : {"float16", "bfloat16", "top_k"}, optional
         How gradients travel. float16, bfloat16: every number rounded; what rounding takes is lost
@@ -245,7 +246,7 @@ def connect(
         An argument that cannot be; addresses of several servers, or not of all shards; another
         secret, or only one end that encrypts.
     Timeout
-        Nobody answered for ``retry`` seconds.
+        Nobody answered for ``timeout`` seconds.
     """
     if not isinstance(compress, (str, type(None))) or compress not in _ENCODINGS:
         raise InvalidArgument(
@@ -257,7 +258,7 @@ def connect(
             string("name", name, "connect"),
             "" if secret is None else string("secret", secret, "connect"),
             flag("encrypt", encrypt, "connect"),
-            real("retry", retry, "connect"),
+            real("timeout", timeout, "connect"),
             _ENCODINGS[compress],
             real("top_k", top_k, "connect"),
         )

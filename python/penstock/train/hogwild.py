@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .. import _engine
-from ..base.arguments import integer
+from ..base.arguments import flag, integer, old_names
 from ..errors import InvalidArgument
 from .hogwild_threads import Runner, Threads
 from .optimizers import Optimizer
@@ -98,10 +98,11 @@ class Hogwild:
         A `Dataset`, a `Loader`, or anything that gives batches. Each goes to whichever worker is
         the first to be free, and to one only. An iterator has one pass.
     workers : int
-    kind : {"threads", "processes"}
-        Threads for steps that release the GIL most of the time: torch, JAX, NumPy with large
-        arrays. Processes for those that do not: ``step`` and ``model`` are pickled once, batches
-        travel through shared memory, and their arrays are good until the step returns.
+    use_multiprocessing : bool
+        Whether workers are processes. Threads are for steps that release the GIL most of the time:
+        torch, JAX, NumPy with large arrays. Processes are for those that do not: ``step`` and
+        ``model`` are pickled once, batches travel through shared memory, and their arrays are good
+        until the step returns.
     model : torch.nn.Module or callable, optional
         A module of which each worker gets a replica on the same weights as ``views.model``; thread
         0 gets it itself. Or ``model(views)``, called once by each worker, which makes its own.
@@ -148,6 +149,7 @@ class Hogwild:
     >>> report = hogwild.run(epochs=10)
     """
 
+    @old_names({"threads": False, "processes": True}, kind="use_multiprocessing")
     def __init__(
         self,
         step: Callable[[Any, Any], Any],
@@ -156,7 +158,7 @@ class Hogwild:
         feed: Iterable[Any],
         *,
         workers: int = 2,
-        kind: Literal["threads", "processes"] = "threads",
+        use_multiprocessing: bool = False,
         model: Any = None,
         state: Literal["shared", "own"] = "shared",
         snapshot: bool | Literal["update"] = False,
@@ -169,7 +171,6 @@ class Hogwild:
             raise InvalidArgument(f"step is a {type(step).__name__}; give a function", "Hogwild")
         workers = integer("workers", workers, 1, 4096, operation="Hogwild")
         for name, value, known in (
-            ("kind", kind, ("threads", "processes")),
             ("state", state, ("shared", "own")),
             ("on_lost", on_lost, ("raise", "restart")),
         ):
@@ -181,7 +182,7 @@ class Hogwild:
             raise InvalidArgument(
                 f'snapshot is {snapshot!r}; give False, True or "update"', "Hogwild"
             )
-        shared = kind == "processes"
+        shared = flag("use_multiprocessing", use_multiprocessing, "Hogwild")
         replicas = integer("replicas", replicas, 1, operation="Hogwild")
         merge_every = (
             0
@@ -190,8 +191,9 @@ class Hogwild:
         )
         if replicas > workers or (shared and replicas > 1):
             raise InvalidArgument(
-                f"{replicas} replicas for {workers} workers that are {kind}; replicas are for "
-                "threads, one or more in each group",
+                f"{replicas} replicas for {workers} workers that are "
+                f"{'processes' if shared else 'threads'}; replicas are for threads, one or more in "
+                "each group",
                 "Hogwild",
             )
         self.updater = updater_for(parameters, optimizer, "Hogwild", non_finite, shared=shared)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .. import _engine
 from ..base.arguments import addresses as addresses_of
-from ..base.arguments import flag, integer, real, string
+from ..base.arguments import flag, integer, old_names, real, string
 from ..base.arguments import path as path_of
 from ..errors import Error, InvalidArgument, NotFound, System, Timeout
 from .optimizers import Optimizer
@@ -59,7 +59,7 @@ class ParameterServer:
         Whether what goes over TCP is encrypted (TLS 1.3) and cannot be changed; takes a secret. A
         worker that does not say so too is refused. What goes through memory or a Unix socket stays
         on this host, between processes of this user, and is left as it is.
-    processes : bool
+    use_multiprocessing : bool
         Whether shards are processes of their own instead of threads of this one. One that is killed
         is started again at once, with every push that it had acknowledged and
         none twice; weights and state take twice the memory for that.
@@ -84,6 +84,7 @@ class ParameterServer:
     Any thread. A forked child does not serve. A context manager that closes it.
     """
 
+    @old_names(processes="use_multiprocessing")
     def __init__(
         self,
         parameters: Parameters,
@@ -98,7 +99,7 @@ class ParameterServer:
         listen: str | Sequence[str] | None = None,
         secret: str | None = None,
         encrypt: bool = False,
-        processes: bool = False,
+        use_multiprocessing: bool = False,
         snapshots: str | os.PathLike[str] | None = None,
         snapshot_seconds: float = 60.0,
     ) -> None:
@@ -134,7 +135,7 @@ class ParameterServer:
         self._line = (secret, encrypt)
         self._threads: _engine.ParameterServer | None = None
         self._processes: ShardProcesses | None = None
-        if processes:
+        if use_multiprocessing:
             self._plan = _engine.ShardProcesses(*made, folder, snapshot_seconds)
             self._processes = ShardProcesses(self._plan)
         else:

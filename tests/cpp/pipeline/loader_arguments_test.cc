@@ -139,7 +139,7 @@ TEST(LoaderArguments, refusals_say_what_to_do) {
   EXPECT_TRUE(says(refusal_of(all.shuffle_blocks({.block = 8})), "too long to be shuffled"));
   EXPECT_TRUE(
       says(refusal_of(Dataset::range(0, kMost).shuffle({.seed = 1})), "too long to be shuffled"));
-  EXPECT_TRUE(says(refusal_of(Dataset::range(5).window({.size = 2}).batch(3)), "drop_remainder"));
+  EXPECT_TRUE(says(refusal_of(Dataset::range(5).window({.size = 2}).batch(3)), "drop_last"));
   const Dataset pairs =
       Dataset::items({{{"id", testing::scalar(1)}, {"tokens", testing::filled({3}, 1)}},
                       {{"id", testing::scalar(2)}, {"tokens", testing::filled({4}, 1)}}});

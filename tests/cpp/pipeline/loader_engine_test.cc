@@ -37,7 +37,7 @@ TEST_P(EngineWorkers, batches_come_in_order_and_the_last_is_short) {
   EXPECT_EQ(pass_of(feed), expected);
   EXPECT_EQ(pass_of(feed), expected) << "again";
   EXPECT_EQ(feed.size(), 3u);
-  Loader full = Dataset::range(0, 10).batch(4, {.drop_remainder = true}).build(options());
+  Loader full = Dataset::range(0, 10).batch(4, {.drop_last = true}).build(options());
   expected.pop_back();
   EXPECT_EQ(pass_of(full), expected);
 }

@@ -50,12 +50,12 @@ std::vector<Case> cases() {
       {"interleave of inputs",
        Dataset::interleave({made.filter(odd), made, filtered.map(drawn(5)), few}, 2, 3).batch(5)},
       {"window", made.shuffle({.seed = 2, .buffer = 20})
-                     .window({.size = 3, .shift = 2, .drop_remainder = true})
+                     .window({.size = 3, .shift = 2, .drop_last = true})
                      .batch(4)},
       {"tail", filtered.map(drawn(2)).shuffle({.seed = 3, .buffer = 9}).batch(6)},
       {"stacked tail", filtered.batch(3).map(scaled).unbatch().batch(4)},
       {"whole stacked tail",
-       filtered.batch(3, {.drop_remainder = true}).map(scaled).unbatch().batch(4)},
+       filtered.batch(3, {.drop_last = true}).map(scaled).unbatch().batch(4)},
       {"two of them",
        made.filter(odd).map(drawn(2)).shuffle({.seed = 3, .buffer = 9}).map(drawn(1)).batch(6)},
       {"repeat", made.filter(odd).repeat(2).take(95).batch(6)},

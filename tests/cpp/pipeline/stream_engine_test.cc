@@ -44,7 +44,7 @@ TEST_P(Streams, batches_are_filled_with_what_is_left) {
   EXPECT_EQ(pass_of(feed), expected);
   EXPECT_EQ(pass_of(feed), expected) << "again";
   expected.pop_back();
-  Loader whole = odds.batch(4, {.drop_remainder = true}).build(options());
+  Loader whole = odds.batch(4, {.drop_last = true}).build(options());
   EXPECT_EQ(pass_of(whole), expected);
   EXPECT_EQ(pass_of(whole), expected);
 }

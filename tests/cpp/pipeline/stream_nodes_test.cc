@@ -72,7 +72,7 @@ TEST_P(StreamNodes, cut_shuffled_and_taken_apart) {
   ASSERT_EQ(all.size(), 100u);
   for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], 2 * i + 1);
   EXPECT_EQ(check(odds(100).batch(8).unbatch().batch(5)).size(), 10u);
-  EXPECT_EQ(check(odds(100).batch(8).rebatch(6, {.drop_remainder = true})).size(), 8u);
+  EXPECT_EQ(check(odds(100).batch(8).rebatch(6, {.drop_last = true})).size(), 8u);
 }
 
 TEST_P(StreamNodes, made_of_several_others) {

@@ -181,10 +181,10 @@ TEST(Chains, windows_are_their_elements_stacked) {
     const WindowOptions options = {.size = 1 + random.below(20),
                                    .shift = 1 + random.below(20),
                                    .stride = 1 + random.below(4),
-                                   .drop_remainder = random.below(2) == 0};
+                                   .drop_last = random.below(2) == 0};
     Reading reading(node<WindowNode>(chain.node, options));
     reference::Lists expected = reference::window(chain.expected, options.size, options.shift,
-                                                  options.stride, options.drop_remainder, 1);
+                                                  options.stride, options.drop_last, 1);
     ASSERT_EQ(reading.length(), expected.size()) << shown(reading);
     auto made = reading.epoch(1, 0, kMost, 7);
     for (size_t i = 0; i < made.size(); ++i) {

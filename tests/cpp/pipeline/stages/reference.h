@@ -190,20 +190,20 @@ inline Lists zip(const std::vector<Dataset>& inputs, uint64_t epoch) {
   }
 }
 
-inline Lists batch(const Dataset& input, uint64_t size, bool drop_remainder, uint64_t epoch) {
+inline Lists batch(const Dataset& input, uint64_t size, bool drop_last, uint64_t epoch) {
   Lists out;
   Elements now;
   for (int64_t element : input(epoch)) {
     now.push_back(element);
     if (now.size() == size) out.push_back(std::exchange(now, {}));
   }
-  if (!now.empty() && !drop_remainder) out.push_back(now);
+  if (!now.empty() && !drop_last) out.push_back(now);
   return out;
 }
 
 // A window is a dataset of its elements there; here it is a list.
 inline Lists window(const Dataset& input, uint64_t size, uint64_t shift, uint64_t stride,
-                    bool drop_remainder, uint64_t epoch) {
+                    bool drop_last, uint64_t epoch) {
   const Elements all = input(epoch);
   Lists out;
   for (uint64_t begin = 0; begin < all.size(); begin += shift) {
@@ -211,7 +211,7 @@ inline Lists window(const Dataset& input, uint64_t size, uint64_t shift, uint64_
     for (uint64_t i = begin; i < all.size() && window.size() < size; i += stride) {
       window.push_back(all[i]);
     }
-    if (window.size() == size || !drop_remainder) out.push_back(window);
+    if (window.size() == size || !drop_last) out.push_back(window);
   }
   return out;
 }

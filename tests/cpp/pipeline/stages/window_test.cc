@@ -24,7 +24,7 @@ void check_windows(const Node::Ref& input, const ref::Dataset& expected,
   for (uint64_t epoch : {0, 1}) {
     const ref::Lists lists =
         ref::window(expected, options.size, options.shift == 0 ? options.size : options.shift,
-                    options.stride, options.drop_remainder, epoch);
+                    options.stride, options.drop_last, epoch);
     for (uint32_t most : {1u, 5u, Chunk::kRows}) {
       const std::vector<Made> made = reading.epoch(epoch, most);
       ASSERT_EQ(made.size(), lists.size()) << windows->title();
@@ -66,7 +66,7 @@ TEST(WindowStream, keeps_its_place_at_every_window) {
 }
 
 TEST(WindowStream, further_stages_work_on_it) {
-  const WindowOptions options = {.size = 4, .shift = 1, .drop_remainder = true};
+  const WindowOptions options = {.size = 4, .shift = 1, .drop_last = true};
   check_stream(node<BatchNode>(node<WindowNode>(odds(80), options), 3u, false));
   check_stream(node<WindowNode>(node<WindowNode>(odds(80), options), WindowOptions{.size = 2}));
   check_stream(node<TakeNode>(node<WindowNode>(odds(80), options), 5));

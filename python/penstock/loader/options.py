@@ -1,0 +1,32 @@
+"""The options of a Loader as types, for functions that pass them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+
+class RunOptions(TypedDict, total=False):
+    """How batches are made: all that a Dataset leaves open. See `penstock.Loader`."""
+
+    seed: int
+    workers: int | None
+    use_multiprocessing: bool | None
+    start_method: str
+    max_queue_size: int | None
+    max_bytes: int | None
+    ordered: bool
+    on_error: str
+    retries: int
+    timeout: float | None
+    progress: bool
+
+
+class LoaderOptions(RunOptions, total=False):
+    """All options of `penstock.Loader`."""
+
+    batch_size: int | None
+    shuffle: bool
+    drop_last: bool
+    collate: Callable[[list[Any]], Any] | None
+    shard: tuple[int, int]
