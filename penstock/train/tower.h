@@ -18,8 +18,8 @@ namespace penstock::train {
 // Threads: a step's, while it runs. The weights do not change meanwhile, and are only read.
 class Tower {
  public:
-  Tower(Parameters parameters, size_t number)
-      : parameters_(std::move(parameters)), gradients_(parameters_.gradients()), number_(number) {}
+  Tower(Parameters parameters, Slab gradients, size_t number)
+      : parameters_(std::move(parameters)), gradients_(std::move(gradients)), number_(number) {}
 
   size_t number() const { return number_; }
   uint64_t step() const { return step_; }  // how many this tower has finished, in all runs
@@ -27,12 +27,15 @@ class Tower {
 
   // This tower's own, zero when a step begins.
   const Slab& gradients() const { return gradients_; }
-  // Instead: gradients of some rows of a block, in any order; those that come twice are added up.
-  // What is given is copied. All towers of a round give rows, or none does; each block that has
-  // some is then an update of its own, of these rows only, and gradients() must stay zero.
-  // Error kNotFound: no such block; kInvalidArgument as Updater::apply_rows.
+  // Instead: gradients of some rows of a block, in any order; rows that come twice are added up.
+  // The values are copied. All towers of a round give rows, or none does; the round's update is
+  // then of these rows only, and gradients() must stay zero. Rows of a batch of weight 0 are
+  // ignored. Error kNotFound: no such block; kInvalidArgument as Updater::apply_rows.
   void add_rows(std::string_view block, std::span<const int64_t> rows,
                 std::span<const float> values);
+
+  // This tower gives rows in this round, even if add_rows() is not called.
+  void use_rows() { gives_rows_ = true; }
 
   // For the report: bytes of gradients that a framework could not leave in place.
   void note_copied(uint64_t bytes) { copied_ += bytes; }
@@ -51,8 +54,10 @@ class Tower {
   Slab gradients_;
   size_t number_;
   uint64_t step_ = 0;
-  uint64_t copied_ = 0;     // in this run
-  std::vector<Rows> rows_;  // the first used_; the others keep their memory
+  double weight_ = 0;        // of its batch in this round
+  bool gives_rows_ = false;  // in this round
+  uint64_t copied_ = 0;      // in this run
+  std::vector<Rows> rows_;   // the first used_; the others keep their memory
   size_t used_ = 0;
   RowGradients checked_;
 };

@@ -10,7 +10,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/train/tower_average.h"
-#include "penstock/train/tower_crew.h"
 
 namespace penstock::train {
 namespace {
@@ -55,20 +54,59 @@ double rows_of(const Example& batch) {
 
 }  // namespace
 
+// Rounds of Examples, each tower with a step of its own.
+class Towers::Examples : public Work {
+ public:
+  Examples(const Options& options, Rounds feed, const MakeStep& make, size_t towers,
+           uint64_t epochs)
+      : options_(options), feed_(std::move(feed)), make_(make), steps_(towers) {
+    feed_.begin(towers, epochs);
+  }
+
+  void make(Tower& tower) override { steps_[tower.number()] = make_(tower); }
+
+  std::optional<Weights> take() override {
+    next_.clear();
+    std::optional<Rounds::Batches> batches = feed_.next();
+    if (!batches) return std::nullopt;
+    Weights weights(batches->size());
+    for (size_t tower = 0; tower < weights.size(); ++tower) {
+      std::optional<Example>& batch = (*batches)[tower];
+      if (!batch) continue;
+      weights[tower] = options_.weigh ? options_.weigh(*batch) : rows_of(*batch);
+      if (options_.stage) batch = options_.stage(tower, std::move(*batch));
+    }
+    next_ = std::move(*batches);
+    return weights;
+  }
+
+  void advance() override { now_ = std::move(next_); }
+
+  std::optional<double> compute(Tower& tower) override {
+    Example batch = std::move(*now_[tower.number()]);
+    return steps_[tower.number()](batch);
+  }
+
+ private:
+  const Options& options_;
+  Rounds feed_;
+  const MakeStep& make_;
+  std::vector<Step> steps_;
+  Rounds::Batches now_, next_;  // a batch is moved out of now_ by its tower
+};
+
 // What one run does between its rounds, on run()'s thread while no tower works; and the jobs.
 class Towers::Run {
  public:
-  Run(Towers& of, Rounds feed, const MakeStep& make)
+  Run(Towers& of, Work& work, Threading threading)
       : towers_(of.towers_),
         updater_(of.updater_),
-        options_(of.options_),
-        make_(make),
-        feed_(std::move(feed)),
+        failed_(of.failed_),
+        work_(work),
         applied_(of.updater_.step()),
-        steps_(towers_.size()),
         losses_(towers_.size()),
         began_(Clock::now()),
-        crew_(towers_.size()) {
+        threads_(towers_.size(), std::move(threading)) {
     for (Tower& tower : towers_) {  // of a round that failed
       tower.gradients_.zero();
       tower.clear();
@@ -76,27 +114,20 @@ class Towers::Run {
     }
   }
 
-  void go(const Until& until, std::optional<Failed>& failed) {
-    feed_.begin(towers_.size(), until.epochs);
-    const auto throw_failed = [&](std::optional<size_t> tower, std::exception_ptr error) {
-      failed = Failed{tower, report_.rounds};
-      std::rethrow_exception(std::move(error));
-    };
-    const auto wait = [&] {
-      if (auto failure = crew_.wait()) throw_failed(failure->tower, std::move(failure->error));
-    };
-    crew_.begin([this](size_t tower) { steps_[tower] = make_(towers_[tower]); });
+  void go(const Until& until) {
+    threads_.begin([this](size_t tower) { work_.make(towers_[tower]); });
     take(until.steps > 0);
     wait();
     while (next_) {
-      now_ = std::move(*next_);
-      crew_.begin([this](size_t tower) { compute(tower); });
+      weights_ = std::move(*next_);
+      work_.advance();
+      threads_.begin([this](size_t tower) { compute(towers_[tower]); });
       take(report_.rounds + 1 < until.steps);
       wait();
       try {
-        apply(wait);
+        apply();
       } catch (...) {
-        if (!failed) failed = Failed{std::nullopt, report_.rounds};
+        if (!failed_) failed_ = Failed{std::nullopt, report_.rounds};
         throw;
       }
       count();
@@ -105,7 +136,7 @@ class Towers::Run {
       }
       if (until.enough && until.enough(report())) break;
     }
-    if (taking_ != nullptr) throw_failed(std::nullopt, std::exchange(taking_, nullptr));
+    if (taking_ != nullptr) fail(std::nullopt, std::exchange(taking_, nullptr));
   }
 
   TowersReport report() const {
@@ -118,67 +149,66 @@ class Towers::Run {
   }
 
  private:
-  struct Round {
-    Rounds::Batches batches;
-    std::vector<double> weights;  // 0 where there is no batch
-  };
+  [[noreturn]] void fail(std::optional<size_t> tower, std::exception_ptr error) {
+    failed_ = Failed{tower, report_.rounds};
+    std::rethrow_exception(std::move(error));
+  }
+
+  void wait() {
+    if (auto failure = threads_.wait()) fail(failure->number, std::move(failure->error));
+  }
 
   // The next round, and what the feed threw: the round before it is still to be finished.
   void take(bool wanted) {
     next_.reset();
     if (!wanted) return;
     try {
-      next_ = taken();
+      next_ = work_.take();
+      if (next_) check(*next_);
     } catch (...) {
+      next_.reset();
       taking_ = std::current_exception();
     }
   }
 
-  std::optional<Round> taken() {
-    std::optional<Rounds::Batches> batches = feed_.next();
-    if (!batches) return std::nullopt;
-    Round round{std::move(*batches), std::vector<double>(towers_.size())};
-    for (size_t tower = 0; tower < towers_.size(); ++tower) {
-      std::optional<Example>& batch = round.batches[tower];
-      if (!batch) continue;
-      const double weight = options_.weigh ? options_.weigh(*batch) : rows_of(*batch);
-      if (!std::isfinite(weight) || weight < 0) {
-        throw refuse_towers("the weight of a batch is " + std::to_string(weight));
+  static void check(const Work::Weights& weights) {
+    double most = 0;
+    for (const std::optional<double>& weight : weights) {
+      if (!weight) continue;
+      if (!std::isfinite(*weight) || *weight < 0) {
+        throw refuse_towers("the weight of a batch is " + std::to_string(*weight));
       }
-      round.weights[tower] = weight;
-      if (options_.stage) batch = options_.stage(tower, std::move(*batch));
+      most = std::max(most, *weight);
     }
-    if (*std::max_element(round.weights.begin(), round.weights.end()) == 0) {
-      throw refuse_towers("all batches of a round have weight 0");
-    }
-    return round;
+    if (most == 0) throw refuse_towers("all batches of a round have weight 0");
   }
 
-  void compute(size_t tower) {
-    losses_[tower].reset();
-    if (!now_.batches[tower]) return;
-    Example batch = std::move(*now_.batches[tower]);
-    losses_[tower] = steps_[tower](batch);
+  void compute(Tower& tower) {
+    const std::optional<double>& weight = weights_[tower.number()];
+    losses_[tower.number()].reset();
+    tower.weight_ = weight.value_or(0);
+    if (weight) losses_[tower.number()] = work_.compute(tower);
   }
 
-  template <typename Wait>
-  void apply(const Wait& wait) {
-    const double largest = *std::max_element(now_.weights.begin(), now_.weights.end());
-    double sum = 0;
+  void apply() {
+    double largest = 0, sum = 0;
+    for (const Tower& tower : towers_) {
+      largest = std::max(largest, tower.weight_);
+      sum += tower.weight_;
+    }
     shares_.clear();
-    for (const double weight : now_.weights) {
-      shares_.push_back(static_cast<float>(weight / largest));  // 1 where all are alike
-      sum += weight;
+    for (const Tower& tower : towers_) {
+      shares_.push_back(static_cast<float>(tower.weight_ / largest));  // 1 where all are alike
     }
     const double scale = largest / sum;
-    if (has_rows()) return apply_rows(scale);
+    if (gives_rows()) return apply_rows(scale);
     slabs_.clear();
     for (const Tower& tower : towers_) slabs_.push_back(tower.gradients_);
     const size_t floats = slabs_[0].layout().floats(), count = towers_.size();
     if (floats < kWorthAThread || count == 1) {
       add_towers(slabs_, shares_, 0, floats);
     } else {
-      crew_.begin([this, floats, count](size_t tower) {
+      threads_.begin([this, floats, count](size_t tower) {
         add_towers(slabs_, shares_, floats * tower / count, floats * (tower + 1) / count);
       });
       wait();
@@ -187,47 +217,70 @@ class Towers::Run {
     slabs_[0].zero();
   }
 
-  bool has_rows() const {
+  bool gives_rows() const {
     size_t with = 0, without = 0;
     for (size_t tower = 0; tower < towers_.size(); ++tower) {
-      if (now_.batches[tower]) ++(towers_[tower].used_ > 0 ? with : without);
+      if (weights_[tower]) ++(towers_[tower].gives_rows_ ? with : without);
     }
     if (with > 0 && without > 0) {
-      throw refuse_towers("a round has rows and whole gradients; steps leave one of the two");
+      throw refuse_towers("a round has rows and whole gradients; steps give one of the two");
     }
     return with > 0;
   }
 
-  // Blocks in the order in which towers gave them, the first tower's first.
+  // One update of all blocks that towers gave rows of. Without rows there is no update.
   void apply_rows(double scale) {
     std::vector<Tower::Rows> all;
     for (size_t tower = 0; tower < towers_.size(); ++tower) {
-      for (size_t i = 0; i < towers_[tower].used_ && shares_[tower] > 0; ++i) {
-        const Tower::Rows& given = towers_[tower].rows_[i];
+      for (const Tower::Rows& given : rows_of_tower(tower)) {
         auto found = std::find_if(all.begin(), all.end(),
                                   [&](const Tower::Rows& r) { return r.block == given.block; });
         if (found == all.end()) found = all.insert(all.end(), Tower::Rows{given.block, {}, {}});
         found->rows.insert(found->rows.end(), given.rows.begin(), given.rows.end());
         for (const float value : given.values) found->values.push_back(value * shares_[tower]);
       }
-      towers_[tower].clear();
     }
+    try {
+      if (!all.empty()) updater_.apply_parts(parts_of(all), scale);
+    } catch (...) {
+      blame_for_rows();
+      throw;
+    }
+    for (Tower& tower : towers_) tower.clear();
+  }
+
+  std::span<const Tower::Rows> rows_of_tower(size_t tower) const {
+    return std::span(towers_[tower].rows_).first(towers_[tower].used_);
+  }
+
+  static std::vector<GradientPart> parts_of(std::span<const Tower::Rows> all) {
     std::vector<GradientPart> parts;
     for (const Tower::Rows& rows : all) parts.push_back({rows.block, rows.values, true, rows.rows});
-    updater_.apply_parts(parts, scale);
+    return parts;
+  }
+
+  // The update refused the rows of all towers: names the first tower whose own rows it refuses.
+  void blame_for_rows() {
+    for (size_t tower = 0; tower < towers_.size() && !failed_; ++tower) {
+      try {
+        updater_.check(parts_of(rows_of_tower(tower)));
+      } catch (const Error&) {
+        failed_ = Failed{tower, report_.rounds};
+      }
+    }
   }
 
   void count() {
     ++report_.rounds;
     double loss = 0, weight = 0;
     for (size_t tower = 0; tower < towers_.size(); ++tower) {
-      if (!now_.batches[tower]) continue;
+      if (!weights_[tower]) continue;
       ++report_.batches;
       ++towers_[tower].step_;
       // A part that weighs nothing may have no loss that is a number.
-      if (!losses_[tower] || now_.weights[tower] == 0) continue;
-      loss += *losses_[tower] * now_.weights[tower];
-      weight += now_.weights[tower];
+      if (!losses_[tower] || *weights_[tower] == 0) continue;
+      loss += *losses_[tower] * *weights_[tower];
+      weight += *weights_[tower];
     }
     loss_sum_ += loss;
     loss_weight_ += weight;
@@ -236,15 +289,13 @@ class Towers::Run {
 
   std::vector<Tower>& towers_;
   Updater& updater_;
-  const Options& options_;
-  const MakeStep& make_;
-  Rounds feed_;
+  std::optional<Failed>& failed_;
+  Work& work_;
   const uint64_t applied_;
 
-  std::vector<Step> steps_;
-  Round now_;                  // a batch is moved out of it by its tower
-  std::optional<Round> next_;  // staged
-  std::exception_ptr taking_;  // what the feed threw instead
+  Work::Weights weights_;              // of the round that is computed
+  std::optional<Work::Weights> next_;  // of the round that was taken
+  std::exception_ptr taking_;          // what the feed threw instead
   std::vector<std::optional<double>> losses_;
   std::vector<Slab> slabs_;
   std::vector<float> shares_;
@@ -252,7 +303,7 @@ class Towers::Run {
   TowersReport report_;
   double loss_sum_ = 0, loss_weight_ = 0;
   const Clock::time_point began_;
-  TowerCrew crew_;  // the last: its threads use the others
+  ThreadGroup threads_;  // the last: its threads use the others
 };
 
 Towers::Towers(Updater& updater, size_t towers, Options options)
@@ -260,14 +311,27 @@ Towers::Towers(Updater& updater, size_t towers, Options options)
   if (towers == 0) throw refuse_towers("give 1 tower or more");
   towers_.reserve(towers);  // steps refer to them
   for (size_t number = 0; number < towers; ++number) {
-    towers_.emplace_back(updater.parameters(), number);
+    towers_.emplace_back(updater.parameters(), updater.parameters().gradients(), number);
+  }
+}
+
+Towers::Towers(Updater& updater, std::vector<Slab> gradients) : updater_(updater), options_() {
+  if (gradients.empty()) throw refuse_towers("give 1 tower or more");
+  towers_.reserve(gradients.size());
+  for (Slab& slab : gradients) {
+    towers_.emplace_back(updater.parameters(), std::move(slab), towers_.size());
   }
 }
 
 TowersReport Towers::run(Rounds feed, const MakeStep& make, const Until& until) {
+  Examples work(options_, std::move(feed), make, towers_.size(), until.epochs);
+  return run(work, until, {});
+}
+
+TowersReport Towers::run(Work& work, const Until& until, Threading threading) {
   failed_.reset();
-  Run run(*this, std::move(feed), make);
-  run.go(until, failed_);
+  Run run(*this, work, std::move(threading));
+  run.go(until);
   return run.report();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/train/rounds.h"
+#include "penstock/train/thread_group.h"
 #include "penstock/train/tower.h"
 #include "penstock/train/updater.h"
 
@@ -64,6 +65,23 @@ class Towers {
   // Called by each tower on its thread when a run begins; no step begins before all have been made.
   using MakeStep = std::function<Step(Tower&)>;
 
+  // The rounds of a run, for batches of any type; Rounds and MakeStep are one for Examples.
+  class Work {
+   public:
+    // How much each tower's batch counts for in the mean, >= 0; empty: the tower has no batch.
+    using Weights = std::vector<std::optional<double>>;
+
+    virtual ~Work() = default;
+    // Called on each tower's thread when a run begins.
+    virtual void make(Tower& tower) = 0;
+    // Takes and stages the next round, while steps compute the round before; empty: there is none.
+    virtual std::optional<Weights> take() = 0;
+    // The round that was taken last is the round to compute. No step runs meanwhile.
+    virtual void advance() = 0;
+    // A step with the tower's batch, on the tower's thread.
+    virtual std::optional<double> compute(Tower& tower) = 0;
+  };
+
   // When a run ends: at the first of these.
   struct Until {
     uint64_t epochs = 1;          // passes over the feed; UINT64_MAX: without end
@@ -76,20 +94,23 @@ class Towers {
   // Error kInvalidArgument (no towers), kOutOfMemory.
   Towers(Updater& updater, size_t towers, Options options);
   Towers(Updater& updater, size_t towers) : Towers(updater, towers, Options()) {}
+  // A tower for each of these gradients; options.weigh and options.stage are not used.
+  Towers(Updater& updater, std::vector<Slab> gradients);
 
   // What a step, `make`, the feed, the update or `enough` throws ends the run and is thrown here
   // once all towers have ended their step, and the feed has given the next round or refused it
   // (whoever must not wait for a feed closes it). Of several towers' it is the first's. Nothing of
-  // its round was applied (of rows: no block from the failed one on); what the feed throws comes
-  // after the rounds before it. Batches that were taken and not used are let go. Error
-  // kInvalidArgument: a batch that cannot be weighed, a round of weight 0, or as Rounds.
+  // its round was applied; what the feed throws comes after the rounds before it. Batches that were
+  // taken and not used are let go. Error kInvalidArgument: a batch that cannot be weighed, a round
+  // of weight 0, or as Rounds.
   TowersReport run(Rounds feed, const MakeStep& make, const Until& until);
   TowersReport run(Rounds feed, const MakeStep& make) {
     return run(std::move(feed), make, Until());
   }
+  TowersReport run(Work& work, const Until& until, Threading threading);
 
   struct Failed {
-    std::optional<size_t> tower;  // empty: the feed or the update
+    std::optional<size_t> tower;  // empty: the feed, or the update from all towers' gradients
     uint64_t round;               // of this run, from 0
   };
   // Where what ended the last run was thrown.
@@ -99,6 +120,7 @@ class Towers {
 
  private:
   class Run;
+  class Examples;
 
   Updater& updater_;
   const Options options_;

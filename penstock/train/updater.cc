@@ -59,6 +59,13 @@ bool Updater::apply(const Slab& gradients, double scale) {
   return true;
 }
 
+void Updater::check(std::span<const GradientPart> parts) {
+  std::lock_guard lock(mutex_);
+  parts_.set("apply_rows", parameters_.layout(), parts);
+  if (options_.non_finite != NonFinite::kRaise || parts_.finite()) return;
+  throw not_finite(parts_.describe_not_finite());
+}
+
 bool Updater::apply_parts(std::span<const GradientPart> parts, double scale) {
   check_scale("apply_rows", scale);
   std::lock_guard lock(mutex_);

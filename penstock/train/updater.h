@@ -53,6 +53,8 @@ class Updater {
   // update, however many blocks it is of, also for Adam's correction of the bias; clipping is by
   // the norm of all parts together. Errors as apply; kNotFound: no such block.
   bool apply_parts(std::span<const GradientPart> parts, double scale = 1);
+  // Throws what apply_parts() would; changes nothing.
+  void check(std::span<const GradientPart> parts);
   // The same of one block. `values`: rows.size() rows, one after the other.
   bool apply_rows(std::string_view block, std::span<const int64_t> rows,
                   std::span<const float> values, double scale = 1);

@@ -57,6 +57,7 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_train_slab(m);
   penstock::python::bind_train_updater(m);
   penstock::python::bind_train_hogwild(m);
+  penstock::python::bind_train_towers(m);
   penstock::python::bind_train_batch(m);
   penstock::python::bind_train_files(m);
   penstock::python::bind_train_publish(m);

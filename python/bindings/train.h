@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 namespace nanobind {
 class list;
 class module_;
@@ -7,7 +9,8 @@ class module_;
 
 namespace penstock::train {
 class Layout;
-}
+struct Threading;
+}  // namespace penstock::train
 
 namespace penstock::python {
 
@@ -20,8 +23,15 @@ void bind_train_slab(nanobind::module_& m);
 // Schedules, optimizers and updaters.
 void bind_train_updater(nanobind::module_& m);
 
-// What the workers of a Hogwild share, one of them, and the sum of towers' gradients.
+// Python threads, called "name 0", "name 1", ..., that run steps which are Python; Ctrl-C ends a
+// wait for them.
+train::Threading python_threads(std::string name);
+
+// What the workers of a Hogwild share, and one of them.
 void bind_train_hogwild(nanobind::module_& m);
+
+// Towers with steps that are Python.
+void bind_train_towers(nanobind::module_& m);
 
 // Batches in memory that a worker process of a Hogwild reads.
 void bind_train_batch(nanobind::module_& m);

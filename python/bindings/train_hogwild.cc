@@ -15,7 +15,6 @@
 #include "penstock/base/os.h"
 #include "penstock/train/hogwild_worker.h"
 #include "penstock/train/replica.h"
-#include "penstock/train/tower_average.h"
 #include "train.h"
 
 namespace nb = nanobind;
@@ -136,11 +135,6 @@ void bind_train_hogwild(nb::module_& m) {
             board.note_step(worker.number());
           },
           nb::arg("loss").none(), nb::arg("copied"));
-  m.def(
-      "add_towers",
-      [](const std::vector<Slab>& gradients, const std::vector<float>& weights, size_t begin,
-         size_t end) { train::add_towers(gradients, weights, begin, end); },
-      nb::arg("gradients"), nb::arg("weights"), nb::arg("begin"), nb::arg("end"), Unlocked());
 }
 
 }  // namespace penstock::python

@@ -3,7 +3,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <deque>
 #include <tuple>
 #include <vector>
 
@@ -18,7 +17,6 @@ namespace nb = nanobind;
 namespace penstock::python {
 namespace {
 
-using train::GradientPart;
 using train::NonFinite;
 using train::Optimizer;
 using train::Parameters;
@@ -115,21 +113,15 @@ void bind_train_updater(nb::module_& m) {
       .def("apply", &Updater::apply, nb::arg("gradients"), nb::arg("scale"),
            nb::call_guard<WithoutGil>())
       .def(
-          // Parts: (block, rows, values) each.
-          "apply_parts",
-          [](Updater& updater, nb::list given, double scale) {
-            std::deque<Buffer> buffers;
-            std::vector<GradientPart> parts;
-            for (nb::handle part : given) {
-              const Buffer& rows = buffers.emplace_back(part[1], "rows");
-              const Buffer& values = buffers.emplace_back(part[2], "values");
-              parts.push_back({nb::cast<std::string>(part[0]), values_of<float>(values), true,
-                               values_of<int64_t>(rows)});
-            }
+          "apply_rows",
+          [](Updater& updater, const std::string& block, nb::handle rows, nb::handle values,
+             double scale) {
+            const Buffer row_bytes(rows, "rows"), value_bytes(values, "values");
             WithoutGil unlocked;
-            return updater.apply_parts(parts, scale);
+            return updater.apply_rows(block, values_of<int64_t>(row_bytes),
+                                      values_of<float>(value_bytes), scale);
           },
-          nb::arg("parts"), nb::arg("scale"))
+          nb::arg("block"), nb::arg("rows"), nb::arg("values"), nb::arg("scale"))
       .def_prop_ro("state", [](const Updater& updater) { return updater.state(); })
       .def_prop_rw("step", &Updater::step, &Updater::set_step)
       .def_prop_ro("skipped", &Updater::skipped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import signal
 import threading
 import time
 
@@ -222,6 +223,38 @@ def test_it_stops_after_rounds_seconds_or_a_callback():
     assert towers.run(steps=0).rounds == 0
     assert towers.run(seconds=0.01, epochs=None).seconds >= 0.01
     assert towers.run(until=lambda report: report.rounds == 7, epochs=None).rounds == 7
+
+
+def test_ctrl_c_ends_a_run_once_the_steps_that_began_are_over():
+    inside, may_end = threading.Event(), threading.Event()
+
+    def waits(batch, views):
+        inside.set()
+        assert may_end.wait(30)
+
+    def interrupt():
+        inside.wait(30)
+        signal.raise_signal(signal.SIGINT)
+        may_end.set()
+
+    parameters = fresh()
+    towers = train.Towers(waits, parameters, train.SGD(0.05), batches(), towers=2)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        towers.run(epochs=None)
+    helper.join()
+    assert not any(t.name.startswith("penstock tower") for t in threading.enumerate())
+
+
+def test_a_step_that_returns_no_gradients_changes_nothing():
+    parameters = fresh()
+    parameters["w"][:] = 1
+    optimizer = train.SGD(0.1, weight_decay=0.5)
+    towers = train.Towers(lambda batch, views: (1.0, {}), parameters, optimizer, batches()[:4])
+    report = towers.run()
+    assert (report.rounds, report.updates, report.loss) == (2, 0, 1.0)
+    assert (parameters["w"] == 1).all()
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])

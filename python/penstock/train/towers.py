@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from .. import _engine
 from ..base.arguments import integer
 from ..base.notes import add_note
 from ..errors import InvalidArgument
 from .devices import stage_for
 from .hogwild import updater_for
 from .optimizers import Optimizer
-from .parameters import Parameters
+from .parameters import Parameters, copy_all
 from .rounds import NONE, Rounds
 from .rows import count_of
-from .steps import views_of
-from .tower_run import Run, TowersReport
+from .steps import OneThreadEach, Outcome, outcome_of, views_of
 from .updater import Policy, Updater
 
 __all__ = ["Towers", "TowersReport"]
+
+
+@dataclass(frozen=True)
+class TowersReport:
+    """What a run came to, or has come to so far.
+
+    Attributes
+    ----------
+    updates : int
+        That were applied: rounds without those whose gradient was skipped.
+    rounds, batches : int
+        Rounds, and batches that were used in them.
+    seconds : float
+    loss, last_loss : float
+        The mean of all that steps returned, and of the last round; weighted as gradients are. NaN
+        if none.
+    copied_bytes : int
+        Of gradients that a framework could not leave in place.
+    """
+
+    updates: int
+    rounds: int
+    batches: int
+    seconds: float
+    loss: float
+    last_loss: float
+    copied_bytes: int
+
+    @property
+    def updates_per_second(self) -> float:
+        return self.updates / self.seconds if self.seconds > 0 else 0.0
 
 
 class Towers:
@@ -107,6 +137,8 @@ class Towers:
                 self._stages.append(stage_for(views.device))
             else:
                 self._stages.append(partial(_staged, stage, views.device))
+        slabs = [views.gradients._slab for views in self._views]
+        self._engine = _engine.Towers(self.updater._engine, slabs)
 
     def run(
         self,
@@ -136,57 +168,66 @@ class Towers:
             says which tower's and in which round. Nothing of that round was applied.
         """
         epochs = None if epochs is None else integer("epochs", epochs, 1, operation="Towers")
-        most = math.inf if steps is None else integer("steps", steps, 0, operation="Towers")
-        with Run(self._step, self._views, self.updater) as run:
-            began = time.perf_counter()
-            end = math.inf if seconds is None else began + seconds
-            rounds = self._rounds(epochs) if most > 0 else iter(())
-            batches, raised = _following(rounds)
-            while batches is not None:
-                weights = self._weights(batches)
-                run.begin([batch for batch, _ in batches])
-                batches, raised = (None, None) if run.rounds + 1 >= most else _following(rounds)
-                run.finish(weights)
-                if time.perf_counter() >= end:
-                    break
-                if until is not None and until(run.report(time.perf_counter() - began)):
-                    break
-            if raised is not None:
-                raise raised
-            return run.report(time.perf_counter() - began)
+        steps = 2**64 - 1 if steps is None else integer("steps", steps, 0, operation="Towers")
+        duration_ns = -1 if seconds is None else max(0, int(min(seconds, 1e9) * 1e9))
+        enough = None if until is None else lambda report: bool(until(TowersReport(**report)))
+        self.updater.parameters._settle()
+        with OneThreadEach() as one_thread:
+            try:
+                report = self._engine.run(
+                    one_thread.here,
+                    partial(_following, self._rounds(epochs)),
+                    self._compute,
+                    steps,
+                    duration_ns,
+                    enough,
+                )
+            except BaseException as error:
+                if self._engine.failed is not None:
+                    tower, number = self._engine.failed
+                    of = "" if tower is None else f"tower {tower}, "
+                    add_note(error, f"in {of}round {number}")
+                raise
+        return TowersReport(**report)
 
-    def _rounds(self, epochs: int | None) -> Iterator[list[tuple[Any, float]]]:
+    def _rounds(self, epochs: int | None) -> Iterator[list[tuple[Any, float] | None]]:
         """Batches of each round, staged, with their weights; None where a tower has none."""
         for batches in self._feeds.rounds(epochs):
-            made = []
-            for tower, batch in enumerate(batches):
+            made: list[tuple[Any, float] | None] = []
+            for stage, batch in zip(self._stages, batches, strict=True):
                 if batch is NONE:
-                    made.append((NONE, 0.0))
-                    continue
-                weight = float(self._weigh(batch))
-                if not (math.isfinite(weight) and weight >= 0):
-                    raise InvalidArgument(f"the weight of a batch is {weight}", "Towers")
-                made.append((self._stages[tower](batch), weight))
+                    made.append(None)
+                else:
+                    weight = float(self._weigh(batch))
+                    made.append((stage(batch), weight))
             yield made
 
-    def _weights(self, batches: list[tuple[Any, float]]) -> list[float]:
-        weights = [weight for _, weight in batches]
-        if max(weights) == 0:
-            raise InvalidArgument("all batches of a round have weight 0", "Towers")
-        return weights
+    def _compute(self, tower: int, step: int, batch: Any) -> Outcome:
+        views = self._views[tower]
+        views.step = step
+        outcome = outcome_of(self._step(batch, views), views, "Towers")
+        parts = outcome.parts
+        if parts is None or all(part.rows is not None for part in parts):
+            return outcome
+        if any(part.rows is not None for part in parts):
+            raise InvalidArgument(
+                "a step returned train.Rows and whole gradients; return one of the two", "Towers"
+            )
+        copy_all(views.gradients, {part.block: part.values for part in parts}, "Towers")
+        return Outcome(outcome.loss, None, views.gradients.nbytes)
 
 
 def _staged(stage: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
     return stage(batch, device)
 
 
-def _following(rounds: Iterator[Any]) -> tuple[Any, Exception | None]:
-    """The next round, and what the feed raised: the round before it is still to be finished."""
+def _following(rounds: Iterator[Any]) -> Any:
+    """Return the next round, or None."""
     try:
-        return next(rounds, None), None
+        return next(rounds, None)
     except Exception as error:
         add_note(error, "in the feed of Towers")
-        return None, error
+        raise
 
 
 def _rows_of(batch: Any) -> float:

@@ -146,16 +146,12 @@ class Updater:
                 f"{(len(which), *shape[1:])}; these are {given.shape}",
                 "apply_rows",
             )
-        return self._apply_parts([(block, which, given)], scale)
-
-    def _apply_parts(self, parts: list[tuple[str, Any, Any]], scale: float) -> bool:
-        """Apply one update to rows of several blocks: (block, rows, values) each, a block once."""
-        plain = [
-            (block, np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(values, np.float32))
-            for block, rows, values in parts
-        ]
-        self._parameters._settle()
-        return self._engine.apply_parts(plain, scale)
+        return self._engine.apply_rows(
+            block,
+            np.ascontiguousarray(which, np.int64),
+            np.ascontiguousarray(given, np.float32),
+            scale,
+        )
 
     @property
     def parameters(self) -> Parameters:

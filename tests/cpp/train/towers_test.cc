@@ -11,6 +11,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "penstock/base/error.h"
@@ -279,6 +280,46 @@ TEST(Towers, rows_of_all_towers_are_added_up) {
             }).find("rows and whole gradients"),
             std::string::npos);
   EXPECT_EQ(updater.step(), 2u);
+}
+
+TEST(Towers, rows_of_several_blocks_are_one_update) {
+  const Layout layout{{"a", {3, 2}}, {"b", {2}}};
+  Updater of_rows(Parameters(layout), Optimizer::adam(0.1, {}, {.clip_norm = 0.5}));
+  Updater whole(Parameters(layout), of_rows.optimizer());
+  const Example one{{"x", Tensor::make(DType::kFloat32, {1})}};
+  for (Updater* updater : {&of_rows, &whole}) {
+    Towers towers(*updater, 2);
+    towers.run(Rounds(list_of(std::vector<Example>(6, one))), [&](Tower& tower) -> Towers::Step {
+      return [&](Example&) {
+        const auto n = static_cast<float>(1 + tower.number() + tower.step());
+        const std::vector<float> a{n, 1, 0, 2, n, n}, b{2, n};
+        if (updater == &of_rows) {
+          tower.add_rows("a", std::vector<int64_t>{0, 1, 2}, a);
+          tower.add_rows("b", std::vector<int64_t>{0, 1}, b);
+        } else {
+          std::copy(a.begin(), a.end(), tower.gradients().at("a").as_span<float>().begin());
+          std::copy(b.begin(), b.end(), tower.gradients().at("b").as_span<float>().begin());
+        }
+        return std::nullopt;
+      };
+    });
+    EXPECT_EQ(updater->step(), 3u);
+  }
+  expect_near(of_rows.parameters(), whole.parameters());
+}
+
+TEST(ThreadGroup, a_thread_that_cannot_start_ends_the_others) {
+  size_t ended = 0;
+  const auto start = [&](size_t number, std::function<void()> body) -> std::function<void()> {
+    if (number == 2) throw std::runtime_error("no more threads");
+    const auto thread = std::make_shared<std::thread>(std::move(body));
+    return [thread, &ended] {
+      thread->join();
+      ++ended;
+    };
+  };
+  EXPECT_THROW(ThreadGroup(3, {.start = start}), std::runtime_error);
+  EXPECT_EQ(ended, 2u);
 }
 
 TEST(Towers, what_is_not_finite_is_raised_or_skipped) {
