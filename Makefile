@@ -1,7 +1,8 @@
 # Every verb does its own set-up; what is done is remembered in $(VENV)/stamps.
 #   make demo         train on real images, fed in four ways, and in six ways that do not wait (about three minutes)
-#   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults, soak
-#   make bench        speed and memory against the peers        make lint, format style and types
+#   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults
+#   make test-soak    a soak, long fuzzing (not in CI)          make lint, format style and types
+#   make bench        speed and memory against the peers
 #   make build        the extension, in .venv                   make wheel, docs, clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,7 +10,7 @@ SHELL := bash
 .SUFFIXES:
 .DEFAULT_GOAL := build
 CPP := cpp-release cpp-debug cpp-asan cpp-tsan
-.PHONY: build demo test test-slow bench lint format wheel docs clean $(CPP)
+.PHONY: build demo test test-slow test-soak bench lint format wheel docs clean $(CPP)
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -74,7 +75,15 @@ test: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test
 test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
 	$(MAKE) --no-print-directory cpp-asan
 	$(MAKE) --no-print-directory cpp-tsan
-	tools/second_chance.sh pytest $(PY) -m slow
+	tools/second_chance.sh pytest $(PY) -m "slow and not soak"
+
+test-soak: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
+	$(PY) -m pytest -m soak
+	cmake --preset asan >/dev/null
+	cmake --build --preset asan
+	for target in build/test/asan/tests/fuzz/*_fuzz; do \
+	  name=$$(basename $$target _fuzz); UBSAN_OPTIONS=halt_on_error=1 $$target 60 tests/fuzz/corpus/$$name; \
+	done
 
 # Peers that are not here are left out of the tables.
 $(STAMPS)/peers: tools/frameworks.sh tools/setup_system.sh $(STAMPS)/demo-group $(STAMPS)/bench-group

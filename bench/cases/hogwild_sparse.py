@@ -53,7 +53,7 @@ def program(size: Size) -> Path:
 def prepare(size: Size) -> None:
     once(folder(size), lambda part: make(part, size))
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    libraries = sorted(ROOT.glob("build/python/*/penstock/libpenstock.a"))
+    libraries = sorted(ROOT.glob("build/test/release/penstock/libpenstock.a"))
     if compiler is None or not libraries:
         return
     newest = max(SOURCE.stat().st_mtime, libraries[-1].stat().st_mtime)
@@ -70,7 +70,7 @@ def prepare(size: Size) -> None:
 
 def of_program(size: Size, way: str, threads: int) -> Figures:
     if not program(size).exists():
-        raise ImportError("no C++ compiler, or no engine built in build/python")
+        raise ImportError("no C++ compiler, or no engine built in build/test/release")
     numbers = (threads, size.features, size.per_row, RATE, PASSES)
     command = [str(program(size)), str(folder(size)), way, *map(str, numbers)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -19,7 +19,7 @@ def program(size: Size, name: str) -> Path:
 def build(size: Size, name: str) -> None:
     """bench/<name>.cc, unless it is there and new enough; nothing where something is missing."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    libraries = sorted(ROOT.glob("build/python/*/penstock/libpenstock.a"))
+    libraries = sorted(ROOT.glob("build/test/release/penstock/libpenstock.a"))
     found = importlib.util.find_spec("torch")
     if compiler is None or not libraries or found is None or found.origin is None:
         return
@@ -45,7 +45,7 @@ def build(size: Size, name: str) -> None:
 def run(size: Size, name: str, *arguments: object) -> tuple[float, float]:
     """What it says: two numbers. ImportError: it could not be built."""
     if not program(size, name).exists():
-        raise ImportError("no C++ compiler, no libtorch, or no engine built in build/python")
+        raise ImportError("no C++ compiler, no libtorch, or no engine built in build/test/release")
     command = [str(program(size, name)), *map(str, arguments)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     first, second = map(float, said)

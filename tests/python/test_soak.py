@@ -8,6 +8,7 @@ from soak import growth, soak
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_a_minute_at_full_speed_grows_nothing() -> None:
     readings, counts = soak(seconds=60, kill_every=3)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "test" / "torch"
+BUILD = ROOT / "build" / "test" / "release"
 TESTS = "torch_tests"
 
 
