@@ -2,12 +2,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -23,6 +26,15 @@ std::string hidden_beside(const std::string& path) {
   const size_t name = path.rfind('/') + 1;  // npos + 1 is 0
   return path.substr(0, name) + "." + path.substr(name) + "." + std::to_string(getpid()) + "-" +
          std::to_string(count.fetch_add(1, std::memory_order_relaxed)) + ".part";
+}
+
+void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  const os::HoldFileSizeSignal hold;
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd, bytes.data(), bytes.size());
+    if (done < 0 && errno != EINTR) throw Error::from_errno(errno, "write", path);
+    if (done > 0) bytes = bytes.subspan(static_cast<size_t>(done));
+  }
 }
 
 class PosixSink final : public Sink {
@@ -46,14 +58,7 @@ class PosixSink final : public Sink {
     if (fd_ && !hidden_.empty()) unlink(hidden_.c_str());
   }
 
-  void write(std::span<const std::byte> bytes) override {
-    const os::HoldFileSizeSignal hold;
-    while (!bytes.empty()) {
-      ssize_t done = ::write(fd_.get(), bytes.data(), bytes.size());
-      if (done < 0 && errno != EINTR) throw Error::from_errno(errno, "write", path_);
-      if (done > 0) bytes = bytes.subspan(static_cast<size_t>(done));
-    }
-  }
+  void write(std::span<const std::byte> bytes) override { write_all(fd_.get(), bytes, path_); }
 
   void commit() override {
     if (fsync(fd_.get()) != 0 || !appear()) throw Error::from_errno(errno, "write", path_);
@@ -82,10 +87,48 @@ class PosixSink final : public Sink {
   os::Fd fd_;
 };
 
+// A device or a pipe: what is written is gone at once, and there is nothing to replace.
+class ThroughSink final : public Sink {
+ public:
+  explicit ThroughSink(const std::string& path) : path_(path) {
+    // A pipe that nobody reads is an error (ENXIO) and no wait.
+    fd_.reset(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    if (!fd_) throw Error::from_errno(errno, "create", path);
+    const int flags = fcntl(fd_.get(), F_GETFL);
+    if (flags < 0 || fcntl(fd_.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
+      throw Error::from_errno(errno, "create", path);
+    }
+  }
+
+  void write(std::span<const std::byte> bytes) override { write_all(fd_.get(), bytes, path_); }
+  void commit() override { fd_.reset(); }
+
+ private:
+  const std::string path_;
+  os::Fd fd_;
+};
+
 }  // namespace
 
+std::string without_links(std::string path) {
+  constexpr int kMostLinks = 40;  // Linux's own limit
+  for (int n = 0; n < kMostLinks; ++n) {
+    std::error_code none;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, none);
+    if (none) return path;
+    path = (std::filesystem::path(path).parent_path() / target).string();
+  }
+  throw Error::from_errno(ELOOP, "create", path);
+}
+
 std::unique_ptr<Sink> posix_sink(const std::string& path) {
-  return std::make_unique<PosixSink>(path);
+  struct stat there {};
+  if (stat(path.c_str(), &there) != 0 || S_ISREG(there.st_mode)) {
+    return std::make_unique<PosixSink>(without_links(path));
+  }
+  if (S_ISCHR(there.st_mode) || S_ISFIFO(there.st_mode)) return std::make_unique<ThroughSink>(path);
+  throw Error(Code::kInvalidArgument, "create",
+              path + " is a folder, a disk or a socket: give the name of a file");
 }
 
 std::vector<std::string> posix_list(const std::string& folder) {

@@ -12,8 +12,13 @@ namespace penstock {
 
 // Writes to a file in the same folder that has no name until it is complete: a process that is
 // killed leaves nothing behind. Where there are no such files, it has a hidden name until then,
-// which no pattern of glob() finds, and which is what a killed process leaves.
+// which no pattern of glob() finds, and which is what a killed process leaves. What a symbolic link
+// leads to is replaced, and not the link. A device or pipe is written to at once. Error
+// kInvalidArgument: a folder, a disk or a socket.
 std::unique_ptr<Sink> posix_sink(const std::string& path);
+
+// Where a chain of symbolic links leads to, whether there is a file or not. Error kSystem.
+std::string without_links(std::string path);
 
 std::vector<std::string> posix_list(const std::string& folder);
 

@@ -12,6 +12,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/io/posix_file.h"
+#include "penstock/io/posix_folder.h"
 
 namespace penstock {
 namespace {
@@ -31,7 +32,7 @@ SnapshotStore::SnapshotStore(std::string path) : SnapshotStore(std::move(path), 
 
 SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
                              std::optional<uint64_t> positions, Attached)
-    : path_(std::filesystem::absolute(path)),
+    : path_(without_links(std::filesystem::absolute(path))),
       plan_(std::move(plan)),
       positions_(positions),
       fills_(true),

@@ -1,5 +1,6 @@
 #include "penstock/io/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -120,6 +121,44 @@ TEST_F(FileTest, a_file_appears_when_it_is_complete) {
   auto file = files->open(made);
   EXPECT_EQ(read(*file, 0, file->size()), bytes + bytes.substr(0, 3));
   EXPECT_EQ(files->list(folder).size(), 2u);
+}
+
+TEST_F(FileTest, what_a_link_leads_to_is_replaced_and_the_link_stays) {
+  const std::string link = folder / "link", dangling = folder / "dangling";
+  fs::create_symlink("file", link);
+  fs::create_symlink("link", folder / "link to link");
+  fs::create_symlink("new", dangling);
+  const std::pair<std::string, std::string> cases[] = {
+      {link, "file"}, {folder / "link to link", "file"}, {dangling, "new"}};
+  for (const auto& [name, target] : cases) {
+    auto sink = files->create(name);
+    sink->write(std::as_bytes(std::span(name)));
+    sink->commit();
+    EXPECT_TRUE(fs::is_symlink(name));
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder / target)));
+    auto file = files->open(folder / target);
+    EXPECT_EQ(read(*file, 0, file->size()), name);
+  }
+  fs::create_symlink("round", folder / "round");
+  EXPECT_EQ(code_of([&] { files->create(folder / "round"); }), Code::kSystem);
+}
+
+TEST_F(FileTest, devices_and_pipes_are_written_to) {
+  auto nowhere = files->create("/dev/null");
+  nowhere->write(std::as_bytes(std::span(bytes)));
+  nowhere->commit();
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(code_of([&] { files->create(pipe); }), Code::kSystem) << "nobody reads it";
+  const os::Fd reads(open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  auto sink = files->create(pipe);
+  sink->write(std::as_bytes(std::span(bytes).first(1000)));  // less than a pipe holds
+  sink->commit();
+  std::string seen(bytes.size() + 1, '\0');
+  EXPECT_EQ(::read(reads.get(), seen.data(), seen.size()), 1000);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_EQ(code_of([&] { files->create(folder); }), Code::kInvalidArgument);
 }
 
 TEST_F(FileTest, the_limit_on_file_size_is_an_error_and_no_signal) {
