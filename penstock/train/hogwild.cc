@@ -1,11 +1,9 @@
 #include "penstock/train/hogwild.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -44,6 +42,7 @@ HogwildReport report_of(const HogwildBoard& board, std::span<const HogwildBoard:
   HogwildReport report;
   report.seconds = seconds;
   uint64_t losses = 0;
+  double loss = 0, recent = 0;
   std::array<uint64_t, HogwildBoard::kBuckets> staleness{};
   for (size_t worker = 0; worker < board.workers(); ++worker) {
     const HogwildBoard::Counts now = board.counts(worker), &then = before[worker];
@@ -51,104 +50,24 @@ HogwildReport report_of(const HogwildBoard& board, std::span<const HogwildBoard:
     report.updates += now.applied - then.applied;
     report.skipped += now.skipped - then.skipped;
     report.non_finite += now.non_finite - then.non_finite;
-    report.loss += now.loss_sum - then.loss_sum;
+    report.copied += now.copied - then.copied;
+    report.workers.emplace_back(now.steps - then.steps, now.applied - then.applied);
+    loss += now.loss_sum - then.loss_sum;
     losses += now.losses - then.losses;
+    recent += static_cast<double>(now.losses - then.losses) * now.recent_loss;
     for (size_t i = 0; i < staleness.size(); ++i) {
       staleness[i] += now.staleness[i] - then.staleness[i];
     }
   }
-  if (losses > 0) report.loss /= static_cast<double>(losses);
+  if (losses > 0) {
+    report.loss = loss / static_cast<double>(losses);
+    report.recent_loss = recent / static_cast<double>(losses);
+  }
   for (size_t i = 0; i < staleness.size(); ++i) {
     if (staleness[i] > 0) report.staleness.emplace_back(HogwildBoard::least_of(i), staleness[i]);
   }
   return report;
 }
-
-// States of a worker's thread: working -> done. The first to fail stores its exception and stops
-// the board, which ends the others before their next step. run() waits for all to be done.
-class Hogwild::Run {
- public:
-  Run(Hogwild& hogwild, const MakeStep& make) : hogwild_(hogwild), make_(make) {}
-
-  void start() {
-    try {
-      working_ = hogwild_.workers_.size();
-      threads_.reserve(working_);
-      for (HogwildWorker& worker : hogwild_.workers_) {
-        threads_.emplace_back([this, &worker] { work(worker); });
-      }
-    } catch (...) {  // no more threads
-      join();
-      throw;
-    }
-  }
-
-  // Until all are done or the time has come; whether all are done.
-  bool wait_until(Clock::time_point time) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, time, [&] { return working_ == 0; });
-  }
-
-  void join() {
-    if (!ended_by_itself()) hogwild_.board_.stop();
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-  }
-
-  void rethrow() {
-    if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
-  }
-
- private:
-  bool ended_by_itself() {
-    std::lock_guard lock(mutex_);
-    return working_ == 0;
-  }
-
-  void work(HogwildWorker& worker) {
-    const HogwildBoard& board = hogwild_.board_;
-    uint64_t step = 0;
-    std::exception_ptr error;
-    try {
-      worker.begin();
-      const Step next = make_(worker);
-      while (board.take()) {
-        if (!next()) {
-          board.untake();
-          break;
-        }
-        board.note_step(worker.number());
-        // Not before: a feed that is first asked by a step starts its threads there, which would
-        // stay on these cores, too.
-        if (step++ == 0) stay_in_group(worker.number());
-      }
-    } catch (...) {
-      error = std::current_exception();
-      board.stop();
-    }
-    std::lock_guard lock(mutex_);
-    if (error != nullptr && error_ == nullptr) {
-      error_ = std::move(error);
-      hogwild_.failed_ = Failed{worker.number(), step};
-    }
-    error = nullptr;  // before another thread may look at it
-    --working_;
-    changed_.notify_all();
-  }
-
-  void stay_in_group(size_t worker) {
-    const size_t groups = hogwild_.options_.replicas;
-    if (groups > 1) os::stay_on(os::near_cores(groups)[hogwild_.group_of(worker)]);
-  }
-
-  Hogwild& hogwild_;
-  const MakeStep& make_;
-  std::vector<std::thread> threads_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t working_ = 0;
-  std::exception_ptr error_;
-};
 
 Hogwild::Hogwild(Updater& updater, size_t workers, Options options)
     : updater_(updater),
@@ -184,32 +103,75 @@ size_t Hogwild::group_of(size_t worker) const {
   return worker * options_.replicas / board_.workers();
 }
 
+Hogwild::Hogwild(Updater& updater, HogwildBoard board)
+    : updater_(updater), options_(), board_(std::move(board)) {}
+
 HogwildReport Hogwild::run(const MakeStep& make, const Until& until) {
+  return run_workers([&](size_t number) { work(workers_[number], make); }, until);
+}
+
+void Hogwild::work(HogwildWorker& worker, const MakeStep& make) {
+  worker.begin();
+  const Step next = make(worker);
+  for (bool first = true; board_.take(); first = false) {
+    if (!next()) {
+      board_.untake();
+      break;
+    }
+    board_.note_step(worker.number());
+    // Not before: a feed that is first asked by a step starts its threads there, which would
+    // stay on these cores, too.
+    if (first && options_.replicas > 1) {
+      os::stay_on(os::near_cores(options_.replicas)[group_of(worker.number())]);
+    }
+  }
+}
+
+HogwildReport Hogwild::run_workers(const std::function<void(size_t)>& work, const Until& until,
+                                   Threading threading, const std::function<void()>& started) {
   failed_.reset();
   board_.begin(until.steps, updater_.step());
   for (const auto& replica : replicas_) replica->begin();
   const auto before = all_counts(board_);
-  const auto began = Clock::now();
+  auto began = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
-  const auto end = after(began, until.duration_ns);
-  Run run(*this, make);
+  std::mutex mutex;
+  std::exception_ptr thrown;  // the first; guarded by mutex, as failed_ is
+  const auto job = [&](size_t number) {
+    try {
+      work(number);
+    } catch (...) {
+      board_.stop();  // ends the others before their next step
+      const std::lock_guard lock(mutex);
+      if (thrown != nullptr) return;
+      thrown = std::current_exception();
+      failed_ = Failed{number, board_.counts(number).steps - before[number].steps};
+    }
+  };
   std::exception_ptr error;
   try {
-    run.start();
-    while (true) {
-      const auto ask = until.enough ? after(Clock::now(), until.ask_every_ns) : end;
-      if (run.wait_until(std::min(ask, end))) break;
-      if (Clock::now() >= end) break;
-      if (until.enough && until.enough(report_of(board_, before, seconds()))) break;
+    ThreadGroup threads(board_.workers(), std::move(threading));
+    threads.begin(job);
+    try {
+      if (started) started();
+      began = Clock::now();
+      const auto end = after(began, until.duration_ns);
+      while (true) {
+        const auto ask = until.enough ? after(Clock::now(), until.ask_every_ns) : end;
+        if (threads.wait_until(std::min(ask, end)) || Clock::now() >= end) break;
+        if (until.enough && until.enough(report_of(board_, before, seconds()))) break;
+      }
+    } catch (...) {
+      error = std::current_exception();
     }
-  } catch (...) {
+    board_.stop();
+  } catch (...) {  // no more threads
     error = std::current_exception();
   }
-  run.join();
   for (const auto& replica : replicas_) replica->merge();
   updater_.set_step(board_.updates());
   if (error != nullptr) std::rethrow_exception(std::move(error));
-  run.rethrow();
+  if (thrown != nullptr) std::rethrow_exception(std::move(thrown));
   return report_of(board_, before, seconds());
 }
 

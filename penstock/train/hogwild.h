@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "penstock/train/hogwild_worker.h"
+#include "penstock/train/thread_group.h"
 
 namespace penstock::train {
 
@@ -18,7 +20,11 @@ struct HogwildReport {
   uint64_t skipped = 0;     // gradients that were not finite and not applied
   uint64_t non_finite = 0;  // gradients that were not finite
   double seconds = 0;
-  double loss = 0;  // the mean of those that were noted
+  uint64_t copied = 0;  // bytes of weights and gradients that were copied for a framework
+  // The mean of all losses that were noted, and of the last hundred or so of each worker; NaN if
+  // none was.
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  double recent_loss = std::numeric_limits<double>::quiet_NaN();
   double updates_per_second() const {
     return seconds > 0 ? static_cast<double>(updates) / seconds : 0;
   }
@@ -26,6 +32,7 @@ struct HogwildReport {
   // (least staleness of a bucket, how often); exact below HogwildBoard::kExact, then by powers of
   // two. Buckets with none are left out.
   std::vector<std::pair<uint64_t, uint64_t>> staleness;
+  std::vector<std::pair<uint64_t, uint64_t>> workers;  // steps and updates of each
 };
 
 // Adds up what all workers of a board did since `before`, which has each one's counts then.
@@ -87,10 +94,17 @@ class Hogwild {
   Hogwild(Updater& updater, size_t workers, Options options);
   Hogwild(Updater& updater, size_t workers) : Hogwild(updater, workers, Options()) {}
 
+  // Workers that are made elsewhere, such as in other processes, and share this board.
+  Hogwild(Updater& updater, HogwildBoard board);
+
   // Returns when all workers have ended. What a worker, `make` or `enough` throws stops all and is
   // thrown here once they have; failed() says whose it was.
   HogwildReport run(const MakeStep& make, const Until& until);
   HogwildReport run(const MakeStep& make) { return run(make, Until()); }
+  // Calls work(number) on a thread for each worker: it takes steps from the board until there are
+  // no more. `started` is called when all threads have begun; the run's time begins after it.
+  HogwildReport run_workers(const std::function<void(size_t worker)>& work, const Until& until,
+                            Threading threading = {}, const std::function<void()>& started = {});
 
   struct Failed {
     size_t worker;
@@ -99,9 +113,12 @@ class Hogwild {
   // The worker whose exception ended the last run.
   const std::optional<Failed>& failed() const { return failed_; }
 
- private:
-  class Run;
+  const HogwildBoard& board() const { return board_; }
+  std::vector<HogwildWorker>& workers() { return workers_; }
   size_t group_of(size_t worker) const;
+
+ private:
+  void work(HogwildWorker& worker, const MakeStep& make);
 
   Updater& updater_;
   const Options options_;

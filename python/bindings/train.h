@@ -27,7 +27,7 @@ void bind_train_updater(nanobind::module_& m);
 // wait for them.
 train::Threading python_threads(std::string name);
 
-// What the workers of a Hogwild share, and one of them.
+// A Hogwild with steps that are Python; the board and a worker, for worker processes.
 void bind_train_hogwild(nanobind::module_& m);
 
 // Towers with steps that are Python.

@@ -13,8 +13,8 @@
 #include "gil.h"
 #include "gradient_parts.h"
 #include "penstock/base/os.h"
-#include "penstock/train/hogwild_worker.h"
-#include "penstock/train/replica.h"
+#include "penstock/train/hogwild.h"
+#include "penstock/train/thread_group.h"
 #include "train.h"
 
 namespace nb = nanobind;
@@ -22,14 +22,16 @@ namespace nb = nanobind;
 namespace penstock::python {
 namespace {
 
+using train::Hogwild;
 using train::HogwildBoard;
+using train::HogwildReport;
 using train::HogwildWorker;
 using train::NonFinite;
 using train::Optimizer;
 using train::Parameters;
-using train::Replica;
 using train::Slab;
 using train::Snapshots;
+using train::Updater;
 
 bool apply_parts(HogwildWorker& worker, nb::list parts, double scale) {
   const PartsOfList given(parts);
@@ -43,18 +45,7 @@ nb::dict counts_of(const HogwildBoard& board, size_t worker) {
   made["steps"] = counts.steps;
   made["begun"] = counts.begun;
   made["applied"] = counts.applied;
-  made["non_finite"] = counts.non_finite;
   made["skipped"] = counts.skipped;
-  made["copied"] = counts.copied;
-  made["losses"] = counts.losses;
-  made["loss_sum"] = counts.loss_sum;
-  made["recent_loss"] = counts.recent_loss;
-  nb::dict staleness;
-  for (size_t i = 0; i < counts.staleness.size(); ++i) {
-    if (counts.staleness[i] > 0)
-      staleness[nb::int_(HogwildBoard::least_of(i))] = counts.staleness[i];
-  }
-  made["staleness"] = staleness;
   return made;
 }
 
@@ -63,7 +54,6 @@ void bind_board(nb::module_& m) {
       .def_static("make", &HogwildBoard::make, nb::arg("workers"), nb::arg("shared"))
       .def_static("open", &HogwildBoard::open, nb::arg("fd"))
       .def_prop_ro("fd", &HogwildBoard::fd)
-      .def("begin", &HogwildBoard::begin, nb::arg("steps"), nb::arg("updates"))
       .def("take", &HogwildBoard::take)
       .def("untake", &HogwildBoard::untake)
       .def("stop", &HogwildBoard::stop)
@@ -72,18 +62,83 @@ void bind_board(nb::module_& m) {
       .def("counts", &counts_of, nb::arg("worker"));
 }
 
-void bind_replica(nb::module_& m) {
-  using Unlocked = nb::call_guard<WithoutGil>;
-  nb::class_<Replica>(m, "Replica", "Internal: use penstock.train.Hogwild.")
-      .def_static(
-          "make",
-          [](const Slab& common, size_t groups, uint64_t updates) {
-            return Replica::make(Parameters(common), groups, updates);
+nb::dict as_dict(const HogwildReport& report) {
+  nb::dict made;
+  made["steps"] = report.steps;
+  made["updates"] = report.updates;
+  made["seconds"] = report.seconds;
+  nb::dict staleness;
+  for (const auto& [least, count] : report.staleness) staleness[nb::int_(least)] = count;
+  made["staleness"] = staleness;
+  made["loss"] = report.loss;
+  made["recent_loss"] = report.recent_loss;
+  made["skipped"] = report.skipped;
+  made["non_finite"] = report.non_finite;
+  made["copied_bytes"] = report.copied;
+  nb::list workers;
+  for (const auto& [steps, updates] : report.workers) {
+    nb::dict worker;
+    worker["steps"] = steps;
+    worker["updates"] = updates;
+    workers.append(worker);
+  }
+  made["workers"] = workers;
+  return made;
+}
+
+nb::dict run(Hogwild& hogwild, nb::object work, nb::object started, uint64_t steps,
+             int64_t duration_ns, nb::object until, int64_t ask_every_ns) {
+  Hogwild::Until end{.steps = steps, .duration_ns = duration_ns, .ask_every_ns = ask_every_ns};
+  if (!until.is_none()) {
+    end.enough = [&](const HogwildReport& report) {
+      const WithGil locked;
+      return nb::cast<bool>(until(as_dict(report)));
+    };
+  }
+  const auto work_of = [&](size_t number) {
+    const WithGil locked;
+    work(number);
+  };
+  const auto when_started = [&] {
+    const WithGil locked;
+    started();
+  };
+  HogwildReport report;
+  {
+    const WithoutGil unlocked;
+    report = hogwild.run_workers(work_of, end, python_threads("penstock hogwild"), when_started);
+  }
+  return as_dict(report);
+}
+
+void bind_run(nb::module_& m) {
+  nb::class_<Hogwild>(m, "Hogwild", "Internal: use penstock.train.Hogwild.")
+      .def(
+          "__init__",
+          [](Hogwild* made, Updater& updater, size_t workers, bool own_state, int non_finite,
+             int snapshots, size_t replicas, uint64_t merge_every) {
+            new (made) Hogwild(updater, workers,
+                               {.own_state = own_state,
+                                .non_finite = static_cast<NonFinite>(non_finite),
+                                .snapshots = static_cast<Snapshots>(snapshots),
+                                .replicas = replicas,
+                                .merge_every = merge_every});
           },
-          nb::arg("common"), nb::arg("groups"), nb::arg("updates"))
-      .def_prop_ro("slab", [](const Replica& replica) { return replica.parameters().slab(); })
-      .def("begin", &Replica::begin, Unlocked())
-      .def("merge", &Replica::merge, Unlocked());
+          nb::arg("updater"), nb::arg("workers"), nb::arg("own_state"), nb::arg("non_finite"),
+          nb::arg("snapshots"), nb::arg("replicas"), nb::arg("merge_every"), nb::keep_alive<1, 2>())
+      .def(nb::init<Updater&, HogwildBoard>(), nb::arg("updater"), nb::arg("board"),
+           nb::keep_alive<1, 2>())
+      .def_prop_ro("board", [](const Hogwild& hogwild) { return hogwild.board(); })
+      .def(
+          "worker",
+          [](Hogwild& hogwild, size_t number) -> HogwildWorker& {
+            return hogwild.workers().at(number);
+          },
+          nb::arg("number"), nb::rv_policy::reference_internal)
+      .def("group_of", &Hogwild::group_of, nb::arg("worker"))
+      .def("run", &run, nb::arg("work"), nb::arg("started"), nb::arg("steps"),
+           nb::arg("duration_ns"), nb::arg("until").none(), nb::arg("ask_every_ns"));
+  using Unlocked = nb::call_guard<WithoutGil>;
   m.def("near_cores", &os::near_cores, nb::arg("groups"), Unlocked());
   m.def("stay_on", &os::stay_on, nb::arg("cores"), Unlocked());
 }
@@ -93,26 +148,24 @@ void bind_replica(nb::module_& m) {
 void bind_train_hogwild(nb::module_& m) {
   using Unlocked = nb::call_guard<WithoutGil>;
   bind_board(m);
-  bind_replica(m);
+  bind_run(m);
   nb::class_<HogwildWorker>(m, "HogwildWorker", "Internal: use penstock.train.Hogwild.")
       .def(
           "__init__",
           [](HogwildWorker* made, const Slab& parameters, const Optimizer& optimizer,
              std::vector<Slab> state, const HogwildBoard& board, size_t number, bool shares_state,
-             int non_finite, int snapshots, std::shared_ptr<Replica> replica,
-             uint64_t merge_every) {
+             int non_finite, int snapshots) {
             new (made)
                 HogwildWorker(Parameters(parameters), optimizer, std::move(state), board, number,
                               {.shares_state = shares_state,
                                .non_finite = static_cast<NonFinite>(non_finite),
-                               .snapshots = static_cast<Snapshots>(snapshots),
-                               .replica = std::move(replica),
-                               .merge_every = merge_every});
+                               .snapshots = static_cast<Snapshots>(snapshots)});
           },
           nb::arg("parameters"), nb::arg("optimizer"), nb::arg("state"), nb::arg("board"),
-          nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"), nb::arg("snapshots"),
-          nb::arg("replica").none() = nb::none(), nb::arg("merge_every") = 0)
+          nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"), nb::arg("snapshots"))
       .def_prop_rw("updates", &HogwildWorker::updates, &HogwildWorker::set_updates)
+      .def_prop_ro("parameters",
+                   [](const HogwildWorker& worker) { return worker.parameters().slab(); })
       .def_prop_ro("weights", [](const HogwildWorker& worker) { return worker.weights().slab(); })
       .def("begin", &HogwildWorker::begin, Unlocked())
       .def("read",

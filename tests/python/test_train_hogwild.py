@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import numpy as np
@@ -408,3 +409,42 @@ def test_replicas_are_for_threads():
             use_multiprocessing=True,
             replicas=2,
         )
+
+
+def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
+    parameters = fresh()
+    hogwild = train.Hogwild(step, parameters, train.SGD(0.01), batches(), workers=3)
+    start = threading.Thread.start
+
+    def fails(thread):
+        if thread.name == "penstock hogwild 2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError, match="new thread"):
+            hogwild.run()
+    assert not any(t.name.startswith("penstock hogwild") for t in threading.enumerate())
+    assert hogwild.run().steps == len(batches())
+
+
+def test_ctrl_c_ends_a_run_once_the_steps_that_began_are_over():
+    inside, may_end = threading.Event(), threading.Event()
+
+    def waits(batch, views):
+        inside.set()
+        assert may_end.wait(30)
+
+    def interrupt():
+        inside.wait(30)
+        signal.raise_signal(signal.SIGINT)
+        may_end.set()
+
+    hogwild = train.Hogwild(waits, fresh(), train.SGD(0.01), batches(), workers=2)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        hogwild.run(epochs=None)
+    helper.join()
+    assert not any(t.name.startswith("penstock hogwild") for t in threading.enumerate())

@@ -200,7 +200,7 @@ def test_a_process_that_is_killed_in_the_middle_of_an_update():
         ones, parameters, train.SGD(1.0, clip_value=1.0), [np.zeros(1)] * 12, workers=1,
         on_lost="restart",
     )  # fmt: skip
-    board = hogwild._board
+    board = hogwild._runner.board
     over = threading.Event()
     killed = []
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .. import _engine
 from ..base.arguments import flag, integer, old_names
 from ..errors import InvalidArgument
 from .hogwild_threads import Runner, Threads
@@ -199,18 +196,16 @@ class Hogwild:
         self.updater = updater_for(parameters, optimizer, "Hogwild", non_finite, shared=shared)
         self._parameters = parameters
         self._feed = feed
-        self._board = _engine.HogwildBoard.make(workers, shared)
         copies = _SNAPSHOTS.index(snapshot)
-        given = (step, self.updater, self._board, workers, model, state == "own", copies)
         policy = _POLICIES.index(self.updater._policy)
+        given = (step, self.updater, workers, model, state == "own", copies, policy)
         self._runner: Runner
         if shared:
             from .hogwild_processes import Processes
 
-            self._runner = Processes(*given, policy, on_lost)
+            self._runner = Processes(*given, on_lost)
         else:
-            self._runner = Threads(*given, policy, replicas, merge_every)
-        self._workers = workers
+            self._runner = Threads(*given, replicas, merge_every)
 
     def run(
         self,
@@ -250,66 +245,30 @@ class Hogwild:
         if epochs is not None:
             epochs = integer("epochs", epochs, 1, operation="Hogwild")
         steps = 2**63 if steps is None else integer("steps", steps, 0, operation="Hogwild")
-        source = Source(self._feed, epochs)
+        duration_ns = -1 if seconds is None else max(0, int(min(seconds, 1e9) * 1e9))
+        runner = self._runner
+
+        def made(report: dict[str, Any]) -> HogwildReport:
+            return HogwildReport(**report, restarts=runner.restarts, torn=runner.torn)
+
+        def enough(report: dict[str, Any]) -> bool:
+            return until is not None and bool(until(made(report)))
+
         self._parameters._settle()
-        self._board.begin(steps, self.updater.step)
-        before = [self._board.counts(worker) for worker in range(self._workers)]
+        runner.begin(Source(self._feed, epochs))
         try:
-            self._runner.start(source)
-            began = time.perf_counter()
-
-            def report() -> HogwildReport:
-                return self._report(before, time.perf_counter() - began)
-
-            end = math.inf if seconds is None else began + seconds
-            while True:
-                left = end - time.perf_counter()
-                wait = min(left, interval) if until is not None else left
-                if self._runner.wait(None if wait == math.inf else max(wait, 0)):
-                    break
-                if time.perf_counter() >= end or (until is not None and until(report())):
-                    break
-        finally:
-            self._board.stop()
-            self._runner.join()
-            self.updater._engine.step = self._board.updates
-        self._runner.raise_error()
-        return report()
-
-    def _report(self, before: list[dict[str, Any]], seconds: float) -> HogwildReport:
-        total: dict[str, Any] = {}
-        staleness: dict[int, int] = {}
-        each: list[dict[str, int]] = []
-        recent = 0.0
-        for worker, then in enumerate(before):
-            now = self._board.counts(worker)
-            for name in now.keys() - {"staleness", "recent_loss"}:
-                total[name] = total.get(name, 0) + now[name] - then[name]
-            for least, count in now["staleness"].items():
-                more = count - then["staleness"].get(least, 0)
-                if more:
-                    staleness[least] = staleness.get(least, 0) + more
-            each.append(
-                {
-                    "steps": now["steps"] - then["steps"],
-                    "updates": now["applied"] - then["applied"],
-                }
+            return made(
+                runner.engine.run(
+                    runner.work,
+                    runner.ready,
+                    steps,
+                    duration_ns,
+                    None if until is None else enough,
+                    max(0, int(min(interval, 1e9) * 1e9)),
+                )
             )
-            recent += (now["losses"] - then["losses"]) * now["recent_loss"]
-        return HogwildReport(
-            steps=total["steps"],
-            updates=total["applied"],
-            seconds=seconds,
-            staleness=dict(sorted(staleness.items())),
-            loss=total["loss_sum"] / total["losses"] if total["losses"] else math.nan,
-            recent_loss=recent / total["losses"] if total["losses"] else math.nan,
-            skipped=total["skipped"],
-            non_finite=total["non_finite"],
-            copied_bytes=total["copied"],
-            workers=each,
-            restarts=self._runner.restarts,
-            torn=self._runner.torn,
-        )
+        finally:
+            runner.end()
 
 
 def updater_for(

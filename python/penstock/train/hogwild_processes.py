@@ -102,7 +102,6 @@ class Processes(Runner):
         self,
         step: Callable[[Any, Any], Any],
         updater: Updater,
-        board: Any,
         workers: int,
         model: Any,
         own_state: bool,
@@ -110,8 +109,12 @@ class Processes(Runner):
         non_finite: int,
         on_lost: str,
     ) -> None:
-        super().__init__(board, workers)
         check_not_inheriting()
+        self.board = _engine.HogwildBoard.make(workers, True)
+        self.engine = _engine.Hogwild(updater._engine, self.board)
+        self._workers = workers
+        self._source: Any = None
+        self._counting = threading.Lock()
         parameters = updater.parameters
         blocks = [(name, list(array.shape)) for name, array in parameters.items()]
         self._plan = WorkerPlan(step, model, updater.optimizer, blocks)
@@ -126,28 +129,36 @@ class Processes(Runner):
         self._before: list[int] = []  # steps of each before the run
         self.running: dict[int, Started] = {}  # by the workers' numbers
 
-    def start(self, source: Source) -> None:
-        """Return when all workers are ready for their first batch, or one will never be."""
+    def begin(self, source: Source) -> None:
+        self._source = source
+        self.restarts = self.torn = 0
         self._payload = payload.pack(self._plan, "step")
         self._ready = threading.Barrier(self._workers + 1)
-        self._before = [self._board.counts(n)["steps"] for n in range(self._workers)]
-        super().start(source)
-        with contextlib.suppress(threading.BrokenBarrierError):
-            self._ready.wait()
+        self._before = [self.board.counts(n)["steps"] for n in range(self._workers)]
 
-    def join(self) -> None:
-        self._ready.abort()
-        super().join()
+    def ready(self) -> None:
+        """Return when all workers are ready for their first batch, or one will never be."""
+        try:
+            self._ready.wait()
+        except threading.BrokenBarrierError:
+            pass
+        except BaseException:  # Ctrl-C
+            self._ready.abort()
+            raise
+
+    def end(self) -> None:
+        self._source = None
         if self._payload is not None:
             self._payload.close()
 
-    def _work(self, number: int, source: Source) -> None:
+    def work(self, number: int) -> None:
+        source = self._source
         false_starts = 0
         first = True
         try:
             while True:
                 process = self._start_process(number)
-                before = self._board.counts(number)
+                before = self.board.counts(number)
                 outstanding: collections.deque[Any] = collections.deque()
                 try:
                     process.receive()  # READY
@@ -160,24 +171,24 @@ class Processes(Runner):
                 except _Lost:
                     torn = self._settle(number, before, process.done, outstanding)
                     if not self._replaces:
-                        self._board.stop()
+                        self.board.stop()
                 finally:
                     for batch in reversed(outstanding):
                         source.put_back(batch)
-                        self._board.untake()
+                        self.board.untake()
                     how = process.end()
                     del self.running[number]
-                finished = self._board.counts(number)["steps"] > before["steps"]
+                finished = self.board.counts(number)["steps"] > before["steps"]
                 false_starts = 0 if finished else false_starts + 1
                 if not self._replaces or false_starts >= _MOST_FALSE_STARTS:
                     where = " in the middle of an update" if torn else ""
                     raise WorkerLost(f"worker {number} was lost{where}: {how}", "Hogwild")
-                with self._changed:
+                with self._counting:
                     self.restarts += 1
                     self.torn += torn
         except BaseException as error:
             if not isinstance(error, WorkerLost):
-                step = self._board.counts(number)["steps"] - self._before[number]
+                step = self.board.counts(number)["steps"] - self._before[number]
                 add_note(error, f"in worker {number} of Hogwild, step {step}")
             self._ready.abort()  # nobody waits for those that will never be ready
             raise
@@ -187,12 +198,12 @@ class Processes(Runner):
         more = True
         while True:
             while more and len(outstanding) < len(process.slots):
-                more = self._board.take()
+                more = self.board.take()
                 if not more:
                     break
                 batch = source.take()
                 if batch is END:
-                    self._board.untake()
+                    self.board.untake()
                     more = False
                     break
                 outstanding.append(batch)
@@ -204,7 +215,7 @@ class Processes(Runner):
 
     def _settle(self, number: int, before: dict[str, Any], done: int, outstanding: Any) -> bool:
         """Leave in `outstanding` what a lost worker did not use; say whether it tore an update."""
-        now = self._board.counts(number)
+        now = self.board.counts(number)
         begun, applied, skipped, steps = (
             now[name] - before[name] for name in ("begun", "applied", "skipped", "steps")
         )
@@ -222,13 +233,13 @@ class Processes(Runner):
             "link": theirs.fileno(),
             "payload": self._payload.fd,
             "stderr": stderr,
-            "board": self._board.fd,
+            "board": self.board.fd,
             "parameters": updater.parameters._slab.fd,
             "slot0": slots[0].fd,
             "slot1": slots[1].fd,
         }
         fds.update({f"state{i}": slab._slab.fd for i, slab in enumerate(updater.slabs)})
-        settings = {**self._settings, "updates": self._board.updates}
+        settings: dict[str, object] = {**self._settings, "updates": self.board.updates}
         try:
             started = self._launcher.start(number, fds, settings)
         except BaseException:

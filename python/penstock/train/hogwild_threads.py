@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,8 +58,6 @@ def engine_worker(
     own_state: bool,
     non_finite: int,
     snapshot: int,
-    replica: _engine.Replica | None = None,
-    merge_every: int = 0,
 ) -> _engine.HogwildWorker:
     """Make the engine's part of a worker; states of their own begin as copies of that given."""
     if own_state and number > 0:
@@ -74,8 +71,6 @@ def engine_worker(
         not own_state,
         non_finite,
         snapshot,
-        replica,
-        merge_every,
     )
     made.updates = updates
     return made
@@ -86,70 +81,25 @@ def seen_weights(engine: _engine.HogwildWorker, parameters: Parameters, snapshot
 
 
 class Runner:
-    """Threads of this process, one per worker, until all have ended. One run at a time."""
+    """What Hogwild's workers do in a run. `engine` starts and ends the threads that do it."""
 
-    def __init__(self, board: Any, workers: int) -> None:
-        self.restarts = 0  # of this run, as is torn
-        self.torn = 0
-        self._board = board
-        self._workers = workers
-        self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
-        self._working = 0
-        self._error: BaseException | None = None
+    engine: _engine.Hogwild
+    restarts = 0  # of this run, as is torn
+    torn = 0
 
-    def start(self, source: Source) -> None:
-        self._error = None
-        self.restarts = self.torn = 0
-        self._threads = [
-            threading.Thread(
-                target=self._run, args=(number, source), name=f"penstock hogwild {number}"
-            )
-            for number in range(self._workers)
-        ]
-        self._working = 0
-        for thread in self._threads:
-            with self._changed:
-                self._working += 1
-            try:
-                thread.start()
-            except BaseException:
-                with self._changed:
-                    self._working -= 1
-                raise
+    def begin(self, source: Source) -> None:
+        """Called before the threads start. `end` follows, whatever happens."""
+        raise NotImplementedError
 
-    def _run(self, number: int, source: Source) -> None:
-        error: BaseException | None = None
-        try:
-            self._work(number, source)
-        except BaseException as raised:
-            error = raised
-            self._board.stop()
-        with self._changed:
-            if self._error is None:
-                self._error = error
-            self._working -= 1
-            self._changed.notify_all()
+    def ready(self) -> None:
+        """Return when the run's time begins. The threads have started."""
 
-    def _work(self, number: int, source: Source) -> None:
+    def work(self, number: int) -> None:
         """Do what a worker does in a run; the first to raise ends it for all."""
         raise NotImplementedError
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until all have ended, or for `timeout` seconds; whether they have."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._working == 0, timeout)
-
-    def join(self) -> None:
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
-        self._threads = []
-
-    def raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+    def end(self) -> None:
+        raise NotImplementedError
 
 
 class Threads(Runner):
@@ -159,7 +109,6 @@ class Threads(Runner):
         self,
         step: Callable[[Any, Any], Any],
         updater: Updater,
-        board: Any,
         workers: int,
         model: Any,
         own_state: bool,
@@ -168,59 +117,41 @@ class Threads(Runner):
         replicas: int,
         merge_every: int,
     ) -> None:
-        super().__init__(board, workers)
+        self.engine = _engine.Hogwild(
+            updater._engine, workers, own_state, non_finite, snapshot, replicas, merge_every
+        )
+        self._board = self.engine.board
+        self._replicas = replicas
         self._one_thread_each = OneThreadEach()
         self._loops: list[WorkerLoop] = []
-        self._replicas: list[_engine.Replica] = []
-        self._cores: list[list[int]] = []  # of each group
-        parameters, state, replica = updater.parameters, list(updater._engine.state), None
-        if replicas > 1:
-            self._replicas = _engine.Replica.make(parameters._slab, replicas, updater.step)
+        self._cores: list[list[int]] = []  # of each group, if there are several
+        self._source: Any = None
         for number in range(workers):
-            group = self._group(number)
-            if replicas > 1 and (number == 0 or group != self._group(number - 1)):
-                replica = self._replicas[group]
-                parameters = as_parameters(Slab(replica.slab))
-                state = state if group == 0 else copies_of(list(updater._engine.state))
-            engine = engine_worker(
-                parameters,
-                updater.optimizer,
-                state,
-                updater.step,
-                board,
-                number,
-                own_state,
-                non_finite,
-                snapshot,
-                replica,
-                merge_every,
-            )
+            engine = self.engine.worker(number)
+            parameters = updater.parameters
+            if replicas > 1:
+                parameters = as_parameters(Slab(engine.parameters))
             weights = seen_weights(engine, parameters, snapshot)
             replicate = number > 0 or snapshot > 0 or replicas > 1
             views = views_of(number, parameters, weights, model, replicate=replicate)
             self._loops.append(WorkerLoop(step, views, engine, snapshot))
 
-    def _group(self, number: int) -> int:
-        return number * len(self._replicas) // self._workers
-
-    def start(self, source: Source) -> None:
+    def begin(self, source: Source) -> None:
+        self._source = source
         self._one_thread_each.__enter__()
         for loop in self._loops:
             loop.views.gradients.zero()  # of a step that failed
-        for replica in self._replicas:
-            replica.begin()
-        self._cores = _engine.near_cores(len(self._replicas)) if self._replicas else []
-        super().start(source)
+        self._cores = _engine.near_cores(self._replicas) if self._replicas > 1 else []
 
-    def _work(self, number: int, source: Source) -> None:
+    def work(self, number: int) -> None:
         loop = self._loops[number]
         try:
             loop.engine.begin()
             self._one_thread_each.here()
-            mine = self._cores[self._group(number)] if self._cores else []
+            mine = self._cores[self.engine.group_of(number)] if self._cores else []
             anywhere = sorted(core for group in self._cores for core in group)
             while self._board.take():
-                batch = source.take()
+                batch = self._source.take()
                 if batch is END:
                     self._board.untake()
                     break
@@ -234,10 +165,6 @@ class Threads(Runner):
             add_note(error, f"in worker {number} of Hogwild, step {loop.views.step}")
             raise
 
-    def join(self) -> None:
-        try:
-            super().join()
-        finally:
-            for replica in self._replicas:
-                replica.merge()
-            self._one_thread_each.__exit__()
+    def end(self) -> None:
+        self._source = None
+        self._one_thread_each.__exit__()
