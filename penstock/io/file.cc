@@ -68,6 +68,10 @@ class PosixFile final : public DatedFile {
   const std::string& path() const override { return path_; }
 
   uint64_t size() override { return static_cast<uint64_t>(look().st_size); }
+  Identity identity() override {
+    const struct stat found = look();
+    return {static_cast<uint64_t>(found.st_dev), static_cast<uint64_t>(found.st_ino)};
+  }
 
   int64_t modified_ns() override {
     const timespec time = look().st_mtim;

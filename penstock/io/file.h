@@ -27,6 +27,14 @@ class File {
   // Bytes that the file has now. Error kSystem.
   virtual uint64_t size() = 0;
 
+  // Which file it is, whatever its name; nothing where that is not known. Error kSystem.
+  struct Identity {
+    uint64_t device = 0, inode = 0;
+    bool known() const { return inode != 0; }
+    bool operator==(const Identity&) const = default;
+  };
+  virtual Identity identity() { return {}; }
+
   // Reads all of them, or throws Error: kDataLoss if the file ends before, else kSystem. Segments
   // that follow one another in the file with gaps of at most kGap bytes are read together; so give
   // them in ascending order.

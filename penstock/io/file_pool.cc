@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "penstock/base/error.h"
+
 namespace penstock {
 
 FilePool::FilePool(std::shared_ptr<FileSystem> files, std::shared_ptr<OpenFiles> open)
@@ -13,11 +15,16 @@ FilePool::~FilePool() {
   close_all(closed);
 }
 
-uint32_t FilePool::add(const std::string& path) {
+uint32_t FilePool::add(const std::string& path, const File::Identity& identity) {
   std::lock_guard lock(open_->mutex_);
   auto [found, is_new] = numbers_.try_emplace(path, static_cast<uint32_t>(entries_.size()));
-  if (is_new) entries_.push_back({path});
+  if (is_new) entries_.push_back({path, identity});
   return found->second;
+}
+
+File::Identity FilePool::identity(uint32_t number) const {
+  std::lock_guard lock(open_->mutex_);
+  return entries_[number].identity;
 }
 
 std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
@@ -31,15 +38,24 @@ std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
     lock.unlock();
     closed.clear();
     std::shared_ptr<File> opened;
+    File::Identity identity;
     std::exception_ptr error;
     try {
       opened = open(entry.path);
+      identity = opened->identity();
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
     --open_->opening_;
     if (error != nullptr) std::rethrow_exception(error);
+    if (!entry.identity.known()) entry.identity = identity;
+    if (identity != entry.identity) {
+      throw Error(Code::kDataLoss, "open",
+                  entry.path +
+                      ": another file has taken its place since the Dataset was built; "
+                      "what is known of its records is not that file's. Build it again");
+    }
     if (entry.file == nullptr) {
       open_->add(entry, std::move(opened));
     } else {

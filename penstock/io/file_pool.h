@@ -25,12 +25,16 @@ class FilePool {
   FilePool(const FilePool&) = delete;
   FilePool& operator=(const FilePool&) = delete;
 
-  // A number for this path; the same one for the same path. Opens nothing.
-  uint32_t add(const std::string& path);
+  // A number for this path; the same one for the same path. Opens nothing. `identity`: of the file
+  // that another pool found there.
+  uint32_t add(const std::string& path, const File::Identity& identity = {});
+  // Which file it was when it was first opened; nothing before that.
+  File::Identity identity(uint32_t number) const;
 
   // Where all that may be open are held, one more is opened all the same. Where the process or the
   // machine has no descriptor left, files that nobody holds are closed for it. Error as
-  // FileSystem::open's. REQUIRED: a number that add() gave.
+  // FileSystem::open's; kDataLoss: another file has taken the place of the one that was opened
+  // first. REQUIRED: a number that add() gave.
   std::shared_ptr<File> get(uint32_t number) { return take(number, true); }
   // For whoever holds many and can do with fewer: nullptr instead of one more than may be open.
   std::shared_ptr<File> get_if_room(uint32_t number) { return take(number, false); }

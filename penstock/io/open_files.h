@@ -32,6 +32,7 @@ class OpenFiles final : private ForkAware {
 
   struct Entry {
     std::string path;
+    File::Identity identity = {};           // of the file that it was when it was first opened
     std::shared_ptr<File> file = nullptr;   // nullptr: closed
     std::list<Entry*>::iterator used = {};  // in open_, if open
   };

@@ -156,6 +156,9 @@ void write_files(Writing& out, const RecordFiles& files) {
   out.word(files.files());
   for (size_t i = 0; i < files.files(); ++i) {
     out.list(std::span<const char>(files.path(i)));
+    const File::Identity identity = files.pool().identity(files.number(i));
+    out.word(identity.device);
+    out.word(identity.inode);
     write_index(out, files.index(i));
   }
 }
@@ -166,6 +169,8 @@ std::shared_ptr<const RecordFiles> read_files(Reading& in, const std::shared_ptr
   std::vector<RecordIndex> indices(paths.size());
   for (size_t i = 0; i < paths.size(); ++i) {
     paths[i] = in.text();
+    const uint64_t device = in.word();
+    pool->add(paths[i], {device, in.word()});
     indices[i] = read_index(in, mapped);
   }
   return std::make_shared<RecordFiles>(pool, std::move(paths), std::move(indices));

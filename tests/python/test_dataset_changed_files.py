@@ -210,3 +210,18 @@ def test_who_stands_in_for_a_killed_worker_looks_at_no_file_that_a_cache_fills(t
         assert feed.stats()["restarts"] == 1
     assert got == list(range(len(got)))
     assert len(got) > 380  # whoever made the last element failed
+
+
+@each_format
+@each((*KINDS, PROCESSES), (SPAWN,))
+def test_a_file_that_another_one_took_the_place_of_is_not_mixed_with_it(tmp_path, mode, put, read):
+    path = tmp_path / "a"
+    put(path, 100)
+    expected = passed(shuffled(read(path)).build(workers=0))
+    with shuffled(read(path)).build(**options(mode)) as feed:
+        put(tmp_path / "b", 200)
+        os.replace(tmp_path / "b", path)
+        if mode.method:  # a worker process opens it by its name
+            lost(feed, str(path), "another file has taken its place")
+        else:  # it is open since the build
+            assert passed(feed) == expected
