@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..base.arguments import flag, integer, old_names
 from ..errors import InvalidArgument
-from .hogwild_threads import Runner, Threads
+from .hogwild_threads import Threads
 from .optimizers import Optimizer
 from .parameters import Parameters
 from .steps import Source
 from .updater import _POLICIES, Policy, Updater
+
+if TYPE_CHECKING:
+    from .hogwild_processes import Processes
 
 __all__ = ["Hogwild", "HogwildReport"]
 
@@ -199,7 +202,7 @@ class Hogwild:
         copies = _SNAPSHOTS.index(snapshot)
         policy = _POLICIES.index(self.updater._policy)
         given = (step, self.updater, workers, model, state == "own", copies, policy)
-        self._runner: Runner
+        self._runner: Threads | Processes
         if shared:
             from .hogwild_processes import Processes
 

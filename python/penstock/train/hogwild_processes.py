@@ -18,7 +18,6 @@ from ..processes import payload
 from ..processes.child import Started, describe_exit
 from ..processes.launch import Launcher, check_not_inheriting
 from .batch_slot import Slot
-from .hogwild_threads import Runner
 from .hogwild_worker import BATCH, FAILED, LENGTH, STOPPED, WorkerPlan
 from .steps import END, Source
 from .updater import Updater
@@ -91,7 +90,7 @@ class _Process:
         return how + (f"; it said:\n{said.decode(errors='replace')}" if said else "")
 
 
-class Processes(Runner):
+class Processes:
     """Starts worker processes for a run, feeds them, and replaces those that are lost.
 
     A batch that is sent counts as used once its worker has begun to apply its gradient, which the

@@ -7,7 +7,6 @@ from typing import Any
 
 from .. import _engine
 from ..base.notes import add_note
-from .optimizers import Optimizer
 from .parameters import Parameters, Slab
 from .steps import END, OneThreadEach, Source, Views, as_parameters, outcome_of, views_of
 from .updater import Updater
@@ -41,69 +40,18 @@ class WorkerLoop:
         self.engine.finish_step(outcome.loss, outcome.copied + self._copied)
 
 
-def copies_of(state: list[_engine.Slab]) -> list[_engine.Slab]:
-    copies = [slab.like(False) for slab in state]
-    for copy, slab in zip(copies, state, strict=True):
-        copy.copy_from(slab)
-    return copies
-
-
-def engine_worker(
-    parameters: Parameters,
-    optimizer: Optimizer,
-    state: list[_engine.Slab],
-    updates: int,
-    board: Any,
-    number: int,
-    own_state: bool,
-    non_finite: int,
-    snapshot: int,
-) -> _engine.HogwildWorker:
-    """Make the engine's part of a worker; states of their own begin as copies of that given."""
-    if own_state and number > 0:
-        state = copies_of(state)
-    made = _engine.HogwildWorker(
-        parameters._slab,
-        optimizer._built,
-        state,
-        board,
-        number,
-        not own_state,
-        non_finite,
-        snapshot,
-    )
-    made.updates = updates
-    return made
-
-
 def seen_weights(engine: _engine.HogwildWorker, parameters: Parameters, snapshot: int) -> Slab:
     return Slab(engine.weights) if snapshot else parameters
 
 
-class Runner:
-    """What Hogwild's workers do in a run. `engine` starts and ends the threads that do it."""
+class Threads:
+    """Workers that are threads of `engine`. Views, models and replicas live on from run to run.
 
-    engine: _engine.Hogwild
-    restarts = 0  # of this run, as is torn
-    torn = 0
+    Each run calls `begin`, then `ready` and, on each thread, `work`; `end` comes last, also after
+    an error.
+    """
 
-    def begin(self, source: Source) -> None:
-        """Called before the threads start. `end` follows, whatever happens."""
-        raise NotImplementedError
-
-    def ready(self) -> None:
-        """Return when the run's time begins. The threads have started."""
-
-    def work(self, number: int) -> None:
-        """Do what a worker does in a run; the first to raise ends it for all."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        raise NotImplementedError
-
-
-class Threads(Runner):
-    """Workers that are these threads. Views, models and replicas live on from run to run."""
+    restarts = torn = 0
 
     def __init__(
         self,
@@ -142,6 +90,9 @@ class Threads(Runner):
         for loop in self._loops:
             loop.views.gradients.zero()  # of a step that failed
         self._cores = _engine.near_cores(self._replicas) if self._replicas > 1 else []
+
+    def ready(self) -> None:
+        pass
 
     def work(self, number: int) -> None:
         loop = self._loops[number]

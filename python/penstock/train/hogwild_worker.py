@@ -12,7 +12,7 @@ from .. import _engine
 from ..processes import payload
 from ..processes.bootstrap import restore_stderr
 from .batch_slot import Slot
-from .hogwild_threads import WorkerLoop, engine_worker, seen_weights
+from .hogwild_threads import WorkerLoop, seen_weights
 from .parameters import Parameters, Slab
 from .steps import OneThreadEach, views_of
 
@@ -72,17 +72,22 @@ def _attach(index: int, fds: dict[str, int], settings: dict[str, Any]) -> tuple[
         _engine.Slab.open(fds[name], blocks) for name in sorted(fds) if name.startswith("state")
     ]
     board = _engine.HogwildBoard.open(fds["board"])
-    engine = engine_worker(
-        parameters,
-        plan.optimizer,
+    own_state = settings["own_state"]
+    if own_state and index > 0:
+        for i, slab in enumerate(states):
+            states[i] = slab.like(False)
+            states[i].copy_from(slab)
+    engine = _engine.HogwildWorker(
+        parameters._slab,
+        plan.optimizer._built,
         states,
-        settings["updates"],
         board,
         index,
-        settings["own_state"],
+        not own_state,
         settings["non_finite"],
         settings["snapshot"],
     )
+    engine.updates = settings["updates"]
     weights = seen_weights(engine, parameters, settings["snapshot"])
     views = views_of(index, parameters, weights, plan.model, replicate=False)
     engine.begin()
