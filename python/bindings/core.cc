@@ -343,9 +343,38 @@ nb::object EpochIterator::next() {
   throw nb::stop_iteration();
 }
 
+int EpochIterator::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(core_.ptr());
+  Py_VISIT(finished_.ptr());
+  return 0;
+}
+
+void EpochIterator::clear() {
+  over_ = true;
+  finished_.reset();
+}
+
+namespace {
+
+int traverse_iterator(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<EpochIterator>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_iterator(PyObject* self) {
+  nb::inst_ptr<EpochIterator>(self)->clear();
+  return 0;
+}
+
+PyType_Slot iterator_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_iterator)},
+                                {Py_tp_clear, reinterpret_cast<void*>(clear_iterator)},
+                                {0, nullptr}};
+
+}  // namespace
+
 void bind_core(nb::module_& m) {
   m.attr("END") = nb::borrow(end_marker());
-  nb::class_<EpochIterator>(m, "EpochIterator")
+  nb::class_<EpochIterator>(m, "EpochIterator", nb::type_slots(iterator_slots))
       .def(nb::init<nb::object, uint64_t, nb::object>())
       .def(
           "__iter__", [](nb::handle self) { return self; },

@@ -187,6 +187,9 @@ class EpochIterator {
   // For who asks the core himself.
   uint64_t epoch() const { return epoch_; }
   uint64_t serial() const { return serial_; }
+  // For Python's garbage collector.
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
 
  private:
   Core& engine() { return nanobind::cast<Core&>(core_); }

@@ -16,6 +16,7 @@
 #include "dataset_sources.h"
 #include "elements.h"
 #include "gil.h"
+#include "held.h"
 #include "on_error.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -155,20 +156,20 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
       .def("enumerate", &Dataset::enumerate)
       .def("map_op", [](const Dataset& d, std::shared_ptr<Op> op) { return d.map(std::move(op)); })
       .def("map_python",
-           [](const Dataset& d, nb::callable function, std::string title) {
-             return d.map(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           [](const Dataset& d, const Held& function, std::string title) {
+             return d.map(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("filter_op",
            [](const Dataset& d, std::shared_ptr<Op> op) { return d.filter(std::move(op)); })
       .def("filter_python",
-           [](const Dataset& d, nb::callable function, std::string title) {
-             return d.filter(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           [](const Dataset& d, const Held& function, std::string title) {
+             return d.filter(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("take_while_op",
            [](const Dataset& d, std::shared_ptr<Op> op) { return d.take_while(std::move(op)); })
       .def("take_while_python",
-           [](const Dataset& d, nb::callable function, std::string title) {
-             return d.take_while(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           [](const Dataset& d, const Held& function, std::string title) {
+             return d.take_while(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("shuffle_buffer",
            [](const Dataset& d, uint64_t seed, uint64_t buffer, bool reshuffle) {
@@ -178,27 +179,27 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
       .def("unique_op",
            [](const Dataset& d, std::shared_ptr<Op> op) { return d.unique(std::move(op)); })
       .def("unique_python",
-           [](const Dataset& d, nb::callable function, std::string title) {
-             return d.unique(std::make_shared<PythonOp>(function.ptr(), std::move(title)));
+           [](const Dataset& d, const Held& function, std::string title) {
+             return d.unique(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("scan_python",
-           [](const Dataset& d, nb::callable function, std::string title, nb::object initial) {
+           [](const Dataset& d, const Held& function, std::string title, nb::object initial) {
              return Dataset(
                  std::make_shared<ScanNode>(d.node(), std::move(title), held_row(initial.ptr()),
-                                            std::make_shared<PythonScanner>(function.ptr())));
+                                            std::make_shared<PythonScanner>(function.shared())));
            })
       .def("flat_map_python",
-           [](const Dataset& d, nb::callable function, std::string title) {
+           [](const Dataset& d, const Held& function, std::string title) {
              return Dataset(std::make_shared<FlatMapNode>(
                  d.node(), std::move(title),
-                 std::make_shared<PythonOpener>(function.ptr(), "flat_map")));
+                 std::make_shared<PythonOpener>(function.shared(), "flat_map")));
            })
       .def("interleave_python",
-           [](const Dataset& d, nb::callable function, std::string title, uint64_t cycle,
+           [](const Dataset& d, const Held& function, std::string title, uint64_t cycle,
               uint64_t block) {
              return Dataset(std::make_shared<InterleaveStreamNode>(
                  d.node(), std::move(title),
-                 std::make_shared<PythonOpener>(function.ptr(), "interleave"), cycle, block));
+                 std::make_shared<PythonOpener>(function.shared(), "interleave"), cycle, block));
            })
       .def("bucket_by_length",
            [](const Dataset& d, std::string field, std::vector<uint64_t> boundaries,
@@ -209,8 +210,8 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
       .def("unbatch", &Dataset::unbatch)
       .def("rebatch", [](const Dataset& d, uint64_t n,
                          bool drop) { return d.rebatch(n, {.drop_last = drop}); })
-      .def("batch", [](const Dataset& d, uint64_t n,
-                       bool drop) { return d.batch(n, {.drop_last = drop}); })
+      .def("batch",
+           [](const Dataset& d, uint64_t n, bool drop) { return d.batch(n, {.drop_last = drop}); })
       .def("padded_batch",
            [](const Dataset& d, uint64_t n, nb::list fields, bool drop) {
              std::vector<Padding::Field> each;
@@ -268,6 +269,7 @@ DType dtype_named(const std::string& name) {
 }
 
 void bind_dataset(nb::module_& m) {
+  bind_held(m);
   bind_operations(m);
   bind_plan(m);
   nb::class_<Dataset> dataset(m, "Dataset", "Internal: use penstock.Dataset.");

@@ -94,14 +94,14 @@ void bind_sources(nb::class_<Dataset>& dataset) {
                     return Dataset(std::make_shared<ItemsNode>(std::move(each), elements.spec()));
                   })
       .def_static("source_python",
-                  [](nb::object source, uint64_t length, std::string title) {
-                    return Dataset(
-                        std::make_shared<PythonSourceNode>(source.ptr(), length, std::move(title)));
+                  [](const Held& source, uint64_t length, std::string title) {
+                    return Dataset(std::make_shared<PythonSourceNode>(source.shared(), length,
+                                                                      std::move(title)));
                   })
       .def_static(
           "generator_python",
-          [](nb::callable function, std::string title) {
-            return Dataset(std::make_shared<PythonStreamNode>(function.ptr(), std::move(title)));
+          [](const Held& function, std::string title) {
+            return Dataset(std::make_shared<PythonStreamNode>(function.shared(), std::move(title)));
           })
       .def_static(
           "tfrecord",

@@ -35,8 +35,9 @@ class Run : public OpRun {
   Run(const PythonOp& op, Context& context) : op_(op), context_(context) {}
 
   void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
-    call_for_rows(context_, keys, in.alive(), out, row,
-                  [&](uint32_t, uint32_t at) { return call_with_element(op_.function(), in, at); });
+    call_for_rows(context_, keys, in.alive(), out, row, [&](uint32_t, uint32_t at) {
+      return call_with_element(op_.function().take().get(), in, at);
+    });
   }
 
  private:
@@ -183,9 +184,6 @@ void call_for_rows(Context& context, const Keys& keys, uint64_t alive, Chunk& ou
     if (failure) out.fail(row, std::move(*failure));
   }
 }
-
-PythonOp::PythonOp(PyObject* function, std::string title)
-    : function_(share(function)), title_(std::move(title)) {}
 
 std::unique_ptr<OpRun> PythonOp::bind(SpecRef, Context& context) const {
   return std::make_unique<Run>(*this, context);

@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "held.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/op.h"
@@ -48,8 +50,8 @@ PyObject* exception_of(const std::exception_ptr& thrown);
 // once per chunk. What the function gets and may return: elements.h. A tuple becomes its arguments.
 class PythonOp : public Op {
  public:
-  // With the GIL held.
-  PythonOp(PyObject* function, std::string title);
+  PythonOp(UserObjectRef function, std::string title)
+      : function_(std::move(function)), title_(std::move(title)) {}
 
   std::string title() const override { return title_; }
   SpecRef result(const ElementSpec&) const override { return nullptr; }
@@ -57,10 +59,10 @@ class PythonOp : public Op {
   bool python() const override { return true; }
   std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override;
 
-  PyObject* function() const { return static_cast<PyObject*>(function_.get()); }
+  const UserObject& function() const { return *function_; }
 
  private:
-  std::shared_ptr<void> function_;
+  UserObjectRef function_;
   std::string title_;
 };
 

@@ -5,14 +5,13 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "python_op.h"
-#include "references.h"
 
 namespace penstock::python {
 namespace {
 
 class PythonSource : public Indexed {
  public:
-  PythonSource(std::shared_ptr<void> object, uint64_t length, uint32_t operation, std::string title)
+  PythonSource(UserObjectRef object, uint64_t length, uint32_t operation, std::string title)
       : object_(std::move(object)),
         length_(length),
         operation_(operation),
@@ -37,8 +36,7 @@ class PythonSource : public Indexed {
       Keys keys(context_, at.epoch, positions, source_.operation_);
       call_for_rows(context_, keys, ~uint64_t{0}, out, row, [&](uint32_t j, uint32_t) {
         Owned index(PyLong_FromUnsignedLongLong(keys.position(j)));
-        return index ? PyObject_GetItem(static_cast<PyObject*>(source_.object_.get()), index.get())
-                     : nullptr;
+        return index ? PyObject_GetItem(source_.object_->take().get(), index.get()) : nullptr;
       });
       for (auto& [lost, failure] : out.failures()) {
         if (!failure.stage.empty()) continue;
@@ -52,16 +50,13 @@ class PythonSource : public Indexed {
     Context& context_;
   };
 
-  std::shared_ptr<void> object_;
+  UserObjectRef object_;
   uint64_t length_;
   uint32_t operation_;
   std::string title_;
 };
 
 }  // namespace
-
-PythonSourceNode::PythonSourceNode(PyObject* object, uint64_t length, std::string title)
-    : object_(share(object)), length_(length), title_(std::move(title)) {}
 
 Built PythonSourceNode::build(std::vector<Built>, Builder& builder) const {
   return {std::make_shared<PythonSource>(object_, length_, builder.operation(), title_)};

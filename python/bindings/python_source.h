@@ -2,8 +2,9 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
-#include "numpy_api.h"
+#include "held.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock::python {
@@ -12,14 +13,14 @@ namespace penstock::python {
 // of Python's, and takes the GIL once per chunk.
 class PythonSourceNode : public Node {
  public:
-  // With the GIL held.
-  PythonSourceNode(PyObject* object, uint64_t length, std::string title);
+  PythonSourceNode(UserObjectRef object, uint64_t length, std::string title)
+      : object_(std::move(object)), length_(length), title_(std::move(title)) {}
 
   std::string title() const override { return title_; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;
 
  private:
-  std::shared_ptr<void> object_;
+  UserObjectRef object_;
   uint64_t length_;
   std::string title_;
 };

@@ -19,8 +19,8 @@ namespace {
 
 class Step : public Scanner::Run {
  public:
-  Step(PyObject* function, std::string stage, Context& context)
-      : function_(function), stage_(std::move(stage)), context_(context) {}
+  Step(UserObjectRef function, std::string stage, Context& context)
+      : function_(std::move(function)), stage_(std::move(stage)), context_(context) {}
 
   void step(const Keys& keys, const Chunk& carry, const Chunk& in, uint32_t from, Chunk& next,
             Chunk& out, uint32_t row) override {
@@ -33,7 +33,8 @@ class Step : public Scanner::Run {
         nb::object before = element_object(carry, 0, nullptr, false);
         nb::object given = element_object(in, from, nullptr, false);
         StayWhenEnded stay;
-        Owned pair(PyObject_CallFunctionObjArgs(function_, before.ptr(), given.ptr(), nullptr));
+        Owned pair(PyObject_CallFunctionObjArgs(function_->take().get(), before.ptr(), given.ptr(),
+                                                nullptr));
         stay.returned();
         if (!pair) throw Raised::take();
         if (!PyTuple_Check(pair.get()) || PyTuple_GET_SIZE(pair.get()) != 2) {
@@ -51,22 +52,17 @@ class Step : public Scanner::Run {
   }
 
  private:
-  PyObject* function_;
+  UserObjectRef function_;
   std::string stage_;
   Context& context_;
 };
 
 }  // namespace
 
-PythonScanner::PythonScanner(PyObject* function) : function_(share(function)) {}
-
 std::unique_ptr<Scanner::Run> PythonScanner::bind(const std::string& stage,
                                                   Context& context) const {
-  return std::make_unique<Step>(static_cast<PyObject*>(function_.get()), stage, context);
+  return std::make_unique<Step>(function_, stage, context);
 }
-
-PythonOpener::PythonOpener(PyObject* function, std::string stage)
-    : function_(share(function)), stage_(std::move(stage)) {}
 
 Opener::Opened PythonOpener::open(const Keys& keys, const Chunk& in, uint32_t row,
                                   Context& context) const {
@@ -75,7 +71,7 @@ Opener::Opened PythonOpener::open(const Keys& keys, const Chunk& in, uint32_t ro
   Opened opened;
   opened.failure = call_for_row(context, keys, 0, row, [&] {
     StayWhenEnded stay;
-    Owned made(call_with_element(static_cast<PyObject*>(function_.get()), in, row));
+    Owned made(call_with_element(function_->take().get(), in, row));
     stay.returned();
     if (!made) throw Raised::take();
     nb::object native = nb::getattr(nb::handle(made.get()), "_native", nb::none());
@@ -85,6 +81,8 @@ Opener::Opened PythonOpener::open(const Keys& keys, const Chunk& in, uint32_t ro
                   std::string("the function returned a ") + Py_TYPE(made.get())->tp_name +
                       "; it must return a penstock.Dataset");
     }
+    // The plan outlives `made`, which owns the functions.
+    if (!Owned(PyObject_CallMethod(made.get(), "_pin", nullptr))) throw Raised::take();
     opened.plan = dataset->node();
   });
   return opened;

@@ -2,8 +2,9 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
-#include "numpy_api.h"
+#include "held.h"
 #include "penstock/pipeline/transformations/interleave_stream.h"
 #include "penstock/pipeline/transformations/scan.h"
 
@@ -15,27 +16,26 @@ namespace penstock::python {
 // function(carry, element) -> (carry, element)
 class PythonScanner : public Scanner {
  public:
-  // With the GIL held.
-  explicit PythonScanner(PyObject* function);
+  explicit PythonScanner(UserObjectRef function) : function_(std::move(function)) {}
 
   bool python() const override { return true; }
   std::unique_ptr<Run> bind(const std::string& stage, Context& context) const override;
 
  private:
-  std::shared_ptr<void> function_;
+  UserObjectRef function_;
 };
 
 // function(element) -> penstock.Dataset
 class PythonOpener : public Opener {
  public:
-  // With the GIL held.
-  PythonOpener(PyObject* function, std::string stage);
+  PythonOpener(UserObjectRef function, std::string stage)
+      : function_(std::move(function)), stage_(std::move(stage)) {}
 
   bool python() const override { return true; }
   Opened open(const Keys& keys, const Chunk& in, uint32_t row, Context& context) const override;
 
  private:
-  std::shared_ptr<void> function_;
+  UserObjectRef function_;
   std::string stage_;  // for errors
 };
 

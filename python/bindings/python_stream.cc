@@ -22,7 +22,7 @@ namespace {
 
 class PythonStream : public Streamed {
  public:
-  PythonStream(std::shared_ptr<void> function, uint32_t operation, std::string title)
+  PythonStream(UserObjectRef function, uint32_t operation, std::string title)
       : function_(std::move(function)), operation_(operation), title_(std::move(title)) {}
 
   SpecRef spec() const override { return nullptr; }
@@ -44,7 +44,7 @@ class PythonStream : public Streamed {
       epoch_ = epoch;
       taken_ = 0;
       over_ = false;
-      Owned iterable(PyObject_CallNoArgs(static_cast<PyObject*>(stage_.function_.get())));
+      Owned iterable(PyObject_CallNoArgs(stage_.function_->take().get()));
       Owned iterator(iterable ? PyObject_GetIter(iterable.get()) : nullptr);
       if (!iterator) throw Raised::take();
       iterator_ = share(iterator.get());
@@ -130,6 +130,7 @@ class PythonStream : public Streamed {
         ++taken_;
       } else {
         over_ = true;
+        iterator_ = nullptr;  // what it refers to may be waiting for it to be collected
         if (PyErr_Occurred() != nullptr) throw Raised::take();
       }
       return value;
@@ -143,15 +144,12 @@ class PythonStream : public Streamed {
     bool over_ = false;
   };
 
-  std::shared_ptr<void> function_;
+  UserObjectRef function_;
   uint32_t operation_;
   std::string title_;
 };
 
 }  // namespace
-
-PythonStreamNode::PythonStreamNode(PyObject* function, std::string title)
-    : function_(share(function)), title_(std::move(title)) {}
 
 Built PythonStreamNode::build(std::vector<Built>, Builder& builder) const {
   return Built::of(std::make_shared<PythonStream>(function_, builder.operation(), title_));

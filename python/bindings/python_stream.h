@@ -2,8 +2,9 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
-#include "numpy_api.h"
+#include "held.h"
 #include "penstock/pipeline/node.h"
 
 namespace penstock::python {
@@ -13,14 +14,14 @@ namespace penstock::python {
 // process, some elements ahead.
 class PythonStreamNode : public Node {
  public:
-  // With the GIL held.
-  PythonStreamNode(PyObject* function, std::string title);
+  PythonStreamNode(UserObjectRef function, std::string title)
+      : function_(std::move(function)), title_(std::move(title)) {}
 
   std::string title() const override { return title_; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;
 
  private:
-  std::shared_ptr<void> function_;
+  UserObjectRef function_;
   std::string title_;
 };
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ import pytest
 import penstock
 from contract import KINDS, SPAWN, Mode, each
 from datasets import Items
-from faults import right
+from faults import right, wait_until
+from leftovers import child_processes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -163,7 +166,7 @@ def test_closing_while_another_thread_begins_leaves_no_process(mode):
     feed = penstock.Loader(Items(30), **mode.options)
     feed.close()
     feed._crew.start()  # its thread had seen the feed open
-    assert not feed._crew.processes
+    assert not feed._crew.running.processes
     with pytest.raises(penstock.Closed):
         next(iter(feed))
 
@@ -175,3 +178,89 @@ def test_a_worker_killed_while_the_feed_closes(mode):
             next(iter(feed))
             for worker in feed.stats()["workers"]:
                 os.kill(worker["pid"], 9)
+
+
+# ---- feeds that their own dataset holds ----------------------------------------------------------
+
+
+class OwnLoader:
+    def __init__(self, **options: Any) -> None:
+        self.feed = penstock.Loader(self, **options)
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return np.asarray(index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class OwnChain:
+    def __init__(self, kind: str) -> None:
+        chain = penstock.Dataset.range(10)
+        if kind == "stream":
+            chain = chain.filter(self.keep)
+        if kind == "generator":
+            chain = penstock.Dataset.generator(self.numbers)
+        if kind == "nested":
+            chain = chain.flat_map(self.opened)
+        self.feed = chain if kind == "generator" else chain.map(self.decode)
+
+    def numbers(self) -> Any:
+        yield from range(10)
+
+    def keep(self, number: Any) -> Any:
+        return number % 2 == 0
+
+    def opened(self, number: Any) -> Any:
+        return penstock.Dataset.range(2).map(self.decode)
+
+    def decode(self, number: Any) -> Any:
+        return number + 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+OWNERS = {
+    "loader": lambda: OwnLoader(batch_size=2, **FORK.options),
+    **{kind: lambda kind=kind: OwnChain(kind) for kind in ("map", "stream", "generator")},
+}
+
+
+@pytest.mark.parametrize("kind", OWNERS)
+@pytest.mark.parametrize("held_iterator", [False, True])
+def test_what_holds_its_own_feed_is_collected_and_its_workers_end(kind, held_iterator):
+    owner = OWNERS[kind]()
+    iterator = iter(owner.feed)
+    next(iterator)
+    if held_iterator:
+        owner.iterator = iterator
+    gone = weakref.ref(owner)
+    before = child_processes()
+    assert bool(before) == (kind != "generator")
+    del owner, iterator
+    wait_until(lambda: gc.collect() >= 0 and gone() is None)  # the cursor may be in a function
+    assert not child_processes() & before
+
+
+def test_an_iterator_keeps_the_functions_of_a_dataset_that_nobody_holds():
+    iterator = iter(OwnChain("nested").feed)
+    gc.collect()
+    assert len(list(iterator)) == 20
+
+
+def test_a_closed_dataset_ends_its_workers_and_begins_again():
+    data = penstock.Dataset.range(10).map(OwnChain("map").decode)
+    iterator = iter(data)
+    assert next(iterator) == 1
+    assert child_processes()
+    data.close()
+    data.close()
+    assert not child_processes()
+    with pytest.raises(penstock.Closed):
+        next(iterator)
+    assert list(data) == list(range(1, 11))
+    data.close()

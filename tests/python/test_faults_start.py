@@ -167,6 +167,25 @@ except ImportError as error:
     assert "said: not in a worker" in out
 
 
+def test_what_starting_workers_print_is_lost_where_standard_error_is_closed(tmp_path):
+    code, out, _ = run(
+        tmp_path,
+        """
+import os, sys
+class Talkative:
+    def __len__(self): return 4
+    def __getitem__(self, i): return i
+    def __getstate__(self): return {"n": 4}
+    def __setstate__(self, state): print("unpacked", file=sys.stderr)
+os.close(2)
+import penstock
+with penstock.Loader(Talkative(), batch_size=2, workers=2, use_multiprocessing=True) as feed:
+    print([batch.tolist() for batch in feed])
+""",
+    )
+    assert (code, out) == (0, "[[0, 1], [2, 3]]\n")
+
+
 GUARDLESS = """
 import sys, penstock
 from datasets import Items

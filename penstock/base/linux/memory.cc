@@ -96,6 +96,11 @@ HoldFileSizeSignal::~HoldFileSizeSignal() {
 
 Fd memory_file(const char* name) {
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // Where a program closed its standard streams, their numbers are free, and what is printed would
+  // be written into the file.
+  if (fd && fd.get() <= STDERR_FILENO) {
+    fd = Fd(fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  }
   if (!fd) throw Error::from_errno(errno, "memory_file", name);
   return fd;
 }

@@ -28,6 +28,7 @@ class Chain:
     _inputs: tuple[Dataset, ...]
     _several: bool
     _native: Any
+    _held: Any  # owns the function that the stage calls; None: it calls none
     _lock: ForkLock
     _plan: Any  # once it was built
     _passes: Passes
@@ -38,7 +39,7 @@ class Chain:
         method: str,
         arguments: tuple[Any, ...],
         inputs: tuple[Dataset, ...] = (),
-        native: Any = None,
+        like: Chain | None = None,  # whose engine objects it shares
         several: bool = False,  # it takes a list of inputs, even if there is one
     ) -> Dataset:
         self: Any = object.__new__(cls)
@@ -48,10 +49,13 @@ class Chain:
         self._lock = ForkLock()
         self._plan = None
         self._passes = Passes()
-        if native is not None:
-            self._native = native
+        if like is not None:
+            self._native, self._held = like._native, like._held
             return self  # type: ignore[no-any-return]
         given = [a._native if isinstance(a, Operation) else a for a in arguments]
+        self._held = None
+        if method.endswith("_python"):
+            self._held = given[0] = _engine.Held(arguments[0])
         if not inputs:
             self._native = getattr(_engine.Dataset, method)(*given)
         elif len(inputs) == 1 and not several:
@@ -107,13 +111,22 @@ class Chain:
             left += chain._inputs
         return titles[::-1]
 
+    def _pin(self) -> None:
+        """Let the engine own the functions of this chain for as long as it may call them."""
+        left: list[Chain] = [self]
+        while left:
+            chain = left.pop()
+            if chain._held is not None:
+                chain._held.pin()
+            left += chain._inputs
+
     def _alone(self, **options: Any) -> Dataset:
         """The same chain without what iterating leaves here: what a Loader may keep.
 
         Its passes build their Loaders with `options`.
         """
         method, arguments = self._recipe
-        alone = self._make(method, arguments, self._inputs, self._native, self._several)
+        alone = self._make(method, arguments, self._inputs, self, self._several)
         alone._plan = self._built()
         alone._passes = Passes(**options)
         return alone

@@ -112,3 +112,10 @@ class Dataset(Sources, FileSources, Transformations):
     def __iter__(self) -> DatasetIterator:
         """Begin the next pass: a `DatasetIterator`."""
         return self._passes.begin(self)
+
+    def close(self) -> None:
+        """End the workers that passes share; batches that are held stay valid.
+
+        A pass under way raises `Closed`. A later pass starts new workers.
+        """
+        self._passes.close()

@@ -48,6 +48,13 @@ class Passes:
             self._latest = weakref.ref(iterator)
             return iterator
 
+    def close(self) -> None:
+        """End the workers; the next pass starts others."""
+        with self._lock.here():
+            loader, self._loader = self._loader, None
+        if loader is not None:
+            loader.close()
+
     def take(self, behind: int = -1) -> int:
         """Return the number of the next pass, which is the caller's: one behind `behind`."""
         with self._lock.here():

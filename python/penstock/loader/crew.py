@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from .. import _engine, errors
@@ -22,6 +23,55 @@ from .progress import LOG
 _MOST_FALSE_STARTS = 3
 _MOST_FALSE_STARTS_LATER = 10
 _STDERR_TAIL = 4096
+
+
+class Running:
+    """What a crew started and must end: threads, processes, descriptors, and the engine.
+
+    Refers to nothing of the user's but what the engine holds, so that a Loader's finalizer can own
+    it: a dataset that holds its own Loader is collected, and its workers end.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.lock = threading.RLock()
+        self.closed = False
+        self.threads: list[threading.Thread] = []
+        self.supervisor: threading.Thread | None = None
+        self.processes: dict[int, Any] = {}
+        self.stderr: dict[int, int] = {}
+        self.launcher: Any = None
+        self.payload: Any = None
+        self.files = -1  # what a Dataset's sources found
+        self._pid = os.getpid()
+
+    def close(self, grace: float = 0.2) -> None:
+        if self._pid != os.getpid():
+            return  # a fork's copy: everything is the parent's
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self.core.close(grace)
+        here = threading.current_thread()
+        for thread in [*self.threads, self.supervisor]:
+            if thread is not None and thread is not here and thread.is_alive():
+                thread.join(0.5)  # one in the middle of user code is left to finish
+        self.core.drain()
+        for started in self.processes.values():
+            with contextlib.suppress(Exception):
+                started.wait(1.0)
+            started.close()
+        for fd in self.stderr.values():
+            os.close(fd)
+        self.stderr.clear()
+        if self.launcher is not None:
+            self.launcher.close()
+        if self.payload is not None:
+            self.payload.close()
+        if self.files >= 0:
+            os.close(self.files)
+            self.files = -1
 
 
 class Crew:
@@ -45,31 +95,23 @@ class Crew:
         self.version = 0
         self.length = plan.length
         self.started = False
-        self.processes: dict[int, Any] = {}
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._payload: Any = None
-        self._files = -1  # what a Dataset's sources found
-        self._launcher: Any = None
-        self._stderr: dict[int, int] = {}
+        self.running = Running(core)
+        self._lock = self.running.lock
         self._false_starts: dict[int, int] = {}  # of each worker, in a row
         self._next_number = 0
         self._places: list[int] = []  # where a thread may begin to stand in for a stuck one
         self._missing = 0  # threads that nobody stands in for
-        self._threads: list[threading.Thread] = []
-        self._supervisor: threading.Thread | None = None
-        self._closed = False
 
     # ---- starting --------------------------------------------------------------------------------
 
     def start(self) -> None:
         with self._lock:
-            if self.started or self._closed:  # closed: by another thread, a moment ago
+            if self.started or self.running.closed:  # closed: by another thread, a moment ago
                 return
             try:
                 self._start()
             except BaseException:
-                self.close()  # half a crew would keep its consumer waiting for ever
+                self.running.close()  # half a crew would keep its consumer waiting for ever
                 raise
             self.started = True
 
@@ -95,7 +137,7 @@ class Crew:
             return
         from ..processes.launch import Launcher
 
-        self._launcher = Launcher(self.start_method)
+        self.running.launcher = Launcher(self.start_method)
         for worker in range(workers):
             self._start_process(worker)
         self._supervise()
@@ -106,43 +148,45 @@ class Crew:
             return
         # It holds the core and not the crew, so that a feed nobody has any more can go.
         thread = threading.Thread(target=self.core.run_cursor, name="penstock cursor", daemon=True)
-        self._threads.append(thread)
+        self.running.threads.append(thread)
         thread.start()
 
     def _changed(self, version: int) -> int:
         return self.length
 
     def _start_thread(self, worker: int) -> None:
+        plan, collate, core = self.plan, self.collate, self.core
+        # A worker of a Dataset holds the core and not the crew: see `Running`.
+        serve = core.run_plan_thread
+        if plan.kind != "plan":
+            changed = self._changed
+            serve = lambda w: core.run_thread(w, plan.source, collate, changed)  # noqa: E731
         thread = threading.Thread(
-            target=self._run_thread,
-            args=(worker,),
+            target=_run_thread,
+            args=(weakref.ref(self), serve, worker),
             name=f"penstock worker {worker}",
             daemon=True,
         )
-        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+        self.running.threads = [t for t in self.running.threads if t.is_alive()] + [thread]
         thread.start()
 
-    def _run_thread(self, worker: int) -> None:
-        while True:
-            if self.plan.kind == "plan":
-                self.core.run_plan_thread(worker)
-            else:
-                self.core.run_thread(worker, self.plan.source, self.collate, self._changed)
-            # Closed, or it was abandoned and came back: then it may stand in for another.
-            with self._lock:
-                if self._closed or self.core.closed() or self.plan.kind == "stream":
-                    return
-                if not self._missing:
-                    self._places.append(worker)
-                    return
-                self._missing -= 1
+    def _goes_on(self, worker: int) -> bool:
+        """Whether a thread that was abandoned and came back stands in for another one now."""
+        with self._lock:
+            if self.running.closed or self.core.closed() or self.plan.kind == "stream":
+                return False
+            if not self._missing:
+                self._places.append(worker)
+                return False
+            self._missing -= 1
+            return True
 
     def _stand_in(self, worker: int) -> None:
         """Start a thread for one that was abandoned; or have one fewer until one comes back."""
         most = self.settings["places"]
         if self.plan.kind == "stream":
             # Its owner has a number, which the stuck thread will find is its own no longer.
-            if sum(thread.is_alive() for thread in self._threads) < most:
+            if sum(thread.is_alive() for thread in self.running.threads) < most:
                 self._start_thread(worker)
                 return
         elif self._places:
@@ -160,9 +204,9 @@ class Crew:
         from ..processes.child import own_descriptors
         from ..processes.worker import WorkerPlan
 
-        if self._payload is None:
+        if self.running.payload is None:
             plan = self.plan
-            self._payload = _pack(
+            self.running.payload = _pack(
                 WorkerPlan(plan.source, self.collate, plan.initialise, plan.hooked)
             )
         number = self._next_number
@@ -172,13 +216,13 @@ class Crew:
         stderr, started = -1, None
         try:
             stderr = _engine.memory_file("penstock-stderr")
-            started = self._launcher.start(
+            started = self.running.launcher.start(
                 worker,
                 {
                     "board": self.core.board_fd(),
                     "arena": self.core.arena_fd(),
                     "link": theirs,
-                    "payload": self._payload.fd,
+                    "payload": self.running.payload.fd,
                     "stderr": stderr,
                     **self._shared(),
                 },
@@ -202,11 +246,11 @@ class Crew:
             raise
         finally:
             os.close(theirs)
-        old = self._stderr.pop(worker, None)
+        old = self.running.stderr.pop(worker, None)
         if old is not None:
             os.close(old)
-        self._stderr[worker] = stderr
-        self.processes[worker] = started
+        self.running.stderr[worker] = stderr
+        self.running.processes[worker] = started
         own_descriptors.discard(ours)  # the engine closes it
         self.core.attach(worker, pidfd, ours, started.pid)
 
@@ -214,26 +258,26 @@ class Crew:
         """What all workers of a Dataset have: its files, and its caches by their order."""
         if self.plan.kind != "plan":
             return {}
-        if self._files < 0:
-            self._files = self.plan.built.files_fd()
+        if self.running.files < 0:
+            self.running.files = self.plan.built.files_fd()
         caches = self.plan.built.cache_fds()
-        return {"files": self._files, **{f"cache{i:04}": fd for i, fd in enumerate(caches)}}
+        return {"files": self.running.files, **{f"cache{i:04}": fd for i, fd in enumerate(caches)}}
 
     # ---- watching --------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        self._supervisor = threading.Thread(
+        self.running.supervisor = threading.Thread(
             target=_watch,
             args=(weakref.ref(self), self.core),
             name="penstock supervisor",
             daemon=True,
         )
-        self._supervisor.start()
+        self.running.supervisor.start()
 
     def handle(self, kind: str, worker: int, ready: bool, detail: bytes) -> None:
         """Act on what the engine's supervisor saw."""
         with self._lock:
-            if self._closed or self.core.closed():
+            if self.running.closed or self.core.closed():
                 return
             if kind == "failed":
                 self.core.set_fatal(errors.unpack_exception(detail))
@@ -246,7 +290,7 @@ class Crew:
     def _replace(self, worker: int, ready: bool) -> None:
         from ..processes.child import describe_exit
 
-        started = self.processes.pop(worker, None)
+        started = self.running.processes.pop(worker, None)
         how = "ended"
         if started is not None:
             how = describe_exit(started.wait(1.0) or 0)
@@ -277,7 +321,7 @@ class Crew:
         return sum(counts.values()) >= _MOST_FALSE_STARTS
 
     def _said(self, worker: int) -> str:
-        fd = self._stderr.get(worker)
+        fd = self.running.stderr.get(worker)
         if fd is None:
             return ""
         size = os.fstat(fd).st_size
@@ -298,42 +342,12 @@ class Crew:
             self.core.set_length(length, self.version)
             if self.mode != "processes" or not self.started:
                 return
-            if self._payload is not None:
-                self._payload.close()
-            self._payload = None  # a replacement starts with the dataset as it is then
+            if self.running.payload is not None:
+                self.running.payload.close()
+            self.running.payload = None  # a replacement starts with the dataset as it is then
             change = {"length": length, "state": None if state is None else state.tobytes()}
             with payload.pack(change) as packed:
                 self.core.send_update(self.version, packed.fd, -1)
-
-    # ---- ending ----------------------------------------------------------------------------------
-
-    def close(self, grace: float = 0.2) -> None:
-        if self._pid != os.getpid():
-            return  # a fork's copy: everything is the parent's
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self.core.close(grace)
-        here = threading.current_thread()
-        for thread in [*self._threads, self._supervisor]:
-            if thread is not None and thread is not here and thread.is_alive():
-                thread.join(0.5)  # one in the middle of user code is left to finish
-        self.core.drain()
-        for started in self.processes.values():
-            with contextlib.suppress(Exception):
-                started.wait(1.0)
-            started.close()
-        for fd in self._stderr.values():
-            os.close(fd)
-        self._stderr.clear()
-        if self._launcher is not None:
-            self._launcher.close()
-        if self._payload is not None:
-            self._payload.close()
-        if self._files >= 0:
-            os.close(self._files)
-            self._files = -1
 
 
 def _pack(plan: Any) -> Any:
@@ -346,6 +360,15 @@ def _pack(plan: Any) -> Any:
         payload.pack(plan.source, "dataset").close()
         payload.pack(plan.collate, "collate").close()
         raise
+
+
+def _run_thread(crew: weakref.ref[Crew], serve: Callable[[int], None], worker: int) -> None:
+    while True:
+        serve(worker)
+        alive = crew()
+        if alive is None or not alive._goes_on(worker):
+            return
+        del alive
 
 
 def _watch(crew: weakref.ref[Crew], core: Any) -> None:

@@ -151,7 +151,7 @@ class Loader:
         self._core = _engine.Core(core_settings)
         self._crew = Crew(self._core, plan, collate, self._settings, self._mode, start_method)
         self._epochs = Epochs(self._core, self._crew, plan, self._mode)
-        self._finalizer = weakref.finalize(self, self._crew.close)
+        self._finalizer = weakref.finalize(self, self._crew.running.close)
         self._lock = threading.RLock()
         self._resumed = False  # the position was set by restore() or steps(): `for` goes on there
         self._pid = os.getpid()

@@ -98,6 +98,14 @@ TEST(Memory, a_reservation_may_be_larger_than_the_machine) {
   }
 }
 
+TEST(Memory, a_memory_file_never_takes_the_place_of_a_standard_stream) {
+  const Fd kept(dup(STDERR_FILENO));
+  close(STDERR_FILENO);
+  const Fd file = memory_file("penstock-test");
+  dup2(kept.get(), STDERR_FILENO);
+  EXPECT_GT(file.get(), STDERR_FILENO);
+}
+
 TEST(Memory, an_impossible_reservation_is_a_null_and_an_errno) {
   errno = 0;
   EXPECT_EQ(reserve_mapping(-1, size_t{1} << 62, false), nullptr);

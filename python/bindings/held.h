@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "numpy_api.h"
+
+namespace nanobind {
+class module_;
+}
+
+namespace penstock::python {
+
+// A Python object of the user's that stages of a Dataset call. The stages refer to it weakly: its
+// one owner is a Held, which Python's garbage collector can look into, so that an object whose
+// attribute is a Dataset or Loader of its own methods is collected. Any thread.
+class UserObject {
+ public:
+  explicit UserObject(PyObject* object) : object_(object) {}
+
+  // With the GIL held. Error kClosed: the Dataset was collected.
+  Owned take() const;
+  // From now on the stages own the object, too: it lives as long as they do. With the GIL held.
+  void pin();
+  // The owner is about to let go of the object.
+  void forget();
+
+ private:
+  mutable std::mutex mutex_;
+  PyObject* object_;
+  std::shared_ptr<void> pinned_;
+};
+using UserObjectRef = std::shared_ptr<const UserObject>;
+
+// The owner, in Python: it lives as long as the penstock.Dataset whose stage calls the object.
+class Held {
+ public:
+  // With the GIL held.
+  explicit Held(PyObject* object)
+      : owned_(Owned::borrow(object)), shared_(std::make_shared<UserObject>(object)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() { clear(); }
+
+  UserObjectRef shared() const { return shared_; }
+  PyObject* object() const { return owned_.get(); }
+  void pin() { shared_->pin(); }
+  void clear() {
+    shared_->forget();
+    owned_ = Owned();
+  }
+
+ private:
+  Owned owned_;
+  std::shared_ptr<UserObject> shared_;
+};
+
+void bind_held(nanobind::module_& m);
+
+}  // namespace penstock::python
