@@ -16,6 +16,8 @@ struct Ticket {
   uint32_t end = 1;
   uint32_t stream = 0;  // for plans with streams: which one
   uint32_t lane = 0;    // of the board: which section of a Dataset it is of
+  bool rows_together = false;   // see Post::rows_together
+  uint64_t indices_offset = 0;  // see Post::indices_offset
 };
 
 inline constexpr uint32_t kAnyWorker = 0xffffffff;

@@ -77,6 +77,13 @@ bool serve_room(Board& board, Allocator& arena) {
 
 std::byte* LocalRows::at(uint64_t offset) { return arena_.region()->base() + offset; }
 
+bool Slot::read_ticket() {
+  Write ours(*this);  // the place may be another post's as soon as the ticket was taken away
+  if (!ours) return false;
+  ticket_ = ticket_of(claim_);
+  return true;
+}
+
 std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes, uint32_t row) {
   if (layout.size() > kLayoutBytes) {
     throw Error(Code::kInvalidArgument, "batch",
@@ -198,7 +205,9 @@ Ticket ticket_of(const Board::Claim& claim) {
           begin,
           std::min(begin + share, post.rows),
           post.stream,
-          claim.lane};
+          claim.lane,
+          post.rows_together,
+          post.indices_offset};
 }
 
 namespace {
@@ -292,14 +301,9 @@ class Stopwatch {
 bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
                Stopwatch& watch) {
   Slot slot(board, claim, memory, fulfiller);
-  Ticket ticket;
-  {
-    Slot::Write ours(slot);  // the post is read too only while it is this one
-    if (!ours) return false;
-    ticket = ticket_of(claim);
-  }
+  if (!slot.read_ticket()) return false;
   try {
-    fulfiller.run(ticket, slot);
+    fulfiller.run(slot.ticket(), slot);
   } catch (const Error& error) {
     if (!slot.finished()) {
       if (error.code() == Code::kClosed) {
@@ -319,7 +323,7 @@ bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
     }
   }
   if (slot.taken_away()) return false;
-  watch.ran(ticket, claim.granule, slot.waited_ns());
+  watch.ran(slot.ticket(), claim.granule, slot.waited_ns());
   return true;
 }
 

@@ -70,6 +70,9 @@ class Slot {
       : board_(board), claim_(claim), memory_(memory), worker_(worker) {}
 
   const Board::Claim& claim() const { return claim_; }
+  // Copies what the post asks for; ticket() and indices() need it. False: it was taken away.
+  bool read_ticket();
+  const Ticket& ticket() const { return ticket_; }
   WorkerCounters& counters() { return board_.place(claim_.worker).counters; }
 
   // What is in hand from now on (a row counted from the ticket's begin): it is blamed if the ticket
@@ -108,16 +111,13 @@ class Slot {
   // Workers of the consumer's own process: Unit::object carries the result.
   bool finish_object(ResultKind kind, uint64_t payload_bytes, void* object);
 
-  // The explicit indices that the post carries, in the feed's arena; nullptr: the plan's order.
+  // The explicit indices that the ticket carries, in the feed's arena; nullptr: the plan's order.
   std::byte* indices() {
-    return claim_.post->indices_offset != 0 ? memory_->at(claim_.post->indices_offset) : nullptr;
+    return ticket_.indices_offset != 0 ? memory_->at(ticket_.indices_offset) : nullptr;
   }
 
   // The result goes over the link; the supervisor finishes the ticket when it is there.
   void leave_to_supervisor() { finished_ = true; }
-
-  // See Post::rows_together.
-  bool rows_together() const { return claim_.post->rows_together; }
 
   bool finished() const { return finished_; }
   bool taken_away() const { return taken_away_; }    // by the supervisor: it took too long
@@ -130,6 +130,7 @@ class Slot {
 
   Board& board_;
   Board::Claim claim_;
+  Ticket ticket_;
   RowMemory* memory_;
   Fulfiller& worker_;
   bool finished_ = false;
@@ -155,6 +156,7 @@ class Fulfiller {
   virtual void catch_up() {}
 };
 
+// What the post asks for. REQUIRED: the post is still the claim's; a worker has Slot::ticket().
 Ticket ticket_of(const Board::Claim& claim);
 
 // The error that ended a ticket. REQUIRED: ResultKind::kBroken.

@@ -24,7 +24,7 @@ void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> l
   // A ticket of single elements that have Python in their chain is one element.
   for (Outcome::Loss& loss : losses) {
     if (loss.error == nullptr) continue;
-    return fail(slot, ticket_of(slot.claim()), {loss.stage, loss.index, loss.error});
+    return fail(slot, slot.ticket(), {loss.stage, loss.index, loss.error});
   }
   WithGil locked;
   nb::list list;

@@ -336,7 +336,7 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
     PyObject* object = value.release();
     if (kind != ResultKind::kError) {
       object = detach(object, slot.counters(), bytes);
-      if (object == nullptr) return fail(ticket_of(slot.claim()), slot, 0, 0);
+      if (object == nullptr) return fail(slot.ticket(), slot, 0, 0);
     }
     slot.counters().bytes.add_single_writer(bytes);
     if (!slot.finish_object(kind, bytes, object)) Py_DECREF(object);
@@ -356,7 +356,7 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
     slot.finish_inline(ResultKind::kError, 0, {});
     return;
   }
-  fail(ticket_of(slot.claim()), slot, 0, indices_.numbers.empty() ? 0 : indices_.numbers.front());
+  fail(slot.ticket(), slot, 0, indices_.numbers.empty() ? 0 : indices_.numbers.front());
 }
 
 // ---- an item is a whole batch

@@ -109,14 +109,14 @@ std::exception_ptr ChainWorker::poisoned(uint32_t row, uint32_t call) {
 }
 
 uint64_t ChainWorker::index_of(uint32_t row) const {
-  const Ticket ticket = ticket_of(slot_->claim());
+  const Ticket& ticket = slot_->ticket();
   uint64_t position = 0;
   const At at = locate(ticket, ticket.begin + row, {&position, 1});
   return plan_->chain().index(at, position).value_or(position);
 }
 
 std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
-  const Ticket ticket = ticket_of(slot_->claim());
+  const Ticket& ticket = slot_->ticket();
   const uint64_t index = index_of(row);
   const std::string epoch = "epoch " + std::to_string(ticket.epoch);
   const std::string by = "worker " + std::to_string(worker);
@@ -194,7 +194,7 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
 void ChainWorker::make(const Ticket& ticket, Slot& slot) {
   if (bound_) {
     run_bound(ticket, slot);
-  } else if (is_part(ticket) || (!options_.section && !slot.rows_together())) {
+  } else if (is_part(ticket) || (!options_.section && !ticket.rows_together)) {
     run_placed(ticket, slot);
   } else {
     run_collected(ticket, slot);

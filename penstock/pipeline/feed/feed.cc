@@ -36,10 +36,7 @@ void Feed::drain() {
       unit.kind = ResultKind::kNone;
     }
     Post& post = board_.post_at(seq);
-    if (post.slot_bytes != 0) arena_.release(arena_.region()->base() + post.slot_offset);
-    post.slot_bytes = 0;
-    if (post.indices_offset != 0) arena_.release(arena_.region()->base() + post.indices_offset);
-    post.indices_offset = 0;
+    release_memory(post);
   }
   arena_.trim();
 }

@@ -157,6 +157,7 @@ class Feed {
   void moved_past(const Position& at);
   void clear_current();
   void retire(uint64_t seq);
+  void release_memory(Post& post);
   void reap();
   void start_epoch_at(const Position& at);
 

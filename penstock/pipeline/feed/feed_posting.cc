@@ -123,15 +123,20 @@ void Feed::retire(uint64_t seq) {
     if (unit.kind != ResultKind::kNone) discard_(unit);
     unit.kind = ResultKind::kNone;
   }
-  if (post.indices_offset != 0) {
-    arena_.release(arena_.region()->base() + post.indices_offset);
-    post.indices_offset = 0;
-  }
-  if (post.slot_bytes != 0 && post.tainted.load(std::memory_order_relaxed) == 0) {
-    arena_.release(arena_.region()->base() + post.slot_offset);
-  }
-  post.slot_bytes = 0;
+  release_memory(post);
   board_.clear(seq);
+}
+
+// An abandoned thread may still read the indices and write the rows of a tainted post: both blocks
+// stay allocated until the arena ends.
+void Feed::release_memory(Post& post) {
+  if (post.tainted.load(std::memory_order_relaxed) == 0) {
+    std::byte* base = arena_.region()->base();
+    if (post.indices_offset != 0) arena_.release(base + post.indices_offset);
+    if (post.slot_bytes != 0) arena_.release(base + post.slot_offset);
+  }
+  post.indices_offset = 0;
+  post.slot_bytes = 0;
 }
 
 // Work that was withdrawn while it was claimed keeps its memory and its place in the ring until its
