@@ -14,8 +14,8 @@ struct Ticket {
   uint32_t rows = 1;     // samples in the whole batch; 1 where an item is a whole batch
   uint32_t begin = 0;    // the granule: rows [begin, end) of the batch are this ticket's
   uint32_t end = 1;
-  uint32_t stream = 0;  // for plans with streams: which one
-  uint32_t lane = 0;    // of the board: which section of a Dataset it is of
+  uint32_t stream = 0;          // for plans with streams: which one
+  uint32_t lane = 0;            // of the board: which section of a Dataset it is of
   bool rows_together = false;   // see Post::rows_together
   uint64_t indices_offset = 0;  // see Post::indices_offset
 };

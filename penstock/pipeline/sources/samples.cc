@@ -77,8 +77,7 @@ class SampleBatch : public Collated {
   }
   uint64_t most_rows() const override { return order_.batch_size; }
   uint64_t element(uint64_t batch, uint64_t row, uint64_t base) const override {
-    const uint64_t position =
-        base + (batch * order_.world + order_.rank) * order_.batch_size + row;
+    const uint64_t position = base + (batch * order_.world + order_.rank) * order_.batch_size + row;
     const uint64_t length = input()->length(0);
     return position < length ? position : position % length;
   }
@@ -116,10 +115,9 @@ Built SampleBatchNode::build(std::vector<Built> inputs, Builder& builder) const 
   const IndexedRef input = inputs[0].indexed;
   builder.set_sharded({shard_.world, input});
   return {std::make_shared<SampleBatch>(
-      input, Order::Options{.batch_size = n_,
-                            .drop_last = drop_last_,
-                            .rank = shard_.rank,
-                            .world = shard_.world})};
+      input,
+      Order::Options{
+          .batch_size = n_, .drop_last = drop_last_, .rank = shard_.rank, .world = shard_.world})};
 }
 
 Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options) {

@@ -19,8 +19,7 @@ class PaddedBatchNode : public Node {
   // where what elements are is not known then, of each batch: there is no such field, its axes are
   // others, its dtype does not have the value. An element longer than the length that is given is
   // an error of its batch.
-  PaddedBatchNode(Ref input, uint64_t n, bool drop_last,
-                  std::vector<Padding::Field> fields = {});
+  PaddedBatchNode(Ref input, uint64_t n, bool drop_last, std::vector<Padding::Field> fields = {});
 
   uint64_t batch_size() const { return n_; }
   std::string title() const override;

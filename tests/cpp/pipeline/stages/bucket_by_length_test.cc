@@ -26,8 +26,7 @@ Node::Ref lists(int64_t count) {
 }
 
 BucketByLengthNode::Options options(bool drop = false) {
-  return {
-      .field = "list", .boundaries = {5, 12}, .batch_sizes = {4, 3, 70}, .drop_last = drop};
+  return {.field = "list", .boundaries = {5, 12}, .batch_sizes = {4, 3, 70}, .drop_last = drop};
 }
 
 // Which elements are in which batch.
