@@ -1,6 +1,6 @@
 """Prints tables of a run that run.py kept.
 
-python bench/table.py                    the README's: ours beside the best peer, case by case
+python bench/table.py                    the README's ten rows: ours beside the best peer
 python bench/table.py --full             that of docs/benchmarks.md: all entries, targets and limits
 python bench/table.py [--full] FILE      of that file; else of that with most cases in bench/results
 """
@@ -16,6 +16,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from summary import limit_text, number, shown
 
+# The README's rows: several parts of the library, and one where a peer is better.
+README = (
+    "large-rand",
+    "small",
+    "samples",
+    "in-memory",
+    "tfrecord",
+    "tfrecord-shuffled",
+    "first-batch",
+    "memory-batches",
+    "hogwild_lenet",
+    "server_kill",
+)
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -41,28 +54,26 @@ def full_row(case: dict[str, Any]) -> str:
 
 
 def short_row(case: dict[str, Any]) -> str:
-    """One case: the first of ours, and of the peers and limits measured beside it the best."""
+    """One case: the first of ours, the best of the peers measured beside it, and the ratio."""
     key, figure = next(iter(case["figures"].items()))
     entries = [entry for entry in case["entries"] if key in entry.get("figures", {})]
-    ours = next((entry for entry in entries if entry["role"] == "ours"), None)
-    if ours is None:
-        return line(f"{case['title']}; {figure['unit']}", "not measured", "", "", met_of(case))
-    cells = [f"**{number(ours['figures'][key]['median'] * figure['scale'])}**"]
-    for role in ("peer", "limit"):
-        others = [
+    ours = next(entry for entry in entries if entry["role"] == "ours")
+    best = min(
+        (
             entry
             for entry in entries
-            if entry["role"] == role
-            and entry["beside"] == ours["name"]
-            and (role == "limit" or key in entry["times"])
-        ]
-        best = min(
-            others,
-            key=lambda entry: entry["times"].get(key, {"median": 0.0})["median"],
-            default=None,
-        )
-        cells.append(beside(best, key, figure) if best else "")
-    return line(f"{case['title']}; {figure['unit']}", *cells, met_of(case))
+            if entry["role"] == "peer" and entry["beside"] == ours["name"] and key in entry["times"]
+        ),
+        key=lambda entry: entry["times"][key]["median"],
+    )
+    reached = [number(entry["figures"][key]["median"] * figure["scale"]) for entry in (ours, best)]
+    return line(
+        f"{case['title']}; {figure['unit']}",
+        f"**{reached[0]}**",
+        f"{short(best['name'])}: {reached[1]}",
+        f"x {number(best['times'][key]['median'])}",
+        f"`--only {case['key']}`",
+    )
 
 
 def short(name: str) -> str:
@@ -104,11 +115,16 @@ def main() -> int:
     kept = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     results = max(kept, key=lambda run: len(run["cases"]))
     machine = results["machine"]
-    peers = "peers (ours is better by)" if full else "the best peer (ours is better by)"
-    print(line("case; unit", "penstock", peers, "limit", "met"))
+    if full:
+        print(line("case; unit", "penstock", "peers (ours is better by)", "limit", "met"))
+    else:
+        print(line("case; unit", "penstock", "the best peer", "ours is better by", "command"))
     print("|---|---|---|---|---|")
     for case in results["cases"]:
-        print((full_row if full else short_row)(case))
+        if full:
+            print(full_row(case))
+        elif case["key"] in README:
+            print(short_row(case))
     rounds = sorted({case["rounds"] for case in results["cases"]})
     versions = ", ".join(
         f"{name} {version}"

@@ -1,5 +1,6 @@
 """Check the Markdown files: links and names in lists lead somewhere, Python examples are Python.
 
+The classes that docs/design/walk.md names are declared in the tree.
 A README with a table of files names every file beside it, and every file of a folder that it has a
 heading for (``## element/``): by its name, or, a header and its source, by what they share.
 """
@@ -17,6 +18,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"^\| (file|module)\b", re.MULTILINE)
 FOLDER = re.compile(r"^## (?:\[)?`?([\w/]+)/", re.MULTILINE)
+CLASS = re.compile(r"^ *(?:class|struct|using) (?:alignas\([^)]*\) )?(\w+)", re.MULTILINE)
 NAME = re.compile(r"`(?:[\w./]*/)?(\w+)(?:\.[\w{},.]+)?`")
 
 
@@ -47,6 +49,16 @@ def unlisted(page: Path, files: list[Path]) -> list[str]:
     ]
 
 
+def undeclared(page: Path, files: list[Path]) -> list[str]:
+    """Names of classes that a page has and no header, binding or module declares."""
+    code = [file.read_text() for file in files if file.suffix in (".h", ".py")]
+    declared = {name for text in code for name in CLASS.findall(text)}
+    return [
+        f"{page.relative_to(ROOT)}: names {name}, which is no class of the tree"
+        for name in sorted(set(re.findall(r"`([A-Z]\w+)`", page.read_text())) - declared)
+    ]
+
+
 def main() -> int:
     listing = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -54,10 +66,14 @@ def main() -> int:
     files = [ROOT / name for name in listing.stdout.splitlines() if (ROOT / name).exists()]
     pages = [file for file in files if file.suffix == ".md"]
     found = [fault for page in pages for fault in (*faults(page), *unlisted(page, files))]
-    front = (ROOT / "README.md").read_text()
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        if f"(docs/{page.name})" not in front:
-            found.append(f"README.md: does not link docs/{page.name}")
+    docs = ROOT / "docs"
+    sources = [file for file in files if file.relative_to(ROOT).parts[0] in ("penstock", "python")]
+    found += undeclared(docs / "design" / "walk.md", sources)
+    index = (docs / "index.md").read_text()
+    for page in sorted(docs.rglob("*.md")):
+        name = page.relative_to(docs).as_posix()
+        if f"({name})" not in index and name != "index.md":
+            found.append(f"docs/index.md: does not link {name}")
     print("\n".join(found) or f"{len(pages)} pages: links and examples are sound")
     return 1 if found else 0
 

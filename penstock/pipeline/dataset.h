@@ -30,9 +30,9 @@ namespace penstock {
 template <class F>
 concept ElementFunction = std::invocable<const F&, const Example&, SampleContext&>;
 
-// A pipeline: a source and a chain of transformations, as docs/pipeline.md describes them. Nothing
-// is read and nothing is checked beyond its arguments before it is built; what was built is fed by
-// a Loader.
+// A pipeline: a source and a chain of transformations, as docs/design/pipeline.md describes them.
+// Nothing is read and nothing is checked beyond its arguments before it is built; what was built is
+// fed by a Loader.
 //
 //   auto feed = penstock::Dataset::range(0, 1000).shuffle({.seed = 7}).batch(32).build();
 //   while (auto batch = feed.next()) ...

@@ -1,4 +1,4 @@
-"""Random numbers at their addresses, written anew from the papers and docs/pipeline.md."""
+"""Random numbers at their addresses, written anew from the papers and docs/design/pipeline.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // Each transformation as a few lines over std::vector, written from what tf.data's documentation
-// says of it (for elements that are single numbers), and from docs/pipeline.md where tf.data has no
-// such thing. Slow, obvious, and sharing no code with the stages that are compared with it.
+// says of it (for elements that are single numbers), and from docs/design/pipeline.md where tf.data
+// has no such thing. Slow, obvious, and sharing no code with the stages that are compared with it.
 
 #include <algorithm>
 #include <cstdint>
