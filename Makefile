@@ -103,9 +103,12 @@ format: $(STAMPS)/engine $(STAMPS)/lint-group
 wheel: $(STAMPS)/build $(STAMPS)/wheel-group
 	tools/wheel.sh
 
-docs: $(STAMPS)/engine $(STAMPS)/docs-group
+# A site in build/docs, which needs no network: pages, reference of Python and C++, search. tools/site/hooks.py runs Doxygen.
+docs: $(STAMPS)/docs-group tools/setup_system.sh
+	tools/setup_system.sh docs
 	$(PY) tools/check_docs.py
-	$(BIN)/pdoc --docformat numpy --output-directory build/docs penstock
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs -q build
+	@echo "open build/docs/index.html"
 
 clean:
 	rm -rf build dist demo-data report.html

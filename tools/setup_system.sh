@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: setup_system.sh build|test|report|bench...
+# usage: setup_system.sh build|test|report|bench|docs...
 # Looks for what no wheel can bring (compiler, headers, ...), installs what is missing through apt where that is
 # allowed without a question, and otherwise prints the one line to run and fails.
 set -euo pipefail
@@ -72,6 +72,10 @@ check_report() {
 # Redis: its server goes by several names, of which this package has one and starts nothing.
 check_bench() {
   command -v redis-server >/dev/null || command -v redis-check-rdb >/dev/null || want redis-tools
+}
+
+check_docs() {
+  command -v doxygen >/dev/null || want doxygen
 }
 
 for group in "$@"; do "check_$group"; done
