@@ -5,6 +5,7 @@
   from its ``__all__``, the list of C++ headers, the tutorial from its notebook, the CHANGELOG and
   the README of each folder.
 - Points links at these pages. A link to any other file of the tree becomes plain text.
+- Refuses a page that fetches anything from the network.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +35,7 @@ MODULES = {
 # Names that have a page of their own.
 ELSEWHERE = {"penstock.Dataset": "dataset", "penstock.errors": "errors"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+FETCH = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//')
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 DOCTEST = re.compile(r"(?:^(?:>>>|\.\.\.).*\n)+", re.MULTILINE)
 HIDDEN = re.compile(r"^<!-- python\n.*?^-->\n", re.MULTILINE | re.DOTALL)
@@ -97,6 +100,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     markdown = LINK.sub(pointed, FENCE.sub(put_aside, markdown))
     return re.sub(r"\0(\d+)\0", lambda match: kept[int(match[1])], markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Raise an error for a page that fetches anything from the network."""
+    fetching = [
+        str(page)
+        for page in Path(config.site_dir).rglob("*.html")
+        if FETCH.search(page.read_text(encoding="utf-8"))
+    ]
+    if fetching:
+        raise PluginError(f"pages that need the network: {', '.join(fetching)}")
 
 
 def tracked(pattern: str) -> list[str]:
