@@ -19,7 +19,7 @@ def executed(folder):
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(
-        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook, timeout=100, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
     client.execute()
     return notebook
