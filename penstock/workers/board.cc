@@ -166,6 +166,7 @@ bool Board::try_claim(Unit& unit, uint64_t word, uint32_t worker, uint64_t seq, 
                       Claim& out) {
   uint64_t mine = Unit::word_of(seq, worker, Unit::attempt_of(word), Unit::losses_of(word),
                                 UnitState::kClaimed);
+  places_[worker].in_hand.store(0, std::memory_order_relaxed);
   if (!unit.word.compare_exchange_strong(word, mine, std::memory_order_seq_cst)) return false;
   out = {&post_at(seq), &unit, seq, granule, worker, Unit::losses_of(mine), mine, lane_};
   places_[worker].tickets.fetch_add(1, std::memory_order_relaxed);

@@ -62,16 +62,15 @@ inline constexpr uint32_t kCollating = UINT32_MAX - 1;
 struct alignas(64) Unit {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
   std::atomic<uint64_t> claimed_ns;  // for the timeout: when it was first seen claimed; 0: not yet
-  std::atomic<uint64_t> in_hand;     // Call::word
+  std::atomic<uint64_t> in_hand;     // Call::word of the call that a failed ticket ended with
   std::atomic<uint32_t> poisoned;    // calls that are; see Board::poison
-  std::atomic<uint32_t> writers;  // threads that write into the batch's rows just now (Slot::Write)
   ResultKind kind;
   uint32_t worker;  // who made it
   uint32_t length;  // of the packet
   uint64_t bytes;   // payload, for the bytes budget
   uint64_t object;  // 0: none
   BlockRef block;   // where the packet is, when it is not inline (length > inline)
-  std::byte packet[kUnitBytes - 88];
+  std::byte packet[kUnitBytes - 80];
 
   // The parts of a word.
   static UnitState state_of(uint64_t word) { return static_cast<UnitState>(word & 15); }
@@ -141,6 +140,8 @@ struct alignas(64) WorkerPlace {
   std::atomic<uint32_t> event;               // what it sleeps on
   std::atomic<uint32_t> tickets;             // claimed since it started (0: died before its first)
   std::atomic<uint64_t> ticket_ns;           // running mean of a ticket's time
+  std::atomic<uint64_t> in_hand;             // Call::word, of the ticket that it claimed last
+  std::atomic<uint32_t> inside;              // Slot::Look and Slot::Write that it is in, see there
   std::atomic<uint32_t> serving;             // somebody is in serve() for it, and was not abandoned
   std::atomic<uint64_t> waiting_since;       // for a ticket, in ns; see Board::figures
   std::atomic<uint64_t> reopens[kMaxLanes];  // of each lane's, as many as it has looked for

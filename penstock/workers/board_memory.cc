@@ -9,7 +9,7 @@
 namespace penstock {
 
 namespace {
-constexpr uint64_t kBoardMagic = 0x33647262'6b6e7370;  // "psnkbrd3"
+constexpr uint64_t kBoardMagic = 0x34647262'6b6e7370;  // "psnkbrd4"
 constexpr uint32_t kMostPoisoned = 65536;              // calls of a post
 constexpr size_t up_to(size_t n, size_t to) { return (n + to - 1) / to * to; }
 }  // namespace

@@ -33,6 +33,14 @@ inline constexpr uint32_t kSpilled = 0xffffffff;  // BlockRef::arena of such a p
 // gives their tickets to others, ends those that take too long, finds room for batches, and
 // receives what comes over the links. It starts nothing: wait() says what has to be started again.
 //
+// Life of a ticket that takes too long, and who moves it on (always the thread in wait()):
+//
+//   claimed ──take_over──> taken ──its process is gone─────────────────> done, or open again
+//                            ├────its thread writes nothing────────────> done, or open again
+//                            └────it writes: leaving ──it stops────────> done, or open again
+//                                              └──────timeout, again───> done (kTimeout)
+// A taken ticket that is an error in any case does not wait for its thread.
+//
 // Life of a worker process, as the supervisor sees it:
 //   attach ──> starting ──kArena──> running ──pidfd──> died (its tickets are open again)
 //                  └──kFailed──> failed (wait() reports it; no replacement can help)
@@ -107,11 +115,22 @@ class Supervisor {
   bool serve_all_rooms();
   void check_timeouts(Event& event);
   void check_timeouts_of(Board& lane, uint64_t now, Event& event);
+  // A thread was abandoned while it writes: its unit stays writing until it stops, or too long.
+  struct Leaving {
+    Board::Claim claim;
+    Call call;
+    uint32_t tickets;  // that were claimed in its place; when there are more, the thread has ended
+    uint64_t until_ns;
+  };
   void end_process(const Board::Claim& claim);
-  void abandon_thread(const Board::Claim& claim);
+  void abandon_thread(const Board::Claim& claim, uint64_t now);
+  void settle_leaving(uint64_t now);
+  bool is_writing(const Leaving& thread);
+  Call in_hand(const Board::Claim& claim);
   static void too_often(void* self, const Board::Claim& claim);
   bool is_raised(const Call& call) const { return policy_.raise || call.what == kCollating; }
-  void give_up(const Board::Claim& claim, ResultKind kind);
+  void give_up(const Board::Claim& claim, const Call& call, ResultKind kind);
+  void fail(const Board::Claim& claim, const Call& call, ResultKind kind);
 
   Board& board_;
   Allocator& arena_;
@@ -129,6 +148,7 @@ class Supervisor {
   bool room_pending_ = false;
   // Claims (lane, word) whose workers were killed for a new row.
   std::set<std::pair<uint32_t, uint64_t>> just_poisoned_;
+  std::vector<Leaving> leaving_;
   uint64_t next_timeout_check_ = 0;
 };
 

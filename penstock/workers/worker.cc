@@ -78,7 +78,7 @@ bool serve_room(Board& board, Allocator& arena) {
 std::byte* LocalRows::at(uint64_t offset) { return arena_.region()->base() + offset; }
 
 bool Slot::read_ticket() {
-  Write ours(*this);  // the place may be another post's as soon as the ticket was taken away
+  Look ours(*this);
   if (!ours) return false;
   ticket_ = ticket_of(claim_);
   return true;
@@ -93,7 +93,7 @@ std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes, uint32_
   for (;;) {
     uint32_t word;
     {
-      Write ours(*this);  // until the end of this block the place stays this post's
+      Look ours(*this);  // until the end of this block the place stays this post's
       if (!ours || board_.closed() || claim_.seq < board_.head()) {
         throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
       }
@@ -132,10 +132,22 @@ void Slot::propose(uint32_t word, std::span<const std::byte> layout, uint64_t by
   asked_ = false;
 }
 
+std::vector<std::byte> Slot::layout() {
+  Look ours(*this);
+  if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+  const std::byte* layout = claim_.post->layout;
+  return {layout, layout + claim_.post->layout_length};
+}
+
 // Time spent here is not the ticket's: it is not its fault, and it does not time out.
 void Slot::wait_for_room(uint32_t word) {
   Post& post = *claim_.post;
-  uint64_t since = claim_.unit->claimed_ns.exchange(kClockStopped, std::memory_order_relaxed);
+  uint64_t since = 0;
+  {
+    Look ours(*this);
+    if (!ours) return;  // rows() finds that, too
+    since = claim_.unit->claimed_ns.exchange(kClockStopped, std::memory_order_relaxed);
+  }
   uint64_t begin = now_ns();
   worker_.before_wait();
   bool ask = Post::layout_state_of(word) == LayoutState::kProposed && !asked_;
@@ -149,8 +161,10 @@ void Slot::wait_for_room(uint32_t word) {
   worker_.after_wait();
   uint64_t waited = now_ns() - begin;
   waited_ns_ += waited;
-  if (board_.holds(claim_))
+  Look ours(*this);
+  if (ours) {
     claim_.unit->claimed_ns.store(since == 0 ? 0 : since + waited, std::memory_order_relaxed);
+  }
 }
 
 bool Slot::begin_result() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/workers/board.h"
@@ -46,25 +47,33 @@ class Fulfiller;
 // meanwhile (it timed out), and then whatever was to be handed over is still the caller's.
 class Slot {
  public:
-  // Held around every write into rows() (and every look at the post). False: the ticket was taken
-  // away, and nothing may be written any more, because the batch may be with its user by now.
-  // Whoever takes a ticket away from a thread waits for the writes that had begun; so let no user
-  // code run inside.
-  class Write {
+  // Two kinds of access to what is the ticket's only as long as the worker has it. False: the
+  // ticket was taken away, the post and unit are another ticket's or will be, and the batch may be
+  // with its user. Whoever takes a ticket away from a thread first moves the unit's word, then
+  // waits for the accesses that began before. No user code runs inside either.
+  //
+  //   Look   of the post and the unit: a few instructions. The supervisor waits for its end.
+  //   Write  into rows(), and reading the elements for it: a file may hang. The supervisor goes on
+  //          after a while, and neither delivers the batch nor uses its memory again.
+  template <uint32_t kOne>
+  class Access {
    public:
-    explicit Write(Slot& slot) : unit_(*slot.claim_.unit) {
-      unit_.writers.fetch_add(1, std::memory_order_seq_cst);
+    explicit Access(Slot& slot) : inside_(slot.board_.place(slot.claim_.worker).inside) {
+      inside_.fetch_add(kOne, std::memory_order_seq_cst);
       ours_ = slot.board_.holds(slot.claim_);
     }
-    ~Write() { unit_.writers.fetch_sub(1, std::memory_order_release); }
-    Write(const Write&) = delete;
-    Write& operator=(const Write&) = delete;
+    ~Access() { inside_.fetch_sub(kOne, std::memory_order_release); }
+    Access(const Access&) = delete;
+    Access& operator=(const Access&) = delete;
     explicit operator bool() const { return ours_; }
 
    private:
-    Unit& unit_;
+    std::atomic<uint32_t>& inside_;
     bool ours_;
   };
+  static constexpr uint32_t kLook = 1, kWrite = 1 << 16;  // WorkerPlace::inside
+  using Look = Access<kLook>;
+  using Write = Access<kWrite>;
 
   Slot(Board& board, const Board::Claim& claim, RowMemory* memory, Fulfiller& worker)
       : board_(board), claim_(claim), memory_(memory), worker_(worker) {}
@@ -80,12 +89,16 @@ class Slot {
   // for nothing.
   bool progress(const Call& call) {
     if (!board_.holds(claim_)) return false;
-    claim_.unit->in_hand.store(call.word(), std::memory_order_relaxed);
+    board_.place(claim_.worker).in_hand.store(call.word(), std::memory_order_relaxed);
     return true;
+  }
+  Call in_hand() const {
+    return Call::of(board_.place(claim_.worker).in_hand.load(std::memory_order_relaxed));
   }
   // What was done so far is not the ticket's own work: its time begins now.
   void restart_clock() {
-    if (board_.holds(claim_)) claim_.unit->claimed_ns.store(0, std::memory_order_relaxed);
+    Look ours(*this);
+    if (ours) claim_.unit->claimed_ns.store(0, std::memory_order_relaxed);
   }
   // Of what timed out or killed its worker, and is not to be tried again.
   std::optional<Board::Ending> ending(const Call& call) const {
@@ -98,10 +111,8 @@ class Slot {
   // another layout already, see layout(). Error kOutOfMemory, kClosed (also: taken away).
   // `row` of the batch: whose sample has this layout.
   std::byte* rows(std::span<const std::byte> layout, uint64_t bytes, uint32_t row = 0);
-  std::span<const std::byte> layout() const {
-    return {claim_.post->layout, claim_.post->layout_length};
-  }
-  uint32_t layout_row() const { return claim_.post->layout_row; }
+  // A copy. Error kClosed: the ticket was taken away.
+  std::vector<std::byte> layout();
 
   // A packet that fits goes inline.
   static constexpr size_t kInline = sizeof(Unit::packet);

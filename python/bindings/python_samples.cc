@@ -65,7 +65,7 @@ bool PythonWorker::add_objects(const std::vector<Owned>& objects) {
 
 // Says of the sample in hand that it is not like the batch's others.
 bool PythonWorker::refuse_unlike(Slot& slot, uint64_t index) {
-  auto expected = base_ != nullptr ? std::span<const std::byte>(known_spec_) : slot.layout();
+  const std::vector<std::byte> expected = base_ != nullptr ? known_spec_ : slot.layout();
   std::string text = "samples of one batch must be alike: index " + std::to_string(index) +
                      " gave " + describe(taken_.spec) + ", another sample of its batch " +
                      describe(expected) + "; make them equal, or give collate=";

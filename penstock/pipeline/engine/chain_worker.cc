@@ -184,7 +184,7 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
     make(ticket, slot);
   } catch (...) {
     if (interruption_ == nullptr) throw;
-    const Call call = Call::of(slot.claim().unit->in_hand.load(std::memory_order_relaxed));
+    const Call call = slot.in_hand();
     failed_ = {plan_->titles()[plan_->last_stage()], index_of(call.row),
                std::exchange(interruption_, nullptr), false, true};
     finish(ticket, slot, 0);
@@ -269,8 +269,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   for (uint32_t row = ticket.begin; row < ticket.end;) {
     const uint32_t count = std::min<uint32_t>(Chunk::kRows, ticket.end - row);
     At at = locate(ticket, row, std::span(positions.data(), count));
-    context_.first_row = row - ticket.begin;
-    context_.one_row = false;
+    take_up(row - ticket.begin);
     {
       StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
       Slot::Write ours(slot);
@@ -297,12 +296,18 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, share_of(ticket, layout_.bytes()));
 }
 
+// The rows that come next begin with this one of the ticket: it is named if they take too long.
+void ChainWorker::take_up(uint32_t row) {
+  if (!slot_->progress({row})) throw taken_away();
+  context_.first_row = row;
+  context_.one_row = false;
+}
+
 // Makes `count` rows as a chunk of the collector's. False: something ends the ticket.
 bool ChainWorker::fetch(const Ticket& ticket, uint32_t row, uint32_t count) {
   positions_.resize(count);
   at_ = locate(ticket, row, positions_);
-  context_.first_row = row - ticket.begin;
-  context_.one_row = false;
+  take_up(row - ticket.begin);
   Chunk& chunk = collected_.add(positions_);
   {
     StageClock::Piece piece(clock_, chunks_, plan_->last_stage());

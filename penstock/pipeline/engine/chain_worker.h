@@ -81,6 +81,7 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   void write_collected(const Ticket& ticket, Slot& slot);
   void run_placed(const Ticket& ticket, Slot& slot);
   uint32_t rows_at_once() const;
+  void take_up(uint32_t row);
   bool fetch(const Ticket& ticket, uint32_t row, uint32_t count);
   bool gather(const Ticket& ticket);
   bool note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first);

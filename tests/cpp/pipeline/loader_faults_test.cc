@@ -1,12 +1,15 @@
 // What goes wrong in a dataset, and what becomes of a C++ Loader that is stuck in it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <thread>
 
 #include "datasets.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/loader.h"
 
@@ -334,6 +337,90 @@ TEST(LoaderTimeouts, a_withdrawn_ticket_that_is_stuck_does_not_stop_the_feed) {
   // Many laps of the ring, of which the stuck ticket holds a place until it times out.
   EXPECT_EQ(flat(take_epoch(feed)), iota(64));
   gate->open();
+}
+
+// Elements of `numbers`, each many times its number, and a map that hangs for one of them, once,
+// and then says whether it is still the same.
+struct HangingMap {
+  explicit HangingMap(float at) : at(at) {}
+  Dataset of_stream(int64_t count) {
+    auto begin = [count](uint64_t) {
+      return [next = int64_t{0}, count]() mutable -> std::optional<Example> {
+        if (next == count) return std::nullopt;
+        return Example{{"x", testing::filled({4096}, static_cast<float>(next++))}};
+      };
+    };
+    auto look = [this](const Example& element, SampleContext&) {
+      const auto x = element.at("x").as_span<const float>();
+      if (x[0] == at && !hung.exchange(true)) {
+        gate.wait();
+        const bool same = std::ranges::all_of(x, [&](float each) { return each == at; });
+        seen.store(same ? 1 : -1);
+      }
+      return item(static_cast<uint64_t>(x[0]));
+    };
+    return Dataset::generator(begin).map(look);
+  }
+  const float at;
+  Gate gate;
+  std::atomic<bool> hung{false};
+  std::atomic<int> seen{0};  // 1: the same
+};
+
+TEST(LoaderTimeouts, a_thread_that_comes_back_still_has_what_it_was_given) {
+  for (OnError policy : {OnError::kRaise, OnError::kSkip}) {
+    HangingMap hanging(5);
+    Loader feed = hanging.of_stream(64).batch(4).build(
+        {.workers = 2, .max_queue_size = 2, .on_error = policy, .timeout = milliseconds(50)});
+    if (policy == OnError::kRaise) {
+      EXPECT_THROW(take_epoch(feed), Error);
+      EXPECT_EQ(feed.failure()->index, 5u);
+    }
+    // Many laps of the ring, and many times the memory of the elements in flight.
+    for (int pass = 0; pass < 10; ++pass) {
+      const bool lost = policy == OnError::kSkip && pass == 0;
+      EXPECT_EQ(flat(take_epoch(feed)).size(), lost ? 63u : 64u);
+    }
+    hanging.gate.open();
+    while (hanging.seen == 0) std::this_thread::yield();
+    EXPECT_EQ(hanging.seen, 1);
+    feed.close();
+  }
+}
+
+// The memory of a batch that is still written to is not delivered, whatever the policy.
+TEST(LoaderTimeouts, what_hangs_while_it_writes_into_a_batch_is_an_error) {
+  for (OnError policy : {OnError::kRaise, OnError::kSkip}) {
+    auto gate = std::make_shared<Gate>();
+    auto hung = std::make_shared<std::atomic<bool>>(false);
+    auto copy = [gate, hung](std::span<const int64_t> in, std::span<int64_t> out) {
+      for (size_t i = 0; i < in.size(); ++i) {
+        if (in[i] == 130 && !hung->exchange(true)) gate->wait();
+        out[i] = in[i];
+      }
+    };
+    Loader feed = Dataset::range(0, 4000)
+                      .map_field<int64_t>("", {}, copy)
+                      .batch(100)
+                      .build({.workers = 2,
+                              .max_queue_size = 2,
+                              .on_error = policy,
+                              .timeout = milliseconds(50)});
+    EXPECT_EQ(numbers(*feed.next(), "").size(), 100u);
+    try {
+      feed.next();
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kTimeout) << error.what();
+    }
+    EXPECT_GE(feed.failure()->index, 100u);  // of the rows that were made together the first
+    EXPECT_LE(feed.failure()->index, 130u);
+    for (int64_t step = 1; step < 40; ++step) {
+      EXPECT_EQ(numbers(*feed.next(), "").front(), 100 * step);
+    }
+    EXPECT_FALSE(feed.next());
+    gate->open();
+  }
 }
 
 TEST(LoaderTimeouts, when_every_thread_is_stuck_it_says_so) {

@@ -1,6 +1,7 @@
 // What a worker sees: the layout that granules agree on, room for it, tickets that are taken away.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -68,7 +69,7 @@ TEST(Slot, granules_of_one_batch_share_its_memory) {
     ASSERT_NE(rows, nullptr);
     if (w == 0) base = rows;
     EXPECT_EQ(rows, base);
-    EXPECT_EQ(slot.layout_row(), 7u);  // of the first to come
+    EXPECT_EQ(world.board->post_at(seq).layout_row, 7u);  // of the first to come
     EXPECT_EQ(slot.rows(layout_of("abcd"), kRowsBytes), nullptr);
     EXPECT_EQ(slot.rows(layout_of("abd"), kRowsBytes), nullptr);
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(slot.layout().data()), 3), "abc");
@@ -249,12 +250,43 @@ TEST(Slot, what_was_taken_away_is_not_written_any_more) {
   world.board->reopen_unit(claim, 0);
   { EXPECT_FALSE(static_cast<bool>(Slot::Write(slot))); }
   EXPECT_FALSE(slot.progress({5}));
-  EXPECT_EQ(claim.unit->in_hand.load(), 0u);
+  EXPECT_EQ(slot.in_hand(), Call{3});
   EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), kRowsBytes); }), Code::kClosed);
   EXPECT_FALSE(slot.taken_away());
   EXPECT_FALSE(slot.finish_inline(ResultKind::kRows, 0, {}));
   EXPECT_TRUE(slot.taken_away());
-  EXPECT_EQ(claim.unit->writers.load(), 0u);
+  EXPECT_EQ(code_of([&] { slot.layout(); }), Code::kClosed);
+  EXPECT_EQ(world.board->place(0).inside.load(), 0u);
+}
+
+// As the supervisor does it to a thread: the word is moved, then Looks that began are waited for.
+TEST(Slot, a_clock_is_not_moved_by_the_one_before) {
+  constexpr uint64_t kMine = 12345;
+  OneSlotBoard world(1);
+  for (int round = 0; round < 5000; ++round) {
+    const uint64_t seq = world.post();
+    const Board::Claim old = world.claim(0);
+    std::atomic<bool> begun{false};
+    std::thread late([&] {
+      Slot slot(*world.board, old, &world.memory, idle);
+      while (world.board->holds(old)) {
+        slot.restart_clock();
+        begun.store(true);
+      }
+    });
+    while (!begun.load()) std::this_thread::yield();
+    ASSERT_TRUE(world.board->take_over(old));
+    while (world.board->place(0).inside.load() != 0) std::this_thread::yield();
+    world.board->reopen_unit(old, 0);
+    const Board::Claim next = world.claim(1);
+    next.unit->claimed_ns.store(kMine);
+    late.join();
+    ASSERT_EQ(next.unit->claimed_ns.load(), kMine) << round;
+    Slot(*world.board, next, &world.memory, idle).finish_inline(ResultKind::kNone, 0, {});
+    world.board->close_layout(seq);
+    world.board->clear(seq);
+    world.board->advance_head(seq + 1);
+  }
 }
 
 TEST(Slot, a_place_in_use_by_another_batch_is_not_touched) {
