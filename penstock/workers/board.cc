@@ -296,6 +296,12 @@ uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, 
                        void* of) {
   uint32_t count = 0;
   for (uint64_t seq = oldest(), end = posted(); seq < end; ++seq) {
+    // Whether the ticket is still its own or not: other granules may be waiting for the layout.
+    uint32_t proposing = layout_word(seq, LayoutState::kProposing, worker);
+    std::atomic<uint32_t>& layout = post_at(seq).layout_state;
+    if (layout.compare_exchange_strong(proposing, layout_word(seq, LayoutState::kNone))) {
+      os::futex_wake(layout, 1 << 20, static_cast<bool>(file_));
+    }
     for (uint32_t g = 0; g < granules_; ++g) {
       Unit& unit = unit_at(seq, g);
       uint64_t word = unit.word.load(std::memory_order_acquire);
@@ -305,12 +311,6 @@ uint32_t Board::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, 
         continue;
       }
       Claim claim = claim_in(seq, g, word);
-      Post& post = post_at(seq);
-      uint32_t proposing = layout_word(seq, LayoutState::kProposing, worker);
-      if (post.layout_state.compare_exchange_strong(proposing,
-                                                    layout_word(seq, LayoutState::kNone))) {
-        os::futex_wake(post.layout_state, 1 << 20, static_cast<bool>(file_));
-      }
       if (seq < head()) {
         unit.kind = ResultKind::kNone;
         finish(claim);

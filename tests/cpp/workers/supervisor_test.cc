@@ -164,6 +164,52 @@ TEST(Supervisor, what_dies_or_hangs_with_all_rows_in_hand_is_raised_under_any_po
   }
 }
 
+class NoRows : public RowMemory {
+ public:
+  explicit NoRows(int link) : link_(link) {}
+  std::byte* at(uint64_t) override { return &byte_; }
+  void request(Board&) override { link_send(link_, {LinkMessage::kRoom, 0, 0, 0}); }
+
+ private:
+  int link_;
+  std::byte byte_{};
+};
+
+class Nobody : public Fulfiller {
+  void run(const Ticket&, Slot&) override {}
+};
+
+// The batch's other granule waits for the layout that the killed worker was about to write down.
+TEST(Supervisor, a_process_killed_in_the_middle_of_a_layout_stops_nobody) {
+  World world(
+      {.policy = {.timeout_ns = 100'000'000}, .life = [](Board& board, uint32_t worker, int link) {
+         NoRows memory(link);
+         Nobody nobody;
+         uint64_t cursor = 0;
+         Board::Claim claim;
+         while (!board.closed()) {
+           if (!board.claim(worker, cursor, claim)) {
+             board.wait_for_work(worker, cursor);
+             continue;
+           }
+           Slot slot(board, claim, &memory, nobody);
+           std::atomic<uint32_t>& layout = claim.post->layout_state;
+           const uint32_t half = board.layout_word(claim.seq, LayoutState::kProposing, worker);
+           if (claim.seq == 0 && claim.granule == 0) {
+             layout.store(half);
+             hang();
+           }
+           while (claim.seq == 0 && layout == board.layout_word(0, LayoutState::kNone)) {
+             std::this_thread::yield();
+           }
+           slot.rows(std::as_bytes(std::span("rows", 4)), 100);
+           slot.finish_inline(ResultKind::kRows, 1, {});
+         }
+       }});
+  world.feed().begin_epoch();
+  EXPECT_EQ(world.take(0), ResultKind::kTimeout);
+}
+
 TEST(Supervisor, a_stuck_process_with_withdrawn_work_is_killed_too) {
   World world({.workers = 1,
                .policy = {.timeout_ns = 100'000'000},
