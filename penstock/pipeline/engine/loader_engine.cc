@@ -217,9 +217,12 @@ void LoaderEngine::enter() {
   }
   if (crew_.started()) return;
   if (cursor_ != nullptr && !reading_.joinable()) {
-    reading_ = std::thread([engine = shared_from_this(), this] {
+    std::promise<void> over;
+    read_ = over.get_future();
+    reading_ = std::thread([engine = shared_from_this(), this, over = std::move(over)]() mutable {
       os::block_all_signals();
       cursor_->run();
+      over.set_value();
     });
   }
   crew_.start(workers(), [engine = shared_from_this()](uint32_t place) {
@@ -359,11 +362,11 @@ void LoaderEngine::close_stream() {
   if (cursor_ == nullptr) return;
   cursor_->close();
   if (!reading_.joinable()) return;
-  if (reading_.get_id() == std::this_thread::get_id()) {
-    reading_.detach();
-  } else {
-    reading_.join();
-  }
+  const bool own = reading_.get_id() == std::this_thread::get_id();
+  const bool waits = !own && options_.timeout.count() > 0;
+  // A thread that is stuck in a generator is left to end by itself: it keeps the engine alive.
+  const bool stuck = waits && read_.wait_for(options_.timeout) == std::future_status::timeout;
+  own || stuck ? reading_.detach() : reading_.join();
 }
 
 std::unique_ptr<Fulfiller> LoaderEngine::make_worker() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -115,6 +116,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   std::unique_ptr<Sections> sections_;  // of a plan that has some, where there are workers
   std::unique_ptr<Cursor> cursor_;      // of a plan with a stream
   std::thread reading_;                 // the cursor's
+  std::future<void> read_;              // it has ended, but for letting go of the engine
   LocalRows rows_;
   std::unique_ptr<Supervisor> supervisor_;  // where there is a timeout
   std::unique_ptr<Fulfiller> inline_;

@@ -36,6 +36,9 @@ void Feed::drain() {
       unit.kind = ResultKind::kNone;
     }
     Post& post = board_.post_at(seq);
+    // A thread that close() did not wait for goes on with it.
+    const bool at_rest = board_.withdraw(seq);
+    if (!at_rest && board_.fd() < 0) post.tainted.store(1, std::memory_order_relaxed);
     release_memory(post);
   }
   arena_.trim();

@@ -127,8 +127,8 @@ void Feed::retire(uint64_t seq) {
   board_.clear(seq);
 }
 
-// An abandoned thread may still read the indices and write the rows of a tainted post: both blocks
-// stay allocated until the arena ends.
+// A thread that nobody waits for may still read the indices and write the rows of a tainted post:
+// both blocks stay allocated until the arena ends.
 void Feed::release_memory(Post& post) {
   if (post.tainted.load(std::memory_order_relaxed) == 0) {
     std::byte* base = arena_.region()->base();

@@ -1,11 +1,13 @@
 // What becomes of a C++ Loader that is closed, destroyed or moved, at any moment.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "datasets.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/loader.h"
 
 namespace penstock {
@@ -75,6 +77,55 @@ TEST(LoaderClosing, a_stuck_thread_does_not_keep_a_loader_from_ending) {
   EXPECT_GT(alive.use_count(), 1);  // the thread has everything that it needs
   gate->open();
   while (alive.use_count() > 1) std::this_thread::yield();
+}
+
+TEST(LoaderClosing, a_stuck_generator_does_not_keep_a_loader_from_ending) {
+  auto gate = std::make_shared<Gate>();
+  auto alive = std::make_shared<int>(1);
+  {
+    auto begin = [gate, alive](uint64_t) {
+      return [gate, alive, next = uint64_t{0}]() mutable -> std::optional<Example> {
+        if (next == 8) gate->wait();
+        return item(next++);
+      };
+    };
+    Loader feed =
+        Dataset::generator(begin).batch(2).build({.workers = 1, .timeout = milliseconds(20)});
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(feed.next());
+    gate->until_waiting(1);
+  }
+  EXPECT_GT(alive.use_count(), 1);
+  gate->open();
+  while (alive.use_count() > 1) std::this_thread::yield();
+}
+
+TEST(LoaderClosing, what_a_stuck_thread_reads_stays_when_it_is_not_waited_for) {
+  constexpr int64_t kNumbers = 1 << 18;  // a megabyte: such memory goes back to the system
+  auto gate = std::make_shared<Gate>();
+  std::atomic<int> seen{0};
+  {
+    auto begin = [](uint64_t) {
+      return [next = 0]() mutable -> std::optional<Example> {
+        if (next++ == 4) return std::nullopt;
+        return Example{{"x", testing::filled({kNumbers}, 7)}};
+      };
+    };
+    auto look = [gate, &seen](const Example& element, SampleContext&) {
+      gate->wait();
+      const auto x = element.at("x").as_span<const float>();
+      seen.store(std::ranges::all_of(x, [](float each) { return each == 7; }) ? 1 : -1);
+      return item(0);
+    };
+    Loader feed =
+        Dataset::generator(begin).map(look).build({.workers = 1, .timeout = milliseconds(200)});
+    std::thread consumer([&] { EXPECT_THROW(feed.next(), Error); });
+    gate->until_waiting(1);
+    feed.close();
+    consumer.join();
+  }
+  gate->open();
+  while (seen == 0) std::this_thread::yield();
+  EXPECT_EQ(seen, 1);
 }
 
 TEST(LoaderClosing, closing_again_and_from_many_threads_is_fine) {
