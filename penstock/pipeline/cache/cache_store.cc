@@ -37,16 +37,20 @@ struct CacheStore::Header {
 };
 
 CacheStore::CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions)
-    : positions_(std::min(positions.value_or(UINT64_MAX),
-                          (max_bytes == 0 ? os::memory_limit() / 4 : max_bytes) / kLeastEntry)),
-      data_(up(kCacheHeader + positions_ * sizeof(uint64_t), kCacheHeader)),
-      bytes_(max_bytes == 0 ? os::memory_limit() / 4 : max_bytes),
-      there_(data_ / kCacheHeader) {
+    : elements_(positions.value_or(UINT64_MAX)) {
+  set_size(max_bytes == 0 ? os::memory_limit() / 4 : max_bytes);
   if (bytes_ < kLeastBytes) {
     throw Error(Code::kInvalidArgument, "cache",
                 "max_bytes is " + std::to_string(max_bytes) + "; give " +
                     std::to_string(kLeastBytes) + " or more");
   }
+}
+
+void CacheStore::set_size(uint64_t bytes) {
+  bytes_ = bytes;
+  positions_ = std::min(elements_, bytes / kLeastEntry);
+  data_ = up(kCacheHeader + positions_ * sizeof(uint64_t), kCacheHeader);
+  there_ = std::vector<std::atomic<bool>>(data_ / kCacheHeader);
 }
 
 CacheStore::~CacheStore() {
@@ -86,11 +90,16 @@ std::vector<int> CacheStore::fds() {
 
 void CacheStore::attach(std::vector<os::Fd> fds) {
   fd_ = std::move(fds.at(0));
-  map();
-  if (header_->magic != kCacheMagic || header_->bytes != bytes_ ||
-      header_->positions != positions_) {
+  auto refuse = [] {
     throw Error(Code::kInvalidArgument, "cache", "it is the cache of another plan");
-  }
+  };
+  std::array<uint64_t, 3> header;  // as Header begins
+  if (pread(fd_.get(), header.data(), sizeof(header), 0) != ssize_t{sizeof(header)}) refuse();
+  const auto [magic, bytes, positions] = header;
+  if (magic != kCacheMagic || bytes < kLeastBytes) refuse();
+  set_size(bytes);
+  if (positions != positions_) refuse();
+  map();
 }
 
 // ---- words

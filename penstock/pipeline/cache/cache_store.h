@@ -36,7 +36,8 @@ class CacheStore : public SharedStore {
 
   // `max_bytes`: of all of it; 0: a quarter of the memory that may be used. `positions`: that there
   // are, if it is known. Takes no memory before it is used. Error kInvalidArgument: max_bytes is
-  // below kLeastBytes.
+  // below kLeastBytes. One that attaches another's memory has the size of that: its process may be
+  // allowed less memory, or more.
   CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions);
   ~CacheStore() override;
   CacheStore(const CacheStore&) = delete;
@@ -78,6 +79,7 @@ class CacheStore : public SharedStore {
 
  private:
   struct Header;
+  void set_size(uint64_t bytes);
   void open();
   void map();
   std::atomic<uint64_t>* word(uint64_t position);
@@ -86,9 +88,10 @@ class CacheStore : public SharedStore {
   uint64_t append_record(std::span<const std::byte> bytes);
   std::span<const std::byte> record_at(uint64_t at) const;
 
-  const uint64_t positions_;  // that have a word
-  const uint64_t data_;       // where entries begin
-  const uint64_t bytes_;
+  const uint64_t elements_;  // that there are; UINT64_MAX: nobody knows
+  uint64_t positions_ = 0;   // that have a word
+  uint64_t data_ = 0;        // where entries begin
+  uint64_t bytes_ = 0;
   std::once_flag opened_;
   os::Fd fd_;
   std::byte* base_ = nullptr;

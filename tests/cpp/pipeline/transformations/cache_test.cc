@@ -279,5 +279,24 @@ TEST(CacheStore, many_threads_and_a_second_mapping_see_whole_entries) {
   EXPECT_THROW(wrong->attach(copies(*store)), Error);
 }
 
+// By default a store is sized by what its process may use, and a worker's process may use less.
+TEST(CacheStore, the_process_that_makes_it_decides_on_its_size) {
+  for (std::optional<uint64_t> positions :
+       {std::optional<uint64_t>(2000), std::optional<uint64_t>()}) {
+    CacheStore store(1 << 20, positions), other(0, positions);
+    other.attach(copies(store));
+    const std::vector<std::byte> spec(40, std::byte{7}), block(1000, std::byte{9});
+    uint64_t spec_place = 0, kept = 0;
+    for (uint64_t i = 0; i < 2000; ++i) {
+      kept += other.put(i, spec, spec_place, block) == CacheStore::Put::kPublished;
+    }
+    EXPECT_GT(kept, 900u);
+    EXPECT_LT(kept, 1024u);
+    for (uint64_t i = 0; i < kept; ++i)
+      EXPECT_TRUE(std::ranges::equal(store.find(i)->block, block));
+    EXPECT_FALSE(store.find(kept));
+  }
+}
+
 }  // namespace
 }  // namespace penstock
