@@ -110,7 +110,7 @@ Core::Core(nb::dict s)
   policy.raise = settings_.on_error == OnError::kRaise && (plan == nullptr || !plan->policies());
   policy.processes = processes_;
   double timeout = setting<double>(s, "timeout");
-  policy.timeout_ns = timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9);
+  policy.timeout_ns = timeout_ns_ = timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9);
   supervisor_ = std::make_unique<Supervisor>(*board_, *arena_, policy);
   values_ =
       std::make_unique<UnitValues>(processes_, *board_, *supervisor_, [this] { check_open(); });
@@ -137,14 +137,19 @@ Core::Core(nb::dict s)
 }
 
 Core::~Core() {
-  if (getpid() == owner_) {
-    close(0);
+  const bool ours = getpid() == owner_;
+  if (ours) close(0);
+  if (ours && ended()) {
     plan_feed_.reset();  // with what its sections made; it needs the others
     feed_->drain();
     return;
   }
-  // A forked child's copy: the threads are not here, and everything else is the parent's.
-  for (std::thread& t : threads_) t.detach();
+  // A forked child's copy: the threads are not here, and everything else is the parent's. Or, at
+  // the end of the program, a thread is stuck that may still go on with it.
+  if (cursor_.joinable()) cursor_.detach();
+  (void)natives_.release();
+  (void)rows_.release();
+  (void)new std::vector<nb::object>(std::move(columns_));
   (void)inline_.release();
   (void)plan_feed_.release();
   (void)feed_.release();
@@ -159,13 +164,13 @@ void Core::close(double grace) {
     WithoutGil unlocked;
     if (plan_feed_ != nullptr) plan_feed_->close();
     supervisor_->close(static_cast<int64_t>(grace * 1e9));
-    for (std::thread& t : threads_) t.join();
-    threads_.clear();
+    if (natives_ != nullptr) natives_->close(timeout_ns_);
+    if (cursor_.joinable()) cursor_.join();
   }
   // What leads back to Python would otherwise be a cycle that its collector cannot see.
   if (consumer_.try_lock()) {
     inline_.reset();
-    columns_.clear();
+    if (ended()) columns_.clear();
     if (plan_feed_ != nullptr) plan_feed_->close_output();
     consumer_.unlock();
   }
@@ -194,6 +199,9 @@ void Core::check_open() {
   {
     std::lock_guard lock(ended_by_mutex_);
     if (ended_by_ != nullptr) std::rethrow_exception(ended_by_);
+  }
+  if (natives_ != nullptr) {
+    if (auto fatal = natives_->fatal()) std::rethrow_exception(fatal);
   }
   throw Error(Code::kClosed, "Loader", "the loader was closed");
 }
@@ -227,28 +235,17 @@ void Core::set_inline(nb::object source, nb::object collate, nb::object update) 
 
 void Core::start_plan(uint32_t threads) {
   if (threads == 0) inline_ = plan_feed_->chain_worker(true);
-  for (uint32_t w = 0; w < threads; ++w) {
-    start_native([this, w] {
-      std::unique_ptr<Fulfiller> chain = plan_feed_->chain_worker(false);
-      serve(*board_, w, *chain, rows_.get());
-    });
-  }
+  start_natives(threads, [this] { return plan_feed_->chain_worker(false); });
 }
 
 // What ends a thread of the engine's (no memory for what it works with) ends the loader, and is
 // raised by whoever waits for batches.
-void Core::start_native(std::function<void()> work) {
-  threads_.emplace_back([this, work = std::move(work)] {
-    os::block_all_signals();
-    try {
-      work();
-    } catch (...) {
-      {
-        std::lock_guard lock(ended_by_mutex_);
-        if (ended_by_ == nullptr) ended_by_ = std::current_exception();
-      }
-      board_->close();
-    }
+void Core::start_natives(uint32_t threads, MakeWorker make) {
+  if (threads == 0) return;
+  natives_ = std::make_unique<LoaderCrew>(*board_, timeout_ns_ >= 0 ? supervisor_.get() : nullptr);
+  natives_->start(threads, [this, make = std::move(make)](uint32_t place) {
+    std::unique_ptr<Fulfiller> worker = make();
+    serve(*board_, place, *worker, rows_.get());
   });
 }
 
@@ -262,7 +259,18 @@ void Core::run_plan_thread(uint32_t worker) {
 }
 
 void Core::start_cursor() {
-  start_native([this] { plan_feed_->run_cursor(); });
+  cursor_ = std::thread([this] {
+    os::block_all_signals();
+    try {
+      plan_feed_->run_cursor();
+    } catch (...) {
+      {
+        std::lock_guard lock(ended_by_mutex_);
+        if (ended_by_ == nullptr) ended_by_ = std::current_exception();
+      }
+      board_->close();
+    }
+  });
 }
 
 void Core::run_cursor() { plan_feed_->run_cursor(); }
@@ -287,12 +295,9 @@ void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint
   if (threads == 0) {
     inline_ = std::make_unique<ColumnsWorker>(columns, layout.fields(), taken.spec, order_);
   }
-  for (uint32_t w = 0; w < threads; ++w) {
-    start_native([=, this, fields = layout.fields(), spec = taken.spec] {
-      ColumnsWorker gather(columns, fields, spec, order_);
-      serve(*board_, w, gather, rows_.get());
-    });
-  }
+  start_natives(threads, [=, fields = layout.fields(), spec = taken.spec, order = order_] {
+    return std::make_unique<ColumnsWorker>(columns, fields, spec, order);
+  });
 }
 
 nb::tuple Core::supervise() {
@@ -392,6 +397,7 @@ void bind_core(nb::module_& m) {
       .def("set_length", &Core::set_length)
       .def("closed", &Core::closed)
       .def("close", &Core::close)
+      .def("ended", &Core::ended)
       .def("drain", &Core::drain)
       .def("settle", &Core::settle)
       .def("run_thread", &Core::run_thread, nb::arg("worker"), nb::arg("source"),

@@ -15,6 +15,7 @@
 #include "lock_turn.h"
 #include "loss_log.h"
 #include "penstock/observe/snapshot.h"
+#include "penstock/pipeline/engine/loader_crew.h"
 #include "penstock/pipeline/feed/feed.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/feed/tickets.h"
@@ -87,6 +88,9 @@ class Core {
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return board_->closed(); }
   void close(double grace);
+  // Whether no native thread is left. One that is stuck past the timeout goes on with the engine's
+  // memory when it comes back: keep the Core until then.
+  bool ended() const { return natives_ == nullptr || natives_->ended(); }
   // Lets go of what was made and not taken. After close(), when Python's threads have ended as
   // well.
   void drain();
@@ -137,7 +141,8 @@ class Core {
   [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   [[noreturn]] void raise(nanobind::object exception);
-  void start_native(std::function<void()> work);
+  using MakeWorker = std::function<std::unique_ptr<Fulfiller>()>;
+  void start_natives(uint32_t threads, MakeWorker make);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
   PlanSettings settings_;
@@ -147,6 +152,7 @@ class Core {
   bool failed_ = false;  // see failed()
   Board::Shape shape_;
   bool processes_ = false;
+  int64_t timeout_ns_ = -1;  // of a ticket; < 0: none
   std::unique_ptr<Board> board_;
   std::unique_ptr<Allocator> arena_;
   std::unique_ptr<LocalRows> rows_;
@@ -160,7 +166,8 @@ class Core {
   std::unique_ptr<Feed> feed_;
   std::unique_ptr<PlanFeed> plan_feed_;  // of a Dataset
   std::unique_ptr<Fulfiller> inline_;
-  std::vector<std::thread> threads_;
+  std::unique_ptr<LoaderCrew> natives_;    // engine threads that are workers
+  std::thread cursor_;                     // an engine thread that goes through a stream
   std::vector<nanobind::object> columns_;  // keeps the arrays
   std::timed_mutex consumer_;
   uint64_t attended_ns_ = 0, looked_ns_ = 0;
@@ -168,7 +175,7 @@ class Core {
   LockTurn turn_;
   nanobind::object fatal_;
   std::mutex ended_by_mutex_;
-  std::exception_ptr ended_by_;  // what ended a thread of the engine's
+  std::exception_ptr ended_by_;  // what ended the cursor's thread
   // The layout of the last batch.
   std::vector<std::byte> spec_;
   uint64_t spec_rows_ = 0;

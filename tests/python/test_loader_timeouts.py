@@ -14,7 +14,7 @@ import pytest
 import penstock
 from contract import PROCESSES, SPAWN, THREADS, Mode, each
 from datasets import Items
-from faults import lost
+from faults import lost, wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -223,4 +223,41 @@ def test_replaying_a_generator_is_not_held_against_its_timeout(mode):
             if i == 8:
                 os.kill(pid, signal.SIGKILL)
         assert seen == list(range(12))
+        assert feed.stats()["timeouts"] == 0
+
+
+def many_rows():
+    """So many that no batch of a quarter of them is gathered in a millisecond."""
+    return np.arange(4_000_000)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("kind", ["columns", "chain"])
+def test_native_workers_time_out(kind, on_error):
+    rows = many_rows()
+    options = {"workers": 2, "timeout": 0.001, "on_error": on_error}
+    if kind == "columns":
+        made = penstock.Loader(rows, batch_size=len(rows) // 4, shuffle=True, **options)
+    else:
+        made = penstock.Dataset.arrays(rows).shuffle(seed=1).batch(len(rows) // 4).build(**options)
+    with made as feed:
+        with pytest.raises(penstock.Timeout, match=r"epoch 0, index \d+"):
+            list(feed)
+        assert feed.stats()["timeouts"] >= 1
+        wait_until(lambda: feed.stats()["restarts"] >= 1, "another thread in its place")
+
+
+@pytest.mark.parametrize("kind", ["columns", "chain"])
+def test_a_timeout_that_is_not_reached_changes_nothing_for_native_workers(kind):
+    rows = np.arange(1000)
+
+    def made(**options):
+        if kind == "columns":
+            return penstock.Loader(rows, batch_size=10, shuffle=True, workers=2, **options)
+        return penstock.Dataset.arrays(rows).shuffle(seed=0).batch(10).build(workers=2, **options)
+
+    with made() as plain, made(timeout=60) as feed:
+        for _ in range(3):
+            for batch, other in zip(feed, plain, strict=True):
+                assert np.array_equal(batch, other)
         assert feed.stats()["timeouts"] == 0

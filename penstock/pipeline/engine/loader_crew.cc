@@ -43,6 +43,12 @@ bool LoaderCrew::started() const {
   return started_;
 }
 
+bool LoaderCrew::ended() const {
+  std::lock_guard lock(shared_->mutex);
+  return std::ranges::none_of(
+      shared_->places, [](const Place& p) { return p.at == At::kBusy || p.at == At::kAbandoned; });
+}
+
 std::exception_ptr LoaderCrew::fatal() const {
   std::lock_guard lock(shared_->mutex);
   return fatal_;
@@ -90,7 +96,7 @@ void LoaderCrew::replace(uint32_t place) {
       if (places[free].at == At::kEmpty || places[free].at == At::kEnded) return start_at(free);
     }
     throw Error(Code::kTimeout, "Loader",
-                std::to_string(places.size()) + " threads are stuck in the dataset's get()");
+                std::to_string(places.size()) + " threads are stuck in the dataset");
   } catch (...) {
     give_up(std::current_exception());
   }

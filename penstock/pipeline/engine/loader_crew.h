@@ -35,6 +35,8 @@ class LoaderCrew {
   // (< 0: for ever); the others are left to end by themselves. Whoever comes while another closes
   // waits for that one, too; but not a thread of the crew. False: the caller is one of those.
   bool close(int64_t patience_ns);
+  // Whether no thread is left that works, or is stuck: nothing of what they use is needed any more.
+  bool ended() const;
   // Why the crew gave up, if it did.
   std::exception_ptr fatal() const;
 

@@ -23,6 +23,9 @@ from .progress import LOG
 _MOST_FALSE_STARTS = 3
 _MOST_FALSE_STARTS_LATER = 10
 _STDERR_TAIL = 4096
+# Engines with a native thread that is stuck past `timeout=`, and uses their memory when it comes
+# back.
+_stuck: list[Any] = []
 
 
 class Running:
@@ -58,6 +61,7 @@ class Running:
             if thread is not None and thread is not here and thread.is_alive():
                 thread.join(0.5)  # one in the middle of user code is left to finish
         self.core.drain()
+        _stuck[:] = [core for core in [*_stuck, self.core] if not core.ended()]
         for started in self.processes.values():
             with contextlib.suppress(Exception):
                 started.wait(1.0)

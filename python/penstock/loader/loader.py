@@ -65,8 +65,8 @@ class Loader:
     retries : int
         Times that a sample is tried again after an exception.
     timeout : float, optional
-        Seconds that a ticket may take. A process that takes longer is killed and replaced; a thread
-        is abandoned.
+        Seconds that a ticket may take. A process that takes longer is killed and replaced; a
+        thread, of Python or of the engine, is abandoned and replaced.
     progress : bool
         Show a bar (tqdm) while an epoch, or `steps`, is iterated over.
     collate : callable, optional
