@@ -111,6 +111,39 @@ def test_a_worker_that_is_replaced_starts_with_what_hooks_changed(mode):
         assert [item[0] for item in feed] == [i * 3 for i in range(8)]
 
 
+class Levels(Items):
+    """Says how many epochs ended before; and in `other`, which changes once, at the first end."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.level = 0
+        self.other = 0
+
+    def __getitem__(self, index: int) -> tuple[int, int, int]:
+        return self.level, self.other, os.getpid()
+
+    def on_epoch_end(self) -> None:
+        self.level += 1
+        self.other = 7
+
+
+@each((PROCESSES,), (SPAWN, Mode(2, "forkserver")))
+def test_a_worker_that_is_replaced_in_an_epoch_has_the_dataset_as_the_epoch_began(mode):
+    source = Levels(40)
+    with penstock.Loader(source, max_queue_size=2, **mode.options) as feed:
+        assert {item[:2] for item in feed} == {(0, 0)}
+        for level in (1, 2):
+            iterator = iter(feed)
+            taken = [next(iterator)]
+            source.level = 99  # for the next epoch, if at all
+            for worker in feed.stats()["workers"]:
+                os.kill(worker["pid"], 9)
+            taken += iterator
+            assert [item[:2] for item in taken] == [(level, 7)] * 40
+            source.level = level + 1
+        assert feed.stats()["restarts"] >= 2
+
+
 class GrowingRows:
     """Samples whose number and width change with the epoch."""
 

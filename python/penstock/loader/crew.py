@@ -28,6 +28,24 @@ _STDERR_TAIL = 4096
 _stuck: list[Any] = []
 
 
+class Update:
+    """What was changed in the dataset before an epoch, for workers that start later."""
+
+    def __init__(self, version: int, packed: Any, names: set[str] | None, kept: list[Any]) -> None:
+        self.version = version
+        self.packed = packed
+        self.names = names  # of attributes whose latest change this is; None: all of them
+        self.kept = kept  # owners of descriptors that it names
+
+    def superseded_by(self, later: Update) -> bool:
+        """Take `later` into account, and return whether nothing of this one counts any more."""
+        if later.names is None:
+            return True
+        if self.names is not None:
+            self.names -= later.names
+        return self.names is not None and not self.names
+
+
 class Running:
     """What a crew started and must end: threads, processes, descriptors, and the engine.
 
@@ -45,6 +63,7 @@ class Running:
         self.stderr: dict[int, int] = {}
         self.launcher: Any = None
         self.payload: Any = None
+        self.updates: list[Update] = []  # of the dataset in `payload`
         self.files = -1  # what a Dataset's sources found
         self._pid = os.getpid()
 
@@ -73,6 +92,9 @@ class Running:
             self.launcher.close()
         if self.payload is not None:
             self.payload.close()
+        for update in self.updates:
+            update.packed.close()
+        self.updates.clear()
         if self.files >= 0:
             os.close(self.files)
             self.files = -1
@@ -103,6 +125,7 @@ class Crew:
         self._lock = self.running.lock
         self._false_starts: dict[int, int] = {}  # of each worker, in a row
         self._next_number = 0
+        self._packed_as: dict[str, int] = {}  # version and length of the dataset in the payload
         self._places: list[int] = []  # where a thread may begin to stand in for a stuck one
         self._missing = 0  # threads that nobody stands in for
 
@@ -213,6 +236,7 @@ class Crew:
             self.running.payload = _pack(
                 WorkerPlan(plan.source, self.collate, plan.initialise, plan.hooked)
             )
+            self._packed_as = {"version": self.version, "length": self.length}
         number = self._next_number
         self._next_number += 1
         ours, theirs = _engine.link_pair()
@@ -233,8 +257,7 @@ class Crew:
                 {
                     **self.settings,
                     "number": number,
-                    "version": self.version,
-                    "length": self.length,
+                    **self._packed_as,
                 },
             )
             pidfd = os.dup(started.pidfd)
@@ -257,6 +280,8 @@ class Crew:
         self.running.processes[worker] = started
         own_descriptors.discard(ours)  # the engine closes it
         self.core.attach(worker, pidfd, ours, started.pid)
+        for update in self.running.updates:
+            self.core.send_update(update.version, update.packed.fd, worker)
 
     def _shared(self) -> dict[str, int]:
         """What all workers of a Dataset have: its files, and its caches by their order."""
@@ -346,12 +371,18 @@ class Crew:
             self.core.set_length(length, self.version)
             if self.mode != "processes" or not self.started:
                 return
-            if self.running.payload is not None:
-                self.running.payload.close()
-            self.running.payload = None  # a replacement starts with the dataset as it is then
+            # A replacement starts with the dataset as the first workers did, and gets what was
+            # changed since: what the user changes during an epoch is not in it.
             change = {"length": length, "state": None if state is None else state.tobytes()}
-            with payload.pack(change) as packed:
-                self.core.send_update(self.version, packed.fd, -1)
+            packed = payload.pack(change)
+            self.core.send_update(self.version, packed.fd, -1)
+            names, kept = (set(), []) if state is None else (state.names, state.kept)
+            update = Update(self.version, packed, names, kept)
+            for earlier in list(self.running.updates):
+                if earlier.superseded_by(update):
+                    self.running.updates.remove(earlier)
+                    earlier.packed.close()
+            self.running.updates.append(update)
 
 
 def _pack(plan: Any) -> Any:

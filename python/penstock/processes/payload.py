@@ -39,12 +39,15 @@ class Payload:
         Its size.
     kept : list
         Owners of descriptors that it names, for workers to open.
+    names : set of str, optional
+        Of `Tracker.changes`: the attributes that it changes. None: all.
     """
 
     def __init__(self, fd: int, size: int, kept: list[Any]) -> None:
         self.fd = fd
         self.bytes = size
         self.kept = kept
+        self.names: set[str] | None = None
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -178,6 +181,7 @@ class Tracker:
                 changed = {"": state}
         update = (whole, changed[""] if whole else changed, deleted)
         payload = _pack(update, self._name, self._dataset)
+        payload.names = None if whole else {*changed, *deleted}
         self._kept.append(payload.kept)
         for key in deleted:
             self._digests.pop(key, None)
