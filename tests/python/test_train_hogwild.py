@@ -348,22 +348,33 @@ def test_groups_with_weights_of_their_own_come_to_one_solution(merge_every):
 
 
 def test_groups_do_not_see_each_other_before_they_merge():
-    """Each of two workers makes one update of one element in each run: both are there after it."""
+    """Each of two workers counts in an element of its own: the other's stays as the run began."""
     seen = []
+    last = threading.Barrier(2)
 
     def one_up(batch, views):
-        seen.append(views.weights["w"].sum())
+        if batch == "last":
+            last.wait(30)  # both have made all their other updates, which none may see
+        seen.append((views.number, views.weights["w"][:2].tolist()))
         return None, {"w": train.Rows([views.number], np.float32([-1]))}
 
     parameters = fresh()
+    feed = [*range(38), "last", "last"]
     hogwild = train.Hogwild(
-        one_up, parameters, train.SGD(1.0), [0] * 40, workers=2, replicas=2, merge_every=1000
+        one_up, parameters, train.SGD(1.0), feed, workers=2, replicas=2, merge_every=1000
     )
+    begun = [0.0, 0.0]
     for run in (1, 2):
         seen.clear()
         hogwild.run()
-        assert parameters["w"].sum() == 40 * run
-        assert max(seen) < 40 * run  # nobody had seen all of the others'
+        mine = [[weights for worker, weights in seen if worker == number] for number in (0, 1)]
+        for number, other in ((0, 1), (1, 0)):
+            steps = range(len(mine[number]))
+            assert [weights[number] - begun[number] for weights in mine[number]] == [*steps]
+            assert {weights[other] for weights in mine[number]} == {begun[other]}
+        begun = [begun[number] + len(mine[number]) for number in (0, 1)]
+        assert parameters["w"][:2].tolist() == begun
+        assert sum(begun) == 40 * run
 
 
 def test_a_model_of_a_group_is_a_view_of_its_weights():
