@@ -41,8 +41,8 @@ THREADS = Mode(2)
 PROCESSES = Mode(2, "fork")
 # The cheapest of each kind: for what does not depend on how many there are or how they start.
 KINDS = (INLINE, THREADS, PROCESSES)
-FAST = (INLINE, Mode(1), THREADS, Mode(4), Mode(1, "fork"), Mode(4, "fork"), Mode(2, "forkserver"))
-SPAWN = Mode(2, "spawn")
+SPAWN = Mode(2, "spawn")  # as users have it who say nothing
+FAST = (INLINE, Mode(1), THREADS, Mode(4), Mode(1, "fork"), SPAWN, Mode(2, "forkserver"))
 SLOW = tuple(
     mode
     for method in ("spawn", "forkserver", "fork")
