@@ -4,6 +4,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/streams/decided_stream.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/section_stream.h"
 #include "penstock/pipeline/streams/tailed_stream.h"
@@ -18,6 +19,8 @@ Built Builder::build(const Node& node) {
                     " stages follow each other; give concatenate all of its inputs at once, and "
                     "map one function that calls the others");
   }
+  const FailurePolicy here = policy_;
+  policy_ = node.policy_before(here);
   std::vector<Built> inputs;
   inputs.reserve(node.inputs().size());
   for (const Node::Ref& input : node.inputs()) {
@@ -28,6 +31,7 @@ Built Builder::build(const Node& node) {
                       ", whose elements only come one after the other" + node.instead_of_streams());
     }
   }
+  policy_ = here;
   const auto number = static_cast<uint32_t>(titles_.size());
   titles_.push_back(node.title());
   Built built = node.build(std::move(inputs), *this);
@@ -41,14 +45,34 @@ Built Builder::build(const Node& node) {
   return built;
 }
 
-StreamedRef Builder::as_stream(const Built& built) {
-  const bool whole = built.stream == nullptr;
-  if (!whole && built.per_output == 1 && is_parcel_source(*built.tail)) return built.stream;
+StreamedRef Builder::as_stream(const Built& input) {
+  const bool whole = input.stream == nullptr;
+  Built built = input;
+  if (!whole) {
+    built.stream = decided(std::move(built.stream));
+    if (built.per_output == 1 && is_parcel_source(*built.tail)) return built.stream;
+  }
   StreamedRef serial = whole ? indexed_stream(built.indexed) : tailed_stream(built);
   const bool costly = whole ? built.indexed->costly() : built.tail->costly();
-  if (!costly || !may_section_ || sections_.size() + 1 >= kMaxLanes) return serial;
-  sections_.push_back(built);
-  return section_stream(static_cast<uint32_t>(sections_.size() - 1), std::move(serial));
+  if (!costly || !may_section_ || sections_.size() + 1 >= kMaxLanes) {
+    return decided(std::move(serial));
+  }
+  sections_.push_back(std::move(built));
+  return decided(section_stream(static_cast<uint32_t>(sections_.size() - 1), std::move(serial)));
+}
+
+// Without a policy that skips, whoever comes first to what nobody decided raises it.
+StreamedRef Builder::decided(StreamedRef stream) const {
+  if (!policy_.skip && !policy_.feed_skips) return stream;
+  return decided_stream(std::move(stream), policy_);
+}
+
+Built Builder::without_gaps(const Built& built) {
+  const bool gaps = built.leaves_out || (built.may_fail && policy_.skip && !policy_.by_feed);
+  const bool apart = !gaps && built.may_fail && policy_.feed_skips;
+  if (built.stream == nullptr || !(gaps || apart)) return built;
+  apart_ |= apart;
+  return Built::of(as_stream(built));
 }
 
 Builder::Carrying Builder::as_stream_with(const Built& built, const OpRef& op, Summarize summarize,

@@ -22,9 +22,10 @@ class Builder {
   // `sections`: costly stretches in front of streams' stages become sections, as many as a board
   // has lanes for. Not so in a plan that a running stream opens: the workers do not know it.
   // `progress`: of passes over files; outlives the builder.
+  // `policy`: of the feed.
   explicit Builder(std::shared_ptr<FileSystem> files = posix_files(), bool sections = true,
-                   Progress* progress = nullptr)
-      : files_(std::move(files)), progress_(progress), may_section_(sections) {}
+                   Progress* progress = nullptr, FailurePolicy policy = {})
+      : files_(std::move(files)), progress_(progress), may_section_(sections), policy_(policy) {}
 
   // Stages above each other: every element goes through all of them in one thread's stack.
   static constexpr uint32_t kDeepest = 4096;
@@ -33,8 +34,18 @@ class Builder {
   // is longer than kDeepest, or what the nodes find.
   Built build(const Node& node);
 
-  // What was built as a stream, for stages that can go through their input in order only.
+  // What was built as a stream, for stages that can go through their input in order only. An
+  // element that failed and is to be left out is no element of it.
   StreamedRef as_stream(const Built& built);
+  // The same for the plan's own stream, which a cursor goes through.
+  StreamedRef decided(StreamedRef stream) const;
+  // The input of a stage in the tail that counts elements of a stream: a tail that leaves some out
+  // is made before them, as a stream of its own. Others are what they are.
+  Built without_gaps(const Built& built);
+  // It was so of a tail only because the feed skips.
+  bool apart() const { return apart_; }
+  // Of elements that fail in the node that is being built.
+  const FailurePolicy& policy() const { return policy_; }
   // The same for a stage that wants to know a summary of what `op` makes of each element: where
   // workers make the elements anyway and `op` is the user's code, they make that as well, in a
   // hidden leaf.
@@ -101,6 +112,8 @@ class Builder {
   std::optional<Given> given_;
   Progress* progress_;
   bool may_section_;
+  FailurePolicy policy_;
+  bool apart_ = false;
   std::vector<Built> sections_;
   uint32_t operations_ = 0;
   uint32_t depth_ = 0;  // of the node that is being built

@@ -167,7 +167,8 @@ class Dataset {
   Dataset split_batch(uint32_t parts) const;
   // Windows over the elements, stacked; see WindowNode.
   Dataset window(const WindowOptions& options) const;
-  // What becomes of elements that fail below, whatever the Loader is told.
+  // What becomes of elements that fail below, whatever the Loader is told. One that is left out
+  // keeps its position in what is indexed (a batch is shorter by it); in a stream it never existed.
   Dataset on_error(OnError policy) const;
   // Error kDataLoss when it is built: there are more elements, or fewer.
   Dataset assert_cardinality(uint64_t count) const;

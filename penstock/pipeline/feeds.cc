@@ -47,7 +47,7 @@ class EngineSource : public FeedsHub::Source {
 
 Feeds::Feeds(const Dataset& dataset, uint32_t n, const LoaderOptions& options,
              std::optional<std::chrono::nanoseconds> patience) {
-  auto plan = std::make_shared<const Plan>(*dataset.node());
+  auto plan = std::make_shared<const Plan>(*dataset.node(), options.on_error == OnError::kSkip);
   LoaderOptions half = options;
   if (half.max_bytes == 0) half.max_bytes = LoaderEngine::usual_bytes();
   half.max_bytes = std::max<uint64_t>(half.max_bytes / 2, 1);

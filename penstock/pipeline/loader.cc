@@ -32,7 +32,9 @@ std::shared_ptr<LoaderEngine> Loader::make_engine(std::unique_ptr<Source> source
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
     : engine_(std::make_shared<LoaderEngine>(
-          std::make_shared<const Plan>(*given(dataset.node(), "Loader", "dataset")), options)) {}
+          std::make_shared<const Plan>(*given(dataset.node(), "Loader", "dataset"),
+                                       options.on_error == OnError::kSkip),
+          options)) {}
 
 Loader& Loader::operator=(Loader&& other) noexcept {
   if (this != &other) {

@@ -22,7 +22,7 @@ Built Built::with(const std::function<IndexedRef(IndexedRef)>& stage) const {
 Built Built::stacked(Builder& builder, uint64_t n, bool whole,
                      const std::function<IndexedRef(IndexedRef)>& stage) const {
   if (stream == nullptr) return with(stage);
-  Built built = per_output == 1 ? *this : Built::of(builder.as_stream(*this));
+  Built built = per_output == 1 ? builder.without_gaps(*this) : Built::of(builder.as_stream(*this));
   built.per_output = n;
   built.whole_outputs = whole;
   return built.with(stage);

@@ -19,6 +19,8 @@ struct Built {
   IndexedRef tail = nullptr;   // never null beside `stream`
   uint64_t per_output = 1;     // elements of the stream that one element of the tail takes
   bool whole_outputs = false;  // what is left at the end and is fewer is left out
+  bool may_fail = false;       // the tail has a function, which may fail for an element
+  bool leaves_out = false;     // and an on_error, which leaves such an element out
 
   // Of a stage that makes each element of one element: `stage` on top of what is there.
   Built with(const std::function<IndexedRef(IndexedRef)>& stage) const;
@@ -26,6 +28,15 @@ struct Built {
   Built stacked(Builder& builder, uint64_t n, bool whole,
                 const std::function<IndexedRef(IndexedRef)>& stage) const;
   static Built of(StreamedRef stream);
+};
+
+// What becomes of an element of a stream that fails: the next on_error behind its stage says so, or
+// else the feed.
+struct FailurePolicy {
+  bool skip = false;        // the element is left out; else its failure is raised
+  bool feed_skips = false;  // what no on_error decides
+  bool sure = false;    // it is so whatever a stage keeps of the elements, and for whatever feed
+  bool by_feed = true;  // no on_error says so
 };
 
 // A source or transformation as the user wrote it. Immutable: any thread.
@@ -48,6 +59,8 @@ class Node {
   // kDataLoss, ...
   virtual Built build(std::vector<Built> inputs, Builder& builder) const = 0;
 
+  // What becomes of elements that fail in front of this, by what does of those that fail here.
+  virtual FailurePolicy policy_before(const FailurePolicy& here) const { return here; }
   // Whether build() takes inputs that are streams.
   virtual bool takes_streams() const { return false; }
   // Where it does not: what to do, behind "... one after the other".

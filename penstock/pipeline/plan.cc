@@ -31,7 +31,7 @@ uint32_t per_ticket(const Indexed& chain) {
 
 }  // namespace
 
-Plan::Plan(const Node& node, Progress* progress, std::optional<Told> told) {
+Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Told> told) {
   const Node* outermost = &node;
   for (;;) {
     if (auto* repeat = dynamic_cast<const RepeatNode*>(outermost); repeat != nullptr) {
@@ -43,11 +43,14 @@ Plan::Plan(const Node& node, Progress* progress, std::optional<Told> told) {
     }
     outermost = outermost->inputs()[0].get();
   }
-  Builder builder(posix_files(), true, progress);
+  Builder builder(posix_files(), true, progress, {skip, skip});
   if (told) {
     builder.give(read_found_files(told->files, builder.pool()), std::move(told->stores));
   }
-  take(builder.build(*outermost));
+  Built built = builder.build(*outermost);
+  const Streamed* last_stream = built.stream.get();
+  if (last_stream != nullptr) built.stream = builder.decided(std::move(built.stream));
+  take(built);
   for (const Built& section : builder.sections()) {
     sections_.push_back(std::make_shared<Plan>(section, builder.stages()));
   }
@@ -56,6 +59,7 @@ Plan::Plan(const Node& node, Progress* progress, std::optional<Told> told) {
   caches_ = builder.caches();
   found_ = builder.found();
   policies_ = builder.policies();
+  apart_ = builder.apart();
   find_shard(*outermost, builder);
   for (IndexedRef stage = top_;;) {
     if ((root_ = std::dynamic_pointer_cast<const Collated>(stage)) != nullptr) break;
@@ -66,7 +70,7 @@ Plan::Plan(const Node& node, Progress* progress, std::optional<Told> told) {
   }
   find_split(builder);
   const auto outermost_stage = static_cast<uint32_t>(titles_.size() - 1);
-  if (stream_ != nullptr) stream_stage_ = stages_.find(stream_.get()).value_or(outermost_stage);
+  if (stream_ != nullptr) stream_stage_ = stages_.find(last_stream).value_or(outermost_stage);
   if (root_ != nullptr) {
     last_stage_ = stages_.find(static_cast<const Indexed*>(root_.get())).value_or(outermost_stage);
     chain_ = root_->input();

@@ -27,7 +27,9 @@ class Plan {
   };
   // Error kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... : what the nodes find.
   // kClosed: passes over files were stopped by `progress`, and the nodes know nothing of them yet.
-  explicit Plan(const Node& node, Progress* progress = nullptr, std::optional<Told> told = {});
+  // `skip`: the feed leaves out elements that fail. A worker's plan is built with the same.
+  explicit Plan(const Node& node, bool skip = false, Progress* progress = nullptr,
+                std::optional<Told> told = {});
   // A section's: elements of `built`, one to a ticket. `stages` are all of the plan's.
   Plan(const Built& built, const StageNumbers& stages);
 
@@ -63,6 +65,8 @@ class Plan {
   bool whole_outputs() const { return whole_outputs_; }
   // Batches (elements) of an epoch, where that is known.
   std::optional<uint64_t> known_length() const;
+  // Built for a feed that skips, and not as for one that raises: their states are not alike.
+  bool apart() const { return apart_; }
   // Whether workers call Python, and whoever goes through the stream; all sections together.
   bool python() const;
   bool stream_python() const { return stream_ != nullptr && stream_->python(); }
@@ -121,6 +125,7 @@ class Plan {
   uint64_t below_ = 1;  // elements below the shard that a batch takes
   IndexedRef dealt_;    // whose elements the ranks share; nullptr: a stream's
   bool policies_ = false;
+  bool apart_ = false;
   std::vector<std::string> titles_;
   StageNumbers stages_;
   uint32_t last_stage_ = 0, stream_stage_ = 0;

@@ -70,13 +70,14 @@ std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(st
 
 // In another thread where there may be one, for it may go over files for long: only the calling one
 // hears of Ctrl-C, and ends it.
-std::shared_ptr<const Plan> build(const Dataset& dataset, std::optional<Plan::Told> told = {}) {
+std::shared_ptr<const Plan> build(const Dataset& dataset, bool skip,
+                                  std::optional<Plan::Told> told = {}) {
   constexpr std::chrono::milliseconds kSignalCheck(100);
   Progress progress;
   std::future<std::shared_ptr<const Plan>> plan = std::async(
       std::launch::async | std::launch::deferred, [&, caller = std::this_thread::get_id()] {
         if (std::this_thread::get_id() != caller) os::block_all_signals();
-        return std::make_shared<const Plan>(*dataset.node(), &progress, std::move(told));
+        return std::make_shared<const Plan>(*dataset.node(), skip, &progress, std::move(told));
       });
   for (;;) {
     {
@@ -250,15 +251,18 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
 }
 
 void bind_build(nb::class_<Dataset>& dataset) {
-  dataset.def("title", [](const Dataset& d) { return d.node()->title(); })
-      .def("build", [](const Dataset& d) { return BuiltPlan{build(d)}; })
-      // In a worker process, which owns the descriptors: the plan whose files_fd() and cache_fds()
-      // those are of.
-      .def("build_with", [](const Dataset& d, int files, const std::vector<int>& caches) {
-        Plan::Told told{os::Fd(files), {}};
-        for (int fd : caches) told.stores.emplace_back(fd);
-        return BuiltPlan{build(d, std::move(told))};
-      });
+  dataset
+      .def("title", [](const Dataset& d) { return d.node()->title(); })
+      // `skip`: for feeds that leave out elements that fail.
+      .def("build", [](const Dataset& d, bool skip) { return BuiltPlan{build(d, skip)}; })
+      // With the files and caches of another plan of this Dataset, of this process or of another
+      // one: its files_fd() and cache_fds(). It owns those descriptors from now on.
+      .def("build_with",
+           [](const Dataset& d, bool skip, int files, const std::vector<int>& caches) {
+             Plan::Told told{os::Fd(files), {}};
+             for (int fd : caches) told.stores.emplace_back(fd);
+             return BuiltPlan{build(d, skip, std::move(told))};
+           });
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ def test_the_first_threads_of_a_child_take_one_and_the_same_lock(number, monkeyp
     paused, go_on, built = threading.Event(), threading.Event(), []
 
     class Native:
-        def build(self):
+        def build(self, skip):
             built.append(threading.current_thread())
             go_on.set()
             if threading.current_thread() is not first:
@@ -70,7 +70,7 @@ def test_the_first_threads_of_a_child_take_one_and_the_same_lock(number, monkeyp
 
     chain = object.__new__(Chain)
     chain._lock = fork_lock.ForkLock()
-    chain._plan, chain._native = None, Native()
+    chain._plans, chain._native = {}, Native()
     with chain._lock.here():
         pass
     child = os.getpid() + 1
@@ -81,9 +81,9 @@ def test_the_first_threads_of_a_child_take_one_and_the_same_lock(number, monkeyp
 
     def begin():
         at_event(number, pause)
-        chain._built()
+        chain._built(False)
 
-    first, second = (threading.Thread(target=run) for run in (begin, chain._built))
+    first, second = (threading.Thread(target=run) for run in (begin, lambda: chain._built(False)))
     monkeypatch.setattr(os, "getpid", lambda: child)
     first.start()
     paused.wait(0.3)

@@ -211,6 +211,7 @@ LoaderState PlanOutput::stream_state() const {
   if (!place.state && ordinal == 0) return state;
   State stream = {{"ordinal", place.ordinal}, {"used", place.used}, {"taken", used}};
   if (place.state) stream["state"] = *place.state;
+  if (plan_->apart()) stream["skip"] = true;
   state.stream = stream.dump();
   return state;
 }
@@ -230,6 +231,12 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
   place.stream->ordinal = count_in(stream, "ordinal");
   place.stream->used = count_in(stream, "used");
   place.skip = count_in(stream, "taken");
+  if (stream.contains("skip") != plan_->apart()) {
+    throw Error(Code::kInvalidArgument, "restore",
+                std::string("the state was saved with ") +
+                    (plan_->apart() ? "another on_error than 'skip'" : "on_error='skip'") +
+                    ", which changes where elements of this stream are made: restore it with that");
+  }
   if (stream.contains("state")) {
     place.stream->state = std::make_shared<State>(stream["state"]);
   }

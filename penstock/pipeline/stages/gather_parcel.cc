@@ -98,8 +98,7 @@ uint64_t GatherParcel::sort_out(const Wanted& wanted, uint32_t count, Gathered& 
   uint64_t alive = 0;
   for (uint32_t row = 0; row < count; ++row) {
     const bool failed = failure != chunk_.failures().end() && failure->first == row;
-    const bool left_out =
-        failed && !failure->second.fatal && (failure->second.forgiven || wanted.skip);
+    const bool left_out = failed && failure->second.forgiven;
     if (failed && !left_out && wanted.failures == Failures::kEnd) {
       gathered.failure = std::move(failure->second);
       break;
@@ -112,7 +111,6 @@ uint64_t GatherParcel::sort_out(const Wanted& wanted, uint32_t count, Gathered& 
       ++gathered.rows;
       continue;
     }
-    failure->second.unsure |= left_out && !failure->second.forgiven;
     auto& to = left_out ? gathered.forgiven : gathered.failed;
     to.push_back({gathered.places(), std::move(failure->second)});
     // More than one may be said of a row.

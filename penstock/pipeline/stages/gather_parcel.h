@@ -57,7 +57,6 @@ class GatherParcel {
     uint64_t least = 1, most = 1;  // places; fewer than `least` only at the end
     uint64_t ordinal = 0;          // of the next element that is alive
     Failures failures = Failures::kEnd;
-    bool skip = false;  // all are forgiven but the fatal ones
   };
   Gathered gather(StreamReader& stream, const Wanted& wanted);
   // Lets go of what failed in the last chunk, and of room that nobody took.

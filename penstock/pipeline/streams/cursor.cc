@@ -274,7 +274,7 @@ void Cursor::go_to(const Start& start) {
 }
 
 GatherParcel::Wanted Cursor::so_many(uint64_t elements) const {
-  return {elements, elements, ordinal_, GatherParcel::Failures::kEnd, options_.skip};
+  return {elements, elements, ordinal_, GatherParcel::Failures::kEnd};
 }
 
 Cursor::Made Cursor::make() {

@@ -56,7 +56,7 @@ class Cursor {
     uint32_t ahead = 2;
     uint64_t seed = 0;
     uint32_t retries = 0;
-    bool skip = false;      // failures are left out, and noted
+    bool skip = false;      // batches in front of the stream leave out what fails
     bool threaded = false;  // somebody will call run()
     // Where workers make what is costly in front of the stream's stages; outlives the cursor.
     const Sections* sections = nullptr;

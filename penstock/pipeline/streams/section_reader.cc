@@ -104,8 +104,8 @@ Tickets::Described SectionReader::read(Post& post) {
   const uint64_t per = plan_.per_output(), first = ordinal_ * per;
   scratch_.empty();
   const GatherParcel::Unused unused(*gathered_);
-  GatherParcel::Gathered gathered = gathered_->gather(
-      *source_, {per, per, first, GatherParcel::Failures::kInPlace, own_.skip && per != 1});
+  GatherParcel::Gathered gathered =
+      gathered_->gather(*source_, {per, per, first, GatherParcel::Failures::kInPlace});
   Read& next = read_.back();
   for (auto& lost : gathered.forgiven) next.notes.push_back(std::move(lost.failure));
   if (!gathered.failed.empty()) {

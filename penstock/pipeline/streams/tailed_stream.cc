@@ -50,9 +50,9 @@ class TailedStream : public Streamed {
     uint32_t next(uint32_t most, Chunk& out) override {
       own_scratch_.empty();
       const uint64_t per = built_.per_output, first = ordinal_ * per;
-      auto gathered = gathered_.gather(
-          *stream_, per == 1 ? GatherParcel::Wanted{1, most, first, kInPlace}
-                             : GatherParcel::Wanted{per, per, first, kInPlace, own_.skip});
+      auto gathered =
+          gathered_.gather(*stream_, per == 1 ? GatherParcel::Wanted{1, most, first, kInPlace}
+                                              : GatherParcel::Wanted{per, per, first, kInPlace});
       stream_->let_go();
       if (per != 1) stack(gathered);
       const uint64_t rows = per == 1 ? gathered.rows : gathered.rows / per;

@@ -34,6 +34,10 @@ class CacheNode : public Node {
   std::string title() const override { return "cache()"; }
   Built build(std::vector<Built> inputs, Builder& builder) const override;
   bool takes_streams() const override { return true; }
+  // What is left out because of an on_error behind this may be there for another feed of the cache.
+  FailurePolicy policy_before(const FailurePolicy& here) const override {
+    return {here.skip, here.feed_skips, false, here.by_feed};
+  }
 
  private:
   Keeping keeping(std::optional<uint64_t> positions, bool attached) const;

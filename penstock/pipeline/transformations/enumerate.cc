@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/transformations/zip.h"
 
 namespace penstock {
@@ -71,13 +72,13 @@ std::string EnumerateNode::title() const {
   return start_ == 0 ? "enumerate()" : "enumerate(start=" + std::to_string(start_) + ")";
 }
 
-Built EnumerateNode::build(std::vector<Built> inputs, Builder&) const {
-  const Built& built = inputs[0];
+Built EnumerateNode::build(std::vector<Built> inputs, Builder& builder) const {
+  const Built built = builder.without_gaps(inputs[0]);
   const auto length = built.stream == nullptr ? built.indexed->length(0) : built.stream->length();
   if (length && *length != kEndless && *length / built.per_output > numbers_from(start_)) {
     throw too_many(start_);
   }
-  return inputs[0].with([&](IndexedRef input) {
+  return built.with([&](IndexedRef input) {
     return zipped({std::make_shared<Numbers>(start_), std::move(input)}, {});
   });
 }

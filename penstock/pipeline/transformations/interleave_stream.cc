@@ -39,7 +39,8 @@ class InterleaveStream : public Streamed {
         block_(block),
         title_(std::move(title)),
         operation_(builder.operation()),
-        files_(builder.files()) {}
+        files_(builder.files()),
+        policy_(builder.policy()) {}
 
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override {
@@ -189,8 +190,8 @@ class InterleaveStream : public Streamed {
         return in.take_failure(row);
       }
       context_.check_open();
-      auto opened =
-          std::make_unique<Open>(Open{outer_.save(), Builder(stage_.files_, false), {}, {}});
+      auto opened = std::make_unique<Open>(
+          Open{outer_.save(), Builder(stage_.files_, false, nullptr, stage_.policy_), {}, {}});
       std::optional<Failure> failure;
       try {
         const std::array<uint64_t, 1> position = {ordinal};
@@ -242,6 +243,7 @@ class InterleaveStream : public Streamed {
   std::string title_;
   uint32_t operation_;
   std::shared_ptr<FileSystem> files_;
+  FailurePolicy policy_;  // of plans that it opens
 };
 
 }  // namespace

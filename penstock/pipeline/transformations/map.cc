@@ -162,9 +162,11 @@ std::unique_ptr<IndexedReader> Map::reader(Context& context) const {
 }  // namespace
 
 Built MapNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return inputs[0].with([&](IndexedRef input) {
+  Built built = inputs[0].with([&](IndexedRef input) {
     return std::make_shared<Map>(std::move(input), op_, builder.operation(), title());
   });
+  built.may_fail = true;
+  return built;
 }
 
 }  // namespace penstock

@@ -11,6 +11,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/stages/input_rows.h"
+#include "penstock/pipeline/streams/decided_stream.h"
 
 namespace penstock {
 namespace {
@@ -159,45 +160,6 @@ class ReplacingReader : public IndexedReader {
   std::vector<std::pair<uint32_t, Failure>> lost_;
 };
 
-// The same words on what fails on the way to a stream's elements.
-class DecidingStream : public Streamed {
- public:
-  DecidingStream(StreamedRef input, bool skip) : input_(std::move(input)), skip_(skip) {}
-
-  SpecRef spec() const override { return input_->spec(); }
-  std::optional<uint64_t> length() const override { return input_->length(); }
-  bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
-    return std::make_unique<Reader>(skip_, input_->open(context));
-  }
-
- private:
-  class Reader : public StreamReader {
-   public:
-    Reader(bool skip, std::unique_ptr<StreamReader> input)
-        : skip_(skip), input_(std::move(input)) {}
-
-    void begin(uint64_t epoch) override { input_->begin(epoch); }
-    uint32_t next(uint32_t most, Chunk& out) override {
-      const uint32_t count = input_->next(most, out);
-      for (auto& [row, failure] : out.failures()) {
-        if (count != 0 && undecided(failure)) (skip_ ? failure.forgiven : failure.fatal) = true;
-      }
-      return count;
-    }
-    void let_go() override { input_->let_go(); }
-    State save() const override { return input_->save(); }
-    void load(uint64_t epoch, const State& state) override { input_->load(epoch, state); }
-
-   private:
-    bool skip_;
-    std::unique_ptr<StreamReader> input_;
-  };
-
-  StreamedRef input_;
-  bool skip_;
-};
-
 std::unique_ptr<IndexedReader> OnErrorStage::reader(Context& context) const {
   if (policy_ == OnError::kReplace) return std::make_unique<ReplacingReader>(*this, context);
   return std::make_unique<DecidingReader>(*this, context);
@@ -226,11 +188,13 @@ Built OnErrorNode::build(std::vector<Built> inputs, Builder& builder) const {
           "replace needs elements that can be asked for by their positions, and the input's "
           "only come one after the other: replace before that, or skip");
     }
+    const bool skip = policy_ == OnError::kSkip;
     // What the tail makes is decided on there, each worker what it makes.
     Built built = inputs[0].with([&](IndexedRef tail) {
       return std::make_shared<OnErrorStage>(std::move(tail), policy_, attempts_);
     });
-    built.stream = std::make_shared<DecidingStream>(built.stream, policy_ == OnError::kSkip);
+    built.stream = decided_stream(std::move(built.stream), policy_before({}));
+    built.leaves_out |= skip && built.may_fail;
     return built;
   }
   const uint64_t length = inputs[0].indexed->length(0);

@@ -26,6 +26,9 @@ class OnErrorNode : public Node {
 
   std::string title() const override;
   bool takes_streams() const override { return true; }
+  FailurePolicy policy_before(const FailurePolicy& here) const override {
+    return {policy_ == OnError::kSkip, here.feed_skips, true, false};
+  }
   // Error kInvalidArgument: replacements for an input without end, or of more than 2^62 elements,
   // or for a stream, which has no other elements at hand.
   Built build(std::vector<Built> inputs, Builder& builder) const override;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
@@ -80,10 +81,10 @@ class TakeStream : public Streamed {
 
 std::string TakeNode::title() const { return "take(" + std::to_string(n_) + ")"; }
 
-Built TakeNode::build(std::vector<Built> inputs, Builder&) const {
+Built TakeNode::build(std::vector<Built> inputs, Builder& builder) const {
   if (inputs[0].stream == nullptr) return {std::make_shared<Take>(inputs[0].indexed, n_)};
   // What the tail does not get it need not make.
-  Built built = inputs[0];
+  Built built = builder.without_gaps(inputs[0]);
   uint64_t elements;
   if (__builtin_mul_overflow(n_, built.per_output, &elements)) elements = kEndless;
   built.stream = std::make_shared<TakeStream>(std::move(built.stream), elements);

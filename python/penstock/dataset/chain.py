@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ class Chain:
     _native: Any
     _held: Any  # owns the function that the stage calls; None: it calls none
     _lock: ForkLock
-    _plan: Any  # once it was built
+    _plans: dict[bool, Any]  # that were built, by whether their feeds skip what fails
     _passes: Passes
 
     @classmethod
@@ -47,7 +48,7 @@ class Chain:
         self._inputs = inputs
         self._several = several
         self._lock = ForkLock()
-        self._plan = None
+        self._plans = {}
         self._passes = Passes()
         if like is not None:
             self._native, self._held = like._native, like._held
@@ -127,15 +128,30 @@ class Chain:
         """
         method, arguments = self._recipe
         alone = self._make(method, arguments, self._inputs, self, self._several)
-        alone._plan = self._built()
+        alone._plans = dict(self._plans)
         alone._passes = Passes(**options)
         return alone
 
-    def _built(self) -> Any:
+    def _built(self, skip: bool) -> Any:
+        """What the engine built for feeds that leave out what fails (`skip`), or raise it.
+
+        Both have the same files and caches.
+        """
         with self._lock.here():
-            if self._plan is None:
-                self._plan = self._native.build()
-            return self._plan
+            if skip not in self._plans:
+                other = self._plans.get(not skip)
+                self._plans[skip] = (
+                    self._native.build(skip)
+                    if other is None
+                    else self._native.build_with(
+                        skip, other.files_fd(), [os.dup(fd) for fd in other.cache_fds()]
+                    )
+                )
+            return self._plans[skip]
+
+    def _any_built(self) -> Any:
+        """The same for any feed: for what all of them have in common."""
+        return self._plans.get(True) or self._built(False)
 
 
 def datasets(method: str, inputs: Iterable[Any], least: int = 0) -> tuple[Dataset, ...]:

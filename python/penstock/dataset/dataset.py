@@ -54,12 +54,13 @@ class Dataset(Sources, FileSources, Transformations):
 
         return Loader(self, **options)
 
-    def _loader_plan(self) -> Plan:
+    def _loader_plan(self, on_error: str) -> Plan:
         """What a Loader runs when this is its source."""
         from ..loader.plan import Plan
 
+        built = self._built(on_error == "skip")
         chain = self._alone()
-        return Plan("plan", chain, repr(chain), built=chain._built())
+        return Plan("plan", chain, repr(chain), built=built)
 
     def feeds(
         self, n: int, *, patience: float | None = None, **options: Unpack[RunOptions]
@@ -82,7 +83,7 @@ class Dataset(Sources, FileSources, Transformations):
 
     def cardinality(self) -> float | None:
         """Batches (elements, where nothing is batched) of a pass; ``math.inf``; None: unknown."""
-        plan = self._built()
+        plan = self._any_built()
         if plan.length is None:
             return None
         if _engine.ENDLESS in (plan.length, plan.rounds):

@@ -199,7 +199,10 @@ class Transformations(Chain):
         return self._then("shuffle_blocks", seed, block, window, bool(reshuffle))
 
     def take(self, count: int) -> Dataset:
-        """Keep the first `count` elements."""
+        """Keep the first `count` elements: of a stream, those that were not lost.
+
+        `s.take(n)` and `s.skip(n)` of one stream are all of it. See `on_error` for lost elements.
+        """
         return self._then("take", integer("count", count, 0, operation="take"))
 
     def skip(self, count: int) -> Dataset:
@@ -390,6 +393,12 @@ class Transformations(Chain):
         policy : {"raise", "skip", "replace"}
             Raised at its place; left out and counted; or another element of the same epoch takes
             its place, and that is counted. ``stats()`` lists what was lost.
+
+        Notes
+        -----
+        A lost element keeps its position in what is indexed: a batch is shorter by it, and `take`,
+        `skip` and `enumerate` count it. In a stream it never existed: batches are full, and stages
+        count survivors only. So it is wherever in the chain, or in ``build``, the policy stands.
         """
         one_of("policy", policy, ("raise", "skip", "replace"), "on_error")
         return self._then("on_error", policy)

@@ -117,7 +117,11 @@ class Loader:
         collate: Callable[[list[Any]], Any] | None = None,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
-        plan = source if isinstance(source, Plan) else plan_of(source, batch_size is not None)
+        plan = (
+            source
+            if isinstance(source, Plan)
+            else plan_of(source, batch_size is not None, on_error)
+        )
         self._plan = plan
         self._settings, self._mode = settings_of(
             plan,

@@ -168,8 +168,8 @@ def _row_like(leaf: Any) -> Any:
     return row if array_of(row) is not None and hasattr(row, "untyped_storage") else np.asarray(row)
 
 
-def plan_of(source: Any, samples: bool) -> Plan:
-    """Say what a source is.
+def plan_of(source: Any, samples: bool, on_error: str = "raise") -> Plan:
+    """Say what a source is. A Dataset's plan is one for feeds with that `on_error`.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def plan_of(source: Any, samples: bool) -> Plan:
     title = type(source).__name__
     planned = getattr(type(source), "_loader_plan", None)
     if planned is not None:  # a Dataset
-        plan: Plan = planned(source)
+        plan: Plan = planned(source, on_error)
         return plan
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")

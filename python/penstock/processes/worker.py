@@ -33,7 +33,9 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         built: Any = None
         if settings["source"] == "plan":
             caches = [fds[name] for name in sorted(fds) if name.startswith("cache")]
-            built = plan.source._native.build_with(fds["files"], caches)
+            built = plan.source._native.build_with(
+                settings["on_error"] == "skip", fds["files"], caches
+            )
     except BaseException as error:
         from ..errors import pack_exception
 

@@ -181,7 +181,8 @@ TEST(PlanOfFiles, is_the_same_in_a_process_that_comes_later) {
   std::ofstream(folder + "/a") << lines(120);
   std::ofstream(folder + "/b") << lines(5);
   EXPECT_EQ(Plan(*make()).known_length(), 125u);
-  EXPECT_EQ(Plan(*make(), nullptr, Plan::Told{plan.files_for_workers(), {}}).known_length(), 100u);
+  EXPECT_EQ(Plan(*make(), false, nullptr, Plan::Told{plan.files_for_workers(), {}}).known_length(),
+            100u);
   std::filesystem::remove_all(folder);
 }
 

@@ -1,0 +1,57 @@
+#include "penstock/pipeline/streams/decided_stream.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+class DecidedStream : public Streamed {
+ public:
+  DecidedStream(StreamedRef input, const FailurePolicy& policy)
+      : input_(std::move(input)), policy_(policy) {}
+
+  SpecRef spec() const override { return input_->spec(); }
+  std::optional<uint64_t> length() const override { return input_->length(); }
+  bool python() const override { return input_->python(); }
+  std::unique_ptr<StreamReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(policy_, input_->open(context));
+  }
+
+ private:
+  class Reader : public StreamReader {
+   public:
+    Reader(const FailurePolicy& policy, std::unique_ptr<StreamReader> input)
+        : policy_(policy), input_(std::move(input)) {}
+
+    void begin(uint64_t epoch) override { input_->begin(epoch); }
+    uint32_t next(uint32_t most, Chunk& out) override {
+      const uint32_t count = input_->next(most, out);
+      if (count == 0) return 0;
+      for (auto& [row, failure] : out.failures()) {
+        if (failure.forgiven || failure.fatal) continue;
+        (policy_.skip ? failure.forgiven : failure.fatal) = true;
+        failure.unsure |= policy_.skip && !policy_.sure;
+      }
+      return count;
+    }
+    void let_go() override { input_->let_go(); }
+    State save() const override { return input_->save(); }
+    void load(uint64_t epoch, const State& state) override { input_->load(epoch, state); }
+
+   private:
+    const FailurePolicy policy_;
+    std::unique_ptr<StreamReader> input_;
+  };
+
+  StreamedRef input_;
+  FailurePolicy policy_;
+};
+
+}  // namespace
+
+StreamedRef decided_stream(StreamedRef input, const FailurePolicy& policy) {
+  return std::make_shared<DecidedStream>(std::move(input), policy);
+}
+
+}  // namespace penstock
