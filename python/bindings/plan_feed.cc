@@ -110,7 +110,7 @@ PlanFeed::Taken PlanFeed::take() {
   auto [bytes, losses] =
       output_.gather(engine_.board, [this](Unit& unit) { return losses_in(unit); });
   if (cursor_ != nullptr) {
-    auto before = losses_of(engine_.tickets.take_forgiven(at));
+    auto before = losses_of(engine_.tickets.take_losses(at));
     losses.insert(losses.end(), before.begin(), before.end());
   }
   auto item = output_.take(bytes, worker, std::move(losses));

@@ -70,13 +70,13 @@ void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes, Sec
         "worker " + std::to_string(slot.claim().worker) + ", " + failure.stage;
     return nb::make_tuple(whole ? packed(failure, where, ticket) : nb::none(),
                           text_object(failure.stage), failure.position,
-                          text_object(text_of(failure.error)), failure.forgiven, failure.fatal,
-                          failure.replaced, failure.unsure);
+                          text_object(text_of(failure.error)),
+                          static_cast<uint32_t>(failure.decision), failure.unsure);
   };
   nb::list notes;
   for (const Failure& lost : result.notes) notes.append(entry(lost, false));
   nb::object failed = nb::none();
-  if (result.failure) failed = entry(*result.failure, !result.failure->forgiven);
+  if (result.failure) failed = entry(*result.failure, !result.failure->settled());
   if (!packets_.encode(nb::make_tuple(failed, notes).ptr())) throw nb::python_error();
   packets_.send(slot, kind, bytes);
 }

@@ -21,8 +21,8 @@ class PacketOutlet : public ChainWorker::Outlet {
   // Error kInternal: a C++ object cannot leave its process.
   void item(Slot& slot, const Ticket& ticket, void* item,
             std::vector<Outcome::Loss> losses) override;
-  // Packs (failure, [note, ...]), each (exception or None, stage, position, text, forgiven, fatal,
-  // replaced, unsure); nothing where there is neither.
+  // Packs (failure, [note, ...]), each (exception or None, stage, position, text, decision,
+  // unsure); nothing where there is neither.
   void element(Slot& slot, const Ticket& ticket, uint64_t bytes, SectionResult result) override;
 
  private:

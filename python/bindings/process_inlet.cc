@@ -23,10 +23,8 @@ std::exception_ptr lost(const std::string& text) {
 
 Failure failure_from(nb::handle packed) {
   Failure failure{nb::cast<std::string>(packed[1]), nb::cast<uint64_t>(packed[2]), nullptr};
-  failure.forgiven = nb::cast<bool>(packed[4]);
-  failure.fatal = nb::cast<bool>(packed[5]);
-  failure.replaced = nb::cast<bool>(packed[6]);
-  failure.unsure = nb::cast<bool>(packed[7]);
+  failure.decision = static_cast<Decision>(nb::cast<uint32_t>(packed[4]));
+  failure.unsure = nb::cast<bool>(packed[5]);
   auto text = nb::cast<std::string>(packed[3]);
   nb::object exception = nb::none();
   if (!nb::object(packed[0]).is_none()) {
@@ -34,8 +32,8 @@ Failure failure_from(nb::handle packed) {
     if (unpack == nullptr) throw nb::python_error();
     exception = nb::borrow(unpack)(nb::object(packed[0]));
   }
-  failure.error =
-      std::make_exception_ptr(Raised::from(exception.ptr(), std::move(text), !failure.fatal));
+  const bool trouble = failure.decision != Decision::kRaise;
+  failure.error = std::make_exception_ptr(Raised::from(exception.ptr(), std::move(text), trouble));
   return failure;
 }
 

@@ -159,7 +159,7 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
       context.watch->threw(again);
       if (again) continue;
       Failure failure{{}, 0, std::current_exception()};
-      failure.fatal = !raised.trouble();
+      if (!raised.trouble()) failure.decision = Decision::kRaise;
       return failure;
     } catch (const Error& error) {
       if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;

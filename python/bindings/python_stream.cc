@@ -98,7 +98,7 @@ class PythonStream : public Streamed {
             !raised.trouble() && context_.watch->interrupted(std::current_exception());
         if (interrupted) throw;
         // A generator that raised is over: no policy goes on behind that.
-        out.fail(row, {stage_.title_, position, std::current_exception(), false, true});
+        out.fail(row, {stage_.title_, position, std::current_exception(), Decision::kRaise});
       } catch (const Error& error) {
         if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;
         out.fail(row, {stage_.title_, position, std::current_exception()});

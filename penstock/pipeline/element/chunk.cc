@@ -123,7 +123,7 @@ bool Chunk::leave_losses(uint32_t row) {
 }
 
 void Chunk::lose(uint32_t row, std::vector<Failure> lost) {
-  lost.front().forgiven = true;
+  lost.front().leave_out();
   fail(row, std::move(lost.front()));
   for (size_t i = 1; i < lost.size(); ++i) note(row, std::move(lost[i]));
 }
@@ -236,9 +236,9 @@ bool Chunk::sure(uint32_t row) const {
   return std::ranges::none_of(failures_, unsure) && std::ranges::none_of(notes_, unsure);
 }
 
-bool Chunk::forgiven(uint32_t row) const {
+bool Chunk::left_out(uint32_t row) const {
   const auto said = std::ranges::find(failures_, row, &std::pair<uint32_t, Failure>::first);
-  return said != failures_.end() && said->second.forgiven;
+  return said != failures_.end() && said->second.settled();
 }
 
 std::vector<Failure> Chunk::take_notes(uint32_t row) {

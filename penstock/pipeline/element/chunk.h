@@ -16,17 +16,31 @@
 
 namespace penstock {
 
+// What becomes of an element that failed. The first policy that the failure comes to decides; that
+// stands for all behind it.
+enum class Decision : uint8_t {
+  kUndecided,
+  kSkip,     // the element is left out, and counted
+  kReplace,  // another element stands in its place, and that is counted
+  kRaise,    // the exception reaches the consumer
+};
+
 // Why an element is lost, and where.
 struct Failure {
   std::string stage;  // its title
   uint64_t position = 0;
   std::exception_ptr error;
-  bool forgiven = false;  // it is to be left out and counted, not raised
-  bool fatal = false;     // no policy passes over it
-  bool replaced = false;  // another element stands in its place
-  bool unlike = false;    // there is nothing wrong with it but that others are of another kind
-  // Another time the element may be there: who feeds left it out, or it cost a worker.
+  Decision decision = Decision::kUndecided;
+  bool unlike = false;  // there is nothing wrong with it but that others are of another kind
+  // Another time the element may be there: a policy behind left it out, or it cost a worker.
   bool unsure = false;
+
+  // It is only to be counted: nobody is to see a row of it.
+  bool settled() const { return decision == Decision::kSkip || decision == Decision::kReplace; }
+  // Settles it, if it is not.
+  void leave_out() {
+    if (!settled()) decision = Decision::kSkip;
+  }
 };
 
 // What an element fails with that is not like those before it.
@@ -126,7 +140,7 @@ class Chunk {
   }
   uint64_t bytes(size_t leaf, uint32_t row) const;  // of a row's values
   uint64_t alive() const { return alive_; }         // a bit per row
-  bool forgiven(uint32_t row) const;                // it failed, and nobody is to see it
+  bool left_out(uint32_t row) const;                // it failed, and nobody is to see it
   bool sure(uint32_t row) const;                    // nothing that is said of it is unsure
   // Not known of rows that something was made of.
   const Origin& origin(uint32_t row) const {

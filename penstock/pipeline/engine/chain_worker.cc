@@ -186,7 +186,7 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
     if (interruption_ == nullptr) throw;
     const Call call = slot.in_hand();
     failed_ = {plan_->titles()[plan_->last_stage()], index_of(call.row),
-               std::exchange(interruption_, nullptr), false, true};
+               std::exchange(interruption_, nullptr), Decision::kRaise};
     finish(ticket, slot, 0);
   }
 }
@@ -221,7 +221,7 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
   for (auto& [row, lost] : chunk.notes()) {
     notes_.push_back({ticket.begin + first + row,
                       lost.position,
-                      lost.replaced,
+                      lost.decision == Decision::kReplace,
                       reason_of(lost),
                       nullptr,
                       {},
@@ -232,7 +232,8 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
   std::sort(failures.begin(), failures.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [row, failure] : failures) {
-    const bool raised = failure.fatal || (!failure.forgiven && !options_.skip);
+    const bool undecided = failure.decision == Decision::kUndecided;
+    const bool raised = undecided ? !options_.skip : !failure.settled();
     if (raised) name_if_ended(failure);
     if (raised && plan_->batched()) {
       failed_ = std::move(failure);

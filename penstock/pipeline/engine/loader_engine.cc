@@ -412,7 +412,7 @@ std::optional<Example> LoaderEngine::take() {
   });
   Post& post = feed_->current();
   if (cursor_ != nullptr) {
-    auto before = losses_of(tickets_->take_forgiven({post.epoch, post.base, post.step}));
+    auto before = losses_of(tickets_->take_losses({post.epoch, post.base, post.step}));
     losses.insert(losses.end(), std::make_move_iterator(before.begin()),
                   std::make_move_iterator(before.end()));
   }

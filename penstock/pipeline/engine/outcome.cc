@@ -21,7 +21,8 @@ std::unique_ptr<Outcome> take_outcome(Unit& unit) {
 std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out) {
   std::vector<Outcome::Loss> losses;
   for (const Failure& lost : left_out) {
-    losses.push_back({0, lost.position, lost.replaced, reason_of(lost), nullptr, {}, false});
+    const bool replaced = lost.decision == Decision::kReplace;
+    losses.push_back({0, lost.position, replaced, reason_of(lost), nullptr, {}, false});
   }
   return losses;
 }

@@ -52,7 +52,7 @@ Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
   std::optional<Cursor::Made> made = cursor_->take();
   if (!made) return Described::kNotYet;
   Record& record = records_.back();
-  record.forgiven = std::move(made->forgiven);
+  record.losses = std::move(made->losses);
   if (made->failure) {
     record.place = made->before;
     failure_ = std::move(made->failure);
@@ -61,7 +61,7 @@ Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
   }
   if (made->end) {
     begun_ = false;
-    leftover_ = {at.epoch, std::exchange(record.forgiven, {})};
+    leftover_ = {at.epoch, std::exchange(record.losses, {})};
     return Described::kEnd;
   }
   const uint64_t per = plan_->per_output();
@@ -93,9 +93,9 @@ void PlanTickets::restore(const Position& at, Cursor::Place place) {
   if (leftover_.epoch >= at.epoch) leftover_ = {};
 }
 
-std::vector<Failure> PlanTickets::take_forgiven(const Position& at) {
+std::vector<Failure> PlanTickets::take_losses(const Position& at) {
   for (Record& record : records_) {
-    if (record.at == at) return std::exchange(record.forgiven, {});
+    if (record.at == at) return std::exchange(record.losses, {});
   }
   return {};
 }
@@ -106,7 +106,7 @@ PlanTickets::Leftover PlanTickets::take_leftover(const Position& at) {
 }
 
 void PlanTickets::let_go() {
-  for (Record& record : records_) record.forgiven.clear();
+  for (Record& record : records_) record.losses.clear();
   failure_.reset();
   leftover_ = {};
 }

@@ -42,7 +42,7 @@ class PlanTickets : public Tickets {
   // From now on that ticket begins there.
   void restore(const Position& at, Cursor::Place place);
   // What was left out on the way to the ticket.
-  std::vector<Failure> take_forgiven(const Position& at);
+  std::vector<Failure> take_losses(const Position& at);
   // The same behind the last ticket of an epoch that ended, once the position has left it.
   struct Leftover {
     uint64_t epoch = 0;
@@ -60,7 +60,7 @@ class PlanTickets : public Tickets {
   struct Record {
     Position at;
     Cursor::Place place;
-    std::vector<Failure> forgiven;
+    std::vector<Failure> losses;
   };
 
   // Whether a row's place in its batch is known before the others are.

@@ -37,7 +37,7 @@ uint32_t FileStreamReader::next(uint32_t most, Chunk& out) {
   for (const RecordStream::Failure& failure : records_.failures()) {
     Failure lost{title_, element_ + failure.row,
                  std::make_exception_ptr(records_.error_of(failure))};
-    lost.fatal = failure.fatal;
+    if (failure.fatal) lost.decision = Decision::kRaise;
     out.fail(static_cast<uint32_t>(failure.row), std::move(lost));
   }
   make(count_, out);

@@ -359,11 +359,13 @@ class CollatedReader : public IndexedReader {
       input_.fetch(at, positions_, chunk, 0);
       std::ranges::stable_sort(chunk.failures(), {}, [](const auto& of) { return of.first; });
       for (auto& [lost, failure] : chunk.failures()) {
-        if (failure.fatal || !(failure.forgiven || context_.skip)) {
+        const bool undecided = failure.decision == Decision::kUndecided;
+        if (undecided ? !context_.skip : !failure.settled()) {
           left_out_.clear();
           return out.fail(row, std::move(failure));
         }
-        failure.unsure |= !failure.forgiven;
+        failure.unsure |= undecided;
+        failure.leave_out();
         left_out_.push_back(std::move(failure));
       }
       for (auto& [replaced, failure] : chunk.notes()) out.note(row, std::move(failure));

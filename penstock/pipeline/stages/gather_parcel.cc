@@ -48,7 +48,7 @@ GatherParcel::Gathered GatherParcel::gather(StreamReader& stream, const Wanted& 
   const auto wants_more = [&] {
     if (gathered.places() < wanted.least) return true;
     return wanted.failures == Failures::kInPlace && gathered.places() < wanted.most &&
-           !gathered.forgiven.empty() && gathered.forgiven.back().place == gathered.places();
+           !gathered.left_out.empty() && gathered.left_out.back().place == gathered.places();
   };
   while (!gathered.failure && wants_more()) {
     const uint32_t most = so_many(wanted.most - gathered.places());
@@ -98,20 +98,20 @@ uint64_t GatherParcel::sort_out(const Wanted& wanted, uint32_t count, Gathered& 
   uint64_t alive = 0;
   for (uint32_t row = 0; row < count; ++row) {
     const bool failed = failure != chunk_.failures().end() && failure->first == row;
-    const bool left_out = failed && failure->second.forgiven;
+    const bool left_out = failed && failure->second.settled();
     if (failed && !left_out && wanted.failures == Failures::kEnd) {
       gathered.failure = std::move(failure->second);
       break;
     }
     for (; note != chunk_.notes().end() && note->first == row; ++note) {
-      gathered.forgiven.push_back({gathered.places(), std::move(note->second)});
+      gathered.left_out.push_back({gathered.places(), std::move(note->second)});
     }
     if (!failed) {
       alive |= uint64_t{1} << row;
       ++gathered.rows;
       continue;
     }
-    auto& to = left_out ? gathered.forgiven : gathered.failed;
+    auto& to = left_out ? gathered.left_out : gathered.failed;
     to.push_back({gathered.places(), std::move(failure->second)});
     // More than one may be said of a row.
     while (failure != chunk_.failures().end() && failure->first == row) ++failure;

@@ -33,15 +33,15 @@ class GatherParcel {
   struct Gathered {
     uint64_t rows = 0;               // alive, in elements()
     bool over = false;               // the stream ended behind them
-    std::vector<Placed> forgiven;    // left out on the way to that place; ascending
+    std::vector<Placed> left_out;    // on the way to that place; ascending
     std::vector<Placed> failed;      // Failures::kInPlace: what failed is there; ascending
     std::optional<Failure> failure;  // kEnd: behind those rows; it is to be raised
     uint64_t places() const { return rows + failed.size(); }
   };
-  // What becomes of those that nobody has forgiven.
+  // What becomes of those that fail and are not left out.
   enum class Failures : uint8_t {
-    kEnd,      // the first one ends it; those that are fatal, and what is behind it, may be asked
-               // for again only from a place before it
+    kEnd,      // the first one ends it; it and what is behind it may be asked for again only
+               // from a place before it
     kInPlace,  // they stand for elements: nothing behind them is lost
   };
 

@@ -26,14 +26,14 @@ bool any_python(std::span<const IndexedRef> inputs) {
                      [](const IndexedRef& input) { return input->python(); });
 }
 
-Verdict common_verdict(std::span<const IndexedRef> inputs) {
-  std::optional<Verdict> common;
+Decision common_decision(std::span<const IndexedRef> inputs) {
+  std::optional<Decision> common;
   for (const IndexedRef& input : inputs) {
     if (input->spec() != nullptr) continue;
-    if (common.value_or(input->verdict()) != input->verdict()) return Verdict::kOpen;
-    common = input->verdict();
+    if (common.value_or(input->decision()) != input->decision()) return Decision::kUndecided;
+    common = input->decision();
   }
-  return common.value_or(Verdict::kOpen);
+  return common.value_or(Decision::kUndecided);
 }
 
 bool any_python(std::span<const StreamedRef> inputs) {

@@ -17,7 +17,7 @@ std::vector<IndexedRef> indexed_of(const std::vector<Built>& inputs);
 bool any_costly(std::span<const IndexedRef> inputs);
 bool any_python(std::span<const IndexedRef> inputs);
 // Of those inputs of which only elements tell, if it is the same.
-Verdict common_verdict(std::span<const IndexedRef> inputs);
+Decision common_decision(std::span<const IndexedRef> inputs);
 bool any_python(std::span<const StreamedRef> inputs);
 bool any_stream(const std::vector<Built>& inputs);
 std::vector<StreamedRef> streams_of(const std::vector<Built>& inputs, Builder& builder);

@@ -71,8 +71,7 @@ Failure Likeness::failure(uint64_t position, std::exception_ptr error,
                           std::string_view stage) const {
   Failure failure{std::string(stage.empty() ? of_ : stage), position, std::move(error)};
   failure.unlike = true;
-  failure.forgiven = verdict_ == Verdict::kForgiven;
-  failure.fatal = verdict_ == Verdict::kFatal;
+  failure.decision = decision_;
   return failure;
 }
 
@@ -109,7 +108,7 @@ AlikeRows::AlikeRows(const Indexed& stage, Context& context, const char* of)
     : spec_(stage.spec()),
       reader_(stage.open(context)),
       made_(context.scratch),
-      likeness_(spec_, of, stage.verdict()) {}
+      likeness_(spec_, of, stage.decision()) {}
 
 void AlikeRows::fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
   if (spec_ != nullptr) return reader_->fetch(at, positions, out, row);

@@ -29,10 +29,10 @@ void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to);
 class Likeness {
  public:
   // `known`: that the stage says; then there is nothing to be told. `of`: what they are the
-  // elements of, for errors. `verdict`: on those that are not like the others.
+  // elements of, for errors. `decision`: on those that are not like the others.
   explicit Likeness(const SpecRef& known, const char* of = "stream",
-                    Verdict verdict = Verdict::kOpen)
-      : known_(known != nullptr), of_(of), verdict_(verdict) {}
+                    Decision decision = Decision::kUndecided)
+      : known_(known != nullptr), of_(of), decision_(decision) {}
 
   // The next element is the first one.
   void begin();
@@ -58,7 +58,7 @@ class Likeness {
  private:
   const bool known_;
   const char* const of_;
-  const Verdict verdict_;
+  const Decision decision_;
   SpecRef alike_;
   SpecRef checked_;  // the last one
 };

@@ -12,7 +12,8 @@ namespace penstock {
 namespace {
 
 State state_of_loss(const Failure& lost) {
-  return {lost.stage, lost.position, shown_as_utf8(text_of(lost.error)), lost.replaced};
+  return {lost.stage, lost.position, shown_as_utf8(text_of(lost.error)),
+          lost.decision == Decision::kReplace};
 }
 
 bool is_loss(const State& state) {
@@ -50,8 +51,7 @@ std::vector<Failure> losses_in(const State& state) {
     if (!is_loss(lost)) throw refuse_restore("what was lost is not as it was saved");
     losses.push_back({lost[0].get<std::string>(), lost[1].get<uint64_t>(),
                       std::make_exception_ptr(std::runtime_error(lost[2].get<std::string>())),
-                      true});
-    losses.back().replaced = lost[3].get<bool>();
+                      lost[3].get<bool>() ? Decision::kReplace : Decision::kSkip});
   }
   return losses;
 }

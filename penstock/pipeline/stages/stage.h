@@ -15,10 +15,6 @@ namespace penstock {
 // Of a stage that goes round and round.
 inline constexpr uint64_t kEndless = UINT64_MAX;
 
-// What a policy says of an element that is as its stage makes it, and is not like those before it.
-// Where these are put together it turns out, behind that policy.
-enum class Verdict : uint8_t { kOpen, kForgiven, kFatal };
-
 // Makes elements of one stage by their positions. One thread.
 class IndexedReader {
  public:
@@ -42,8 +38,9 @@ class Indexed {
   virtual bool costly() const = 0;
   // It calls Python, and so runs on one of Python's threads.
   virtual bool python() const { return false; }
-  // Of the last policy, if no user's function made something else of its elements.
-  virtual Verdict verdict() const { return Verdict::kOpen; }
+  // On an element that turns out, behind this stage, to be unlike those before it: of the last
+  // policy, if no user's function made something else of its elements.
+  virtual Decision decision() const { return Decision::kUndecided; }
   // Where an element comes from, for who has to say what is wrong with it: "train.tfrecord, record
   // 17". Empty: from no file, or from several. `context`: of the reader that made it, just now.
   // REQUIRED: position is below the length.
@@ -76,7 +73,7 @@ class IndexMapped : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
-  Verdict verdict() const override { return input_->verdict(); }
+  Decision decision() const override { return input_->decision(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override;
   std::optional<uint64_t> index(const At& at, uint64_t position) const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
@@ -93,7 +90,7 @@ class StreamReader {
   // 1 to `most` further elements as rows 0, 1, ... of `out`, which it resets; they are good until
   // the next call. 0: it is over. What goes wrong with one element is out.fail(): then it counts
   // as a row, and the stream goes on behind it. So does one that is dropped, if something was lost
-  // on the way to it, as Failure::forgiven. Throwing ends the stream, at this place. REQUIRED:
+  // on the way to it, as a row that is left out. Throwing ends the stream, at this place. REQUIRED:
   // 1 <= most <= Chunk::kRows.
   virtual uint32_t next(uint32_t most, Chunk& out) = 0;
   // Nobody has views any more of what it gave, and no memory need be kept for it.

@@ -292,7 +292,7 @@ Cursor::Made Cursor::make() {
     made.failure = Failure{"stream", ordinal_, std::current_exception()};
     return made;
   }
-  for (auto& lost : gathered.forgiven) made.forgiven.push_back(std::move(lost.failure));
+  for (auto& lost : gathered.left_out) made.losses.push_back(std::move(lost.failure));
   // Of single elements those before a failure come first; a batch with one fails as a whole.
   const bool whole = plan_->batched() || plan_->per_output() != 1;
   if (gathered.failure && (whole || gathered.rows == 0)) {

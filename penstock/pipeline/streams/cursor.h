@@ -48,7 +48,7 @@ class Cursor {
     uint64_t offset = 0;  // in the arena, of the Parcel; whoever takes it releases it
     uint64_t bytes = 0;   // there
     Place before, after;
-    std::vector<Failure> forgiven;
+    std::vector<Failure> losses;     // left out on the way to the rows
     std::optional<Failure> failure;  // instead of rows: it is to be raised
     bool end = false;                // instead of rows
   };

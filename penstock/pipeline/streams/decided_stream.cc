@@ -29,8 +29,8 @@ class DecidedStream : public Streamed {
       const uint32_t count = input_->next(most, out);
       if (count == 0) return 0;
       for (auto& [row, failure] : out.failures()) {
-        if (failure.forgiven || failure.fatal) continue;
-        (policy_.skip ? failure.forgiven : failure.fatal) = true;
+        if (failure.decision != Decision::kUndecided) continue;
+        failure.decision = policy_.skip ? Decision::kSkip : Decision::kRaise;
         failure.unsure |= policy_.skip && !policy_.sure;
       }
       return count;

@@ -39,7 +39,7 @@ class WithHidden : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->user_code() || input_->costly(); }
   bool python() const override { return op_->python() || input_->python(); }
-  Verdict verdict() const override { return input_->verdict(); }
+  Decision decision() const override { return input_->decision(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
   }

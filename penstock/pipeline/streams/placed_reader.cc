@@ -59,7 +59,7 @@ class PlacedReader : public StreamReader {
   }
 
  private:
-  // Takes what is forgiven out of the rows. Returns how many are left.
+  // Takes what is left out away from the rows. Returns how many are left.
   uint32_t place(Chunk& out) {
     const auto by_row = [](const auto& a, const auto& b) { return a.first < b.first; };
     std::ranges::stable_sort(out.failures(), by_row);
@@ -77,7 +77,7 @@ class PlacedReader : public StreamReader {
       }
       // The first thing that is said of a row counts.
       const bool failed = failure != failures.end() && failure->first == row;
-      if (failed && failure->second.forgiven) {
+      if (failed && failure->second.settled()) {
         gone |= uint64_t{1} << row;
         lost_.push_back(std::move(failure->second));
       } else {

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// A stream in which every row has a place: what was lost for good (Failure::forgiven) is no row any
+// A stream in which every row has a place: what is left out is no row any
 // more, but is noted on the row behind it. Only behind the last one it stands for itself, all of it
 // in one row that failed. So no stage needs to know of what nobody is to see, and it is at the same
 // place however many rows come at a time.

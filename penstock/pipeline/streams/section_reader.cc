@@ -19,7 +19,7 @@ SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& conte
       plan_(sections_.plan(number)),
       lane_(sections_.lane(number)),
       spec_(std::move(spec)),
-      likeness_(spec_, "stream", plan_.batched() ? Verdict::kOpen : plan_.chain().verdict()),
+      likeness_(spec_, "stream", plan_.batched() ? Decision::kUndecided : plan_.chain().decision()),
       feed_(
           lane_, sections_.arena(), *this,
           [&] {
@@ -107,7 +107,7 @@ Tickets::Described SectionReader::read(Post& post) {
   GatherParcel::Gathered gathered =
       gathered_->gather(*source_, {per, per, first, GatherParcel::Failures::kInPlace});
   Read& next = read_.back();
-  for (auto& lost : gathered.forgiven) next.notes.push_back(std::move(lost.failure));
+  for (auto& lost : gathered.left_out) next.notes.push_back(std::move(lost.failure));
   if (!gathered.failed.empty()) {
     // Nothing is made of it, nor of those that it would have been one with.
     next.failure = std::move(gathered.failed.front().failure);
@@ -262,7 +262,7 @@ bool SectionReader::take_read() {
   }
   // What was left out behind the last element, all in one row: there is no state in between.
   taken.result.failure = std::move(next.notes.front());
-  taken.result.failure->forgiven = true;
+  taken.result.failure->leave_out();
   next.notes.erase(next.notes.begin());
   taken.result.notes = std::move(next.notes);
   read_.pop_front();

@@ -49,7 +49,7 @@ class StreamInput {
   bool over() const { return over_ && used_ == count_; }
   bool failed() const { return (chunk_.alive() >> used_ & 1) == 0; }
   // Of the next element: it has a place, and is not only what was lost behind the last one.
-  bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.forgiven(used_); }
+  bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.left_out(used_); }
   void use(uint32_t elements = 1) { used_ += elements; }
   // Nobody has views of what was used: if all of it was, what workers made of it goes, and if
   // memory is tight, all of it.

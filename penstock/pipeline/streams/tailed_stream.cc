@@ -58,7 +58,7 @@ class TailedStream : public Streamed {
       const uint64_t rows = per == 1 ? gathered.rows : gathered.rows / per;
       const auto places = static_cast<uint32_t>(rows + gathered.failed.size());
       // What was left out behind the last element stands for itself.
-      const bool alone = !gathered.forgiven.empty() && gathered.forgiven.back().place >= places;
+      const bool alone = !gathered.left_out.empty() && gathered.left_out.back().place >= places;
       const uint32_t all = places + (alone ? 1 : 0);
       if (all == 0) return 0;
       out.reset(built_.tail->spec(), all);
@@ -66,10 +66,10 @@ class TailedStream : public Streamed {
       for (auto& [place, failure] : gathered.failed) {
         out.fail(static_cast<uint32_t>(place), std::move(failure));
       }
-      for (auto& [place, lost] : gathered.forgiven) {
+      for (auto& [place, lost] : gathered.left_out) {
         const auto row = static_cast<uint32_t>(std::min<uint64_t>(place, all - 1));
         if (row == places && (out.alive() >> row & 1) != 0) {
-          lost.forgiven = true;
+          lost.leave_out();
           out.fail(row, std::move(lost));
         } else {
           out.note(row, std::move(lost));
@@ -105,7 +105,7 @@ class TailedStream : public Streamed {
         gathered.rows = built_.whole_outputs || gathered.rows == 0 ? 0 : per;
       }
       const bool one = gathered.places() != 0;
-      for (auto& lost : gathered.forgiven) lost.place = one ? 0 : 1;
+      for (auto& lost : gathered.left_out) lost.place = one ? 0 : 1;
     }
 
     // The tail, to what is alive; rows of `out` leave gaps for what is not.

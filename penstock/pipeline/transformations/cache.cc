@@ -20,7 +20,7 @@ class Cache : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
-  Verdict verdict() const override { return input_->verdict(); }
+  Decision decision() const override { return input_->decision(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, {0, at.base}, position);
   }
@@ -64,10 +64,10 @@ class Cache : public Indexed {
     }
 
    private:
-    // By what was thrown. `fatal`: it is no matter of this element, so that none is passed over.
-    static void fail(uint64_t position, Chunk& out, uint32_t row, bool fatal) {
+    // By what was thrown. `raise`: it is no matter of this element, so that none is passed over.
+    static void fail(uint64_t position, Chunk& out, uint32_t row, bool raise) {
       Failure failure{"cache()", position, std::current_exception()};
-      failure.fatal = fatal;
+      if (raise) failure.decision = Decision::kRaise;
       out.fail(row, std::move(failure));
     }
 

@@ -66,7 +66,7 @@ class CacheStream : public Streamed {
       }
       keep(out, count);
       next_ = place_;
-      over_ = out.forgiven(0);  // only what was lost behind the last one
+      over_ = out.left_out(0);  // only what was lost behind the last one
       if (over_) over();
       return count;
     }
@@ -161,7 +161,7 @@ class CacheStream : public Streamed {
       try {
         for (uint32_t row = 0; row < count; ++row) {
           sure_ = sure_ && rows.sure(row);
-          if (rows.forgiven(row)) {
+          if (rows.left_out(row)) {
             lost_behind_ = text_of_losses(rows, row);
             continue;
           }

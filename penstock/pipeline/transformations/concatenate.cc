@@ -31,7 +31,7 @@ class Concatenate : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return any_costly(inputs_); }
   bool python() const override { return any_python(inputs_); }
-  Verdict verdict() const override { return common_verdict(inputs_); }
+  Decision decision() const override { return common_decision(inputs_); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     for (const IndexedRef& input : inputs_) {
       const uint64_t length = input->length(at.base);

@@ -41,7 +41,9 @@ class Map : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->user_code() || input_->costly(); }
   bool python() const override { return op_->python() || input_->python(); }
-  Verdict verdict() const override { return op_->user_code() ? Verdict::kOpen : input_->verdict(); }
+  Decision decision() const override {
+    return op_->user_code() ? Decision::kUndecided : input_->decision();
+  }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
   }

@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-bool undecided(const Failure& failure) { return !failure.forgiven && !failure.fatal; }
+bool undecided(const Failure& failure) { return failure.decision == Decision::kUndecided; }
 
 class OnErrorStage : public Indexed {
  public:
@@ -33,9 +33,9 @@ class OnErrorStage : public Indexed {
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
-  Verdict verdict() const override {
-    if (policy_ == OnError::kReplace) return Verdict::kOpen;  // that had to be done here
-    return policy_ == OnError::kSkip ? Verdict::kForgiven : Verdict::kFatal;
+  Decision decision() const override {
+    if (policy_ == OnError::kReplace) return Decision::kUndecided;  // that had to be done here
+    return policy_ == OnError::kSkip ? Decision::kSkip : Decision::kRaise;
   }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
@@ -58,23 +58,23 @@ class OnErrorStage : public Indexed {
   IndexedRef others_;
 };
 
-// Raise and skip: a word on each failure.
+// Raise and skip: each failure is decided on.
 class DecidingReader : public IndexedReader {
  public:
   DecidingReader(const OnErrorStage& stage, Context& context)
-      : skip_(stage.policy() == OnError::kSkip), input_(stage.input().open(context)) {}
+      : decision_(stage.decision()), input_(stage.input().open(context)) {}
 
   void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
     const size_t before = out.failures().size();  // those are of other rows
     input_->fetch(at, positions, out, row);
     for (size_t i = before; i < out.failures().size(); ++i) {
       Failure& failure = out.failures()[i].second;
-      if (undecided(failure)) (skip_ ? failure.forgiven : failure.fatal) = true;
+      if (undecided(failure)) failure.decision = decision_;
     }
   }
 
  private:
-  bool skip_;
+  const Decision decision_;
   std::unique_ptr<IndexedReader> input_;
 };
 
@@ -123,10 +123,10 @@ class ReplacingReader : public IndexedReader {
   // raised is to be raised.
   bool replace(const At& at, uint64_t position, Chunk& out, uint32_t row, Failure& failure) {
     if (!attempt(at, position, out, row, failure)) {
-      failure.fatal = true;
+      failure.decision = Decision::kRaise;
       return false;
     }
-    failure.replaced = true;
+    failure.decision = Decision::kReplace;
     out.note(row, std::move(failure));
     return true;
   }
@@ -142,7 +142,7 @@ class ReplacingReader : public IndexedReader {
       --left;
       Chunk& made = another_.make(*others_, stage_.spec(), at, {&other, 1}, out, row);
       for (auto& [lost, raised] : made.failures()) {
-        if (!raised.fatal) continue;
+        if (raised.decision != Decision::kRaise) continue;
         failure = std::move(raised);
         return false;
       }

@@ -36,7 +36,7 @@ class Zip : public Indexed {
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return any_costly(inputs_); }
   bool python() const override { return any_python(inputs_); }
-  Verdict verdict() const override { return common_verdict(inputs_); }
+  Decision decision() const override { return common_decision(inputs_); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }

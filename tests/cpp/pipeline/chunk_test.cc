@@ -178,8 +178,8 @@ TEST(Chunk, a_row_that_is_dropped_leaves_what_was_lost_on_the_way_to_it) {
   chunk.note(1, {"map(f)", 6, error});
   EXPECT_TRUE(chunk.leave_losses(1));
   EXPECT_EQ(chunk.alive(), 0b01U);
-  EXPECT_FALSE(chunk.forgiven(0));
-  EXPECT_TRUE(chunk.forgiven(1));
+  EXPECT_FALSE(chunk.left_out(0));
+  EXPECT_TRUE(chunk.left_out(1));
   EXPECT_EQ(chunk.failures()[0].second.position, 5U);
   EXPECT_EQ(chunk.take_notes(1).size(), 1U);
 }

@@ -24,11 +24,11 @@ SpecRef number_spec() {
       std::vector<Leaf>{{"", LeafKind::kDense, DType::kInt64, {}}});
 }
 
-// Numbers from 0, in pieces of `piece`; some are forgiven, some failed.
+// Numbers from 0, in pieces of `piece`; some are left out, some failed.
 class Given : public StreamReader {
  public:
-  Given(int64_t end, uint32_t piece, std::set<int64_t> forgiven, std::set<int64_t> failed)
-      : end_(end), piece_(piece), forgiven_(std::move(forgiven)), failed_(std::move(failed)) {}
+  Given(int64_t end, uint32_t piece, std::set<int64_t> skipped, std::set<int64_t> failed)
+      : end_(end), piece_(piece), skipped_(std::move(skipped)), failed_(std::move(failed)) {}
 
   void begin(uint64_t) override { next_ = 0; }
   uint32_t next(uint32_t most, Chunk& out) override {
@@ -40,8 +40,8 @@ class Given : public StreamReader {
       numbers[row] = next_;
       Failure failure{"given", static_cast<uint64_t>(next_),
                       std::make_exception_ptr(std::runtime_error("no"))};
-      failure.forgiven = forgiven_.contains(next_);
-      if (failure.forgiven || failed_.contains(next_)) out.fail(row, std::move(failure));
+      if (skipped_.contains(next_)) failure.decision = Decision::kSkip;
+      if (failure.settled() || failed_.contains(next_)) out.fail(row, std::move(failure));
     }
     return count;
   }
@@ -52,7 +52,7 @@ class Given : public StreamReader {
   const SpecRef spec_ = number_spec();
   int64_t end_;
   uint32_t piece_;
-  std::set<int64_t> forgiven_, failed_;
+  std::set<int64_t> skipped_, failed_;
   int64_t next_ = 0;
 };
 
@@ -63,7 +63,7 @@ std::vector<Told> rows_of(Chunk& chunk) {
   std::vector<Told> rows;
   for (uint32_t row = 0; row < chunk.rows(); ++row) {
     Told told{-1, {}};
-    if (chunk.forgiven(row)) {
+    if (chunk.left_out(row)) {
       told = {-2, {chunk.take_failure(row).position}};
     } else if ((chunk.alive() >> row & 1) != 0) {
       std::memcpy(&told.first, chunk.at(0, row), sizeof(told.first));
@@ -93,7 +93,7 @@ struct Reading {
   }
 };
 
-TEST(PlacedReader, what_is_forgiven_is_told_with_the_row_behind_it) {
+TEST(PlacedReader, what_is_skipped_is_told_with_the_row_behind_it) {
   for (uint32_t piece : {1U, 2U, 3U, 64U}) {
     Reading reading(
         std::make_unique<Given>(7, piece, std::set<int64_t>{0, 1, 4, 6}, std::set<int64_t>{5}));
@@ -114,16 +114,16 @@ TEST(PlacedReader, where_all_is_lost_it_stands_for_itself) {
 TEST(PlacedReader, a_state_has_what_was_not_told_yet) {
   RandomStream draws({3, 0, 0});
   for (int round = 0; round < 60; ++round) {
-    std::set<int64_t> forgiven, failed;
+    std::set<int64_t> skipped, failed;
     for (int64_t n = 0; n < 30; ++n) {
       if (draws.below(3) == 0) {
-        forgiven.insert(n);
+        skipped.insert(n);
       } else if (draws.below(8) == 0) {
         failed.insert(n);
       }
     }
     const auto piece = static_cast<uint32_t>(1 + draws.below(6));
-    const auto given = [&] { return std::make_unique<Given>(30, piece, forgiven, failed); };
+    const auto given = [&] { return std::make_unique<Given>(30, piece, skipped, failed); };
     Reading reading(given());
     reading.reader->begin(0);
     const std::vector<Told> whole = reading.rest();

@@ -57,13 +57,12 @@ TEST(OnError, skip_forgives_and_raise_does_not) {
   EXPECT_EQ(numbers(skip.at({}, {2, 3, 4}, 5)), (Numbers{2, -1, 4}));
   ASSERT_EQ(skip.failures().size(), 1u);
   EXPECT_EQ(skip.failures()[0].first, 6u);
-  EXPECT_TRUE(skip.failures()[0].second.forgiven);
+  EXPECT_EQ(skip.failures()[0].second.decision, Decision::kSkip);
   EXPECT_EQ(skip.failures()[0].second.stage, "map(f)");
 
   Reading raise(node<OnErrorNode>(faulty(10, {3}), OnError::kRaise));
   raise.at({}, {3});
-  EXPECT_TRUE(raise.failures()[0].second.fatal);
-  EXPECT_FALSE(raise.failures()[0].second.forgiven);
+  EXPECT_EQ(raise.failures()[0].second.decision, Decision::kRaise);
 }
 
 TEST(OnError, the_first_one_decides) {
@@ -72,11 +71,10 @@ TEST(OnError, the_first_one_decides) {
   for (OnError policy : {OnError::kRaise, OnError::kSkip, OnError::kReplace}) {
     Reading above_raise(node<OnErrorNode>(raised, policy));
     EXPECT_EQ(numbers(above_raise.at({}, {3})), Numbers{-1});
-    EXPECT_TRUE(above_raise.failures()[0].second.fatal);
+    EXPECT_EQ(above_raise.failures()[0].second.decision, Decision::kRaise);
     Reading above_skip(node<OnErrorNode>(skipped, policy));
     EXPECT_EQ(numbers(above_skip.at({}, {3})), Numbers{-1});
-    EXPECT_TRUE(above_skip.failures()[0].second.forgiven);
-    EXPECT_FALSE(above_skip.failures()[0].second.fatal);
+    EXPECT_EQ(above_skip.failures()[0].second.decision, Decision::kSkip);
   }
 }
 
@@ -87,7 +85,7 @@ TEST(OnError, what_is_above_fails_by_itself) {
         throw std::runtime_error("g");
       })));
   reading.at({}, {1});
-  EXPECT_FALSE(reading.failures()[0].second.forgiven);
+  EXPECT_EQ(reading.failures()[0].second.decision, Decision::kUndecided);
 }
 
 TEST(OnError, replace_takes_positions_of_another_permutation) {
@@ -109,7 +107,7 @@ TEST(OnError, replace_takes_positions_of_another_permutation) {
     EXPECT_TRUE(reading.failures().empty());
     ASSERT_EQ(reading.notes().size(), 2u);
     EXPECT_EQ(reading.notes()[0].first, 8u);
-    EXPECT_TRUE(reading.notes()[0].second.replaced);
+    EXPECT_EQ(reading.notes()[0].second.decision, Decision::kReplace);
     EXPECT_EQ(reading.notes()[0].second.position, 3u);
     EXPECT_EQ(numbers(reading.epoch(2)).size(), 50u);
   }
@@ -127,7 +125,7 @@ TEST(OnError, where_nothing_can_replace_it_the_failure_is_raised) {
   Reading reading(node<OnErrorNode>(faulty(3, {0, 1, 2}), OnError::kReplace));
   EXPECT_EQ(numbers(reading.epoch()), (Numbers{-1, -1, -1}));
   ASSERT_EQ(reading.failures().size(), 3u);
-  EXPECT_TRUE(reading.failures()[1].second.fatal);
+  EXPECT_EQ(reading.failures()[1].second.decision, Decision::kRaise);
   EXPECT_EQ(testing::text_of(reading.failures()[1].second), "1") << "its own";
   auto endless = node<RepeatNode>(range(3), kEndless);
   EXPECT_EQ(error_of([&] { Reading(node<OnErrorNode>(endless, OnError::kReplace)); }).code(),
@@ -142,7 +140,7 @@ TEST(OnError, what_is_to_be_raised_of_another_element_ends_the_replacing) {
   Reading reading(node<OnErrorNode>(without(raised, {3}), OnError::kReplace));
   reading.at({}, {3});
   ASSERT_EQ(reading.failures().size(), 1u);
-  EXPECT_TRUE(reading.failures()[0].second.fatal);
+  EXPECT_EQ(reading.failures()[0].second.decision, Decision::kRaise);
   try {
     std::rethrow_exception(reading.failures()[0].second.error);
   } catch (const std::exception& error) {
@@ -183,11 +181,11 @@ TEST(OnError, what_is_lost_within_a_batch_that_is_an_element_is_noted) {
   EXPECT_EQ(numbers(skip.at({}, {0}, 2)), (Numbers{0, 1, 2, 4}));
   ASSERT_EQ(skip.notes().size(), 1u);
   EXPECT_EQ(skip.notes()[0].first, 2u);
-  EXPECT_FALSE(skip.notes()[0].second.replaced);
+  EXPECT_EQ(skip.notes()[0].second.decision, Decision::kSkip);
   Reading replace(of(OnError::kReplace));
   EXPECT_EQ(numbers(replace.at({}, {0, 1})).size(), 10u);
   ASSERT_EQ(replace.notes().size(), 1u);
-  EXPECT_TRUE(replace.notes()[0].second.replaced);
+  EXPECT_EQ(replace.notes()[0].second.decision, Decision::kReplace);
 }
 
 TEST(OnError, notes_go_through_further_stages) {
