@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "penstock/pipeline/element/row_block.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/losses.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 
 namespace penstock {
 

@@ -10,8 +10,8 @@
 #include "penstock/io/crc32c.h"
 #include "penstock/pipeline/cache/kept_rows.h"
 #include "penstock/pipeline/element/row_block.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/losses.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 
 namespace penstock {
 namespace {

@@ -13,8 +13,8 @@
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/stages/collate.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/workers/worker.h"
 
@@ -96,8 +96,8 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   StageClock clock_;
   StageClock::Kind chunks_, settling_, writing_;
   Context context_;
-  std::optional<AlikeRows> rows_;  // made with the first ticket
-  SpecRef spec_;                   // known beforehand, or nullptr
+  std::optional<CheckedRows> rows_;  // made with the first ticket
+  SpecRef spec_;                     // known beforehand, or nullptr
   bool bound_;
   Chunk chunk_;
   Collector collected_;

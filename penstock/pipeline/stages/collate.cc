@@ -8,8 +8,8 @@
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/element/column_block.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {
@@ -387,7 +387,7 @@ class CollatedReader : public IndexedReader {
 
   const Collated& stage_;
   Context& context_;
-  AlikeRows input_;
+  CheckedRows input_;
   Collector rows_;
   std::vector<uint64_t> positions_;
   BatchElement batch_{context_.scratch};

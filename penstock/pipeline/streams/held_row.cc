@@ -7,8 +7,8 @@
 
 #include "penstock/base/base64.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {

@@ -9,9 +9,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/collate.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 
 namespace penstock {
 namespace {
@@ -62,7 +62,7 @@ class IndexedStream : public Streamed {
 
    private:
     const Indexed& stage_;
-    AlikeRows rows_;
+    CheckedRows rows_;
     uint64_t length_, epoch_ = 0, next_ = 0;
   };
 

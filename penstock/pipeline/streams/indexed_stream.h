@@ -4,7 +4,7 @@
 
 namespace penstock {
 
-// An indexed stage, read in order. State: {"index": the next element's}, and Likeness's.
+// An indexed stage, read in order. State: {"index": the next element's}, and SchemaChecker's.
 StreamedRef indexed_stream(IndexedRef stage);
 
 // Member `name` of a state. Error kInvalidArgument: there is none, or it is no count.

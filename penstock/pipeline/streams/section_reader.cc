@@ -19,7 +19,7 @@ SectionReader::SectionReader(uint32_t number, SpecRef spec, const Context& conte
       plan_(sections_.plan(number)),
       lane_(sections_.lane(number)),
       spec_(std::move(spec)),
-      likeness_(spec_, "stream", plan_.batched() ? Decision::kUndecided : plan_.chain().decision()),
+      schema_(spec_, "stream", plan_.batched() ? Decision::kUndecided : plan_.chain().decision()),
       feed_(
           lane_, sections_.arena(), *this,
           [&] {
@@ -149,7 +149,7 @@ void SectionReader::load(uint64_t epoch, const State& state) {
     source_->load(epoch, member_of(state, "state"));
   }
   go_to(epoch, step);
-  likeness_.load(state);
+  schema_.load(state);
 }
 
 // Nothing is made before the first element is asked for.
@@ -159,7 +159,7 @@ void SectionReader::go_to(uint64_t epoch, uint64_t step) {
   read_.clear();
   taken_.clear();
   taken_bytes_ = 0;
-  likeness_.begin();
+  schema_.begin();
   feed_.seek({epoch, 0, step});
   begun_ = false;
   asked_ = over_ = false;
@@ -169,7 +169,7 @@ void SectionReader::go_to(uint64_t epoch, uint64_t step) {
 
 State SectionReader::save() const {
   State state = place();
-  likeness_.save(state);
+  schema_.save(state);
   return state;
 }
 
@@ -229,12 +229,12 @@ uint32_t SectionReader::next(uint32_t most, Chunk& out) {
     }
     // Of all elements, and not only of those that happen to be there together.
     try {
-      likeness_.check(block.spec());
+      schema_.check(block.spec());
       settle_alike(block.spec(), out);
       block.view(0, out, row);
     } catch (const Error& error) {
       if (error.code() != Code::kInvalidArgument) throw;
-      out.fail(row, likeness_.failure(position, std::current_exception()));
+      out.fail(row, schema_.failure(position, std::current_exception()));
     }
   }
   return rows;

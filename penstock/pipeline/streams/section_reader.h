@@ -10,7 +10,7 @@
 
 #include "penstock/pipeline/feed/feed.h"
 #include "penstock/pipeline/stages/gather_parcel.h"
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/streams/section.h"
 
@@ -29,8 +29,8 @@ class SectionReader : public StreamReader, private Tickets {
   // What is there; at least one, which it waits for. Error kClosed: the board was closed.
   uint32_t next(uint32_t most, Chunk& out) override;
   void let_go() override;
-  // {"index": i}, or {"ordinal": n, "state": the stream's}, and Likeness's: as if nothing was made
-  // ahead.
+  // {"index": i}, or {"ordinal": n, "state": the stream's}, and SchemaChecker's: as if nothing was
+  // made ahead.
   State save() const override;
   void load(uint64_t epoch, const State& state) override;
 
@@ -74,7 +74,7 @@ class SectionReader : public StreamReader, private Tickets {
   const Plan& plan_;
   Board& lane_;
   SpecRef spec_;
-  Likeness likeness_;
+  SchemaChecker schema_;
   Feed feed_;
   uint64_t epoch_ = 0;
   uint64_t next_ = 0;  // the element that is given next, those that failed counted; indexed only

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
@@ -136,13 +136,13 @@ uint32_t PickedRows::give(const SpecRef& spec, Chunk& out) {
   return count;
 }
 
-uint32_t PickedRows::give(const SpecRef& spec, Chunk& out, Likeness& likeness,
+uint32_t PickedRows::give(const SpecRef& spec, Chunk& out, SchemaChecker& schema,
                           std::string_view stage) {
   const auto count = size();
   out.reset(spec, count);
   for (uint32_t i = 0; i < count; ++i) {
     const auto& [input, row] = picked_[i];
-    likeness.pass(input->chunk(), row, out, i, input->ordinal() + row, stage);
+    schema.pass(input->chunk(), row, out, i, input->ordinal() + row, stage);
   }
   return count;
 }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/streams/hidden_leaf.h"
@@ -110,7 +110,7 @@ class PickedRows {
   // they are of one input, whose elements are alike.
   uint32_t give(const SpecRef& spec, Chunk& out);
   // The same, of several inputs: those that are not like the rows before them fail, in `stage`.
-  uint32_t give(const SpecRef& spec, Chunk& out, Likeness& likeness, std::string_view stage);
+  uint32_t give(const SpecRef& spec, Chunk& out, SchemaChecker& schema, std::string_view stage);
 
  private:
   std::vector<std::pair<StreamInput*, uint32_t>> picked_;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "penstock/pipeline/stages/gather_parcel.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
@@ -132,7 +132,7 @@ class TailedStream : public Streamed {
     Scratch own_scratch_;  // emptied with every call, whatever the others still hold
     Context own_;
     std::unique_ptr<StreamReader> stream_;
-    AlikeRows tail_;
+    CheckedRows tail_;
     GatherParcel gathered_;
     uint64_t epoch_ = 0, ordinal_ = 0;
   };

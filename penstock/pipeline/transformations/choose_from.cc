@@ -10,7 +10,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -58,7 +58,7 @@ class ChooseFrom : public Streamed {
 
     void begin(uint64_t epoch) override {
       over_ = false;
-      likeness_.begin();
+      schema_.begin();
       choices_.begin(epoch);
       for (const auto& input : inputs_) input->begin(epoch);
     }
@@ -93,7 +93,7 @@ class ChooseFrom : public Streamed {
         }
         picked_.add(input);
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, stage_.title_);
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, stage_.title_);
     }
 
     void let_go() override { picked_.forget(); }
@@ -102,7 +102,7 @@ class ChooseFrom : public Streamed {
       for (const auto& input : inputs_) inputs.push_back(input->save());
       State state = {{"choices", choices_.save()}, {"inputs", std::move(inputs)}};
       if (over_) state["over"] = true;
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
     void load(uint64_t epoch, const State& state) override {
@@ -113,7 +113,7 @@ class ChooseFrom : public Streamed {
       over_ = state.contains("over");
       choices_.load(epoch, member_of(state, "choices"));
       for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i]->load(epoch, inputs[i]);
-      likeness_.load(state);
+      schema_.load(state);
     }
 
    private:
@@ -139,7 +139,7 @@ class ChooseFrom : public Streamed {
     StreamInput choices_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
-    Likeness likeness_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec_};
     bool over_ = false;  // an input that was chosen is, or all are
   };
 

@@ -8,7 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -123,7 +123,7 @@ class ConcatenateStream : public Streamed {
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       which_ = given_ = 0;
-      likeness_.begin();
+      schema_.begin();
       reader().begin(epoch_);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
@@ -142,7 +142,7 @@ class ConcatenateStream : public Streamed {
     }
     State save() const override {
       State state = {{"which", which_}, {"given", given_}, {"input", readers_[which_]->save()}};
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
     void load(uint64_t epoch, const State& state) override {
@@ -154,7 +154,7 @@ class ConcatenateStream : public Streamed {
       which_ = which;
       given_ = state.contains("given") ? count_in(state, "given") : 0;
       reader().load(epoch, member_of(state, "input"));
-      likeness_.load(state);
+      schema_.load(state);
     }
 
    private:
@@ -162,7 +162,7 @@ class ConcatenateStream : public Streamed {
       if (stage_.spec_ == nullptr) {
         const uint32_t count = reader().next(most, out);
         if (count == 0) return 0;
-        likeness_.hold(
+        schema_.hold(
             out, [&](uint32_t row) { return given_ + row; }, "concatenate");
         return count;
       }
@@ -185,7 +185,7 @@ class ConcatenateStream : public Streamed {
     Context& context_;
     std::vector<std::unique_ptr<StreamReader>> readers_;
     Chunk rows_;
-    Likeness likeness_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec_};
     uint64_t epoch_ = 0, given_ = 0;
     size_t which_ = 0;
   };

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "penstock/pipeline/stages/inputs.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -51,7 +51,7 @@ class InterleaveInputs : public Streamed {
       epoch_ = epoch;
       std::fill(places_.begin(), places_.end(), kEmpty);
       open_ = next_ = place_ = given_ = 0;
-      likeness_.begin();
+      schema_.begin();
     }
 
     // The rows of several inputs' chunks become one, as long as none of these is pulled.
@@ -83,7 +83,7 @@ class InterleaveInputs : public Streamed {
           move_on();
         }
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, "interleave");
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, "interleave");
     }
 
     void let_go() override { picked_.forget(); }
@@ -95,7 +95,7 @@ class InterleaveInputs : public Streamed {
       }
       State state = {
           {"place", place_}, {"given", given_}, {"next", next_}, {"places", std::move(places)}};
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
 
@@ -121,7 +121,7 @@ class InterleaveInputs : public Streamed {
       place_ = place;
       given_ = given;
       next_ = next;
-      likeness_.load(state);
+      schema_.load(state);
     }
 
    private:
@@ -146,7 +146,7 @@ class InterleaveInputs : public Streamed {
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     std::vector<size_t> places_;  // of the cycle: an input
     PickedRows picked_;
-    Likeness likeness_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec_};
     uint64_t epoch_ = 0;
     size_t next_ = 0;     // input that was not begun yet
     size_t open_ = 0;     // places that are not empty

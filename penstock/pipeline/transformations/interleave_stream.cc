@@ -10,7 +10,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -98,7 +98,7 @@ class InterleaveStream : public Streamed {
                      {"given", given_},
                      {"places", std::move(places)},
                      {"input", outer_.save()}};
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
 
@@ -125,7 +125,7 @@ class InterleaveStream : public Streamed {
       given_ = given;
       outer_.load(epoch, input);
       lost_.clear();  // told before
-      likeness_.load(state);
+      schema_.load(state);
     }
 
    private:
@@ -161,13 +161,13 @@ class InterleaveStream : public Streamed {
           move_on();
         }
       }
-      return picked_.give(nullptr, out, likeness_, stage_.title_);
+      return picked_.give(nullptr, out, schema_, stage_.title_);
     }
 
     void close(uint64_t epoch) {
       picked_.forget();
       lost_.clear();
-      likeness_.begin();
+      schema_.begin();
       epoch_ = epoch;
       for (auto& place : places_) place.reset();
       open_ = place_ = given_ = 0;
@@ -229,7 +229,7 @@ class InterleaveStream : public Streamed {
     StreamInput outer_;
     std::vector<std::unique_ptr<Open>> places_;
     PickedRows picked_;
-    Likeness likeness_{nullptr};
+    SchemaChecker schema_{nullptr};
     std::vector<Failure> lost_;  // on the way to elements that plans were opened from
     uint64_t epoch_ = 0;
     uint64_t open_ = 0;   // places that are

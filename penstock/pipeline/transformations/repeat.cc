@@ -6,8 +6,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/stages/likeness.h"
 #include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
@@ -71,12 +71,12 @@ class RepeatStream : public Streamed {
           count_(stage.count_),
           input_(stage.input_->open(context)),
           told_(stage.spec() == nullptr),
-          likeness_(stage.spec()) {}
+          schema_(stage.spec()) {}
 
     void begin(uint64_t epoch) override {
       first_ = first_of(epoch, count_);
       given_ = 0;
-      likeness_.begin();
+      schema_.begin();
       enter(0);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
@@ -85,7 +85,7 @@ class RepeatStream : public Streamed {
           empty_ = empty_ && out.alive() == 0;
           // Elements of all rounds are alike.
           if (told_)
-            likeness_.hold(
+            schema_.hold(
                 out, [&](uint32_t row) { return given_ + row; }, "repeat");
           given_ += count;
           return count;
@@ -102,7 +102,7 @@ class RepeatStream : public Streamed {
     State save() const override {
       State state = {{"round", round_}, {"empty", empty_}, {"input", input_->save()}};
       if (told_) state["given"] = given_;
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
     void load(uint64_t epoch, const State& state) override {
@@ -116,7 +116,7 @@ class RepeatStream : public Streamed {
       empty_ = empty.get<bool>();
       given_ = state.contains("given") ? count_in(state, "given") : 0;
       input_->load(first_ + round_, member_of(state, "input"));
-      likeness_.load(state);
+      schema_.load(state);
     }
 
    private:
@@ -130,7 +130,7 @@ class RepeatStream : public Streamed {
     uint64_t count_;
     std::unique_ptr<StreamReader> input_;
     const bool told_;
-    Likeness likeness_;
+    SchemaChecker schema_;
     uint64_t given_ = 0;
     uint64_t first_ = 0;  // the input's epoch that round 0 is
     uint64_t round_ = 0;

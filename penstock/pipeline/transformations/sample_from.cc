@@ -11,7 +11,7 @@
 #include "penstock/base/random.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -77,7 +77,7 @@ class SampleFrom : public Streamed {
         if (input.placed()) ++draws_;
         picked_.add(input);
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, likeness_, "sample_from");
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, "sample_from");
     }
 
     void let_go() override { picked_.forget(); }
@@ -85,7 +85,7 @@ class SampleFrom : public Streamed {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());
       State state = {{"draws", draws_}, {"over", over_}, {"inputs", std::move(inputs)}};
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
     void load(uint64_t epoch, const State& state) override {
@@ -103,14 +103,14 @@ class SampleFrom : public Streamed {
         over_[i] = over[i].get<bool>();
         inputs_[i]->load(epoch, inputs[i]);
       }
-      likeness_.load(state);
+      schema_.load(state);
     }
 
    private:
     void enter(uint64_t epoch) {
       key_ = derive_key(stage_.seed_, epoch, KeyUse::kSample);
       draws_ = 0;
-      likeness_.begin();
+      schema_.begin();
       over_.assign(inputs_.size(), false);
     }
 
@@ -133,7 +133,7 @@ class SampleFrom : public Streamed {
     const SampleFrom& stage_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
-    Likeness likeness_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec_};
     std::vector<bool> over_;
     uint64_t key_ = 0, draws_ = 0;
   };

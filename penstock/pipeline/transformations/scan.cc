@@ -9,7 +9,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -112,7 +112,7 @@ class Scan : public Streamed {
     void begin(uint64_t epoch) override {
       epoch_ = epoch;
       carry_ = stage_.initial_;
-      likeness_.begin();
+      schema_.begin();
       input_.begin(epoch);
     }
 
@@ -121,7 +121,7 @@ class Scan : public Streamed {
       StageClock::Part part(context_.clock);
       const uint32_t count = std::min(most, input_.left());
       out.reset(nullptr, count);
-      if (likeness_.told() != nullptr) (void)out.settle(likeness_.told());
+      if (schema_.told() != nullptr) (void)out.settle(schema_.told());
       for (uint32_t i = 0; i < count; ++i) {
         context_.check_open();
         if (input_.failed()) {
@@ -131,20 +131,20 @@ class Scan : public Streamed {
         }
         input_.use();
       }
-      if (out.alive() != 0) likeness_.check(out.spec());
+      if (out.alive() != 0) schema_.check(out.spec());
       return count;
     }
 
     State save() const override {
       State state = {{"carry", carry_.save()}, {"input", input_.save()}};
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
     void load(uint64_t epoch, const State& state) override {
       epoch_ = epoch;
       carry_.load(member_of(state, "carry"));
       input_.load(epoch, member_of(state, "input"));
-      likeness_.load(state);
+      schema_.load(state);
     }
 
    private:
@@ -171,7 +171,7 @@ class Scan : public Streamed {
     StreamInput input_;
     Scratch scratch_;  // of the two chunks, each of a step
     Chunk carried_, next_;
-    Likeness likeness_{nullptr};
+    SchemaChecker schema_{nullptr};
     HeldRow carry_;
     uint64_t epoch_ = 0;
   };

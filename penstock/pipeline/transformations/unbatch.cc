@@ -11,7 +11,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/column_block.h"
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
 
@@ -79,7 +79,7 @@ class Unbatch : public Streamed {
 
     void begin(uint64_t epoch) override {
       columns_.clear();
-      likeness_.begin();
+      schema_.begin();
       input_.begin(epoch);
       row_ = 0;
     }
@@ -104,14 +104,14 @@ class Unbatch : public Streamed {
 
     State save() const override {
       State state = {{"row", row_}, {"input", input_.save()}};
-      likeness_.save(state);
+      schema_.save(state);
       return state;
     }
     void load(uint64_t epoch, const State& state) override {
       const uint64_t row = count_in(state, "row");
       columns_.clear();
       input_.load(epoch, member_of(state, "input"));
-      likeness_.load(state);
+      schema_.load(state);
       row_ = 0;
       if (row == 0) return;
       if (!more() || row >= rows_of_next()) {
@@ -217,7 +217,7 @@ class Unbatch : public Streamed {
         for (Failure& lost : in.take_notes(element)) out.note(i, std::move(lost));
         const SpecRef& told = has_columns(*in.spec()) ? columns_of(element).rows : told_;
         try {
-          likeness_.check(told);  // columns do not tell what their rows are
+          schema_.check(told);  // columns do not tell what their rows are
           settle_alike(told, out);
         } catch (const Error&) {
           out.fail(i, {"unbatch()", input_.ordinal() + element, std::current_exception()});
@@ -247,7 +247,7 @@ class Unbatch : public Streamed {
     SpecRef of_, told_;             // what elements of the chunk are, and their rows
     std::vector<Columns> columns_;  // of the chunk's elements that were looked at
     SpecRef told_columns_;
-    Likeness likeness_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec_};
     uint64_t row_ = 0;  // of the input's next element
   };
 

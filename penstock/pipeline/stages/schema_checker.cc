@@ -1,4 +1,4 @@
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -45,12 +45,12 @@ void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
   }
 }
 
-void Likeness::begin() {
+void SchemaChecker::begin() {
   alike_.reset();
   checked_.reset();
 }
 
-void Likeness::check(const SpecRef& spec) {
+void SchemaChecker::check(const SpecRef& spec) {
   if (known_ || spec == checked_) return;
   if (alike_ == nullptr) {
     alike_ = spec;
@@ -67,16 +67,16 @@ void Likeness::check(const SpecRef& spec) {
   checked_ = spec;
 }
 
-Failure Likeness::failure(uint64_t position, std::exception_ptr error,
-                          std::string_view stage) const {
+Failure SchemaChecker::failure(uint64_t position, std::exception_ptr error,
+                               std::string_view stage) const {
   Failure failure{std::string(stage.empty() ? of_ : stage), position, std::move(error)};
   failure.unlike = true;
   failure.decision = decision_;
   return failure;
 }
 
-void Likeness::pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t position,
-                    std::string_view stage) {
+void SchemaChecker::pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t position,
+                         std::string_view stage) {
   try {
     if ((in.alive() >> from & 1) != 0) check(in.spec());
     pass_row(in, from, out, to);
@@ -87,11 +87,11 @@ void Likeness::pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t 
   }
 }
 
-void Likeness::save(State& state) const {
+void SchemaChecker::save(State& state) const {
   if (alike_ != nullptr) state["alike"] = to_base64(alike_->bytes());
 }
 
-void Likeness::load(const State& state) {
+void SchemaChecker::load(const State& state) {
   begin();
   if (known_ || !state.contains("alike")) return;
   try {
@@ -104,45 +104,46 @@ void Likeness::load(const State& state) {
   }
 }
 
-AlikeRows::AlikeRows(const Indexed& stage, Context& context, const char* of)
+CheckedRows::CheckedRows(const Indexed& stage, Context& context, const char* of)
     : spec_(stage.spec()),
       reader_(stage.open(context)),
       made_(context.scratch),
-      likeness_(spec_, of, stage.decision()) {}
+      schema_(spec_, of, stage.decision()) {}
 
-void AlikeRows::fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+void CheckedRows::fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
+                        uint32_t row) {
   if (spec_ != nullptr) return reader_->fetch(at, positions, out, row);
   if (positions.size() == out.rows()) return fetch_all(at, positions, out);
   make(at, positions, row);
   made_.mixed() ? make_apart(at, positions, out, row) : hand_on(positions, out, row);
 }
 
-void AlikeRows::fetch_all(const At& at, std::span<const uint64_t> positions, Chunk& out) {
+void CheckedRows::fetch_all(const At& at, std::span<const uint64_t> positions, Chunk& out) {
   reader_->fetch(at, positions, out, 0);
   if (out.mixed() && positions.size() > 1) {
     out.reset(nullptr, out.rows());
     return make_apart(at, positions, out, 0);
   }
-  likeness_.hold(out, [&](uint32_t row) { return positions[row]; });
+  schema_.hold(out, [&](uint32_t row) { return positions[row]; });
 }
 
 // In the same places as they will have, for whoever watches over them.
-void AlikeRows::make(const At& at, std::span<const uint64_t> positions, uint32_t row) {
+void CheckedRows::make(const At& at, std::span<const uint64_t> positions, uint32_t row) {
   made_.reset(nullptr, static_cast<uint32_t>(row + positions.size()));
   reader_->fetch(at, positions, made_, row);
 }
 
-void AlikeRows::make_apart(const At& at, std::span<const uint64_t> positions, Chunk& out,
-                           uint32_t row) {
+void CheckedRows::make_apart(const At& at, std::span<const uint64_t> positions, Chunk& out,
+                             uint32_t row) {
   for (size_t i = 0; i < positions.size(); ++i, ++row) {
     make(at, positions.subspan(i, 1), row);
     hand_on(positions.subspan(i, 1), out, row);
   }
 }
 
-void AlikeRows::hand_on(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+void CheckedRows::hand_on(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
   for (const uint64_t position : positions) {
-    likeness_.pass(made_, row, out, row, position);
+    schema_.pass(made_, row, out, row, position);
     ++row;
   }
   out.keep_all(made_);

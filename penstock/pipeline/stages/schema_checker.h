@@ -26,12 +26,12 @@ void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to);
 // What the elements of a stream or batch are where only they tell: like the first one, but for
 // lengths. Part of a stream's state, so that the same elements fail wherever it is read from. One
 // thread.
-class Likeness {
+class SchemaChecker {
  public:
   // `known`: that the stage says; then there is nothing to be told. `of`: what they are the
   // elements of, for errors. `decision`: on those that are not like the others.
-  explicit Likeness(const SpecRef& known, const char* of = "stream",
-                    Decision decision = Decision::kUndecided)
+  explicit SchemaChecker(const SpecRef& known, const char* of = "stream",
+                         Decision decision = Decision::kUndecided)
       : known_(known != nullptr), of_(of), decision_(decision) {}
 
   // The next element is the first one.
@@ -64,7 +64,7 @@ class Likeness {
 };
 
 template <class Position>
-void Likeness::hold(Chunk& rows, Position position, std::string_view stage) {
+void SchemaChecker::hold(Chunk& rows, Position position, std::string_view stage) {
   if (rows.alive() == 0) return;
   try {
     check(rows.spec());
@@ -79,16 +79,16 @@ void Likeness::hold(Chunk& rows, Position position, std::string_view stage) {
 // Elements of an indexed stage on their way into a stream or batch: as if each of them was made
 // alone, as workers make a stream's, and those fail that are not like the ones before them. One
 // thread.
-class AlikeRows {
+class CheckedRows {
  public:
-  // `of`: as Likeness.
-  AlikeRows(const Indexed& stage, Context& context, const char* of = "stream");
+  // `of`: as SchemaChecker.
+  CheckedRows(const Indexed& stage, Context& context, const char* of = "stream");
 
-  void begin() { likeness_.begin(); }
+  void begin() { schema_.begin(); }
   // As IndexedReader::fetch. `out` may be reset, if these are all of its rows.
   void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row);
-  void save(State& state) const { likeness_.save(state); }
-  void load(const State& state) { likeness_.load(state); }
+  void save(State& state) const { schema_.save(state); }
+  void load(const State& state) { schema_.load(state); }
 
  private:
   void fetch_all(const At& at, std::span<const uint64_t> positions, Chunk& out);
@@ -99,7 +99,7 @@ class AlikeRows {
   const SpecRef spec_;
   std::unique_ptr<IndexedReader> reader_;
   Chunk made_;
-  Likeness likeness_;
+  SchemaChecker schema_;
 };
 
 }  // namespace penstock

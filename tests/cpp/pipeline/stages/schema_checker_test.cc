@@ -1,6 +1,6 @@
 // Elements of which one is not like those before it: it fails, and only it, however many are made
 // at a time and wherever they are read from.
-#include "penstock/pipeline/stages/likeness.h"
+#include "penstock/pipeline/stages/schema_checker.h"
 
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ std::vector<size_t> failed(const Node::Ref& node, uint32_t most) {
   }
 }
 
-TEST(Likeness, one_that_is_unlike_fails_alone_however_many_are_made_at_a_time) {
+TEST(SchemaChecker, one_that_is_unlike_fails_alone_however_many_are_made_at_a_time) {
 #ifdef PENSTOCK_SANITIZED
   constexpr int64_t kPlaces[] = {1, 63, 149};
 #else
@@ -98,7 +98,7 @@ TEST(Likeness, one_that_is_unlike_fails_alone_however_many_are_made_at_a_time) {
   }
 }
 
-TEST(Likeness, inputs_that_differ_are_told_by_the_first_element) {
+TEST(SchemaChecker, inputs_that_differ_are_told_by_the_first_element) {
   const auto choice = [](int64_t n) { return n % 3 == 1 ? 1 : 0; };
   const Node::Ref choices = by_function(range(90), [=](const Example& element, SampleContext&) {
     return one(choice(number_of(element)));
@@ -111,7 +111,7 @@ TEST(Likeness, inputs_that_differ_are_told_by_the_first_element) {
   EXPECT_EQ(failed(chosen, 64), expected);
 }
 
-TEST(Likeness, rows_of_columns_are_alike_too) {
+TEST(SchemaChecker, rows_of_columns_are_alike_too) {
   // A batch whose rows differ in size is bytes to every stage but unbatch.
   const Node::Ref lists = by_function(range(64), [](const Example& element, SampleContext&) {
     const int64_t n = number_of(element);
@@ -124,7 +124,7 @@ TEST(Likeness, rows_of_columns_are_alike_too) {
   EXPECT_EQ(failed(rows, 64), (std::vector<size_t>{20, 21, 22, 23}));
 }
 
-TEST(Likeness, elements_are_made_again_only_where_some_are_unlike) {
+TEST(SchemaChecker, elements_are_made_again_only_where_some_are_unlike) {
   int calls = 0;
   const auto counting = [&calls](int64_t at) {
     return by_function(range(64), [&calls, at](const Example& element, SampleContext&) {
@@ -139,7 +139,7 @@ TEST(Likeness, elements_are_made_again_only_where_some_are_unlike) {
   EXPECT_EQ(calls, 128);
 }
 
-TEST(Likeness, a_state_says_what_elements_were_only_where_they_tell) {
+TEST(SchemaChecker, a_state_says_what_elements_were_only_where_they_tell) {
   StreamReading known(range(10));
   known.reader().begin(0);
   known.next(3);
