@@ -384,7 +384,8 @@ void bind_core(nb::module_& m) {
       .def(
           "__iter__", [](nb::handle self) { return self; },
           nb::sig("def __iter__(self) -> EpochIterator"))
-      .def("__next__", &EpochIterator::next);
+      .def("__next__", &EpochIterator::next)
+      .def("close", &EpochIterator::clear);
   nb::class_<Core>(m, "Core", "One Loader's engine. Internal: use penstock.Loader.")
       .def(nb::init<nb::dict>())
       .def("next", &Core::next)

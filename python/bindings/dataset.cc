@@ -135,6 +135,14 @@ void bind_plan(nb::module_& m) {
              }
              return fds;
            })
+      // What elements are (rows, where they are batched), of leaf() for each; None: only the first
+      // one tells. See spec_object.
+      .def("spec",
+           [](const BuiltPlan& b, nb::object leaf) {
+             const SpecRef spec = b.plan->chain().spec();
+             return spec == nullptr ? nb::none() : spec_object(spec, std::move(leaf));
+           })
+      .def_prop_ro("parts", [](const BuiltPlan& b) { return b.plan->parts(); })
       .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
       .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); });
   m.attr("ENDLESS") = kEndless;

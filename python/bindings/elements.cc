@@ -239,6 +239,23 @@ nb::object batch_object(const Block& block) {
   });
 }
 
+nb::object spec_object(const SpecRef& spec, nb::object leaf) {
+  static constexpr const char* kKinds[] = {"array", "array", "bytes", "str", "rows", "object"};
+  const NestRef nest = nest_of(spec);
+  return built(*nest, [&](size_t place) {
+    const Nest::LeafForm& form = nest->leaves[place];
+    nb::list shape;
+    for (npy_intp length : form.shape) {
+      length < 0 ? shape.append(nb::none()) : shape.append(nb::int_(length));
+    }
+    const std::string& name = spec->leaves()[place].name;
+    const nb::object dtype = form.descr ? nb::borrow(form.descr.get()) : nb::none();
+    return leaf(name.c_str(), kKinds[static_cast<size_t>(form.kind)], dtype, nb::tuple(shape))
+        .release()
+        .ptr();
+  });
+}
+
 nb::object row_object(const Block& block, uint64_t row) {
   release_references();
   NestRef nest = nest_of(block.spec());

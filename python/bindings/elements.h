@@ -56,6 +56,11 @@ nanobind::object batch_object(const Block& block);
 // row), kDataLoss as above.
 nanobind::object row_object(const Block& block, uint64_t row);
 
+// The nest of elements of a spec, with `leaf(name, kind, dtype or None, shape)` in place of each
+// leaf; kind as in LeafKind's order: "array", "array", "bytes", "str", "rows", "object". A length
+// that differs is None.
+nanobind::object spec_object(const SpecRef& spec, nanobind::object leaf);
+
 // A block in bytes objects, as pack_elements makes them; it shares them. Error kDataLoss: it is
 // none.
 Block block_in(nanobind::bytes spec, uint64_t rows, nanobind::bytes block);

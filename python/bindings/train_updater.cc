@@ -56,6 +56,14 @@ that are negative or not finite, and for 0 steps. A value; any thread.)")
            "The same, ``steps`` later: before, it rises in a line to what this one begins with,\n"
            "by ``(step + 1) / (steps + 1)`` of it.")
       .def("at", &Schedule::at, nb::arg("step"), "The rate of the update after ``step`` updates.")
+      .def("__repr__",
+           [](const Schedule& schedule) {
+             static constexpr const char* kNames[] = {"", ".steps", ".exponential", ".cosine"};
+             const Schedule::Numbers n = schedule.numbers();
+             nb::object text = nb::str("Schedule{}({})").attr("format")(kNames[n.kind], n.lr);
+             if (n.warmup > 0) text = nb::str("{}.after_warmup({})").attr("format")(text, n.warmup);
+             return nb::str(text);
+           })
       .def("__getstate__",
            [](const Schedule& schedule) {
              const Schedule::Numbers n = schedule.numbers();

@@ -26,6 +26,7 @@ __all__ = [
     "RemoteError",
     "System",
     "TFRecordWriter",
+    "TensorSpec",
     "Timeout",
     "WorkerLost",
     "WorkerTraceback",
@@ -52,6 +53,7 @@ __all__ = [
 if TYPE_CHECKING:
     from . import errors, jax, keras, torch, train
     from ._engine import Permutation, rng
+    from .base.element_spec import TensorSpec
     from .base.ragged import Ragged, ragged
     from .dataset import Dataset
     from .errors import (
@@ -85,6 +87,7 @@ _HOMES = {
     "Permutation": "_engine",
     "Ragged": "base.ragged",
     "TFRecordWriter": "files",
+    "TensorSpec": "base.element_spec",
     "bytes": "features",
     "cast": "operations",
     "decode_raw": "operations",

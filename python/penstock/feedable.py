@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .base.conventions import Closing, Restorable, shown
 from .errors import InvalidArgument, NotFound
 from .loader.settings import budget
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from .dataset.passes import DatasetIterator
 
 
-class Feedable:
+class Feedable(Restorable, Closing):
     """Datasets by names, each with a place of its own.
 
     Switching between them costs nothing: all of them make their batches ahead, each within its part
@@ -100,11 +101,8 @@ class Feedable:
         for iterator in self._iterators.values():
             iterator.close()
 
-    def __enter__(self) -> Feedable:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        return shown(self, **self._iterators)
 
     def _iterator(self, name: str) -> DatasetIterator:
         try:

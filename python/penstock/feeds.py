@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from . import _engine
 from .base.arguments import integer
+from .base.conventions import Closing, Restorable, shown
 from .errors import InvalidArgument
 from .loader.settings import budget
 
@@ -18,18 +19,20 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .dataset import Dataset
+    from .loader import Loader
     from .loader.options import RunOptions
 
 
-class Consumer:
+class Consumer(Closing):
     """One consumer of several: iterating over it is its share of a pass.
 
     It belongs to one thread at a time. As a context manager it closes when it is left: so a thread
     that fails keeps nobody waiting. One that nobody refers to any more is closed.
     """
 
-    def __init__(self, hub: Any, number: int) -> None:
+    def __init__(self, hub: Any, number: int, loader: Loader) -> None:
         self._hub = hub
+        self._loader = loader
         self.number = number
         self._finalizer = weakref.finalize(self, hub.close_one, number)
         self._finalizer.atexit = False
@@ -46,14 +49,16 @@ class Consumer:
         """Take nothing more: its batches are dropped, and counted, and nobody waits for it."""
         self._finalizer()
 
-    def __enter__(self) -> Consumer:
-        return self
+    @property
+    def element_spec(self) -> Any:
+        """That of the Dataset."""
+        return self._loader.element_spec
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        return shown(self, self._loader, number=self.number)
 
 
-class Feeds(Sequence[Consumer]):
+class Feeds(Sequence[Consumer], Restorable, Closing):
     """The n consumers that `Dataset.feeds` gives: batch i of a pass goes to consumer i mod n.
 
     One engine makes the batches of all. A consumer may be ahead of the others by as many batches
@@ -96,7 +101,7 @@ class Feeds(Sequence[Consumer]):
         queue = int(loader._settings["queue"])
         self._loader = loader
         self._hub = _engine.FeedsHub(loader, n, queue, half, -1.0 if patience is None else patience)
-        self._feeds = [Consumer(self._hub, number) for number in range(n)]
+        self._feeds = [Consumer(self._hub, number, loader) for number in range(n)]
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -142,8 +147,10 @@ class Feeds(Sequence[Consumer]):
         """End the workers, and every consumer: one that waits raises `Closed`."""
         self._hub.close()
 
-    def __enter__(self) -> Feeds:
-        return self
+    @property
+    def element_spec(self) -> Any:
+        """That of the Dataset."""
+        return self._loader.element_spec
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        return shown(self, self._loader, consumers=len(self))

@@ -32,6 +32,7 @@ class Chain:
     _held: Any  # owns the function that the stage calls; None: it calls none
     _lock: ForkLock
     _plans: dict[bool, Any]  # that were built, by whether their feeds skip what fails
+    _spec: Any  # once it was asked for
     _passes: Passes
 
     @classmethod
@@ -49,6 +50,7 @@ class Chain:
         self._several = several
         self._lock = ForkLock()
         self._plans = {}
+        self._spec = None
         self._passes = Passes()
         if like is not None:
             self._native, self._held = like._native, like._held
@@ -128,7 +130,7 @@ class Chain:
         """
         method, arguments = self._recipe
         alone = self._make(method, arguments, self._inputs, self, self._several)
-        alone._plans = dict(self._plans)
+        alone._plans, alone._spec = dict(self._plans), self._spec
         alone._passes = Passes(**options)
         return alone
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import _engine
+from ..base.conventions import Closing
+from ..base.element_spec import leaf_spec, spec_of_value, with_open_rows, with_rows
+from ..base.nests import leaves_of
+from ..errors import InvalidArgument
+from .chain import Chain
 from .file_sources import FileSources
 from .interleave import Interleave
 from .sources import Sources
@@ -21,7 +26,15 @@ if TYPE_CHECKING:
     from .passes import DatasetIterator
 
 
-class Dataset(Sources, FileSources, Transformations):
+_BATCHING = ("batch", "rebatch", "padded_batch", "ragged_batch", "bucket_by_length")
+# Calls whose elements are batches where their input's are: what these begin with.
+_SAME_ELEMENTS = (
+    *("map", "filter", "take", "skip", "shard", "shuffle", "enumerate", "unique", "cache"),
+    *("repeat", "prefetch", "on_error", "assert_cardinality", "split_batch"),
+)
+
+
+class Dataset(Sources, FileSources, Transformations, Closing):
     """A pipeline: a source and a chain of transformations.
 
     Made by one of the class methods (`range`, ...), then by the methods of what these return. A
@@ -61,6 +74,50 @@ class Dataset(Sources, FileSources, Transformations):
         built = self._built(on_error == "skip")
         chain = self._alone()
         return Plan("plan", chain, repr(chain), built=built)
+
+    @property
+    def element_spec(self) -> Any:
+        """What elements (batches, where it is batched) are: a nest of `penstock.TensorSpec`.
+
+        A batch's rows are None unless ``drop_last`` makes all batches full. Where a Python function
+        is in the chain, the first element is made, in line and apart from all passes: lengths are
+        those that it has, unless `penstock.ragged` or a batch says that they differ.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no first element.
+        """
+        if self._spec is None:
+            self._spec = self._find_spec()
+        return self._spec
+
+    def _find_spec(self) -> Any:
+        plan = self._any_built()
+        batching = self._batching()
+        known = plan.spec(leaf_spec)
+        if known is not None and None not in leaves_of(known):
+            if not plan.batched:
+                return known
+            if batching is not None and not plan.parts:
+                method, (rows, *_, drop) = batching
+                return with_rows(known, rows if drop and method != "bucket_by_length" else None)
+        with self._alone().build(workers=0) as loader:
+            for element in loader:
+                spec = spec_of_value(element)
+                if batching is None or (batching[1][-1] and batching[0] != "bucket_by_length"):
+                    return spec
+                return with_open_rows(spec)
+        raise InvalidArgument(f"there is no element in {self!r}", "element_spec")
+
+    def _batching(self) -> tuple[str, tuple[Any, ...]] | None:
+        """The call that made batches of elements, if these are batches still."""
+        chain: Chain = self
+        while chain._recipe[0] not in _BATCHING:
+            if len(chain._inputs) != 1 or not chain._recipe[0].startswith(_SAME_ELEMENTS):
+                return None
+            chain = chain._inputs[0]
+        return chain._recipe
 
     def feeds(
         self, n: int, *, patience: float | None = None, **options: Unpack[RunOptions]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ..base.conventions import Closing, Restorable, shown
 from ..base.fork_lock import ForkLock
 from ..errors import InvalidArgument
 
@@ -72,10 +73,10 @@ class Passes:
             return self._latest is not None and self._latest() is iterator
 
 
-class DatasetIterator:
+class DatasetIterator(Restorable, Closing):
     """What ``iter(dataset)`` returns: one pass, with a place that can be taken and restored.
 
-    One thread at a time.
+    One thread at a time. A context manager that closes.
     """
 
     def __init__(self, dataset: Dataset, loader: Loader, epoch: int, own: bool) -> None:
@@ -171,6 +172,14 @@ class DatasetIterator:
         self._next = iter(self._loader).__next__
         self._over = self._ended = False
         self._left = None
+
+    @property
+    def element_spec(self) -> Any:
+        """That of the Dataset."""
+        return self._dataset.element_spec
+
+    def __repr__(self) -> str:
+        return shown(self, self._loader, epoch=self._pass)
 
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far; see `Loader.stats`."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from ..base.element_spec import with_types
 from ..errors import InvalidArgument
-from ..loader import Loader
+from ..loader import BatchIterator, Loader
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -94,16 +95,22 @@ class JaxLoader(Loader):
         self._stages = any(_platform(place) != "cpu" for place in places)
         self._global = any(not getattr(place, "is_fully_addressable", True) for place in places)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> BatchIterator:
         batches = super().__iter__()
         self._staged = None
-        return self._on_device(batches, self.epoch)
+        epoch = self.epoch
+        return BatchIterator(self, self._on_device(batches, epoch), epoch=epoch)
 
-    def steps(self, n: int) -> Iterator[Any]:
+    def steps(self, n: int) -> BatchIterator:
         """Iterate over the next `n` batches, across the ends of epochs, as a Loader does."""
         batches = super().steps(n)
         self._staged = None
-        return self._on_device(batches, None)
+        return BatchIterator(self, self._on_device(batches, None), steps=n)
+
+    @property
+    def element_spec(self) -> Any:
+        """As of `penstock.Loader`, with the types that jax makes of NumPy's."""
+        return with_types(super().element_spec, jax.dtypes.canonicalize_dtype)
 
     def state(self) -> dict[str, Any]:
         """Return the position, as `penstock.Loader.state` does; what is staged is not counted."""

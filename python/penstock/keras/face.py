@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from ..base.conventions import Closing, Restorable, shown
 from ..base.notes import add_note
 from ..errors import InvalidArgument, WorkerTraceback
 from ..loader import Loader
@@ -19,7 +20,7 @@ MOST_PEEKED = 2
 _FOREVER = 1 << 62
 
 
-class Face:
+class Face(Restorable, Closing):
     """The Loader's methods, under a feed's lock: TensorFlow asks for batches on its own threads."""
 
     def __init__(self, loader: Loader) -> None:
@@ -43,6 +44,14 @@ class Face:
             self._steps = None
             self._loader.restore(state)
 
+    @property
+    def element_spec(self) -> Any:
+        """That of the Loader."""
+        return self._loader.element_spec
+
+    def __repr__(self) -> str:
+        return shown(self, self._loader)
+
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far, as `penstock.Loader.stats` does."""
         return self._loader.stats()
@@ -62,12 +71,6 @@ class Face:
     def close(self) -> None:
         """End the workers. Keras never does that."""
         self._loader.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _pull(self) -> Any:
         """Take the next batch, across the ends of epochs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .iterators import BatchIterator, LoaderIterator
 from .loader import Loader
 
-__all__ = ["Loader"]
+__all__ = ["BatchIterator", "Loader", "LoaderIterator"]

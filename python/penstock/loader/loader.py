@@ -8,20 +8,24 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from .. import _engine
 from ..base.arguments import flag, integer
+from ..base.conventions import Closing, Restorable, shown
+from ..base.element_spec import spec_of_value, with_open_rows
 from ..errors import Closed, InvalidArgument
 from .crew import Crew
 from .epochs import Epochs
+from .iterators import BatchIterator, LoaderIterator
 from .plan import Plan, length_of, plan_of
 from .progress import LossLog, check_bar, with_bar
 from .settings import settings_of
 from .state import read_state, state_of
 
 
-class Loader:
+class Loader(Restorable, Closing):
     """Makes a dataset's batches on idle cores and hands them over in order.
 
     Parameters
@@ -146,6 +150,7 @@ class Loader:
         if self._bar:
             check_bar()
         self._losses = LossLog(plan.title)
+        self._spec: Any = None
         core_settings = {
             **self._settings,
             "processes": self._mode == "processes",
@@ -162,7 +167,7 @@ class Loader:
 
     # ---- iterating -------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> LoaderIterator | BatchIterator:
         self._check_ours()
         with self._lock:
             failed = self._core.failed()
@@ -178,10 +183,11 @@ class Loader:
                 epoch += 1
             self._resumed = False
             self._epochs.begin(epoch)
-            batches = _engine.EpochIterator(self._core, epoch, self._finished)
+            batches = LoaderIterator(self, epoch)
             if not self._bar:
                 return batches
-            return with_bar(batches, f"epoch {epoch}", self._total(), self._done())
+            barred = with_bar(batches, f"epoch {epoch}", self._total(), self._done())
+            return BatchIterator(self, barred, epoch=epoch)
 
     def _finished(self, epoch: int) -> None:
         """The last batch of `epoch` was taken, and the next one asked for."""
@@ -226,14 +232,15 @@ class Loader:
         """The epoch of the next batch."""
         return int(self._core.position()[0])
 
-    def steps(self, n: int) -> Iterator[Any]:
+    def steps(self, n: int) -> BatchIterator:
         """Iterate over the next `n` batches, across the ends of epochs.
 
         Hooks run where an epoch ends. A ``for`` over the Loader afterwards finishes the epoch.
         """
         n = integer("n", n, 0, operation="steps")
         batches = self._steps(n)
-        return with_bar(batches, f"{n} steps", n) if self._bar else batches
+        batches = with_bar(batches, f"{n} steps", n) if self._bar else batches
+        return BatchIterator(self, batches, steps=n)
 
     def _steps(self, n: int) -> Iterator[Any]:
         self._check_ours()
@@ -367,6 +374,41 @@ class Loader:
 
     # ---- looking ---------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        facts: dict[str, object] = {"batches": self._length_if_known()}
+        facts |= {"workers": self._settings["workers"], "mode": self._mode}
+        if self.closed:
+            facts["closed"] = True
+        return shown(self, self._plan.title, **facts)
+
+    @property
+    def element_spec(self) -> Any:
+        """What batches are: a nest of `penstock.TensorSpec`, as `Dataset.element_spec`.
+
+        Of samples it is that of the first batch, which is made for it, in line and apart from all
+        epochs; with None for its rows unless ``drop_last`` makes all batches full. Where an item is
+        a whole batch, lengths are those of the first one. None: the source is a generator that runs
+        already, and only consuming it would tell.
+        """
+        plan = self._plan
+        if plan.kind == "plan":
+            return plan.source.element_spec
+        if self._spec is None and plan.replayable:
+            s = self._settings
+            alone = replace(plan, hooked=None, kind="map" if plan.kind == "columns" else plan.kind)
+            size = s["batch_size"] if s["samples"] else None
+            options = {"seed": s["seed"], "workers": 0, "collate": self._crew.collate}
+            with Loader(alone, batch_size=size, **options) as first:
+                spec = spec_of_value(next(first.steps(1)))
+            self._spec = with_open_rows(spec) if s["samples"] and not s["drop_last"] else spec
+        return self._spec
+
+    def _length_if_known(self) -> object:
+        try:
+            return len(self)
+        except Exception:  # a sampler is the user's
+            return "unknown"
+
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far.
 
@@ -436,12 +478,6 @@ class Loader:
         if self._finalizer.alive and not self._foreign():
             self._losses.write(self.epoch, self._core.stats())
         self._finalizer()
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _plan_json(state: Any) -> str:

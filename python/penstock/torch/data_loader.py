@@ -22,6 +22,7 @@ from torch.utils.data import RandomSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
 from ..base.arguments import MOST_QUEUED, old_names
+from ..base.conventions import Closing, Restorable, name_of, shown
 from ..dataset import Dataset
 from ..errors import Closed, InvalidArgument
 from ..train.torch_module import Aliased, alias
@@ -43,7 +44,7 @@ __all__ = ["Aliased", "DataLoader", "alias"]
 _STATE_VERSION = 2
 
 
-class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
+class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ignore[misc]
     """A `torch.utils.data.DataLoader` fed by penstock.
 
     Parameters
@@ -334,6 +335,21 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         return is_of(sampler, order) and (generators is None or are_of(sampler, generators))
 
     # ---- looking, ending
+
+    def __repr__(self) -> str:
+        facts: dict[str, object] = {"batches": self._length_if_known()}
+        facts |= {"batch_size": self.batch_size, "num_workers": self.num_workers}
+        if self.num_workers:
+            facts["use_multiprocessing"] = self.use_multiprocessing
+        if self._closed:
+            facts["closed"] = True
+        return shown(self, name_of(self.dataset), **facts)
+
+    def _length_if_known(self) -> object:
+        try:
+            return len(self)
+        except Exception:  # the sampler's, or the dataset's
+            return "unknown"
 
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far, as `penstock.Loader.stats` does."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.conventions import Closing, shown
 from ..errors import InvalidArgument
 from .line import Line
 from .types import converted, tensors_of
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _UNLIKE = "samples of one batch must be alike"
 
 
-class Iteration:
+class Iteration(Closing):
     """``for batch in loader``: one epoch."""
 
     def __init__(self, owner: DataLoader, line: Line, epoch: int, lists: Any) -> None:
@@ -30,7 +32,7 @@ class Iteration:
         self._pins = owner.pin_memory and torch.cuda.is_available()
         line.lists.open(epoch, lists)
         line.iteration = weakref.ref(self)
-        self._batches = iter(line.loader)
+        self._batches: Iterator[Any] = iter(line.loader)
 
     def __iter__(self) -> Iteration:
         return self
@@ -60,6 +62,18 @@ class Iteration:
         self._yielded += 1
         self._check_length()
         return batch
+
+    def __repr__(self) -> str:
+        return shown(self, self._owner, epoch=self._epoch)
+
+    def close(self) -> None:
+        """Take nothing more of this epoch, as after a ``break``. The workers stay."""
+        self._batches = iter(())
+        self._end()
+
+    def gave_all(self) -> bool:
+        """Whether its last batch was taken: who knows the length does not ask for one more."""
+        return self._line.loader.epoch > self._epoch
 
     def __len__(self) -> int:
         return len(self._owner._index_sampler)

@@ -6,13 +6,14 @@ from typing import Any
 
 from .. import _engine
 from ..base.arguments import integer, text
+from ..base.conventions import Closing
 from ..errors import InvalidArgument
 from .publish import _nanoseconds
 
 __all__ = ["Channel", "Producer", "attach_channel", "channel"]
 
 
-class Channel:
+class Channel(Closing):
     """Where a learner takes what producers put. `channel` makes one.
 
     The rings of all producers are looked at in turn, so that none starves, and a producer that is
@@ -94,12 +95,6 @@ class Channel:
         """
         self._end.close()
 
-    def __enter__(self) -> Channel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<penstock.train.Channel {self._name!r}>"
 
@@ -141,7 +136,7 @@ def channel(name: str, capacity: int = 16 << 20, when_full: str = "block") -> Ch
     return Channel(name, _engine.ChannelEnd.make(name, room, when_full))
 
 
-class Producer:
+class Producer(Closing):
     """The end of a channel that items are put into. `attach_channel` makes one.
 
     Any thread. A forked child is a producer of its own from its first call on. A context manager
@@ -205,12 +200,6 @@ class Producer:
     def close(self) -> None:
         """End all waits; calls after this raise `Closed`. What was put stays."""
         self._end.close()
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<penstock.train.Producer of {self._name!r}>"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from .. import _engine
 from ..base.arguments import addresses as addresses_of
 from ..base.arguments import flag, old_names, real, string
+from ..base.conventions import Closing
 from ..errors import InvalidArgument
 from .parameters import Parameters, Slab, copy_all, engine_slab
 from .steps import Rows, parts_of
@@ -18,7 +19,7 @@ __all__ = ["ParameterClient", "connect"]
 _ENCODINGS = {None: 0, "float16": 1, "bfloat16": 2, "top_k": 3}
 
 
-class ParameterClient:
+class ParameterClient(Closing):
     """A worker of a `ParameterServer`. `connect` makes one.
 
     Every push counts once at every shard, also if a line is cut or a shard is started anew in
@@ -197,12 +198,6 @@ class ParameterClient:
     def close(self) -> None:
         """Leave: nobody waits for this worker any more. Any number of times."""
         self._client.close()
-
-    def __enter__(self) -> ParameterClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<penstock.train.ParameterClient {self.name!r} of {self._client.shards} shards>"

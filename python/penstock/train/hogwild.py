@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..base.arguments import flag, integer, old_names
+from ..base.conventions import name_of, shown
 from ..errors import InvalidArgument
 from .hogwild_threads import Threads
 from .optimizers import Optimizer
@@ -199,6 +200,7 @@ class Hogwild:
         self.updater = updater_for(parameters, optimizer, "Hogwild", non_finite, shared=shared)
         self._parameters = parameters
         self._feed = feed
+        self._workers = workers
         copies = _SNAPSHOTS.index(snapshot)
         policy = _POLICIES.index(self.updater._policy)
         given = (step, self.updater, workers, model, state == "own", copies, policy)
@@ -209,6 +211,15 @@ class Hogwild:
             self._runner = Processes(*given, on_lost)
         else:
             self._runner = Threads(*given, replicas, merge_every)
+
+    def __repr__(self) -> str:
+        return shown(
+            self,
+            name_of(self._feed),
+            workers=self._workers,
+            use_multiprocessing=not isinstance(self._runner, Threads),
+            updater=self.updater,
+        )
 
     def run(
         self,

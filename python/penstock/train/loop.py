@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.arguments import flag, integer, integer_list
+from ..base.conventions import name_of, shown
 from ..base.notes import add_note
 from ..dataset import Dataset
 from ..errors import InvalidArgument
@@ -158,6 +159,11 @@ class Loop:
         self._measures = False
         self._ahead: Any = None  # the last run, while it measures
         self._stopped = False
+
+    def __repr__(self) -> str:
+        return shown(
+            self, name_of(self._feed), run=self._pace.most, batch_size=self._size, steps=self._done
+        )
 
     @property
     def state(self) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from .. import _engine
 from ..base.arguments import integer, string, text
 from ..base.arguments import path as path_of
+from ..base.conventions import Restorable
 from ..errors import InvalidArgument, NotFound
 from .values import Array, copy_block, numbers, shape_of
 
@@ -124,7 +125,7 @@ class Slab(Mapping[str, Array]):
         return NotFound(f"there is no block {name!r}; there are {names}{more}", type(self).__name__)
 
 
-class Parameters(Slab):
+class Parameters(Slab, Restorable):
     """Weights: a `Slab` with a version, which counts the updates that were applied.
 
     Parameters

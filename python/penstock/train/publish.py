@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import _engine
 from ..base.arguments import integer, text
+from ..base.conventions import Closing
 from ..errors import InvalidArgument, NotFound
 from .parameters import Parameters, Slab
 from .values import Array, shape_of
@@ -92,7 +93,7 @@ def unpublish(name: str) -> None:
         raise NotFound(f"this process publishes nothing under {name!r}", "unpublish")
 
 
-class Model:
+class Model(Closing):
     """Weights that another process publishes. `attach` makes one.
 
     Reading waits for nobody, and nobody waits for a reader. When the learner dies, reads go on
@@ -156,12 +157,6 @@ class Model:
     def close(self) -> None:
         """End all waits; calls after this raise `Closed`. Arrays that are held stay valid."""
         self._model.close()
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<penstock.train.Model {self._name!r}>"

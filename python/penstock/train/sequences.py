@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..base.conventions import name_of, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
 from .alike import columns_of, form_of, text_of
@@ -82,6 +83,10 @@ class Stateful:
         self._sequences = sequences
         self._lanes = batch_size
         self._window = window
+
+    def __repr__(self) -> str:
+        name = name_of(self._sequences)
+        return shown(self, name, batch_size=self._lanes, window=self._window)
 
     def __iter__(self) -> Iterator[StatefulBatch]:
         waiting = enumerate(self._sequences)

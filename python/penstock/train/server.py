@@ -11,6 +11,7 @@ from .. import _engine
 from ..base.arguments import addresses as addresses_of
 from ..base.arguments import flag, integer, old_names, real, string
 from ..base.arguments import path as path_of
+from ..base.conventions import Closing, shown
 from ..errors import Error, InvalidArgument, NotFound, System, Timeout
 from .optimizers import Optimizer
 from .parameters import Parameters, Slab, engine_slab
@@ -22,7 +23,7 @@ _PATIENCE = 10.0
 _POLICIES = ("raise", "skip", "count")
 
 
-class ParameterServer:
+class ParameterServer(Closing):
     """Weights and an optimizer that workers share, spread over shards.
 
     Parameters
@@ -125,6 +126,7 @@ class ParameterServer:
         snapshot_seconds = real("snapshot_seconds", snapshot_seconds, "ParameterServer")
         parameters._settle()
         self._parameters = parameters
+        self._optimizer, self._shards = type(optimizer).__name__, shards
         folder = "" if snapshots is None else path_of(snapshots, "ParameterServer")
         if folder:
             folder = os.path.join(os.getcwd(), folder)  # also when this process goes elsewhere
@@ -233,11 +235,14 @@ class ParameterServer:
         if processes is not None and self._pid == os.getpid():
             processes.close()
 
-    def __enter__(self) -> ParameterServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        return shown(
+            self,
+            self._optimizer,
+            blocks=len(self._parameters),
+            shards=self._shards,
+            use_multiprocessing=self._processes is not None,
+        )
 
 
 def _count(name: str, value: Any, least: int) -> int:

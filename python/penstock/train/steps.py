@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.conventions import shown
 from ..errors import InvalidArgument
 from .parameters import Parameters, Slab
 from .values import numbers
@@ -65,6 +66,10 @@ class Views:
         self.model: Any = None
         self.device: Any = None
         self._copied = 0  # of the gradients, when it was last looked at
+
+    def __repr__(self) -> str:
+        facts = {"step": self.step, "weights": self.weights, "device": self.device}
+        return shown(self, number=self.number, **facts)
 
 
 class Part(NamedTuple):

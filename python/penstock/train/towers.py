@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from .. import _engine
 from ..base.arguments import integer
+from ..base.conventions import name_of, shown
 from ..base.notes import add_note
 from ..errors import InvalidArgument
 from .devices import stage_for
@@ -125,6 +126,7 @@ class Towers:
             raise InvalidArgument(f"deal is {deal!r}; there are batches, parts, feeds", "Towers")
         self.updater = updater_for(parameters, optimizer, "Towers", non_finite)
         self._step = step
+        self._feed = feed
         self._feeds = Rounds(feed, towers, deal)
         self._weigh = _rows_of if weigh == "rows" else weigh
         self._views = []
@@ -139,6 +141,9 @@ class Towers:
                 self._stages.append(partial(_staged, stage, views.device))
         slabs = [views.gradients._slab for views in self._views]
         self._engine = _engine.Towers(self.updater._engine, slabs)
+
+    def __repr__(self) -> str:
+        return shown(self, name_of(self._feed), towers=len(self._views), updater=self.updater)
 
     def run(
         self,

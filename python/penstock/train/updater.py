@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _engine
 from ..base.arguments import path as path_of
+from ..base.conventions import Restorable, shown
 from ..errors import InvalidArgument
 from .optimizers import Optimizer
 from .parameters import Parameters, Slab, check_all, copy_all, member
@@ -21,7 +22,7 @@ Policy = Literal["raise", "skip", "count"]
 _POLICIES = ("raise", "skip", "count")
 
 
-class Updater:
+class Updater(Restorable):
     """Applies gradients to parameters; holds the optimizer's state for them.
 
     Parameters
@@ -70,6 +71,9 @@ class Updater:
         )
         self._slabs = tuple(Slab(slab) for slab in self._engine.state)
         self._copies: Slab | None = None
+
+    def __repr__(self) -> str:
+        return shown(self, self._optimizer, blocks=len(self._parameters), step=self.step)
 
     def apply(self, gradients: Slab | Mapping[str, Any], scale: float = 1.0) -> bool:
         """Apply one update from ``gradients * scale``.
