@@ -394,6 +394,7 @@ def _pack(plan: Any) -> Any:
         # Said in the user's terms, not in ours.
         payload.pack(plan.source, "dataset").close()
         payload.pack(plan.collate, "collate").close()
+        payload.pack(plan.initialise, "worker_init").close()
         raise
 
 

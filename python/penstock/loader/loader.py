@@ -21,7 +21,7 @@ from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
 from .plan import Plan, length_of, plan_of
 from .progress import LossLog, check_bar, with_bar
-from .settings import settings_of
+from .settings import check_worker_init, settings_of
 from .state import read_state, state_of
 
 
@@ -73,6 +73,10 @@ class Loader(Restorable, Closing):
         thread, of Python or of the engine, is abandoned and replaced.
     progress : bool
         Show a bar (tqdm) while an epoch, or `steps`, is iterated over.
+    worker_init : callable, optional
+        Called with the worker's number, from 0, in every worker process before its first batch; in
+        one that replaces another, too. It needs processes: threads share what there is in yours. In
+        line (``workers=0``) it is not called.
     collate : callable, optional
         Makes a batch of a list of samples. By default arrays and numbers are stacked (written in
         place by the workers), and what is neither is collected in a list.
@@ -118,6 +122,7 @@ class Loader(Restorable, Closing):
         retries: int = 0,
         timeout: float | None = None,
         progress: bool = False,
+        worker_init: Callable[[int], Any] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
@@ -145,6 +150,9 @@ class Loader(Restorable, Closing):
             collate=collate,
             shard=shard,
         )
+        if worker_init is not None:
+            check_worker_init(worker_init, self._mode)
+            plan.initialise = worker_init
         self._start_method = start_method
         self._bar = flag("progress", progress, "Loader")
         if self._bar:

@@ -20,6 +20,7 @@ class RunOptions(TypedDict, total=False):
     retries: int
     timeout: float | None
     progress: bool
+    worker_init: Callable[[int], Any] | None
 
 
 class LoaderOptions(RunOptions, total=False):

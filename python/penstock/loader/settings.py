@@ -144,3 +144,15 @@ def settings_of(
         "numpy_threshold": 1024,
     }
     return settings, mode
+
+
+def check_worker_init(worker_init: Any, mode: str) -> None:
+    """Refuse one that would never be called; in line, where everything is tried, none is."""
+    if not callable(worker_init):
+        raise InvalidArgument(f"worker_init is {worker_init!r}; give a function", "Loader")
+    if mode == "threads":
+        raise InvalidArgument(
+            "worker_init is for worker processes (use_multiprocessing=True), and this Loader's "
+            "workers are threads",
+            "Loader",
+        )
