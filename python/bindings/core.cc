@@ -100,7 +100,7 @@ Core::Core(nb::dict s)
   } else if (plan != nullptr) {
     tickets_ = std::make_unique<PlanTickets>(plan);
   } else if (source == "stream") {
-    tickets_ = std::make_unique<StreamTickets>(settings_.streams, rows);
+    tickets_ = std::make_unique<StreamTickets>(settings_.streams, rows, options.workers);
   } else {
     auto indexed = std::make_unique<IndexedTickets>(order_);
     indexed_ = indexed.get();

@@ -69,13 +69,14 @@ def may_begin_stream(source: Any) -> bool:
 
 
 class FunctionStream:
-    """Begins a generator function's stream anew each epoch."""
+    """Begins a generator function's stream anew each epoch; `numbered`: it takes the number."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, numbered: bool = False) -> None:
         self.function = function
+        self.numbered = numbered
 
     def __call__(self, stream: int, epoch: int) -> Iterable[Any]:
-        items: Iterable[Any] = self.function()
+        items: Iterable[Any] = self.function(stream) if self.numbered else self.function()
         if not hasattr(items, "__iter__"):
             from .errors import InvalidArgument
 

@@ -18,7 +18,7 @@ def test_typed_options_are_those_of_the_loader():
 
 def test_what_a_dataset_says_itself_is_no_option_of_its_run():
     both = set(inspect.signature(penstock.Loader).parameters) - {"source"}
-    own = {"batch_size", "shuffle", "drop_last", "collate", "shard"}
+    own = {"batch_size", "shuffle", "drop_last", "collate", "shard", "streams"}
     assert set(RunOptions.__annotations__) == both - own
 
 

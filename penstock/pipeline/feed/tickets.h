@@ -22,22 +22,24 @@ class IndexedTickets : public Tickets {
   Order order_;
 };
 
-// Tickets of `count` streams in turn: ticket k is the next of stream k mod count, which one worker
-// owns. They go on until every stream has ended.
+// Tickets of `count` streams in turn: ticket k is the next of stream k mod count. Stream s belongs
+// to worker s mod `workers`, or to anybody where there are none. They go on until every stream has
+// ended.
 class StreamTickets : public Tickets {
  public:
-  StreamTickets(uint32_t count, uint32_t rows) : count_(count), rows_(rows) {}
+  StreamTickets(uint32_t count, uint32_t rows, uint32_t workers)
+      : count_(count), rows_(rows), workers_(std::max(workers, 1u)) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
   Described describe(const Position& at, Post& post) override {
     post.rows = rows_;
     post.stream = static_cast<uint32_t>((at.base + at.step) % count_);
-    post.owner = post.stream;
+    post.owner = post.stream % workers_;
     return Described::kPosted;
   }
   uint32_t streams() const override { return count_; }
 
  private:
-  uint32_t count_, rows_;
+  uint32_t count_, rows_, workers_;
 };
 
 }  // namespace penstock

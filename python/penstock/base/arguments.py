@@ -13,6 +13,7 @@ from ..errors import InvalidArgument
 
 MOST_ROWS = (1 << 31) - 1  # of a batch
 MOST_QUEUED = 1 << 16  # batches
+MOST_STREAMS = 1 << 12  # of one generator function
 _MOST = (1 << 63) - 1
 
 _P = ParamSpec("_P")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from .. import _engine
 from ..base.ambiguous import refuse_misread
-from ..base.arguments import integer, several
+from ..base.arguments import MOST_STREAMS, integer, several
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
 from .chain import Chain, datasets
@@ -129,7 +130,9 @@ class Sources(Chain):
         return cls._make("source_python", (source, len(source), title_of(type(source))))
 
     @classmethod
-    def generator(cls, function: Callable[[], Iterable[Any]]) -> Dataset:
+    def generator(
+        cls, function: Callable[..., Iterable[Any]], *, streams: int | None = None
+    ) -> Dataset:
         """Elements that a generator function yields. A stream.
 
         It is called anew for each pass, and to go back to a place, and is pulled by one thread of
@@ -140,12 +143,20 @@ class Sources(Chain):
         function : callable
             Without arguments; what it returns is iterated over. Inside, `penstock.rng` is keyed by
             seed, epoch and how many elements there were before.
+        streams : int, optional
+            The function takes the number of its stream, from 0 to n - 1, and yields that stream's
+            share: n are open at once, and elements come from them in turn until all have ended.
         """
         if not callable(function):
             raise InvalidArgument(
                 f"{function!r} is no function: give the generator function itself", "generator"
             )
-        return cls._make("generator_python", (function, f"generator({title_of(function)})"))
+        title = f"generator({title_of(function)})"
+        if streams is None:
+            return cls._make("generator_python", (function, title))
+        count = integer("streams", streams, 1, MOST_STREAMS, operation="generator")
+        each = [cls._make("generator_python", (partial(function, i), title)) for i in range(count)]
+        return cls._make("interleave", (count, 1), tuple(each), several=True)
 
     @classmethod
     def sample_from(

@@ -80,6 +80,10 @@ class Loader(Restorable, Closing):
     collate : callable, optional
         Makes a batch of a list of samples. By default arrays and numbers are stacked (written in
         place by the workers), and what is neither is collected in a list.
+    streams : int, optional
+        Of a generator function that takes the number of its stream, from 0 to n - 1, and yields
+        that stream's share: n are open at once, each in one worker, and batches come from them in
+        turn until all have ended. A batch's samples are of one stream.
     shard : (int, int)
         (rank, world): this process's share of every epoch. Ranks are disjoint and have equally many
         batches; without `drop_last` the last round is padded with samples from the epoch's start.
@@ -125,12 +129,10 @@ class Loader(Restorable, Closing):
         worker_init: Callable[[int], Any] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         shard: tuple[int, int] = (0, 1),
+        streams: int | None = None,
     ) -> None:
-        plan = (
-            source
-            if isinstance(source, Plan)
-            else plan_of(source, batch_size is not None, on_error)
-        )
+        samples = batch_size is not None
+        plan = source if isinstance(source, Plan) else plan_of(source, samples, on_error, streams)
         self._plan = plan
         self._settings, self._mode = settings_of(
             plan,

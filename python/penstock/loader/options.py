@@ -31,3 +31,4 @@ class LoaderOptions(RunOptions, total=False):
     drop_last: bool
     collate: Callable[[list[Any]], Any] | None
     shard: tuple[int, int]
+    streams: int | None

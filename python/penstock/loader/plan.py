@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import _engine
-from ..base.ambiguous import array_of, is_stream_of_torch, is_tensor, refuse_misread
+from ..base.ambiguous import array_of, draw_order, is_stream_of_torch, is_tensor, refuse_misread
+from ..base.arguments import MOST_STREAMS, integer
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
 from ..streams import (
@@ -168,8 +169,12 @@ def _row_like(leaf: Any) -> Any:
     return row if array_of(row) is not None and hasattr(row, "untyped_storage") else np.asarray(row)
 
 
-def plan_of(source: Any, samples: bool, on_error: str = "raise") -> Plan:
-    """Say what a source is. A Dataset's plan is one for feeds with that `on_error`.
+def plan_of(
+    source: Any, samples: bool, on_error: str = "raise", streams: int | None = None
+) -> Plan:
+    """Say what a source is.
+
+    `on_error`: a Dataset's plan is one for feeds with that option. `streams`: a function that begins one of so many.
 
     Raises
     ------
@@ -177,6 +182,8 @@ def plan_of(source: Any, samples: bool, on_error: str = "raise") -> Plan:
         It is nothing that can be fed; the text says what can.
     """
     title = type(source).__name__
+    if streams is not None:
+        return _plan_of_streams(source, streams)
     planned = getattr(type(source), "_loader_plan", None)
     if planned is not None:  # a Dataset
         plan: Plan = planned(source, on_error)
@@ -210,6 +217,23 @@ def plan_of(source: Any, samples: bool, on_error: str = "raise") -> Plan:
         "function, an iterable, arrays (alone, in a tuple or a dict), or a list of samples",
         "Loader",
     )
+
+
+def _plan_of_streams(function: Any, streams: Any) -> Plan:
+    count = integer("streams", streams, 1, MOST_STREAMS, operation="Loader")
+    if hasattr(type(function), "_loader_plan"):
+        raise InvalidArgument(
+            "streams is a Dataset's own business: use Dataset.generator(function, streams=n)",
+            "Loader",
+        )
+    if not (is_stream_function(function) or may_begin_stream(function)):
+        raise InvalidArgument(
+            f"streams={count} needs a generator function that takes the number of its stream; "
+            f"this is a {type(function).__name__}",
+            "Loader",
+        )
+    title = getattr(function, "__name__", type(function).__name__)
+    return Plan("stream", FunctionStream(function, numbered=True), title, streams=count)
 
 
 def check_options(

@@ -9,7 +9,7 @@ from ..base.arguments import integer, integer_list
 from ..errors import InvalidArgument
 
 _VERSION = 1
-_OF_THE_PLAN = ("seed", "shuffle", "batch_size", "length")
+_OF_THE_PLAN = ("seed", "shuffle", "batch_size", "length", "streams")
 
 
 def state_of(core: Any, settings: dict[str, Any], length: int) -> dict[str, Any]:
@@ -24,6 +24,7 @@ def state_of(core: Any, settings: dict[str, Any], length: int) -> dict[str, Any]
         "shuffle": settings["shuffle"],
         "batch_size": settings["batch_size"] if settings["samples"] else None,
         "length": length,
+        "streams": settings["streams"],
     }
 
 

@@ -143,8 +143,19 @@ TEST(Feed, a_skipped_batch_counts_as_a_step_and_not_as_delivered) {
   EXPECT_EQ(world.board().consumer().epochs.get(), 1u);
 }
 
+TEST(Feed, streams_are_dealt_out_to_fewer_workers) {
+  World world({.queue = 6, .workers = 2}, std::make_unique<StreamTickets>(3, 1, 2));
+  world.feed().begin_epoch();
+  EXPECT_EQ(world.feed().poll(0), Feed::Poll::kWait);
+  for (uint64_t step = 0; step < 6; ++step) {
+    Post& post = world.board().post_at(step);
+    EXPECT_EQ(post.stream, step % 3);
+    EXPECT_EQ(post.owner, step % 3 % 2);
+  }
+}
+
 TEST(Feed, an_epoch_of_streams_ends_with_the_last_of_them) {
-  World world({.queue = 4, .workers = 1, .pause = true}, std::make_unique<StreamTickets>(2, 1));
+  World world({.queue = 4, .workers = 1, .pause = true}, std::make_unique<StreamTickets>(2, 1, 2));
   for (uint64_t epoch = 0; epoch < 3; ++epoch) {
     world.feed().begin_epoch();
     uint64_t length[2] = {2, 5};
