@@ -38,7 +38,7 @@ def make():
 
 class Locked(Ready):
     def __init__(self):
-        self.lock = threading.Lock()
+        self.own = threading.local()
 
 class Broken(Ready):
     def __getitem__(self, k):
@@ -167,7 +167,7 @@ def test_samples_are_made_into_batches(datasets):
 def test_a_dataset_that_cannot_be_sent_is_fed_by_threads_and_the_reason_printed(datasets, capsys):
     assert cli.main(["bench", "cli_datasets:Locked", "--steps", "5", "--workers", "1"]) == 0
     said = capsys.readouterr().out
-    assert "processes failed: InvalidArgument: dataset.lock" in said
+    assert "processes failed: InvalidArgument: dataset.own" in said
     assert "Choose workers=" in said
 
 

@@ -51,7 +51,7 @@ def closure_over(value):
 
 
 def holding(case, tmp_path):
-    lock = threading.Lock()
+    lock = threading.local()
     deep = [None]
     deep.append({"deep": deep})
     cases = {
@@ -74,11 +74,11 @@ def holding(case, tmp_path):
 @pytest.mark.parametrize(
     ("path", "type_name"),
     [
-        ("reader._lock", "_thread.lock"),
-        ("parts[1]['k'][0]", "_thread.lock"),
-        ("slots.inner", "_thread.lock"),
-        ("f.__closure__[0].cell_contents", "_thread.lock"),
-        ("f.args[0]", "_thread.lock"),
+        ("reader._lock", "_thread._local"),
+        ("parts[1]['k'][0]", "_thread._local"),
+        ("slots.inner", "_thread._local"),
+        ("f.__closure__[0].cell_contents", "_thread._local"),
+        ("f.args[0]", "_thread._local"),
         ("stream", "generator"),
         ("db", "sqlite3.Connection"),
         ("log", "_io.TextIOWrapper"),
@@ -108,7 +108,7 @@ def test_cycles_do_not_keep_the_error_from_finding_its_way():
     dataset = Holder(child=Holder())
     dataset.child.parent = dataset
     dataset.me = dataset
-    dataset.child.z = [dataset.child, Holder(lock=threading.RLock())]
+    dataset.child.z = [dataset.child, Holder(lock=threading.local())]
     with pytest.raises(errors.InvalidArgument, match=r"dataset\.child\.z\[1\]\.lock \(a _thread"):
         payload.pack(dataset)
 

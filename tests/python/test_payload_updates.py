@@ -97,15 +97,15 @@ def test_the_dataset_in_its_own_attributes_is_the_workers_own():
 
 def test_what_cannot_be_pickled_is_ignored_until_it_changes():
     dataset = Epochal()
-    dataset.lock = threading.Lock()
+    dataset.own = threading.local()
     tracker = payload.Tracker(dataset)
     assert tracker.changes() is None
     dataset.level = 9
     copy = Epochal()
     updated(tracker, copy)
     assert copy.level == 9
-    dataset.lock = threading.Lock()
-    with pytest.raises(errors.InvalidArgument, match=r"dataset\.lock \(a _thread.lock\)"):
+    dataset.own = threading.local()
+    with pytest.raises(errors.InvalidArgument, match=r"dataset\.own \(a _thread._local\)"):
         tracker.changes()
 
 

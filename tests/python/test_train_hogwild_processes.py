@@ -140,9 +140,9 @@ def test_what_a_process_raises_is_raised_though_it_has_ended_before_the_next_bat
 
 
 def test_a_step_that_cannot_be_sent_or_started_is_said_so():
-    lock = threading.Lock()
+    own = threading.local()
     with pytest.raises(penstock.errors.InvalidArgument, match="cannot be sent"):
-        processes(lambda batch, views: lock, workers=1).run()
+        processes(lambda batch, views: own, workers=1).run()
 
     def no_model(views):
         raise ValueError("no model here")

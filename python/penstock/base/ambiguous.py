@@ -40,6 +40,21 @@ def is_stream_of_torch(source: Any) -> bool:
     return torch_data is not None and isinstance(source, torch_data.IterableDataset)
 
 
+def draw_order(source: Any) -> None:
+    """Let one of Keras' own iterators draw its order now, once for all.
+
+    They draw it when they are first asked for a batch, which would be another one in every worker.
+    """
+    image: Any = sys.modules.get("keras.src.legacy.preprocessing.image")
+    if image is None or not isinstance(source, image.Iterator) or source.index_array is not None:
+        return
+    if source.seed is not None:
+        import numpy as np
+
+        np.random.seed(source.seed + source.total_batches_seen)  # as Keras does
+    source._set_index_array()
+
+
 def array_of(leaf: Any) -> Any:
     """Return a NumPy array over a torch tensor or jax array; None for other things."""
     torch: Any = sys.modules.get("torch")

@@ -204,6 +204,7 @@ def plan_of(
     if is_stream_of_torch(source):
         return Plan("stream", IterableStream(source), title, hooked=source)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        draw_order(source)
         return Plan("map", source, title, _length(source), hooked=source)
     if hasattr(source, "__next__"):
         return Plan("stream", OneShot(source), title, replayable=False)
@@ -281,10 +282,8 @@ def hooks_of(hooked: Any) -> tuple[str, ...]:
     for name in ("on_epoch_begin", "on_epoch_end"):
         method = getattr(type(hooked), name, None)
         home = (getattr(method, "__module__", "") or "").partition(".")[0]
-        if callable(getattr(hooked, name, None)) and home not in (
-            "keras",
-            "tf_keras",
-            "tensorflow",
-        ):
+        owner = getattr(method, "__qualname__", "").partition(".")[0]
+        empty = home in ("keras", "tf_keras", "tensorflow") and owner in ("PyDataset", "Sequence")
+        if callable(getattr(hooked, name, None)) and not empty:
             found.append(name)
     return tuple(found)

@@ -5,6 +5,7 @@ It is cloudpickle's, so that what a script or a notebook defines travels by valu
 - arrays of files (`numpy.memmap`) travel as the file's name and not as its contents;
 - torch's tensors in CPU memory and non-contiguous arrays travel out of band, like other arrays;
 - memory, locks and pipes that processes share arrive as the same ones (`shared`);
+- locks of `threading` arrive as new ones, which nobody holds (`fresh`);
 - what comes from a module that a fresh interpreter could not import travels by value;
 - an open text file is refused (cloudpickle would read it all and send a copy).
 """
@@ -22,7 +23,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from . import shared
+from . import fresh, shared
 from .arrays import reduce_array, reduce_tensor
 
 _CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
@@ -75,6 +76,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduce_array(obj)
         if kind in self._tensors:
             return reduce_tensor(obj)
+        if kind in fresh.REDUCERS:
+            return fresh.REDUCERS[kind](obj)
         if kind is self._storage and shared.is_shared(obj):
             self.kept.append(obj)
             return shared.reduce_storage(obj)
