@@ -420,18 +420,29 @@ class Loader(Restorable, Closing):
             return "unknown"
 
     def stats(self) -> dict[str, Any]:
-        """Return what was counted so far.
+        """Return what was counted since the Loader was made. Times are in nanoseconds.
 
         Returns
         -------
         dict
-            ``delivered``, ``skipped``, ``replaced``, ``restarts`` (counts), ``losses`` (a list of
-            (epoch, index, reason)), ``wait_share`` (of the consumer's time, spent waiting),
-            ``copies_avoided``, ``copies`` and ``bytes_copied`` by reason, and more; times are in
-            nanoseconds. ``workers`` has the same per worker. ``stages`` lists the stages of what
-            workers run, ``stream_stages`` those of a Dataset's stream: ``stage``, ``ns`` of its
-            own, and ``rows``. ``active_workers`` make batches now, ``queue_size`` batches may
-            be made ahead.
+            Of what was taken: ``delivered`` (batches), ``samples``, ``bytes``, ``epochs`` (that
+            were finished); ``wait_ns``, ``first_wait_ns`` (of that for the first batch),
+            ``busy_ns`` (between two requests), ``wait_share``; ``first_ns``, ``last_ns`` (when the
+            first batch was asked for and the last one taken, by the monotonic clock).
+
+            Of what went wrong: ``skipped``, ``replaced`` (samples), ``losses`` (of these, (epoch,
+            index, reason) each), ``errors`` (exceptions), ``retried``, ``timeouts``, ``reissued``
+            (tickets), ``restarts`` (workers).
+
+            Of workers: ``workers``, a list with a dict of figures for each; ``copies`` and
+            ``bytes_copied`` by reason, ``copies_avoided``, ``bytes_avoided``; ``stages``, of what
+            they run, and ``stream_stages``, of a Dataset's stream, each with ``stage``, ``ns`` and
+            ``rows``.
+
+            Of now: ``active_workers``, ``queue_size`` (batches that may be made ahead), ``queue``
+            (those that are asked for and not taken, and those of them that are ready).
+
+            docs/loader.md says more of each, and of the keys of a worker and of the reasons.
         """
         stats: dict[str, Any] = self._core.stats()
         spent = stats["wait_ns"] + stats["busy_ns"]
