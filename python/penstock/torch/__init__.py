@@ -1,4 +1,4 @@
-"""torch's DataLoader, with penstock's workers behind it, and a torch module over shared weights."""
+"""torch's DataLoader with penstock's workers behind it, feeds of tensors, shared weights."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..train.torch_module import Aliased, alias
     from .data_loader import DataLoader
+    from .tensor_loader import TensorLoader, feed
 
-__all__ = ["Aliased", "DataLoader", "alias"]
+__all__ = ["Aliased", "DataLoader", "TensorLoader", "alias", "feed"]
 
 # Worker processes import `worker` from here: the rest is imported when it is used.
 _HOMES = {
     "Aliased": "penstock.train.torch_module",
     "DataLoader": "penstock.torch.data_loader",
+    "TensorLoader": "penstock.torch.tensor_loader",
     "alias": "penstock.train.torch_module",
+    "feed": "penstock.torch.tensor_loader",
 }
 
 

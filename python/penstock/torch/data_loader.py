@@ -116,8 +116,11 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         if any(isinstance(dataset, kind) for kind in pipes):
             raise InvalidArgument("data pipes need torch's own DataLoader", "DataLoader")
         if isinstance(dataset, Dataset):
-            text = "a penstock.Dataset says itself how it is batched and shuffled: iterate over it"
-            raise InvalidArgument(f"{text}, and make tensors by torch.from_numpy", "DataLoader")
+            raise InvalidArgument(
+                "a penstock.Dataset says itself how it is batched and shuffled: feed it by "
+                "penstock.torch.feed(dataset)",
+                "DataLoader",
+            )
         if not use_multiprocessing and worker_init_fn is not None:
             raise InvalidArgument("worker_init_fn is for worker processes", "DataLoader")
         super().__init__(
