@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets import Items
+from loader_datasets import Items
 
 HERE = Path(__file__).parent
 PATIENCE = 30.0  # seconds that no test needs

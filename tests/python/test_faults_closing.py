@@ -14,9 +14,9 @@ import pytest
 
 import penstock
 from contract import KINDS, SPAWN, Mode, each
-from datasets import Items
 from faults import right, wait_until
 from leftovers import child_processes
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -14,8 +14,8 @@ import pytest
 
 import penstock
 from contract import SPAWN, Mode, each
-from datasets import Items
 from faults import Ticking, right, wait_until
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -23,7 +23,7 @@ import os, signal, sys, threading, time, warnings
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" has it ignored
 warnings.filterwarnings("ignore", message=".*multi-threaded.*fork")  # from Python 3.12 on
 import penstock
-from datasets import Items
+from loader_datasets import Items
 from faults import Slow
 
 def options(mode=sys.argv[1]):

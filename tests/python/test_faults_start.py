@@ -15,8 +15,8 @@ import pytest
 
 import penstock
 from contract import SPAWN, Mode, each
-from datasets import Items
 from faults import Deadly, Slow, die, right, run, wait_until, worker_pids
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -188,7 +188,7 @@ with penstock.Loader(Talkative(), batch_size=2, workers=2, use_multiprocessing=T
 
 GUARDLESS = """
 import sys, penstock
-from datasets import Items
+from loader_datasets import Items
 feed = penstock.Loader(Items(6), workers=2, use_multiprocessing=True, start_method=sys.argv[1])
 print([index for _, index in feed])
 """
@@ -229,7 +229,7 @@ def test_a_script_that_is_imported_again_is_told_of_the_guard(tmp_path):
         """
 import multiprocessing, sys
 import penstock
-from datasets import Items
+from loader_datasets import Items
 if __name__ == "__main__":
     process = multiprocessing.get_context("spawn").Process(target=print)
     process.start()
@@ -286,7 +286,7 @@ def test_a_memory_limit_is_a_memory_error_at_its_place(mode):
 DESCRIPTORS = """
 import os, resource, sys
 import penstock
-from datasets import Items
+from loader_datasets import Items
 method, spare = sys.argv[1], int(sys.argv[2])
 opened = []
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

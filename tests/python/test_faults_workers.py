@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from contract import SPAWN, Mode, each
-from datasets import Items
 from faults import Deadly, DeadlyByEpoch, Slow, right, wait_until, worker_pids
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(90)
 

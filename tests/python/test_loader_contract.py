@@ -24,7 +24,7 @@ from contract import (
     each,
     epochs,
 )
-from datasets import BatchedSamples, GloballyRandom, Items, Keyed, Samples
+from loader_datasets import BatchedSamples, GloballyRandom, Items, Keyed, Samples
 
 pytestmark = pytest.mark.timeout(60)
 

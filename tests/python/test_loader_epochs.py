@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
-from datasets import Items
 from faults import wait_until
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(60)
 

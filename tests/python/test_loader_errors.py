@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, each
-from datasets import Items, Trouble, Troubled, TroubledTogether
+from loader_datasets import Items, Trouble, Troubled, TroubledTogether
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,8 +11,8 @@ import pytest
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
 from dataset_functions import Unspeakable
-from datasets import Flaky, Items, Trouble, Troubled, TroubledTogether
 from faults import lost
+from loader_datasets import Flaky, Items, Trouble, Troubled, TroubledTogether
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, assert_same, check_checkpoints, each
-from datasets import BatchedSamples, Items, Ragged, Samples, ten_items
+from loader_datasets import BatchedSamples, Items, Ragged, Samples, ten_items
 
 pytestmark = pytest.mark.timeout(60)
 

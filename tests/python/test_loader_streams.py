@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, check_checkpoints, each
-from datasets import Trouble, count_to, for_ever, raises_at_four, safe_items, ten_items
+from loader_datasets import Trouble, count_to, for_ever, raises_at_four, safe_items, ten_items
 from penstock.loader.plan import Plan
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 from contract import PROCESSES, SPAWN, THREADS, Mode, each
-from datasets import Items
 from faults import lost, wait_until
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, Mode, each
-from datasets import BatchedSamples, Items, Trouble, Troubled, ten_items
 from faults import lost
+from loader_datasets import BatchedSamples, Items, Trouble, Troubled, ten_items
 
 pytestmark = pytest.mark.timeout(60)
 

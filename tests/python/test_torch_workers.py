@@ -186,3 +186,17 @@ def test_ragged_samples_say_what_torch_says_and_what_we_know():
         with pytest.raises(RuntimeError, match="equal size") as caught:
             list(loader)
         assert "shape" in str(caught.value.__context__ or caught.value)
+
+
+def test_an_iterator_that_gave_all_and_is_kept_keeps_no_workers():
+    """Lightning keeps the iterator of the last epoch, and does not ask it for its end."""
+    threads = {"num_workers": 1, "use_multiprocessing": False}
+    with DataLoader(data.Numbers(8), batch_size=4, **threads) as loader:
+        kept = []
+        for _ in range(3):
+            batches = iter(loader)
+            kept.append(batches)
+            assert [next(batches)[1].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert len(loader._lines) == 1
+        assert loader.stats()["delivered"] == 6
+        assert [list(batches) for batches in kept] == [[], [], []]

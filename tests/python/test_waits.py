@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each
-from datasets import Items
 from faults import right, wait_until
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,8 +16,8 @@ import pytest
 
 import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, assert_same, each
-from datasets import Items
 from faults import wait_until
+from loader_datasets import Items
 from zero_copy import HELD, NO_COPY, ODD, ONE_COPY, Ways, arrays_in, expected
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from contract import SPAWN, Mode, each
-from datasets import Items
+from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -26,6 +26,7 @@ from ..base.conventions import Closing, Restorable, name_of, shown
 from ..dataset import Dataset
 from ..errors import Closed, InvalidArgument
 from ..train.torch_module import Aliased, alias
+from .accelerate import keep_loaders
 from .epoch import Iteration
 from .line import Line
 from .order import (
@@ -157,6 +158,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
                 self._lists_of = None
         self._covers = batch_sampler is None and self._sampler_covers()
         self._forget()
+        keep_loaders(_is_ours)
 
     # ---- what torch's attributes say
 
@@ -382,11 +384,35 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         for line in self._lines:
             line.loader.close()
 
-    def __enter__(self) -> DataLoader:
-        return self
+    # ---- accelerate
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What accelerate asks of a loader, first of all."""
+        keep_loaders(_is_ours)
+        return bool(self.__dict__.get("_prepared", False))
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, prepared: bool) -> None:
+        self.__dict__["_prepared"] = prepared
+
+    def _like(self, other: torch.utils.data.DataLoader[Any]) -> DataLoader:
+        """Return a loader of the data set, batches and sampler of `other`, else like this one."""
+        if other.dataset is self.dataset and other.batch_sampler is self.batch_sampler:
+            return self
+        batches: dict[str, Any] = {"batch_sampler": other.batch_sampler}
+        if other.batch_sampler is None:
+            batches = {"batch_size": other.batch_size, "drop_last": other.drop_last}
+            if not isinstance(other.dataset, torch.utils.data.IterableDataset):
+                batches["sampler"] = other.sampler
+        names = (
+            *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
+            *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
+            *("pin_memory_device", "in_order", "seed", "use_multiprocessing", "on_error"),
+            *("retries", "max_bytes"),
+        )
+        same = {name: getattr(self, name) for name in names}
+        return type(self)(other.dataset, generator=other.generator, **batches, **same)
 
     def _forget(self) -> None:
         self._lines = []
@@ -405,3 +431,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             "_resumed": None,
         }
         return {**self.__dict__, **fresh}
+
+
+def _is_ours(loader: Any) -> bool:
+    return isinstance(loader, DataLoader)

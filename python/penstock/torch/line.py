@@ -62,7 +62,8 @@ class Line:
         return len(now) == len(self.tensors) and all(map(operator.is_, now, self.tensors))
 
     def busy(self) -> bool:
-        return self.iteration is not None and self.iteration() is not None
+        iteration = None if self.iteration is None else self.iteration()
+        return iteration is not None and not iteration.gave_all()
 
     def go_to(self, epoch: int) -> None:
         state = self.loader.state()
