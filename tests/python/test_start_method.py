@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import datasets
+import loader_datasets
 import penstock
 from faults import start
 from penstock import Dataset
@@ -20,30 +20,30 @@ PROCESSES: dict[str, Any] = {"workers": 1, "use_multiprocessing": True}
 
 
 def of_a_loader(**options: Any) -> Any:
-    return penstock.Loader(datasets.Parentage(3), **PROCESSES, **options)
+    return penstock.Loader(loader_datasets.Parentage(3), **PROCESSES, **options)
 
 
 def of_a_dataset() -> Any:
-    return Dataset.range(3).map(datasets.parentage).build(**PROCESSES)
+    return Dataset.range(3).map(loader_datasets.parentage).build(**PROCESSES)
 
 
 def of_jax() -> Any:
     pytest.importorskip("jax")
     from penstock.jax import feed
 
-    return feed(datasets.Parentage(3), **PROCESSES)
+    return feed(loader_datasets.Parentage(3), **PROCESSES)
 
 
 def of_torch() -> Any:
     pytest.importorskip("torch")
     from penstock.torch import DataLoader
 
-    return DataLoader(datasets.Parentage(3), batch_size=None, num_workers=1)
+    return DataLoader(loader_datasets.Parentage(3), batch_size=None, num_workers=1)
 
 
 @pytest.fixture
 def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "only_here", True)
+    monkeypatch.setattr(loader_datasets, "only_here", True)
 
 
 @pytest.mark.usefixtures("only_here")
@@ -73,10 +73,10 @@ KERAS = """
 import os
 os.environ["KERAS_BACKEND"] = "jax"
 import numpy as np
-import datasets
+import loader_datasets
 import penstock
-datasets.only_here = True
-with penstock.keras.feed(datasets.Parentage(3), workers=1, use_multiprocessing=True) as feed:
+loader_datasets.only_here = True
+with penstock.keras.feed(loader_datasets.Parentage(3), workers=1, use_multiprocessing=True) as feed:
     print([np.asarray(feed[k]).tolist() for k in range(3)] == [[0, os.getpid()]] * 3)
 """
 
