@@ -27,7 +27,7 @@ def prepare(size: Size) -> None:
     if compiler is None:
         return
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.cc"))]
-    paths += [ROOT / "bench/connection_rate.cc", ROOT / "penstock/memory/fork_aware.cc"]
+    paths += [ROOT / "bench/connection_rate.cc"]
     newest = max(path.stat().st_mtime for path in paths)
     if program(size).exists() and program(size).stat().st_mtime < newest:
         program(size).unlink()

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "penstock/base/fork_aware.h"
 #include "penstock/io/file.h"
-#include "penstock/memory/fork_aware.h"
 
 namespace penstock {
 

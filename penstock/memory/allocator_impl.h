@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/base/fork_aware.h"
 #include "penstock/memory/allocator.h"
 #include "penstock/memory/block_table.h"
-#include "penstock/memory/fork_aware.h"
 #include "penstock/memory/page_heap.h"
 #include "penstock/memory/region_layout.h"
 #include "penstock/memory/size_classes.h"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
-#include "penstock/memory/fork_aware.h"
 #include "penstock/memory/ledger.h"
 #include "penstock/memory/ref.h"
 

@@ -33,21 +33,21 @@ std::string random_name() {
 }
 
 SocketAddress unix_address(const std::string& address, const std::string& name) {
-  if (name.empty() || name.find('\0') != std::string::npos) refuse(address, "no name in it");
+  if (name.empty() || name.find('\0') != std::string::npos) refuse(address, "it has no name");
   std::string path;
   if (name[0] == '@') {
     path = '\0' + own_prefix() + (name.size() > 1 ? name.substr(1) : random_name());
   } else if (name[0] == '/') {
     path = name;
   } else {
-    refuse(address, "the path of a socket file begins with /");
+    refuse(address, "the path of a socket file must begin with /");
   }
   sockaddr_un text{};
   // A file's path ends with a zero byte; an abstract name ends where its length says.
   const bool file = path[0] != '\0';
   if (path.size() + (file ? 1 : 0) > sizeof(text.sun_path)) {
-    refuse(address, "longer than the " + std::to_string(sizeof(text.sun_path)) +
-                        " bytes that the system takes");
+    refuse(address,
+           "longer than the system's limit of " + std::to_string(sizeof(text.sun_path)) + " bytes");
   }
   text.sun_family = AF_UNIX;
   std::memcpy(text.sun_path, path.data(), path.size());
@@ -60,17 +60,17 @@ SocketAddress unix_address(const std::string& address, const std::string& name) 
 
 std::vector<SocketAddress> tcp_addresses(const std::string& address, const std::string& rest) {
   const size_t colon = rest.rfind(':');
-  if (colon == std::string::npos || colon == 0) refuse(address, "no host and port in it");
+  if (colon == std::string::npos || colon == 0) refuse(address, "it has no host and port");
   std::string host = rest.substr(0, colon);
   const std::string port = rest.substr(colon + 1);
   if (host.front() == '[' && host.back() == ']' && host.size() > 2) {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string::npos) {
-    refuse(address, "the number of an IPv6 host is in brackets, [::1]:7000");
+    refuse(address, "an IPv6 host needs brackets, as in [::1]:7000");
   }
   if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos ||
       std::stoi(port) > 65535) {
-    refuse(address, "the port is a number up to 65535");
+    refuse(address, "the port must be a number up to 65535");
   }
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -139,10 +139,10 @@ std::string SocketAddress::text() const {
 }
 
 std::vector<SocketAddress> resolve(const std::string& address) {
-  if (address.find('\0') != std::string::npos) refuse(address, "a zero byte in it");
+  if (address.find('\0') != std::string::npos) refuse(address, "it contains a zero byte");
   if (address.starts_with("unix:")) return {unix_address(address, address.substr(5))};
   if (address.starts_with("tcp://")) return tcp_addresses(address, address.substr(6));
-  if (address.find("://") != std::string::npos) refuse(address, "no such kind");
+  if (address.find("://") != std::string::npos) refuse(address, "unknown scheme");
   return tcp_addresses(address, address);
 }
 

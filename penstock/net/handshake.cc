@@ -1,6 +1,9 @@
 #include "penstock/net/handshake.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "penstock/base/error.h"
@@ -11,15 +14,22 @@ namespace {
 constexpr char kHandshake[] = "handshake";
 constexpr char kMagic[8] = {'p', 'e', 'n', 's', 't', 'o', 'c', 'k'};
 constexpr uint16_t kVersion = 1;
-constexpr uint16_t kHasSecret = 1, kEncrypts = 2;
-constexpr uint32_t kWelcome = 1, kRefused = 2;
+constexpr uint16_t kHasSecret = 1, kEncrypted = 2;
+constexpr uint32_t kAccepted = 1, kRefused = 2;
 
 void start_sodium() {
   static const bool started = sodium_init() >= 0;
-  if (!started) throw Error(Code::kSystem, kHandshake, "libsodium does not start");
+  if (!started) throw Error(Code::kSystem, kHandshake, "cannot initialise libsodium");
 }
 
-Error unlike(const std::string& text) { return Error(Code::kInvalidArgument, kHandshake, text); }
+Error mismatch(const std::string& text) { return Error(Code::kInvalidArgument, kHandshake, text); }
+
+// False: interrupted, try again. Throws where the call failed for another reason.
+bool would_block_or_throw(const std::string& peer) {
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
+  if (errno == EINTR) return false;
+  throw Error(Code::kClosed, "handshake", peer + " disconnected: " + strerror(errno));
+}
 
 }  // namespace
 
@@ -37,21 +47,21 @@ struct Handshake::ClientHello {
   Hello hello;
   unsigned char proof[32];
 };
-struct Handshake::Verdict {
-  uint32_t verdict;
+struct Handshake::ServerReply {
+  uint32_t result;
   uint32_t reserved;
   unsigned char proof[32];
 };
 
 void Handshake::check(const std::string& secret, bool encrypt) {
-  if (!secret.empty() && secret.size() < kLeastSecret) {
-    throw unlike("a secret of " + std::to_string(secret.size()) + " bytes; it takes " +
-                 std::to_string(kLeastSecret) +
-                 " or more that nobody guesses, as from: head -c 32 /dev/urandom | base64");
+  if (!secret.empty() && secret.size() < kMinSecretBytes) {
+    throw mismatch("the secret has " + std::to_string(secret.size()) +
+                   " bytes; it needs at least " + std::to_string(kMinSecretBytes) +
+                   " that cannot be guessed, as from: head -c 32 /dev/urandom | base64");
   }
   if (secret.empty() && encrypt) {
-    throw unlike(
-        "encryption takes a secret at both ends: give them the same one, as from: head -c 32 "
+    throw mismatch(
+        "encryption needs the same secret at both ends; create one with: head -c 32 "
         "/dev/urandom | base64");
   }
 }
@@ -65,16 +75,16 @@ Handshake::Handshake(Side side, const std::string& secret, bool encrypt, std::st
                      reinterpret_cast<const unsigned char*>("penstock.net.secret.1"), 21);
   if (side_ == Side::kServer) {
     const ServerHello hello{own_hello()};
-    say(hello);
-    remember(&hello, sizeof(hello));
+    queue(hello);
+    append_to_transcript(&hello, sizeof(hello));
     state_ = State::kClientHello;
-    want_ = sizeof(ClientHello);
+    expected_ = sizeof(ClientHello);
   } else {
     state_ = State::kServerHello;
-    want_ = sizeof(ServerHello);
+    expected_ = sizeof(ServerHello);
   }
-  static_assert(sizeof(Hello) == 48 && sizeof(ClientHello) == 80 && sizeof(Verdict) == 40);
-  static_assert(sizeof(ClientHello) <= kMostBytes);
+  static_assert(sizeof(Hello) == 48 && sizeof(ClientHello) == 80 && sizeof(ServerReply) == 40);
+  static_assert(sizeof(ClientHello) <= kMaxMessageBytes);
 }
 
 Handshake::~Handshake() = default;
@@ -83,50 +93,50 @@ Handshake::Hello Handshake::own_hello() const {
   Hello hello{};
   std::memcpy(hello.magic, kMagic, sizeof(kMagic));
   hello.version = kVersion;
-  hello.flags = static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypts : 0));
+  hello.flags = static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypted : 0));
   randombytes_buf(hello.nonce, sizeof(hello.nonce));
   return hello;
 }
 
 template <typename Message>
-void Handshake::say(const Message& message) {
+void Handshake::queue(const Message& message) {
   std::memcpy(out_.data(), &message, sizeof(message));
   sent_ = 0;
   end_ = sizeof(message);
 }
 
 template <typename Message>
-Message Handshake::heard() const {
+Message Handshake::parse() const {
   Message message;
   std::memcpy(&message, in_.data(), sizeof(message));
   return message;
 }
 
-void Handshake::remember(const void* bytes, size_t count) {
-  std::memcpy(said_.data() + said_bytes_, bytes, count);
-  said_bytes_ += count;
+void Handshake::append_to_transcript(const void* bytes, size_t count) {
+  std::memcpy(transcript_.data() + transcript_bytes_, bytes, count);
+  transcript_bytes_ += count;
 }
 
 void Handshake::received(size_t bytes) {
   if (state_ == State::kTls) {
     tls_->received(bytes);
-    return shake();
+    return advance_tls();
   }
   got_ += bytes;
-  // What does not begin as it must is not waited for.
+  // Fail at the first wrong byte instead of waiting for a whole message.
   const size_t begin = std::min(got_, sizeof(kMagic));
-  if (state_ != State::kVerdict && std::memcmp(in_.data(), kMagic, begin) != 0) {
+  if (state_ != State::kServerReply && std::memcmp(in_.data(), kMagic, begin) != 0) {
     throw Error(Code::kDataLoss, kHandshake, peer_ + " does not speak penstock's protocol");
   }
-  if (got_ < want_) return;
-  got_ = want_ = 0;
+  if (got_ < expected_) return;
+  got_ = expected_ = 0;
   switch (state_) {
     case State::kServerHello:
       return take_server_hello();
     case State::kClientHello:
       return take_client_hello();
-    case State::kVerdict:
-      return take_verdict();
+    case State::kServerReply:
+      return take_server_reply();
     case State::kTls:
     case State::kComplete:
     case State::kRefused:
@@ -135,111 +145,138 @@ void Handshake::received(size_t bytes) {
 }
 
 void Handshake::take_server_hello() {
-  const auto theirs = heard<ServerHello>();
+  const auto theirs = parse<ServerHello>();
   if (theirs.hello.version != kVersion || theirs.hello.reserved != 0) {
-    throw unlike(peer_ + " speaks version " + std::to_string(theirs.hello.version) +
-                 " of the protocol, and this end " + std::to_string(kVersion) +
-                 ": both take the same version of penstock");
+    throw mismatch(peer_ + " speaks version " + std::to_string(theirs.hello.version) +
+                   " of the protocol, this end version " + std::to_string(kVersion) +
+                   ": use the same version of penstock at both ends");
   }
   const Hello mine = own_hello();
   const uint16_t differs = theirs.hello.flags ^ mine.flags;
   if (differs & kHasSecret) {
-    throw unlike(peer_ +
-                 (has_secret_ ? " has no secret, and this end has one"
-                              : " takes a secret, and this end has none") +
-                 ": give both the same");
+    throw mismatch(peer_ +
+                   (has_secret_ ? " has no secret, and this end has one"
+                                : " requires a secret, and this end has none") +
+                   ": give both ends the same secret");
   }
-  if (differs & kEncrypts) {
-    throw unlike(
+  if (differs & kEncrypted) {
+    throw mismatch(
         peer_ +
         (encrypt_ ? " does not encrypt, and this end does" : " encrypts, and this end does not") +
-        ": set encrypt at both, or at neither");
+        ": set encrypt at both ends or at neither");
   }
-  if (differs != 0) throw unlike(peer_ + " wants what this end does not know");
-  remember(&theirs, sizeof(theirs));
-  remember(&mine, sizeof(mine));
+  if (differs != 0) throw mismatch(peer_ + " uses options that this end does not know");
+  append_to_transcript(&theirs, sizeof(theirs));
+  append_to_transcript(&mine, sizeof(mine));
   ClientHello answer{mine, {}};
-  prove("client", answer.proof);
-  remember(answer.proof, sizeof(answer.proof));
-  say(answer);
-  state_ = State::kVerdict;
-  want_ = sizeof(Verdict);
+  compute_proof("client", answer.proof);
+  append_to_transcript(answer.proof, sizeof(answer.proof));
+  queue(answer);
+  state_ = State::kServerReply;
+  expected_ = sizeof(ServerReply);
 }
 
 void Handshake::take_client_hello() {
-  const auto theirs = heard<ClientHello>();
-  remember(&theirs.hello, sizeof(theirs.hello));
+  const auto theirs = parse<ClientHello>();
+  append_to_transcript(&theirs.hello, sizeof(theirs.hello));
   const uint16_t flags =
-      static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypts : 0));
-  // The proof comes first: nothing else of who does not have the secret is looked at.
-  if (!proves("client", theirs.proof) || theirs.hello.version != kVersion ||
+      static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypted : 0));
+  // Verify the proof first: nothing else is read from an unauthenticated peer.
+  if (!verify_proof("client", theirs.proof) || theirs.hello.version != kVersion ||
       theirs.hello.flags != flags || theirs.hello.reserved != 0) {
-    return answer(false);
+    return reply(false);
   }
-  remember(theirs.proof, sizeof(theirs.proof));
-  answer(true);
+  append_to_transcript(theirs.proof, sizeof(theirs.proof));
+  reply(true);
 }
 
-void Handshake::answer(bool welcome) {
-  Verdict verdict{};
-  verdict.verdict = welcome ? kWelcome : kRefused;
-  if (welcome) {
-    remember(&verdict, offsetof(Verdict, proof));
-    prove("server", verdict.proof);
+void Handshake::reply(bool accept) {
+  ServerReply message{};
+  message.result = accept ? kAccepted : kRefused;
+  if (accept) {
+    append_to_transcript(&message, offsetof(ServerReply, proof));
+    compute_proof("server", message.proof);
   }
-  say(verdict);
+  queue(message);
   state_ = State::kRefused;
-  if (welcome) known();
+  if (accept) on_authenticated();
 }
 
-// Each knows that the other has the secret.
-void Handshake::known() {
+// Both ends have proved that they know the secret.
+void Handshake::on_authenticated() {
   state_ = State::kComplete;
   if (!encrypt_) return;
   Key key;
-  prove("line", std::span<unsigned char, Key::kBytes>(key.data(), Key::kBytes));
+  compute_proof("line", std::span<unsigned char, Key::kBytes>(key.data(), Key::kBytes));
   tls_ = std::make_unique<Tls>(side_ == Side::kServer ? Tls::Side::kServer : Tls::Side::kClient,
                                key, peer_);
   state_ = State::kTls;
-  shake();
+  advance_tls();
 }
 
-void Handshake::shake() {
-  const bool complete = tls_->shake();
-  sealed_.erase(sealed_.begin(), sealed_.begin() + static_cast<ptrdiff_t>(sealed_sent_));
-  sealed_sent_ = 0;
-  tls_->take_outgoing(sealed_);
+void Handshake::advance_tls() {
+  const bool complete = tls_->handshake();
+  tls_out_.erase(tls_out_.begin(), tls_out_.begin() + static_cast<ptrdiff_t>(tls_sent_));
+  tls_sent_ = 0;
+  tls_->take_outgoing(tls_out_);
   if (complete) state_ = State::kComplete;
 }
 
-void Handshake::take_verdict() {
-  const auto verdict = heard<Verdict>();
-  if (verdict.verdict == kRefused) {
-    throw unlike(
+void Handshake::take_server_reply() {
+  const auto reply = parse<ServerReply>();
+  if (reply.result == kRefused) {
+    throw mismatch(
         peer_ + " refused this end: " +
-        (has_secret_ ? "its secret is another" : "it takes no connection without a secret"));
+        (has_secret_ ? "its secret is another" : "it accepts no connection without a secret"));
   }
-  remember(&verdict, offsetof(Verdict, proof));
-  if (verdict.verdict != kWelcome || verdict.reserved != 0 || !proves("server", verdict.proof)) {
-    throw unlike(peer_ + " does not have the secret: it is not trusted");
+  append_to_transcript(&reply, offsetof(ServerReply, proof));
+  if (reply.result != kAccepted || reply.reserved != 0 || !verify_proof("server", reply.proof)) {
+    throw mismatch(peer_ + " does not have the secret and is not trusted");
   }
-  known();
+  on_authenticated();
 }
 
-void Handshake::prove(const char* role, std::span<unsigned char, 32> proof) const {
+void Handshake::compute_proof(const char* role, std::span<unsigned char, 32> proof) const {
   crypto_generichash_state state;
   crypto_generichash_init(&state, secret_.data(), Key::kBytes, proof.size());
   crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(role),
                             std::strlen(role));
-  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(said_.data()),
-                            said_bytes_);
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(transcript_.data()),
+                            transcript_bytes_);
   crypto_generichash_final(&state, proof.data(), proof.size());
 }
 
-bool Handshake::proves(const char* role, std::span<const unsigned char, 32> proof) const {
+bool Handshake::verify_proof(const char* role, std::span<const unsigned char, 32> proof) const {
   std::array<unsigned char, 32> expected;
-  prove(role, expected);
+  compute_proof(role, expected);
   return sodium_memcmp(expected.data(), proof.data(), expected.size()) == 0;
+}
+
+HandshakeStatus advance_handshake(int fd, Handshake& handshake, const std::string& peer) {
+  for (;;) {
+    if (const auto out = handshake.outgoing(); !out.empty()) {
+      const ssize_t sent = send(fd, out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0) {
+        handshake.sent(static_cast<size_t>(sent));
+      } else if (would_block_or_throw(peer)) {
+        return HandshakeStatus::kWantsWrite;
+      }
+    } else if (handshake.complete()) {
+      return HandshakeStatus::kComplete;
+    } else if (handshake.refused()) {
+      return HandshakeStatus::kRefused;
+    } else {
+      const auto in = handshake.incoming();
+      const ssize_t got = recv(fd, in.data(), in.size(), MSG_DONTWAIT);
+      if (got > 0) {
+        handshake.received(static_cast<size_t>(got));
+      } else if (got == 0) {
+        throw Error(Code::kClosed, "handshake", peer + " disconnected");
+      } else if (would_block_or_throw(peer)) {
+        return HandshakeStatus::kWantsRead;
+      }
+    }
+  }
 }
 
 }  // namespace penstock::net

@@ -8,105 +8,118 @@
 #include <string>
 #include <vector>
 
-#include "penstock/net/key.h"
 #include "penstock/net/tls.h"
 
 namespace penstock::net {
 
-// What two ends say over TCP before the first message, so that each knows that the other has the
-// same secret. Three messages of fixed sizes, little-endian; nothing is allocated for them:
+// The handshake at the start of a TCP connection: each end proves to the other that it knows the
+// secret. Three messages of fixed sizes, little-endian; no memory is allocated for them:
 //
-//   server: ServerHello   magic, version, what it wants, a nonce
-//   client: ClientHello   the same, and its proof
-//   server: Verdict       yes or no; with a yes, its proof
+// - server: ServerHello (magic, version, flags, a nonce)
+// - client: ClientHello (the same of its own, and its proof)
+// - server: ServerReply (accepted or refused; if accepted, its proof)
 //
-// A proof is BLAKE2b keyed by the secret over the sender's role and all that was said before it, so
-// that neither a proof of another time nor the other end's own can be shown again. The server shows
-// its own only to who has shown one. If both want it, TLS follows, so that OpenSSL sees nothing of
-// who has not proved it; its key is of the secret and of all that was said before.
+// A proof is BLAKE2b, keyed by the secret, over the sender's role and the transcript of all
+// previous messages. So neither an older proof nor the other end's own can be replayed. The server
+// sends its proof only after the client's was verified. If both ends encrypt, TLS follows, so
+// OpenSSL parses nothing from unauthenticated peers. The key of TLS is derived from the secret and
+// the transcript.
 //
-// This class is one end without its socket: it says which bytes to send and how many it wants next.
-// Threads: none of its own, one at a time.
+// This class is one end without its socket: it has bytes to send and says how many bytes it expects
+// next. Threads: not synchronised.
 class Handshake {
  public:
   enum class Side { kClient, kServer };
 
-  // The fewest bytes of a secret: more than anybody guesses, for a client shows its proof to
-  // whoever listens at the address.
-  static constexpr size_t kLeastSecret = 16;
-  // Error kInvalidArgument: a secret that is too short, or encryption without one.
+  // The fewest bytes of a secret. Long enough that guessing is hopeless: a client shows its proof
+  // to whatever process listens at the address, which can try guesses offline.
+  static constexpr size_t kMinSecretBytes = 16;
+
+  // Error kInvalidArgument: the secret is too short, or encryption was asked for without one.
   static void check(const std::string& secret, bool encrypt);
 
   // `peer` is for error texts.
   Handshake(Side side, const std::string& secret, bool encrypt, std::string peer);
   ~Handshake();
 
-  // What is to be sent now, before anything is read, and that so much of it was.
+  // The bytes to send now, before anything is read; and how many of them were sent.
   std::span<const std::byte> outgoing() const {
     if (sent_ < end_) return std::span(out_).subspan(sent_, end_ - sent_);
-    return std::span(sealed_).subspan(sealed_sent_);
+    return std::span(tls_out_).subspan(tls_sent_);
   }
-  void sent(size_t bytes) { (sent_ < end_ ? sent_ : sealed_sent_) += bytes; }
+  void sent(size_t bytes) { (sent_ < end_ ? sent_ : tls_sent_) += bytes; }
 
-  // Where the next bytes from the other end belong (never more than it may send, before TLS), and
-  // that so many have come. Errors: kInvalidArgument (other secrets, versions or wishes), kDataLoss
-  // (no such message can be), kSystem (no TLS).
+  // Space for the next received bytes (before TLS, no more than the peer may send now); and how
+  // many of them have arrived. Errors: kInvalidArgument (different secret, version or options),
+  // kDataLoss (malformed message), kSystem (no TLS).
   std::span<std::byte> incoming() {
-    return state_ == State::kTls ? tls_->room() : std::span(in_).subspan(got_, want_ - got_);
+    return state_ == State::kTls ? tls_->receive_buffer()
+                                 : std::span(in_).subspan(got_, expected_ - got_);
   }
   void received(size_t bytes);
 
-  // Both have proved it and everything is sent. refused(): so is the bad news; hang up.
+  // complete(): both ends are authenticated and everything is sent. refused(): the refusal is sent,
+  // and the connection should be closed.
   bool complete() const { return state_ == State::kComplete && outgoing().empty(); }
   bool refused() const { return state_ == State::kRefused && outgoing().empty(); }
-
-  // REQUIRED: complete(). Empty: the line is not encrypted. What came behind the handshake is in
-  // it.
+  // REQUIRED: complete(). Empty: the connection is not encrypted. The Tls holds the bytes that
+  // arrived after the handshake.
   std::unique_ptr<Tls> take_tls() { return std::move(tls_); }
 
  private:
   struct Hello;
   struct ServerHello;
   struct ClientHello;
-  struct Verdict;
+  struct ServerReply;
   enum class State {
     kServerHello,  // the client waits for it
     kClientHello,  // the server waits for it
-    kVerdict,      // the client waits for it
-    kTls,          // both shake hands once more, if they encrypt
+    kServerReply,  // the client waits for it
+    kTls,          // the TLS handshake, if the connection is encrypted
     kComplete,
-    kRefused,  // the server's, and why is known
+    kRefused,  // the server refused the client
   };
-  static constexpr size_t kMostBytes = 128;
+  static constexpr size_t kMaxMessageBytes = 128;
 
   Hello own_hello() const;
   void take_server_hello();
   void take_client_hello();
-  void take_verdict();
-  void answer(bool welcome);
-  void prove(const char* role, std::span<unsigned char, 32> proof) const;
-  bool proves(const char* role, std::span<const unsigned char, 32> proof) const;
-  void known();
-  void shake();
-  void remember(const void* bytes, size_t count);
+  void take_server_reply();
+  void reply(bool accept);
+  void compute_proof(const char* role, std::span<unsigned char, 32> proof) const;
+  bool verify_proof(const char* role, std::span<const unsigned char, 32> proof) const;
+  void on_authenticated();
+  void advance_tls();
+  void append_to_transcript(const void* bytes, size_t count);
   template <typename Message>
-  void say(const Message& message);
+  void queue(const Message& message);
   template <typename Message>
-  Message heard() const;
+  Message parse() const;
 
   const Side side_;
   const bool has_secret_;
   const bool encrypt_;
   const std::string peer_;
   State state_;
-  Key secret_;                                    // of a fixed length, from the words of the secret
-  std::array<std::byte, 2 * kMostBytes> said_{};  // the transcript
-  size_t said_bytes_ = 0;
-  std::array<std::byte, kMostBytes> out_{}, in_{};
-  size_t sent_ = 0, end_ = 0, got_ = 0, want_ = 0;
+  Key secret_;  // a hash of the secret, of a fixed length
+  std::array<std::byte, 2 * kMaxMessageBytes> transcript_{};
+  size_t transcript_bytes_ = 0;
+  std::array<std::byte, kMaxMessageBytes> out_{}, in_{};
+  size_t sent_ = 0, end_ = 0, got_ = 0, expected_ = 0;
   std::unique_ptr<Tls> tls_;
-  std::vector<std::byte> sealed_;  // that TLS says
-  size_t sealed_sent_ = 0;
+  std::vector<std::byte> tls_out_;  // outgoing bytes of TLS
+  size_t tls_sent_ = 0;
 };
+
+enum class HandshakeStatus {
+  kWantsRead,   // call again when the socket is readable
+  kWantsWrite,  // call again when the socket is writable
+  kComplete,
+  kRefused,
+};
+
+// Advances a handshake over a non-blocking socket: sends and receives as much as possible now.
+// Errors: the handshake's, kClosed (the peer disconnected).
+HandshakeStatus advance_handshake(int fd, Handshake& handshake, const std::string& peer);
 
 }  // namespace penstock::net

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/net/shake_hands.h"
+#include "penstock/net/handshake.h"
 #include "penstock/net/socket.h"
 
 namespace penstock::net {
@@ -17,19 +17,19 @@ namespace {
 
 constexpr char kListener[] = "Listener";
 
-// A socket file that nobody serves any more.
-bool abandoned(const SocketAddress& address) {
+// True for a socket file that no process listens at any more.
+bool is_stale_socket(const SocketAddress& address) {
   os::Fd probe = make_socket(address);
   return ::connect(probe.get(), address.get(), address.length) != 0 && errno == ECONNREFUSED;
 }
 
 os::Fd bind_to(const SocketAddress& address) {
   os::Fd fd = make_socket(address);
-  const int yes = 1;  // a server that is begun again finds its port free
+  const int yes = 1;  // a restarted server can bind the same port
   if (!address.is_unix()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   int result = bind(fd.get(), address.get(), address.length);
   const std::string file = address.file();
-  if (result != 0 && errno == EADDRINUSE && !file.empty() && abandoned(address)) {
+  if (result != 0 && errno == EADDRINUSE && !file.empty() && is_stale_socket(address)) {
     unlink(file.c_str());
     result = bind(fd.get(), address.get(), address.length);
   }
@@ -37,7 +37,7 @@ os::Fd bind_to(const SocketAddress& address) {
     const std::string text = address.text();
     if (errno == EADDRINUSE) {
       throw Error(Code::kInvalidArgument, kListener,
-                  text + " is taken; port 0 and unix:@ are a free one");
+                  text + " is in use; port 0 or unix:@ picks a free address");
     }
     throw Error::from_errno(errno, kListener, "cannot listen at " + text);
   }
@@ -49,26 +49,26 @@ os::Fd bind_to(const SocketAddress& address) {
 
 }  // namespace
 
-struct Listener::Stranger {
+struct Listener::PendingConnection {
   os::Fd fd;
   std::string peer;
   Handshake handshake;
   Deadline deadline;
   short events = POLLIN | POLLOUT;
-  bool gone = false;
+  bool closed = false;
 };
 
 Listener::Listener(const std::string& address, ListenOptions options)
     : options_(std::move(options)), wake_(os::event()) {
   Handshake::check(options_.secret, options_.encrypt);
-  if (options_.most_handshakes == 0) {
-    throw Error(Code::kInvalidArgument, kListener, "at least one handshake must be possible");
+  if (options_.max_handshakes == 0) {
+    throw Error(Code::kInvalidArgument, kListener, "max_handshakes must be at least 1");
   }
   const SocketAddress where = resolve(address).front();
   if (!where.is_loopback() && options_.secret.empty()) {
     throw Error(Code::kInvalidArgument, kListener,
-                "other hosts reach " + where.text() +
-                    ": listening there takes a secret; give one, or listen at tcp://127.0.0.1:0");
+                "other hosts can reach " + where.text() +
+                    ": give a secret, or listen at tcp://127.0.0.1:0");
   }
   local_ = where.is_unix();
   socket_ = bind_to(where);
@@ -85,18 +85,18 @@ Listener::~Listener() {
 void Listener::after_fork_in_child() noexcept {
   closed_.store(true, std::memory_order_release);
   socket_.reset();
-  for (const auto& each : strangers_) each->fd.reset();
-  strangers_mutex_.unlock();
+  for (const auto& each : pending_) each->fd.reset();
+  pending_mutex_.unlock();
 }
 
 void Listener::close() noexcept {
   if (closed_.exchange(true)) return;
   os::signal_event(wake_.get());
   if (!file_.empty()) unlink(file_.c_str());
-  shutdown(socket_.get(), SHUT_RDWR);  // nobody connects any more
+  shutdown(socket_.get(), SHUT_RDWR);  // no further connections
 }
 
-// An empty one: nobody is waiting.
+// Empty: no client is waiting.
 os::Fd Listener::next_socket() {
   for (;;) {
     os::Fd fd(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -106,7 +106,7 @@ os::Fd Listener::next_socket() {
       case ENFILE:
       case ENOBUFS:
       case ENOMEM:
-        // They wait on; looking at once again would only burn the processor.
+        // The clients keep waiting; retrying at once would only burn the processor.
         pause_ = Deadline(0.05);
         return fd;
       case EBADF:
@@ -114,12 +114,12 @@ os::Fd Listener::next_socket() {
       case ENOTSOCK:
         throw Error::from_errno(errno, kListener, "cannot accept at " + address_);
       default:
-        break;  // that of a connection which is gone by now
+        break;  // an error of a connection that was closed meanwhile: try the next
     }
   }
 }
 
-std::unique_ptr<Connection> Listener::take_local() {
+std::unique_ptr<Connection> Listener::accept_local() {
   while (os::Fd fd = next_socket()) {
     const auto who = unix_peer(fd.get());
     if (!who || who->user != geteuid()) continue;
@@ -129,76 +129,76 @@ std::unique_ptr<Connection> Listener::take_local() {
   return nullptr;
 }
 
-void Listener::let_in() {
-  // No more than may be at it: of the others the system keeps the line.
-  for (size_t taken = 0; taken < options_.most_handshakes; ++taken) {
+void Listener::accept_pending() {
+  // No more than max_handshakes; the system queues the others.
+  for (size_t taken = 0; taken < options_.max_handshakes; ++taken) {
     os::Fd fd = next_socket();
     if (!fd) return;
     std::string peer;
     try {
       peer = peer_address(fd.get()).text();
     } catch (const Error&) {
-      continue;  // gone
+      continue;  // the client disconnected
     }
-    if (strangers_.size() >= options_.most_handshakes) strangers_.erase(strangers_.begin());
-    strangers_.push_back(std::unique_ptr<Stranger>(
-        new Stranger{std::move(fd), peer,
-                     Handshake(Handshake::Side::kServer, options_.secret, options_.encrypt, peer),
-                     Deadline(options_.handshake_timeout_s)}));
+    if (pending_.size() >= options_.max_handshakes) pending_.erase(pending_.begin());
+    pending_.push_back(std::unique_ptr<PendingConnection>(new PendingConnection{
+        std::move(fd), peer,
+        Handshake(Handshake::Side::kServer, options_.secret, options_.encrypt, peer),
+        Deadline(options_.handshake_timeout_s)}));
   }
 }
 
-// Whether it is complete.
-bool Listener::shake(Stranger& stranger) {
+// True if the handshake is complete.
+bool Listener::advance(PendingConnection& pending) {
   try {
-    switch (shake_hands(stranger.fd.get(), stranger.handshake, stranger.peer)) {
-      case Shaken::kReads:
-        stranger.events = POLLIN;
+    switch (advance_handshake(pending.fd.get(), pending.handshake, pending.peer)) {
+      case HandshakeStatus::kWantsRead:
+        pending.events = POLLIN;
         return false;
-      case Shaken::kWrites:
-        stranger.events = POLLOUT;
+      case HandshakeStatus::kWantsWrite:
+        pending.events = POLLOUT;
         return false;
-      case Shaken::kRefused:
-        stranger.gone = true;
+      case HandshakeStatus::kRefused:
+        pending.closed = true;
         return false;
-      case Shaken::kComplete:
+      case HandshakeStatus::kComplete:
         return true;
     }
   } catch (const Error&) {
-    stranger.gone = true;  // nobody here asked for it
+    pending.closed = true;  // a failure of the client's, no error of accept()
   }
   return false;
 }
 
-// One whose handshake is complete, if there is one.
-std::unique_ptr<Listener::Stranger> Listener::known() {
-  std::lock_guard lock(strangers_mutex_);
-  let_in();
-  std::unique_ptr<Stranger> found;
-  for (auto& each : strangers_) {
+// A connection whose handshake is complete; nullptr: there is none.
+std::unique_ptr<Listener::PendingConnection> Listener::take_authenticated() {
+  std::lock_guard lock(pending_mutex_);
+  accept_pending();
+  std::unique_ptr<PendingConnection> found;
+  for (auto& each : pending_) {
     if (each->deadline.passed()) {
-      each->gone = true;
-    } else if (!found && shake(*each)) {
+      each->closed = true;
+    } else if (!found && advance(*each)) {
       found = std::move(each);
     }
   }
-  std::erase_if(strangers_, [](const auto& each) { return each == nullptr || each->gone; });
+  std::erase_if(pending_, [](const auto& each) { return each == nullptr || each->closed; });
   return found;
 }
 
-std::unique_ptr<Connection> Listener::take() {
-  if (local_) return take_local();
-  const auto one = known();
+std::unique_ptr<Connection> Listener::try_accept() {
+  if (local_) return accept_local();
+  const auto one = take_authenticated();
   if (!one) return nullptr;
   try {
     return std::make_unique<Connection>(std::move(one->fd), false, one->peer, options_,
                                         one->handshake.take_tls());
   } catch (const Error&) {
-    return nullptr;  // gone in this moment
+    return nullptr;  // disconnected meanwhile
   }
 }
 
-// Until there may be something to take, somebody's time is over, or it is closed.
+// Waits for activity on a socket, a handshake's deadline, `until`, or close().
 void Listener::wait(Deadline until) {
   std::vector<pollfd> items{{wake_.get(), POLLIN, 0}};
   if (pause_ && pause_->passed()) pause_.reset();
@@ -207,7 +207,7 @@ void Listener::wait(Deadline until) {
   } else {
     items.push_back({socket_.get(), POLLIN, 0});
   }
-  for (const auto& each : strangers_) {
+  for (const auto& each : pending_) {
     items.push_back({each->fd.get(), each->events, 0});
     until = Deadline::earlier(until, each->deadline);
   }
@@ -217,7 +217,7 @@ void Listener::wait(Deadline until) {
 std::unique_ptr<Connection> Listener::accept(double timeout_s) {
   const Deadline deadline(timeout_s);
   while (!closed()) {
-    if (auto connection = take()) return connection;
+    if (auto connection = try_accept()) return connection;
     if (deadline.passed()) break;
     wait(deadline);
   }

@@ -7,56 +7,57 @@
 #include <string>
 #include <vector>
 
+#include "penstock/base/clock.h"
+#include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
-#include "penstock/memory/fork_aware.h"
 #include "penstock/net/connection.h"
-#include "penstock/net/deadline.h"
 
 namespace penstock::net {
 
 struct ListenOptions : LinkOptions {
-  // Whoever has not proved by then that it has the secret is sent away. In seconds.
+  // A client that has not proved by then that it knows the secret is disconnected. In seconds.
   double handshake_timeout_s = 10;
-  // So many may be at it at once; one more, and the one that has been for longest is sent away.
-  size_t most_handshakes = 64;
+  // The most handshakes at a time. One more, and the oldest is disconnected.
+  size_t max_handshakes = 64;
 };
 
-// Takes connections at an address (see address.h): by itself at one of loopback, at a port that the
-// system picks. Handshakes go on, all at once, while somebody is in accept(): one who is slow,
-// silent or an enemy holds up nobody else.
+// Accepts connections at an address (see address.h); by default on loopback, at a port that the
+// system picks. All pending handshakes advance while a thread is in accept(), so a slow, silent or
+// hostile client delays no other.
 //
-// Threads: one at a time accepts, close() may be called by any. In a forked child it is closed, and
-// the parent's goes on.
+// Threads: one at a time accepts; close() may be called by any. In a forked child the listener is
+// closed, and the parent's stays open.
 class Listener final : private ForkAware {
  public:
-  // Errors: kInvalidArgument (no such address; one that other hosts reach, without a secret;
-  // taken), kNotFound, kSystem.
+  // Errors: kInvalidArgument (malformed address; an address that other hosts reach, without a
+  // secret; an address in use), kNotFound, kSystem.
   explicit Listener(const std::string& address = "tcp://127.0.0.1:0", ListenOptions options = {});
   ~Listener();
 
-  // Where it listens, as connect() takes it: with the port that the system picked.
+  // The address as connect() takes it, with the port that the system picked.
   const std::string& address() const { return address_; }
 
-  // The next connection. nullptr: none came in time, or it was closed. Whoever is not allowed in is
-  // not seen here. Error kSystem.
+  // The next authenticated connection. nullptr: the timeout passed, or the listener was closed.
+  // Error kSystem.
   std::unique_ptr<Connection> accept(double timeout_s);
 
-  // Wakes accept(). Connections that were accepted stay.
+  // Wakes accept(). Accepted connections stay open.
   void close() noexcept;
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
  private:
-  void before_fork() noexcept override { strangers_mutex_.lock(); }
-  void after_fork_in_parent() noexcept override { strangers_mutex_.unlock(); }
+  void before_fork() noexcept override { pending_mutex_.lock(); }
+  void after_fork_in_parent() noexcept override { pending_mutex_.unlock(); }
   void after_fork_in_child() noexcept override;
-  // One that connected over TCP and is not known yet.
-  struct Stranger;
 
-  std::unique_ptr<Connection> take_local();
-  void let_in();
-  static bool shake(Stranger& stranger);
-  std::unique_ptr<Stranger> known();
-  std::unique_ptr<Connection> take();
+  // A TCP client whose handshake is not complete.
+  struct PendingConnection;
+
+  std::unique_ptr<Connection> accept_local();
+  void accept_pending();
+  static bool advance(PendingConnection& pending);
+  std::unique_ptr<PendingConnection> take_authenticated();
+  std::unique_ptr<Connection> try_accept();
   os::Fd next_socket();
   void wait(Deadline until);
 
@@ -64,14 +65,14 @@ class Listener final : private ForkAware {
   os::Fd socket_;
   os::Fd wake_;
   std::string address_;
-  std::string file_;  // to be removed in the end
+  std::string file_;  // the socket file, removed by close()
   bool local_ = false;
   std::atomic<bool> closed_{false};
-  // Held while they change, so that a forked child finds them whole. Never while a connection is
-  // made, which waits for forks itself.
-  std::mutex strangers_mutex_;
-  std::vector<std::unique_ptr<Stranger>> strangers_;  // the oldest first
-  std::optional<Deadline> pause_;                     // after descriptors or memory ran out
+  // Held while pending_ changes, so that a forked child finds it consistent. Not held while a
+  // Connection is constructed, since that registers fork handlers itself.
+  std::mutex pending_mutex_;
+  std::vector<std::unique_ptr<PendingConnection>> pending_;  // oldest first
+  std::optional<Deadline> pause_;  // set while the process is out of descriptors or memory
 };
 
 }  // namespace penstock::net

@@ -18,7 +18,8 @@ namespace {
 
 void set_option(int fd, int level, int option, int value) {
   if (setsockopt(fd, level, option, &value, sizeof(value)) != 0) {
-    throw Error::from_errno(errno, "setsockopt", "a socket's option " + std::to_string(option));
+    throw Error::from_errno(errno, "setsockopt",
+                            "cannot set socket option " + std::to_string(option));
   }
 }
 
@@ -47,12 +48,12 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
 void prepare_connected(int fd, bool tcp, double stall_timeout_s) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) {
-    throw Error::from_errno(errno, "fcntl", "a socket's flags");
+    throw Error::from_errno(errno, "fcntl", "cannot make a socket blocking");
   }
   const timeval timeout = as_timeval(stall_timeout_s);
   for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
     if (setsockopt(fd, SOL_SOCKET, option, &timeout, sizeof(timeout)) != 0) {
-      throw Error::from_errno(errno, "setsockopt", "a socket's timeouts");
+      throw Error::from_errno(errno, "setsockopt", "cannot set a socket's timeouts");
     }
   }
   if (!tcp) return;
@@ -74,7 +75,7 @@ SocketAddress own_address(int fd) {
   SocketAddress result;
   result.length = sizeof(result.storage);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&result.storage), &result.length) != 0) {
-    throw Error::from_errno(errno, "getsockname", "a socket's own address");
+    throw Error::from_errno(errno, "getsockname", "cannot read a socket's own address");
   }
   return result;
 }
@@ -83,7 +84,7 @@ SocketAddress peer_address(int fd) {
   SocketAddress result;
   result.length = sizeof(result.storage);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&result.storage), &result.length) != 0) {
-    throw Error::from_errno(errno, "getpeername", "the other end's address");
+    throw Error::from_errno(errno, "getpeername", "cannot read the peer's address");
   }
   return result;
 }

@@ -16,20 +16,20 @@ namespace {
 
 constexpr char kTls[] = "TLS";
 constexpr char kIdentity[] = "penstock";
-constexpr size_t kRoom = 128 * 1024;
+constexpr size_t kBufferBytes = 128 * 1024;
 constexpr size_t kRecord = 16 * 1024;
-// Half of what a key of AES-GCM may seal (RFC 8446, 5.5: 2^24.5).
-constexpr uint64_t kMostRecords = uint64_t{1} << 23;
-// Both with SHA-256, as a pre-shared key is used with one hash.
+// Half of what one AES-GCM key may encrypt (RFC 8446, 5.5: 2^24.5 records).
+constexpr uint64_t kMaxRecords = uint64_t{1} << 23;
+// Both with SHA-256: a pre-shared key is bound to one hash.
 constexpr char kSuites[] = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 constexpr unsigned char kAes128Gcm[] = {0x13, 0x01};
 
 std::string reason() {
   const unsigned long error = ERR_peek_last_error();
   const char* text = error == 0 ? nullptr : ERR_reason_error_string(error);
-  std::string said;
-  if (text != nullptr) said.append(": ").append(text);
-  return said;
+  std::string result;
+  if (text != nullptr) result.append(": ").append(text);
+  return result;
 }
 
 [[noreturn]] void cannot(const char* what) {
@@ -38,7 +38,7 @@ std::string reason() {
 
 }  // namespace
 
-// What OpenSSL calls, of C. Nothing may be thrown through it.
+// C callbacks of OpenSSL: no exception may leave them.
 struct Tls::Callbacks {
   static Tls& of(BIO* bio) { return *static_cast<Tls*>(BIO_get_data(bio)); }
 
@@ -72,17 +72,18 @@ struct Tls::Callbacks {
 
   static BIO_METHOD* method() {
     static BIO_METHOD* const made = [] {
-      BIO_METHOD* of_tls = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, kIdentity);
-      if (of_tls == nullptr) cannot("make a BIO");
-      BIO_meth_set_write_ex(of_tls, write);
-      BIO_meth_set_read_ex(of_tls, read);
-      BIO_meth_set_ctrl(of_tls, control);
-      return of_tls;
+      BIO_METHOD* method_of_tls =
+          BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, kIdentity);
+      if (method_of_tls == nullptr) cannot("make a BIO");
+      BIO_meth_set_write_ex(method_of_tls, write);
+      BIO_meth_set_read_ex(method_of_tls, read);
+      BIO_meth_set_ctrl(method_of_tls, control);
+      return method_of_tls;
     }();
     return made;
   }
 
-  // A session that stands for the key.
+  // A TLS session that represents the pre-shared key.
   static SSL_SESSION* session(SSL* ssl) {
     const Tls& tls = *static_cast<const Tls*>(SSL_get_app_data(ssl));
     SSL_SESSION* made = SSL_SESSION_new();
@@ -108,7 +109,7 @@ struct Tls::Callbacks {
   }
 
   static ssl_st* make(Tls& tls, Side side) {
-    // A server's threads may still be at it when a process ends.
+    // No cleanup at exit: threads of a server may still use OpenSSL then.
     static const bool started = OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
     if (!started) cannot("start");
     const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> of(SSL_CTX_new(TLS_method()),
@@ -123,7 +124,7 @@ struct Tls::Callbacks {
     BIO* bio = BIO_new(method());
     if (!ssl || bio == nullptr) {
       BIO_free(bio);
-      cannot("make a line");
+      cannot("make a TLS connection");
     }
     BIO_set_data(bio, &tls);
     BIO_set_init(bio, 1);
@@ -141,7 +142,7 @@ struct Tls::Callbacks {
 };
 
 Tls::Tls(Side side, const Key& key, std::string peer)
-    : peer_(std::move(peer)), key_(key), in_(kRoom) {
+    : peer_(std::move(peer)), key_(key), in_(kBufferBytes) {
   ERR_clear_error();
   ssl_ = Callbacks::make(*this, side);
 }
@@ -149,39 +150,39 @@ Tls::Tls(Side side, const Key& key, std::string peer)
 Tls::~Tls() { SSL_free(ssl_); }
 
 void Tls::fail(const char* what) const {
-  throw Error(Code::kDataLoss, kTls, "what " + peer_ + " sent " + what + reason());
+  throw Error(Code::kDataLoss, kTls, "the data from " + peer_ + " " + what + reason());
 }
 
-bool Tls::shake() {
+bool Tls::handshake() {
   const std::lock_guard lock(mutex_);
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_);
   if (result != 1) {
     if (SSL_get_error(ssl_, result) == SSL_ERROR_WANT_READ) return false;
-    fail("is no handshake of the key's owner");
+    fail("is no valid handshake: the key differs, or the data was changed");
   }
-  if (SSL_session_reused(ssl_) != 1) fail("was said without the key");
+  if (SSL_session_reused(ssl_) != 1) fail("was sent without the key");
   key_ = Key();
   return true;
 }
 
-void Tls::seal(std::span<const std::byte> plain) {
+void Tls::encrypt(std::span<const std::byte> plain) {
   if (plain.empty()) return;
   const std::lock_guard lock(mutex_);
   ERR_clear_error();
   const uint64_t records = (plain.size() + kRecord - 1) / kRecord;
-  if (records_ + records > kMostRecords) {
-    if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1) cannot("take the next key");
+  if (records_ + records > kMaxRecords) {
+    if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1) cannot("renew the key");
     records_ = 0;
   }
   records_ += records;
   size_t written = 0;
-  if (SSL_write_ex(ssl_, plain.data(), plain.size(), &written) != 1) cannot("seal");
+  if (SSL_write_ex(ssl_, plain.data(), plain.size(), &written) != 1) cannot("encrypt");
 }
 
 void Tls::renew_key() {
   const std::lock_guard lock(mutex_);
-  records_ = kMostRecords;
+  records_ = kMaxRecords;
 }
 
 size_t Tls::read(std::span<std::byte> into) {
@@ -190,7 +191,7 @@ size_t Tls::read(std::span<std::byte> into) {
   size_t got = 0;
   const int result = SSL_read_ex(ssl_, into.data(), into.size(), &got);
   if (result == 1) return got;
-  if (SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) fail("was changed on its way");
+  if (SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) fail("was changed in transit");
   return 0;
 }
 
@@ -204,7 +205,7 @@ void Tls::take_outgoing(std::vector<std::byte>& out) {
   out_.clear();
 }
 
-std::span<std::byte> Tls::room() {
+std::span<std::byte> Tls::receive_buffer() {
   const std::lock_guard lock(mutex_);
   std::memmove(in_.data(), in_.data() + begin_, end_ - begin_);
   end_ -= begin_;

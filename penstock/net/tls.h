@@ -1,5 +1,8 @@
 #pragma once
 
+#include <sodium.h>
+
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,19 +11,34 @@
 #include <string>
 #include <vector>
 
-#include "penstock/net/key.h"
-
 struct ssl_st;
 struct bio_st;
 
 namespace penstock::net {
 
-// One end of an encrypted line, without its socket: TLS 1.3 by OpenSSL. There are no certificates:
-// both ends have a key of this line (a pre-shared one), and agree on one of the moment besides, so
-// that who learns the first later cannot read what was said before. What was changed, left out,
-// repeated or moved on its way is an error.
+// A secret of 32 bytes, wiped when destroyed.
+class Key {
+ public:
+  static constexpr size_t kBytes = 32;
+
+  Key() = default;
+  Key(const Key&) = default;
+  Key& operator=(const Key&) = default;
+  ~Key() { sodium_memzero(bytes_.data(), bytes_.size()); }
+
+  unsigned char* data() { return bytes_.data(); }
+  const unsigned char* data() const { return bytes_.data(); }
+
+ private:
+  std::array<unsigned char, kBytes> bytes_{};
+};
+
+// One end of an encrypted connection, without its socket: TLS 1.3 by OpenSSL. There are no
+// certificates: both ends have the pre-shared key of this connection. They also agree on an
+// ephemeral key, so the pre-shared key alone does not decrypt recorded traffic later. Data that was
+// changed, left out, repeated or moved in transit is an error.
 //
-// Threads: one at a time seals and takes what is to be sent, while another one receives and reads.
+// Threads: one at a time encrypts and takes outgoing bytes, while another one receives and reads.
 class Tls {
  public:
   enum class Side { kClient, kServer };
@@ -31,38 +49,40 @@ class Tls {
   Tls& operator=(const Tls&) = delete;
   ~Tls();
 
-  // Moves TLS' own handshake on, first with nothing received. True: it is complete, once what is
-  // to be sent was sent. Error kDataLoss: no such end has the key, or what came was changed.
-  bool shake();
+  // Advances the TLS handshake; call once before anything was received, then after each received().
+  // True: complete, once the outgoing bytes are sent. Error kDataLoss: the other end does not have
+  // the key, or the bytes were changed in transit.
+  bool handshake();
 
-  // REQUIRED for these two: complete.
-  void seal(std::span<const std::byte> plain);
-  // The next that is sealed has another key, as it has now and then by itself.
+  // REQUIRED for encrypt() and renew_key(): the handshake is complete.
+  void encrypt(std::span<const std::byte> plain);
+  // The next encrypt() switches to a new key, as happens by itself from time to time.
   void renew_key();
-  // What is there of what was sealed, up to into.size() bytes; 0: more has to come. Error
-  // kDataLoss.
+
+  // Decrypts up to into.size() bytes; 0: more input is needed. Error kDataLoss.
   size_t read(std::span<std::byte> into);
 
-  // Appends what is to be sent, which then is no longer kept here.
+  // Appends the bytes to send to `out` and forgets them.
   void take_outgoing(std::vector<std::byte>& out);
-  // Where what comes belongs, and that so many bytes of it came.
-  std::span<std::byte> room();
+  // Free space for received bytes, and how many of them have arrived.
+  std::span<std::byte> receive_buffer();
   void received(size_t bytes);
-  // Whether anything came that nobody has read.
+  // True if received bytes are waiting to be read.
   bool pending() const;
 
  private:
   struct Callbacks;
+
   [[noreturn]] void fail(const char* what) const;
 
   const std::string peer_;
-  mutable std::mutex mutex_;  // of all that follows, but for the bytes of room()
+  mutable std::mutex mutex_;  // guards everything below, but for the bytes of receive_buffer()
   Key key_;
   ssl_st* ssl_ = nullptr;
-  uint64_t records_ = 0;  // sealed with the newest key
+  uint64_t records_ = 0;  // encrypted with the newest key
   std::vector<std::byte> out_;
   std::vector<std::byte> in_;
-  size_t begin_ = 0, end_ = 0;  // of what came and OpenSSL has not taken
+  size_t begin_ = 0, end_ = 0;  // received bytes in in_ that OpenSSL has not taken yet
 };
 
 }  // namespace penstock::net

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "penstock/base/error.h"
+#include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
-#include "penstock/memory/fork_aware.h"
 #include "penstock/train/named_socket.h"
 #include "penstock/train/reading.h"
 

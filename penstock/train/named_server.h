@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
-#include "penstock/memory/fork_aware.h"
 #include "penstock/train/named_socket.h"
 
 namespace penstock::train {

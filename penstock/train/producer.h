@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/fork_aware.h"
 #include "penstock/memory/example.h"
-#include "penstock/memory/fork_aware.h"
 #include "penstock/pipeline/element/chunk.h"
 #include "penstock/train/channel_memory.h"
 #include "penstock/train/named_socket.h"

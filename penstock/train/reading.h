@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
-#include "penstock/memory/fork_aware.h"
 #include "penstock/memory/tensor.h"
 #include "penstock/train/weights_memory.h"
 

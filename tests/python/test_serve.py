@@ -290,7 +290,7 @@ def test_all_that_could_not_be_written_is_said(told, tmp_path, monkeypatch, caps
         (["--lr", "-1"], "lr"),
         (["--secret-file", "/nonexistent"], "urandom"),
         (["--listen", "0.0.0.0:0"], "secret"),
-        (["--listen", "127.0.0.1:0", "--encrypt"], "encryption takes a secret"),
+        (["--listen", "127.0.0.1:0", "--encrypt"], "encryption needs the same secret"),
         (["--listen", "nowhere"], "address"),
         (["--shards", "0"], "shards"),
     ],

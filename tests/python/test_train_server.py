@@ -68,9 +68,9 @@ def test_encryption_is_for_both_ends():
                     assert client.stats()[0]["pushes"] == 1
                 assert server.stats()[1]["pushes"] == 1
     for processes in (False, True):
-        with pytest.raises(penstock.InvalidArgument, match="encryption takes a secret"):
+        with pytest.raises(penstock.InvalidArgument, match="encryption needs the same secret"):
             served(listen="tcp://127.0.0.1:0", encrypt=True, processes=processes)
-    with pytest.raises(penstock.InvalidArgument, match="encryption takes a secret"):
+    with pytest.raises(penstock.InvalidArgument, match="encryption needs the same secret"):
         train.connect("tcp://127.0.0.1:1", encrypt=True)
 
 

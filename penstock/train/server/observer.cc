@@ -18,7 +18,7 @@ std::string shard_stats(const std::string& address, const std::string& secret, b
   options.encrypt = encrypt;
   options.timeout_s = timeout_s;
   options.stall_timeout_s = timeout_s;
-  options.most_body_bytes = uint64_t{64} << 20;
+  options.max_body_bytes = uint64_t{64} << 20;
   options.while_waiting = while_waiting;
   const auto connection = net::connect(address, options);
 

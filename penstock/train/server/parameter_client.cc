@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/net/deadline.h"
 #include "penstock/train/gradient_checks.h"
 #include "penstock/train/kernels.h"
 
@@ -163,7 +163,7 @@ template <typename Ask, typename Take>
 void ParameterClient::converse(const char* operation, Ask ask, Take take) {
   enum class State { kToAsk, kAsked, kDone };
   std::vector<State> states(links_.size(), State::kToAsk);
-  std::optional<net::Deadline> end;  // from the first loss on
+  std::optional<Deadline> end;  // from the first loss on
   std::optional<Error> refused;
   std::string lost;
   std::vector<bool> asked(links_.size());  // once at least
@@ -178,7 +178,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
   };
   auto attempt = [&](size_t i, State next, auto what) {
     ShardLink& link = *links_[i];
-    const net::Deadline patience(options_.retry_s);
+    const Deadline patience(options_.retry_s);
     try {
       what(link);
       states[i] = next;
@@ -187,7 +187,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
         link.drop();
         // Who did not answer was gone all the while.
         const bool silent = error.code() == Code::kTimeout;
-        if (!end) end = silent ? patience : net::Deadline(options_.retry_s);
+        if (!end) end = silent ? patience : Deadline(options_.retry_s);
         states[i] = State::kToAsk;
         lost = error.what();
       } else {
@@ -407,7 +407,7 @@ void ParameterClient::close() {
 
 // Who has had enough while one shard is silent waits for no other: they are told, all the same.
 void ParameterClient::say_goodbye() {
-  const net::Deadline end(kGoodbyeS);
+  const Deadline end(kGoodbyeS);
   std::exception_ptr enough;
   for (const auto& link : links_) {
     try {

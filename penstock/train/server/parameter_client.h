@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/net/deadline.h"
+#include "penstock/base/clock.h"
 #include "penstock/train/gradient_parts.h"
 #include "penstock/train/server/shard_link.h"
 #include "penstock/train/slab.h"
@@ -101,7 +101,7 @@ class ParameterClient {
   bool compensated_ = false;
   NonFinite non_finite_ = NonFinite::kRaise;
   uint64_t sequence_ = 0;
-  std::optional<net::Deadline> enough_;  // while pushes are taken back
+  std::optional<Deadline> enough_;  // while pushes are taken back
   NamedSlabs names_;
   std::optional<Slab> staging_;   // for gradients in private memory
   std::optional<Slab> base_;      // the weights that were pulled, for compensation

@@ -6,7 +6,6 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
-#include "penstock/net/deadline.h"
 
 namespace penstock::train {
 namespace {
@@ -179,7 +178,7 @@ void ShardLink::send_push(const Push& push) {
 }
 
 Shard::Answer ShardLink::receive_push() {
-  const Answer said = answer(server_.holds != 0 ? net::kForEver : patience_s_);
+  const Answer said = answer(server_.holds != 0 ? kForEver : patience_s_);
   pulls_ = pulled_ns_ = 0;
   return {said.head.outcome, said.head.version};
 }
@@ -187,7 +186,7 @@ Shard::Answer ShardLink::receive_push() {
 void ShardLink::begin_pull() {
   if (!connection_->local()) return ask(wire::Ask::kPull);
   // What it left behind can be read, and is not what another serves by now.
-  if (!connection_->quiet()) throw Error(Code::kClosed, "pull", address_ + " is gone");
+  if (!connection_->idle()) throw Error(Code::kClosed, "pull", address_ + " is gone");
 }
 
 uint64_t ShardLink::end_pull(std::span<float> into) {

@@ -5,8 +5,8 @@
 #include <system_error>
 #include <utility>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/net/deadline.h"
 #include "penstock/train/server/shard_messages.h"
 #include "penstock/train/slab.h"
 
@@ -40,7 +40,7 @@ class ShardService::Session {
 
   // Until the other end goes, or says what cannot be.
   void run() {
-    while (auto message = connection_.receive(net::kForEver)) {
+    while (auto message = connection_.receive(kForEver)) {
       try {
         answer(*message);
       } catch (const Error& error) {
@@ -81,7 +81,7 @@ class ShardService::Session {
       case wire::Ask::kReady:
         end(head);
         require_worker();
-        if (!connection_.quiet()) {  // it gave its connect up while nobody heard it
+        if (!connection_.idle()) {  // it gave its connect up while nobody heard it
           made_worker_ = made_worker;
           throw gone();
         }
@@ -96,7 +96,7 @@ class ShardService::Session {
     if (hello.name_bytes > wire::kMostName) throw damaged("a name that is too long");
     const std::string name = head.text(hello.name_bytes);
     end(head);
-    if (!connection_.quiet()) {
+    if (!connection_.idle()) {
       service_.shard_->give_up(hello.worker);
       throw gone();
     }
@@ -155,7 +155,7 @@ class ShardService::Session {
     if (body_.size() * sizeof(float) < body_bytes) body_.resize(body_bytes / sizeof(float) + 1);
     const auto body = std::as_writable_bytes(std::span(body_)).first(body_bytes);
     connection_.receive_body(body);
-    if (!connection_.quiet()) throw gone();  // nor is what lies in its memory that push any more
+    if (!connection_.idle()) throw gone();  // nor is what lies in its memory that push any more
 
     Shard::Push given;
     given.worker = worker_;
@@ -176,7 +176,7 @@ class ShardService::Session {
     given.bytes = body_bytes + beside * sizeof(float);
     if (base_in_body) given.base_weights = std::span(body_).first(floats);
     if (push.has_base == 1 && !base_in_body) given.base_weights = values_of(push.base_slab);
-    given.awaited = [this] { return connection_.quiet(); };
+    given.awaited = [this] { return connection_.idle(); };
     const Shard::Answer answer = service_.shard_->push(given);
     wire::AnswerHead decided = ok();
     decided.outcome = answer.outcome;
@@ -242,7 +242,7 @@ ShardService::ShardService(std::shared_ptr<Shard> shard, ShardPlace place, Serve
   net::ListenOptions options;
   options.secret = secret;
   options.encrypt = encrypt;
-  options.most_body_bytes = 12 * static_cast<uint64_t>(place_.range.size());
+  options.max_body_bytes = 12 * static_cast<uint64_t>(place_.range.size());
   for (const std::string& address : addresses) {
     listeners_.push_back(std::make_unique<net::Listener>(address, options));
   }
@@ -294,7 +294,7 @@ void ShardService::listen(net::Listener& listener) noexcept {
   os::block_all_signals();
   while (!listener.closed()) {
     try {
-      if (auto connection = listener.accept(net::kForEver)) admit(std::move(connection));
+      if (auto connection = listener.accept(kForEver)) admit(std::move(connection));
       bury_ended();
     } catch (const std::exception&) {
       // Descriptors or threads are short: whoever asked waits, or is sent away; others go on.

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "penstock/memory/fork_aware.h"
+#include "penstock/base/fork_aware.h"
 #include "penstock/net/connection.h"
 #include "penstock/net/listener.h"
 #include "penstock/train/layout.h"

@@ -157,10 +157,10 @@ TEST_P(EveryKind, close_wakes_who_sends) {
 
 TEST_P(EveryKind, what_cannot_be_sent_is_refused_and_nothing_is_sent) {
   Line line(address(), options());
-  const auto head = pattern(kMostHead + 1);
+  const auto head = pattern(kMaxHeadBytes + 1);
   EXPECT_EQ(code_of([&] { line.a->send(head); }), Code::kInvalidArgument);
-  line.a->send(std::span(head).first(kMostHead));
-  EXPECT_EQ(line.b->receive(kForEver)->head.size(), kMostHead);
+  line.a->send(std::span(head).first(kMaxHeadBytes));
+  EXPECT_EQ(line.b->receive(kForEver)->head.size(), kMaxHeadBytes);
   EXPECT_EQ(code_of([&] {
               std::byte one;
               line.b->receive_body(std::span(&one, 1));

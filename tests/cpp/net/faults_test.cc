@@ -41,7 +41,7 @@ Bytes wire(std::string_view head, size_t body_bytes, Tls* tls, Change change) {
   for (const auto part :
        {std::as_bytes(std::span(&header, 1)), bytes_of(head), std::span<const std::byte>(body)}) {
     if (tls != nullptr) {
-      tls->seal(part);
+      tls->encrypt(part);
       tls->take_outgoing(result);
     } else {
       result.insert(result.end(), part.begin(), part.end());
@@ -138,8 +138,8 @@ TEST(Faults, bytes_that_come_one_by_one_are_a_message) {
 }
 
 TEST(Faults, a_head_that_comes_late_is_waited_for_again) {
-  for (const bool sealed : {false, true}) {
-    RawLine line(kTcp, sealed ? encrypted() : LinkOptions{});
+  for (const bool is_encrypted : {false, true}) {
+    RawLine line(kTcp, is_encrypted ? encrypted() : LinkOptions{});
     const Bytes all = wire("a head", 0, line.tls.get());
     for (const std::byte& each : all) {
       EXPECT_EQ(code_of([&] { line.b->receive(0); }), Code::kTimeout);
@@ -157,14 +157,14 @@ TEST(Faults, what_is_no_message_is_refused_and_others_are_unharmed) {
       [](FrameHeader& header) { header.flags = FrameHeader::kDescriptor; },
       [](FrameHeader& header) { header.reserved = 1; },
       [](FrameHeader& header) { header.reserved_too = 1; },
-      [](FrameHeader& header) { header.head_bytes = kMostHead + 1; },
+      [](FrameHeader& header) { header.head_bytes = kMaxHeadBytes + 1; },
       [](FrameHeader& header) { header.head_bytes = ~0u; },
       [](FrameHeader& header) { header.body_bytes = 1001; },
       [](FrameHeader& header) { header.body_bytes = ~0ull; },
   };
   for (const char* kind : {kTcp, kUnix}) {
     LinkOptions options;
-    options.most_body_bytes = 1000;
+    options.max_body_bytes = 1000;
     Line well(kind);
     for (const Change change : changes) {
       RawLine line(kind, options);
@@ -232,10 +232,10 @@ LinkOptions impatient(LinkOptions options, int& looks) {
 
 TEST(Faults, who_waits_for_the_rest_of_a_body_looks_around) {
   for (const char* kind : {kTcp, kUnix}) {
-    for (const bool sealed : {false, true}) {
-      if (sealed && kind == kUnix) continue;
+    for (const bool is_encrypted : {false, true}) {
+      if (is_encrypted && kind == kUnix) continue;
       int looks = 0;
-      RawLine line(kind, impatient(sealed ? encrypted() : LinkOptions{}, looks));
+      RawLine line(kind, impatient(is_encrypted ? encrypted() : LinkOptions{}, looks));
       const Bytes all = wire("head", 1000, line.tls.get());
       line.send(std::span(all).first(all.size() - 1));
       Bytes body(line.b->receive(60)->body_bytes);
@@ -249,10 +249,10 @@ TEST(Faults, who_waits_for_the_rest_of_a_body_looks_around) {
 
 TEST(Faults, who_waits_for_room_to_send_looks_around) {
   for (const char* kind : {kTcp, kUnix}) {
-    for (const bool sealed : {false, true}) {
-      if (sealed && kind == kUnix) continue;
+    for (const bool is_encrypted : {false, true}) {
+      if (is_encrypted && kind == kUnix) continue;
       int looks = 0;
-      Line line(kind, impatient(sealed ? encrypted() : LinkOptions{}, looks));
+      Line line(kind, impatient(is_encrypted ? encrypted() : LinkOptions{}, looks));
       const Bytes body = pattern(64 << 20);
       const std::span<const std::byte> parts[] = {body};
       EXPECT_THROW(line.a->send({}, parts), Enough);
@@ -264,10 +264,10 @@ TEST(Faults, who_waits_for_room_to_send_looks_around) {
 
 TEST(Faults, who_waits_for_the_beginning_of_a_message_looks_around) {
   for (const char* kind : {kTcp, kUnix}) {
-    for (const bool sealed : {false, true}) {
-      if (sealed && kind == kUnix) continue;
+    for (const bool is_encrypted : {false, true}) {
+      if (is_encrypted && kind == kUnix) continue;
       int looks = 0;
-      RawLine line(kind, impatient(sealed ? encrypted() : LinkOptions{}, looks));
+      RawLine line(kind, impatient(is_encrypted ? encrypted() : LinkOptions{}, looks));
       EXPECT_EQ(code_of([&] { line.b->receive(0.15); }), Code::kTimeout);
       EXPECT_GE(looks, 1);
       EXPECT_LE(looks, 2);  // where the machine was busy just then

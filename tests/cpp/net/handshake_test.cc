@@ -74,15 +74,15 @@ void talk(Party& server, Party& client, const Tampering& change = {}, bool one_b
   }
 }
 
-Bytes sealed_by(Tls& tls, const Bytes& plain) {
-  Bytes sealed;
-  tls.seal(plain);
-  tls.take_outgoing(sealed);
-  return sealed;
+Bytes encrypted_by(Tls& tls, const Bytes& plain) {
+  Bytes encrypted;
+  tls.encrypt(plain);
+  tls.take_outgoing(encrypted);
+  return encrypted;
 }
 
 void comes(Tls& tls, const Bytes& bytes) {
-  const auto room = tls.room();
+  const auto room = tls.receive_buffer();
   ASSERT_LE(bytes.size(), room.size());
   std::ranges::copy(bytes, room.begin());
   tls.received(bytes.size());
@@ -99,19 +99,19 @@ TEST(Handshake, the_same_secret_at_both_ends_completes) {
       ASSERT_EQ(a != nullptr, encrypt);
       if (!encrypt) continue;
       const Bytes plain(100, std::byte{7});
-      Bytes opened(plain.size() + 1), sealed;
+      Bytes decrypted(plain.size() + 1), encrypted;
       for (auto [from, to] : {std::pair(a.get(), b.get()), std::pair(b.get(), a.get())}) {
-        sealed = sealed_by(*from, plain);
-        EXPECT_EQ(std::ranges::search(sealed, Bytes(8, std::byte{7})).size(), 0u);
-        comes(*to, sealed);
+        encrypted = encrypted_by(*from, plain);
+        EXPECT_EQ(std::ranges::search(encrypted, Bytes(8, std::byte{7})).size(), 0u);
+        comes(*to, encrypted);
         EXPECT_TRUE(to->pending());
-        EXPECT_EQ(to->read(opened), plain.size());
-        EXPECT_TRUE(std::ranges::equal(plain, std::span(opened).first(plain.size())));
-        EXPECT_EQ(to->read(opened), 0u);
+        EXPECT_EQ(to->read(decrypted), plain.size());
+        EXPECT_TRUE(std::ranges::equal(plain, std::span(decrypted).first(plain.size())));
+        EXPECT_EQ(to->read(decrypted), 0u);
         EXPECT_FALSE(to->pending());
       }
-      comes(*a, sealed);
-      EXPECT_THROW(a->read(opened), Error) << "a second time";
+      comes(*a, encrypted);
+      EXPECT_THROW(a->read(decrypted), Error) << "a second time";
     }
   }
 }
@@ -153,7 +153,7 @@ TEST(Handshake, ends_that_want_different_things_say_which) {
     bool server_encrypts, client_encrypts;
     const char* says;
   };
-  for (const Case& each : {Case{kSecret, "", false, false, "takes a secret"},
+  for (const Case& each : {Case{kSecret, "", false, false, "requires a secret"},
                            Case{"", kSecret, false, false, "has no secret"},
                            Case{kSecret, kSecret, true, false, " encrypts, and"},
                            Case{kSecret, kSecret, false, true, "does not encrypt"}}) {
@@ -203,10 +203,10 @@ TEST(Handshake, nobody_speaks_over_a_line_whose_tls_was_changed) {
       EXPECT_EQ(client.end(), End::kComplete);
       const auto a = server.handshake.take_tls(), b = client.handshake.take_tls();
       const Bytes plain(100, std::byte{7});
-      Bytes opened(plain.size());
-      comes(*b, sealed_by(*a, plain));
-      EXPECT_EQ(b->read(opened), plain.size());
-      EXPECT_EQ(opened, plain);
+      Bytes decrypted(plain.size());
+      comes(*b, encrypted_by(*a, plain));
+      EXPECT_EQ(b->read(decrypted), plain.size());
+      EXPECT_EQ(decrypted, plain);
     }
   }
 }
@@ -216,10 +216,10 @@ TEST(Tls, an_end_without_the_key_does_not_come_in) {
   right.data()[0] = 1;
   Tls server(Tls::Side::kServer, right, "client"), client(Tls::Side::kClient, wrong, "server");
   Bytes said;
-  EXPECT_FALSE(client.shake());
+  EXPECT_FALSE(client.handshake());
   client.take_outgoing(said);
   comes(server, said);
-  EXPECT_THROW(server.shake(), Error);
+  EXPECT_THROW(server.handshake(), Error);
 }
 
 TEST(Tls, more_than_one_key_may_seal_opens_as_well) {
@@ -230,20 +230,20 @@ TEST(Tls, more_than_one_key_may_seal_opens_as_well) {
     from.take_outgoing(said);
     comes(to, said);
   };
-  EXPECT_FALSE(client.shake());
+  EXPECT_FALSE(client.handshake());
   pass(client, server);
-  EXPECT_FALSE(server.shake());
+  EXPECT_FALSE(server.handshake());
   pass(server, client);
-  EXPECT_TRUE(client.shake());
+  EXPECT_TRUE(client.handshake());
   pass(client, server);
-  EXPECT_TRUE(server.shake());
+  EXPECT_TRUE(server.handshake());
   client.renew_key();
-  Bytes opened(5);
+  Bytes decrypted(5);
   for (const char* text : {"first", "again"}) {
     const auto plain = std::as_bytes(std::span(text, 5));
-    comes(server, sealed_by(client, Bytes(plain.begin(), plain.end())));
-    EXPECT_EQ(server.read(opened), 5u);
-    EXPECT_TRUE(std::ranges::equal(opened, plain));
+    comes(server, encrypted_by(client, Bytes(plain.begin(), plain.end())));
+    EXPECT_EQ(server.read(decrypted), 5u);
+    EXPECT_TRUE(std::ranges::equal(decrypted, plain));
   }
 }
 

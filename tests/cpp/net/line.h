@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/net/address.h"
 #include "penstock/net/connection.h"
-#include "penstock/net/deadline.h"
+#include "penstock/net/handshake.h"
 #include "penstock/net/listener.h"
-#include "penstock/net/shake_hands.h"
 #include "penstock/net/socket.h"
 
 namespace penstock::net::testing {
@@ -63,7 +63,7 @@ struct RawLine {
       a = raw_socket(listener.address());
       if (listener.address().starts_with("unix")) return;
       Handshake handshake(Handshake::Side::kClient, options.secret, options.encrypt, "raw");
-      while (shake_hands(a.get(), handshake, "raw") != Shaken::kComplete) {
+      while (advance_handshake(a.get(), handshake, "raw") != HandshakeStatus::kComplete) {
         wait_for(a.get(), POLLIN, Deadline(60));
       }
       tls = handshake.take_tls();

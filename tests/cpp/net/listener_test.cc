@@ -165,7 +165,7 @@ TEST(Listener, who_takes_too_long_is_sent_away) {
 TEST(Listener, of_too_many_strangers_the_oldest_go) {
   ListenOptions options = listen_with(kSecret);
   options.handshake_timeout_s = kForEver;
-  options.most_handshakes = 4;
+  options.max_handshakes = 4;
   Listener listener("tcp://127.0.0.1:0", options);
   std::vector<os::Fd> strangers;
   for (int i = 0; i < 12; ++i) strangers.push_back(raw_socket(listener.address()));

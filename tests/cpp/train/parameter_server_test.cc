@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "penstock/base/clock.h"
 #include "penstock/net/connection.h"
-#include "penstock/net/deadline.h"
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 

@@ -95,7 +95,7 @@ class ServingChild {
 // True within a minute.
 template <typename What>
 bool comes(What what) {
-  for (const net::Deadline end(60); !end.passed(); poll(nullptr, 0, 5)) {
+  for (const Deadline end(60); !end.passed(); poll(nullptr, 0, 5)) {
     if (what()) return true;
   }
   return false;
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Over, ParameterSilence, ::testing::Values(kLocal, kTcp)
 
 TEST_P(ParameterSilence, who_connects_waits_for_so_long_and_no_longer) {
   const net::Listener nobody(GetParam(), {});
-  const net::Deadline twice(2.4);
+  const Deadline twice(2.4);
   const std::string why =
       message_of(Code::kTimeout, [&] { ParameterClient({nobody.address()}, {.retry_s = 1.2}); });
   EXPECT_NE(why.find(nobody.address()), std::string::npos) << why;
@@ -173,7 +173,7 @@ TEST_P(ParameterSilence, who_says_goodbye_is_held_up_for_a_moment_only) {
   const ServingChild server(GetParam());
   ParameterClient client(server.addresses(), {});
   server.stop();
-  const net::Deadline soon(9);
+  const Deadline soon(9);
   client.close();
   EXPECT_FALSE(soon.passed());
   server.go_on();

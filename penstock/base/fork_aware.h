@@ -2,12 +2,12 @@
 
 namespace penstock {
 
-// Something that must be told when the process forks, from watch_forks() until ignore_forks().
-// Derived classes call the first when they are complete and the second before they come apart, and
-// neither with a lock held that before_fork() takes.
+// Fork handlers of an object (pthread_atfork), active from watch_forks() until ignore_forks().
+// A derived class calls watch_forks() at the end of its constructor and ignore_forks() at the start
+// of its destructor. Neither may be called while holding a lock that before_fork() takes.
 //
-// before_fork() is called in the thread that forks, and one of the other two afterwards, so that a
-// lock taken in the first is free again in both processes. None may allocate or throw.
+// The forking thread calls before_fork(), then after_fork_in_parent() or after_fork_in_child(). So
+// a lock taken by the first is released in both processes. None of the three may allocate or throw.
 class ForkAware {
  public:
   ForkAware(const ForkAware&) = delete;

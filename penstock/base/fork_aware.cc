@@ -1,4 +1,4 @@
-#include "penstock/memory/fork_aware.h"
+#include "penstock/base/fork_aware.h"
 
 #include <pthread.h>
 
