@@ -6,15 +6,14 @@
 #include <utility>
 
 #include "penstock/observe/advice.h"
-#include "penstock/observe/analysis_terms.h"
 
 namespace penstock {
 namespace {
 
-constexpr double kMuch = 0.5;
-// Waking whoever sleeps over a batch costs some 40 microseconds: no consumer waits longer than this
-// for one that takes less than kHandedOverMs.
-constexpr double kWokenMs = 0.1;
+constexpr double kMajorShare = 0.5;
+// Waking a thread takes about 40 microseconds. So a consumer of batches that take less than
+// kHandOverCostMs waits no longer than this for one.
+constexpr double kWakeUpCostMs = 0.1;
 
 std::string millis(double ms) {
   char text[32];
@@ -28,8 +27,8 @@ std::string millis(double ms) {
   return text;
 }
 
-// How many batches the workers made, in units of delivered batches: a batch may be made by several
-// tickets, and some were made and not yet delivered.
+// How many batches the workers made, including those not delivered yet. Several tickets may make
+// one batch.
 double batches_made(const Snapshot& snapshot, const WorkerFigures& total) {
   const auto delivered = static_cast<double>(snapshot.consumer.delivered);
   if (total.samples > 0 && snapshot.consumer.samples > 0) {
@@ -40,7 +39,7 @@ double batches_made(const Snapshot& snapshot, const WorkerFigures& total) {
                                                        : delivered;
 }
 
-// Of all workers. As the time of every stage it stands for some that was not measured.
+// The hand-over time of all workers. Like every stage's time, it is extrapolated from samples.
 uint64_t hand_over_of(const Snapshot& snapshot) {
   const auto found = std::ranges::find(snapshot.stages, kHandOverStage, &StageSnapshot::name);
   return found == snapshot.stages.end() ? 0 : found->ns;
@@ -52,46 +51,47 @@ uint64_t sum_of(const std::vector<StageSnapshot>& stages) {
   return ns;
 }
 
-// Of the consumer's waiting what is not for the first batch. Where little came after that one it is
-// all there is to go by.
+// The consumer's waiting time without the wait for the first batch; all of it if the run after that
+// batch was short.
 uint64_t steady_wait_ns(const ConsumerFigures& c) {
   const uint64_t later = c.wait_ns - std::min(c.first_wait_ns, c.wait_ns);
   return later + c.busy_ns < c.first_wait_ns ? c.wait_ns : later;
 }
 
-Bottleneck find_in_line(const Analysis& a) {
-  return a.steady_wait_share < kLittle ? Bottleneck::kConsumer : Bottleneck::kUser;
+Bottleneck find_inline(const Analysis& a) {
+  return a.steady_wait_share < kNegligibleShare ? Bottleneck::kConsumer : Bottleneck::kUser;
 }
 
 Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
   const ConsumerFigures& c = snapshot.consumer;
   if (c.delivered == 0 || c.wait_ns + c.busy_ns == 0) return Bottleneck::kUnknown;
-  if (in_line(snapshot)) return find_in_line(a);
+  if (is_inline(snapshot)) return find_inline(a);
   const double idle = a.wait_ticket_share + a.wait_slot_share;
-  if (a.steady_wait_share < kLittle) {
+  if (a.steady_wait_share < kNegligibleShare) {
     return idle > 0.25 ? Bottleneck::kConsumer : Bottleneck::kBalanced;
   }
   const double busy = a.busy_share + a.hand_over_share;
   if (busy + idle == 0) return Bottleneck::kUnknown;
-  // The consumer waits, so the workers are what is slow: unless they wait as well.
-  if (a.wait_slot_share > kMuch ||
-      (idle > kMuch / 2 && a.stream_share <= kMuch && short_of_room(snapshot))) {
+  // The consumer waits, so the workers are slow, unless they wait as well.
+  if (a.wait_slot_share > kMajorShare ||
+      (idle > kMajorShare / 2 && a.stream_share <= kMajorShare && budget_below_workers(snapshot))) {
     return Bottleneck::kMemory;
   }
   const double wait_ms =
       ratio(static_cast<double>(steady_wait_ns(c)) / 1e6, static_cast<double>(c.delivered));
-  if (a.work_ms < kHandedOverMs && wait_ms < kWokenMs) return Bottleneck::kTooSmall;
-  if (a.stream_share > std::max(kMuch, busy)) return Bottleneck::kStream;
-  if (idle > kMuch) {
+  if (a.work_ms < kHandOverCostMs && wait_ms < kWakeUpCostMs) return Bottleneck::kTooSmall;
+  if (a.stream_share > std::max(kMajorShare, busy)) return Bottleneck::kStream;
+  if (idle > kMajorShare) {
     const bool source = snapshot.pulled || !a.stream.empty() || short_queue(snapshot);
-    return source || a.steady_wait_share > kMuch ? Bottleneck::kSource : Bottleneck::kConsumer;
+    return source || a.steady_wait_share > kMajorShare ? Bottleneck::kSource
+                                                       : Bottleneck::kConsumer;
   }
   return a.hand_over_share > a.busy_share ? Bottleneck::kHandOver : Bottleneck::kUser;
 }
 
-std::string in_line_verdict(const Snapshot& snapshot, const Analysis& a) {
-  const std::string made = "it makes each batch itself, " + millis(a.work_ms) + " at a time";
-  const StageTime* stage = largest_in_line(a);
+std::string inline_verdict(const Snapshot& snapshot, const Analysis& a) {
+  const std::string made = "the consumer makes each batch itself, in " + millis(a.work_ms);
+  const StageTime* stage = slowest_inline(a);
   if (stage == nullptr) return made + ".";
   const uint64_t all = sum_of(snapshot.stages) + sum_of(snapshot.stream_stages);
   return made + ", and " +
@@ -106,17 +106,17 @@ std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
                              (apart ? " after the first batch" : "");
   switch (a.bottleneck) {
     case Bottleneck::kUnknown:
-      return "Too little was run to say what takes the time.";
+      return "The run was too short to tell what takes the time.";
     case Bottleneck::kBalanced:
       return waited + ", and the workers are busy: making batches and using them keep pace.";
     case Bottleneck::kConsumer:
-      if (in_line(snapshot)) return waited + ": the training step is the bottleneck.";
+      if (is_inline(snapshot)) return waited + ": the training step is the bottleneck.";
       return waited + ": the training step is the bottleneck, and " +
              (workers == 1 ? std::string("the worker is") : "the workers are") + " idle " +
              percent(a.wait_ticket_share + a.wait_slot_share) + " of it.";
     case Bottleneck::kUser:
-      if (in_line(snapshot)) return waited + ": " + in_line_verdict(snapshot, a);
-      if (const StageTime* stage = largest(a.chain)) {
+      if (is_inline(snapshot)) return waited + ": " + inline_verdict(snapshot, a);
+      if (const StageTime* stage = slowest(a.chain)) {
         return waited + ": the stage " + stage->name + " takes " + percent(stage->share) +
                " of the workers' time, " + millis(stage->per_batch_ms) + " per batch over " +
                plural(workers, "worker") + ".";
@@ -126,31 +126,31 @@ std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
              " per batch over " + plural(workers, "worker") + ".";
     case Bottleneck::kTooSmall:
       return waited + ": making a batch takes " + millis(a.work_ms) +
-             ", less than handing one over from a worker.";
+             ", less than it takes to hand one over from a worker.";
     case Bottleneck::kHandOver:
       return waited + ": copying batches out of the workers takes " + percent(a.hand_over_share) +
              " of their time, more than making them.";
     case Bottleneck::kMemory:
-      if (short_of_room(snapshot)) {
+      if (budget_below_workers(snapshot)) {
         return waited + " while the workers had nothing to do " +
                percent(a.wait_ticket_share + a.wait_slot_share) +
-               " of theirs: max_bytes has no room for as many batches at a time as there are "
-               "workers, but for " +
-               std::to_string(room_of(snapshot)) + ".";
+               " of theirs: max_bytes holds fewer batches at a time than there are "
+               "workers, only " +
+               std::to_string(batches_in_budget(snapshot)) + ".";
       }
-      return waited + " while the workers waited for room " + percent(a.wait_slot_share) +
-             " of theirs: the memory bound is what holds them back.";
+      return waited + " while the workers waited for memory " + percent(a.wait_slot_share) +
+             " of theirs: max_bytes is the limit.";
     case Bottleneck::kSource:
       return waited + " while the workers had nothing to do " + percent(a.wait_ticket_share) +
              " of theirs: " +
              (snapshot.pulled || !a.stream.empty()
-                  ? "the source hands out work too slowly, or the run was too short."
-                  : "batches vary, the queue is too short, or the run was.");
+                  ? "the source provides work too slowly, or the run was too short."
+                  : "batch times vary, the queue is too short, or the run was too short.");
     case Bottleneck::kStream: {
-      const StageTime* stage = largest(a.stream);
+      const StageTime* stage = slowest(a.stream);
       return waited + " while the workers had nothing to do " + percent(a.wait_ticket_share) +
-             " of theirs: one thread goes through the stream, and the stage " + stage->name +
-             " takes " + percent(stage->share) + " of its time.";
+             " of theirs: one thread reads the stream, and the stage " + stage->name + " takes " +
+             percent(stage->share) + " of its time.";
     }
   }
   return {};
@@ -211,7 +211,7 @@ Analysis analyse(const Snapshot& snapshot) {
   a.worker_stages = {stage("user code", w.busy_ns - hand_over_ns, worker_ns, made),
                      stage(std::string(kHandOverStage), hand_over_ns, worker_ns, made),
                      stage("waiting for a ticket", w.wait_ticket_ns, worker_ns, made),
-                     stage("waiting for room", w.wait_slot_ns, worker_ns, made)};
+                     stage("waiting for memory", w.wait_slot_ns, worker_ns, made)};
   const auto chain = [&](const std::vector<StageSnapshot>& stages, double batches) {
     double all = 0;
     for (const StageSnapshot& s : stages) all += static_cast<double>(s.ns);
@@ -240,12 +240,12 @@ Analysis analyse(const Snapshot& snapshot) {
   a.avoided_share =
       ratio(static_cast<double>(w.copies_avoided), static_cast<double>(w.copies_avoided + copied));
 
-  // A consumer for which the most workers are too few has no pace to keep up with.
-  if (a.work_ms > 0 && a.step_ms * kMostWorkers >= a.work_ms) {
+  // Left at 0 if even kMaxLoaderWorkers would be too few.
+  if (a.work_ms > 0 && a.step_ms * kMaxLoaderWorkers >= a.work_ms) {
     a.workers_enough =
         std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(a.work_ms / a.step_ms)));
   }
-  if (in_line(snapshot)) a.work_ms += ratio(stream_ns / 1e6, delivered);
+  if (is_inline(snapshot)) a.work_ms += ratio(stream_ns / 1e6, delivered);
 
   a.bottleneck = find_bottleneck(snapshot, a);
   a.verdict = verdict_of(snapshot, a);

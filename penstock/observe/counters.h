@@ -4,14 +4,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace penstock {
 
-// One number that one part counts up and any other may read at any time, from another process too.
-// It is eight bytes without a pointer, and all zero bytes are a valid zero: a counter may be found
-// in freshly mapped shared memory. Relaxed throughout: a counter never orders anything else.
+// A number that one part counts up and any other may read at any time, from other processes too.
+// Eight bytes; all zero bytes are a valid zero, so a counter may lie in freshly mapped shared
+// memory. All accesses are relaxed: a counter never orders other memory accesses.
 class Counter {
  public:
   // Any number of writers.
@@ -27,21 +29,21 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// Pieces of work that take less than kQuickNs are timed kUntimed at a time: reading the clock would
-// be a noticeable part of them.
+// Pieces of work shorter than kQuickNs are timed kUntimed at a time: reading the clock for each
+// would be a noticeable part of the work.
 inline constexpr uint64_t kQuickNs = 20'000;
 inline constexpr uint32_t kUntimed = 32;
 
 // Why bytes had to be copied on their way to the consumer.
 enum class CopyReason : uint32_t {
-  kNotOwned,    // a view of something that lives on: a persistent array, a reused buffer
+  kNotOwned,    // a view of memory that lives on: a persistent array, a reused buffer
   kReferenced,  // still referenced in the worker
   kForeign,     // not from the arena: allocated by another library
   kSparse,      // a view that covers less than half of its block
-  kSmall,       // so small that it travels inside the message
+  kSmall,       // small enough to travel inside the message
   kPickled,     // not an array
-  kRow,         // a sample's row written into its batch: the one write that is due
-  kNoRoom,      // the arena was full: the slow way
+  kRow,         // a sample's row written into its batch: the one necessary write
+  kArenaFull,   // the arena was full: slow path
   kCount,
 };
 inline constexpr size_t kCopyReasons = static_cast<size_t>(CopyReason::kCount);
@@ -49,16 +51,16 @@ inline constexpr size_t kCopyReasons = static_cast<size_t>(CopyReason::kCount);
 // "not owned", "referenced", ... : the key in stats() and in the report.
 std::string_view name_of(CopyReason reason);
 
-// A field's name and where it is: the one list that copying, stats() and the report walk through.
+// A field's name and member pointer: the list that copying, stats() and the report iterate over.
 template <class Fields, class Value>
 struct CounterField {
   std::string_view name;
   Value Fields::*member;
 };
 
-// What one worker did. Written by that worker alone, except `deaths`, which its supervisor writes
-// (so a worker may use add_single_writer on all others). A replaced worker counts on in the same
-// place. Times are nanoseconds.
+// Counters of one worker. Only that worker writes them (so it may use add_single_writer), except
+// `deaths`, which its supervisor writes. A replacement worker continues in the same counters.
+// Times are nanoseconds.
 template <class Value>
 struct alignas(64) WorkerFields {
   Value tickets;         // tickets fulfilled (also those that ended with an error)
@@ -67,7 +69,7 @@ struct alignas(64) WorkerFields {
   Value busy_ns;         // making batches and handing them over
   Value wait_ticket_ns;  // nothing to do: the queue is full or the source is not ready
   Value wait_slot_ns;    // a ticket in hand, but no memory to put its result into
-  Value copies_avoided;  // arrays of which only the address travelled
+  Value copies_avoided;  // arrays passed by address
   Value bytes_avoided;
   Value errors;       // exceptions out of user code
   Value deaths;       // times that this worker had to be replaced
@@ -96,8 +98,8 @@ struct alignas(64) WorkerFields {
 using WorkerCounters = WorkerFields<Counter>;  // lives in shared memory
 using WorkerFigures = WorkerFields<uint64_t>;  // a reading of it
 
-// What the consumer saw. Written by the consumer's thread, save for restarts, retried, timeouts and
-// errors, which other threads may write too (use add). Times are nanoseconds of the monotonic
+// Counters of the consumer. Written by the consumer's thread, except restarts, retried, timeouts
+// and errors, which other threads may write too (use add). Times are nanoseconds of the monotonic
 // clock.
 template <class Value>
 struct alignas(64) ConsumerFields {
@@ -105,7 +107,7 @@ struct alignas(64) ConsumerFields {
   Value samples;    // samples in them, where known
   Value bytes;
   Value wait_ns;        // the user asked and had to wait
-  Value first_wait_ns;  // of that for the very first batch: workers start meanwhile
+  Value first_wait_ns;  // the part for the first batch, during which workers start
   Value busy_ns;        // between two requests: the training step
   Value first_ns;       // when the first batch was asked for (a point in time; 0: not yet)
   Value last_ns;        // when the last batch was given out (a point in time)
@@ -143,9 +145,9 @@ struct alignas(64) ConsumerFields {
 using ConsumerCounters = ConsumerFields<Counter>;
 using ConsumerFigures = ConsumerFields<uint64_t>;
 
-// What one thread did in each stage of a chain: the stage's own time, without its inputs', and the
-// rows that came out of it. Written by that thread alone; times are nanoseconds.
-inline constexpr uint32_t kStages = 32;  // the last place sums up those beyond
+// Counters of one thread for each stage of a chain: the stage's own time, without its inputs', and
+// the rows it produced. Written by that thread alone; times are nanoseconds.
+inline constexpr uint32_t kStages = 32;  // the last one sums up all further stages
 template <class Value>
 struct StageFields {
   Value ns;
@@ -154,17 +156,17 @@ struct StageFields {
 using StageCounters = std::array<StageFields<Counter>, kStages>;  // lives in shared memory
 using StageFigures = std::array<StageFields<uint64_t>, kStages>;
 
-// A reading of living counters: each figure is exact, the set of them is not of one instant.
+// A copy of live counters. Each figure is exact, but they are not all read at one instant.
 // Any thread.
 WorkerFigures figures_of(const WorkerCounters& counters);
 ConsumerFigures figures_of(const ConsumerCounters& counters);
 StageFigures figures_of(const StageCounters& counters);
 
-// Figure by figure.
+// Adds each figure.
 WorkerFigures& operator+=(WorkerFigures& sum, const WorkerFigures& more);
 StageFigures& operator+=(StageFigures& sum, const StageFigures& more);
 
-// The three lines a worker writes per array. A worker's own thread only.
+// Called by a worker's own thread for each array.
 inline void count_copy(WorkerCounters& counters, CopyReason reason, uint64_t bytes) {
   counters.copies[static_cast<size_t>(reason)].add_single_writer();
   counters.bytes_copied[static_cast<size_t>(reason)].add_single_writer(bytes);
@@ -173,6 +175,34 @@ inline void count_avoided_copy(WorkerCounters& counters, uint64_t bytes) {
   counters.copies_avoided.add_single_writer();
   counters.bytes_avoided.add_single_writer(bytes);
 }
+
+struct DepthSample {
+  uint64_t at_ns = 0;
+  uint32_t depth = 0;  // batches that were ready
+};
+
+// How many batches were ready, over the whole run, in bounded memory. When the history is full,
+// every second sample is dropped, and from then on samples are taken half as often.
+// add: one thread. read: any thread.
+class DepthHistory {
+ public:
+  static constexpr size_t kCapacity = 1024;
+
+  void add(uint64_t now_ns, uint32_t depth) {
+    if (now_ns >= next_ns_) {
+      keep(now_ns, depth);
+    }
+  }
+  std::vector<DepthSample> read() const;
+
+ private:
+  void keep(uint64_t now_ns, uint32_t depth);
+
+  mutable std::mutex mutex_;  // of samples_; next_ns_ and interval_ns_ are the writer's own
+  std::vector<DepthSample> samples_;
+  uint64_t next_ns_ = 0;
+  uint64_t interval_ns_ = 100'000;
+};
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(sizeof(Counter) == 8);

@@ -1,8 +1,8 @@
-# The report page's files become string_views in the library, so that people edit a page and not a
-# string. Included by penstock/CMakeLists.txt; the same file is the script that the build runs.
+# Embeds the report page's files in the library as string_views, so that they can be edited as files.
+# Included by penstock/CMakeLists.txt, and run as a script by the build.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(source "// Made from penstock/observe/page/ by page.cmake: edit the files there.\n")
-  string(APPEND source "#include \"penstock/observe/page.h\"\n\nnamespace penstock::page {\n")
+  string(APPEND source "#include <string_view>\n\nnamespace penstock::page {\n")
   foreach(file report.html report.css report.js timeline.js)
     string(REPLACE "." "_" name ${file})
     file(READ "${PAGE_DIR}/${file}" text)

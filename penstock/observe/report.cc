@@ -7,16 +7,23 @@
 #include <string_view>
 
 #include "penstock/observe/analysis.h"
-#include "penstock/observe/page.h"
 
 namespace penstock {
+
+namespace page {  // the files of page/, embedded by page.cmake
+std::string_view report_html();
+std::string_view report_css();
+std::string_view report_js();
+std::string_view timeline_js();
+}  // namespace page
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A browser draws this many events at once without a pause, and the page stays under some 5 MB.
-constexpr size_t kMostEvents = 120'000;
-constexpr size_t kMostLosses = 1'000;
+// So many events are drawn without a noticeable pause, and the page stays below about 5 MB.
+constexpr size_t kMaxEvents = 120'000;
+constexpr size_t kMaxLosses = 1'000;
 
 // Microseconds since the page's zero, to a tenth.
 double micros(uint64_t ns, uint64_t zero_ns) {
@@ -114,7 +121,7 @@ Json analysis_json(const Analysis& a) {
 Json page_data(const Snapshot& snapshot) {
   const Analysis analysis = analyse(snapshot);
   const uint64_t zero = first_moment(snapshot);
-  const size_t most = kMostEvents / (snapshot.workers.size() + 1);
+  const size_t most = kMaxEvents / (snapshot.workers.size() + 1);
 
   Json data = {{"title", snapshot.title},
                {"mode", snapshot.mode},
@@ -151,7 +158,7 @@ Json page_data(const Snapshot& snapshot) {
     data["depth"].push_back(Json::array({micros(sample.at_ns, zero), sample.depth}));
   }
   data["losses"] = Json::array();
-  const size_t listed = std::min(snapshot.losses.size(), kMostLosses);
+  const size_t listed = std::min(snapshot.losses.size(), kMaxLosses);
   for (size_t i = 0; i < listed; ++i) {
     const LostItem& loss = snapshot.losses[i];
     data["losses"].push_back(
@@ -161,8 +168,8 @@ Json page_data(const Snapshot& snapshot) {
   return data;
 }
 
-// JSON that may stand inside a <script> element: the only way out of one is a '<'. Everything
-// outside ASCII is escaped too, so the page does not depend on how it is decoded.
+// JSON that is safe inside a <script> element, which only a '<' can end. Non-ASCII characters are
+// escaped too, so the page does not depend on its encoding.
 std::string script_safe(const Json& data) {
   const std::string text = data.dump(-1, ' ', true, Json::error_handler_t::replace);
   std::string out;
@@ -190,7 +197,7 @@ std::string script_safe(const Json& data) {
 std::string report_html(const Snapshot& snapshot) {
   const std::string data = script_safe(page_data(snapshot));
   const std::string_view html = page::report_html();
-  // One pass over the template, so that nothing in what is filled in is taken for a placeholder.
+  // One pass over the template: placeholders in the inserted text are not replaced.
   const std::pair<std::string_view, std::string_view> parts[] = {
       {"{{style}}", page::report_css()},
       {"{{data}}", data},

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "penstock/observe/counters.h"
-#include "penstock/observe/depth.h"
 #include "penstock/observe/trace.h"
 
 namespace penstock {
@@ -27,31 +26,40 @@ struct WorkerSnapshot {
   std::vector<TraceEvent> trace;
 };
 
-// The stage that handing batches over to the consumer is counted as.
+// The name of the stage that stands for handing batches over to the consumer.
 inline constexpr std::string_view kHandOverStage = "hand-over";
 
-// What a stage of the chain did so far.
+// The figures of a stage of the chain so far.
 struct StageSnapshot {
   std::string name;  // "map(decode)"
-  uint64_t ns = 0;   // its own, without its inputs'; of all that ran it together
+  uint64_t ns = 0;   // its own, without its inputs'; summed over all threads that ran it
   uint64_t rows = 0;
 };
-// Those that did anything, from the source on. `titles`: of the chain's stages, by their places.
-std::vector<StageSnapshot> stages_of(const StageFigures& figures,
-                                     std::span<const std::string> titles);
+// The stages that did any work, from the source on. `titles`: the names of all stages, in order.
+inline std::vector<StageSnapshot> stages_of(const StageFigures& figures,
+                                            std::span<const std::string> titles) {
+  std::vector<StageSnapshot> stages;
+  for (size_t i = 0; i < kStages && i < titles.size(); ++i) {
+    if (figures[i].ns == 0 && figures[i].rows == 0) continue;
+    const bool sum = i + 1 == kStages && titles.size() > kStages;
+    stages.push_back(
+        {titles[i] + (sum ? " and all after it" : ""), figures[i].ns, figures[i].rows});
+  }
+  return stages;
+}
 
-// A copy of everything that is known about a feed at one moment: plain values, no pointers into it.
-// Reports, analysis and stats() are made from this and nothing else.
+// A copy of all counters and traces of a feed at one moment: plain values, no pointers into the
+// feed. Reports, analysis and stats() are made from a snapshot alone.
 struct Snapshot {
   // What was run.
   std::string title;            // "MySequence"
   std::string mode = "inline";  // "inline", "threads", "processes"
   uint64_t batch_size = 0;      // samples; 0: an item is a whole batch
   uint64_t queue_size = 0;      // batches
-  uint64_t active_workers = 0;  // that are not parked; 0: all
+  uint64_t active_workers = 0;  // workers that are not parked; 0: all
   uint64_t max_bytes = 0;
   uint64_t cores = 0;   // that this process may use; 0: unknown
-  bool pulled = false;  // the items are a generator's: each is pulled by one worker at a time
+  bool pulled = false;  // the source is a generator, which one worker at a time advances
   std::vector<std::pair<std::string, std::string>> facts;  // further rows: "start method", ...
 
   uint64_t taken_ns = 0;  // the monotonic clock when this was taken
@@ -59,10 +67,10 @@ struct Snapshot {
   std::vector<TraceEvent> consumer_trace;
   std::vector<WorkerSnapshot> workers;
   std::vector<StageSnapshot> stages;         // of the workers' chain
-  std::vector<StageSnapshot> stream_stages;  // those that one thread goes through, ahead of them
+  std::vector<StageSnapshot> stream_stages;  // run by one thread, ahead of the workers
   std::vector<DepthSample> depth;
   std::vector<LostItem> losses;
-  uint64_t losses_left_out = 0;  // beyond those listed
+  uint64_t losses_left_out = 0;  // further losses, not listed
 };
 
 }  // namespace penstock

@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-// The layout of an event's words.
+// The layout of an event's words:
 //   time:   span 48 bits (78 hours) | active share of the span, 12 bits | kind 4 bits
 //   place:  step 40 bits | epoch 24 bits
 //   pieces: count 32 bits | granule 32 bits
@@ -50,7 +50,7 @@ std::string_view name_of(TraceKind kind) {
     case TraceKind::kWaitTicket:
       return "waiting for a ticket";
     case TraceKind::kWaitSlot:
-      return "waiting for room";
+      return "waiting for memory";
     case TraceKind::kConsumerWait:
       return "waiting for a batch";
     case TraceKind::kConsumerBusy:
@@ -73,7 +73,7 @@ TraceWriter::TraceWriter(TraceRing* ring) : ring_(ring) {
   next_ = ring_->begun.load(std::memory_order_acquire);
   small_ns_ = small_after(next_);
   if (ring_->done.load(std::memory_order_acquire) != next_) {
-    // The last writer was killed inside an event: nobody shall read half of it.
+    // The last writer was killed inside an event: mark it unfinished, so readers leave it out.
     ring_->events[(next_ - 1) % TraceRing::kCapacity].time.store(0, std::memory_order_release);
     ring_->done.store(next_, std::memory_order_release);
   }

@@ -8,9 +8,9 @@
 
 namespace penstock {
 
-// What a worker or the consumer was doing for a while.
+// What a worker or the consumer was doing.
 enum class TraceKind : uint32_t {
-  kNone,          // an event that was never finished; readers leave it out
+  kNone,          // an unfinished event; readers leave it out
   kUser,          // worker: making a batch and handing it over
   kWaitTicket,    // worker: nothing to do
   kWaitSlot,      // worker: waiting for memory
@@ -28,8 +28,8 @@ std::string_view name_of(TraceKind kind);
 // machine share.
 struct TraceEvent {
   uint64_t begin_ns = 0;
-  uint64_t span_ns = 0;    // from the begin of the first piece to the end of the last
-  uint64_t active_ns = 0;  // the pieces themselves; less than span_ns where several were merged
+  uint64_t span_ns = 0;    // from the begin of the first merged piece to the end of the last
+  uint64_t active_ns = 0;  // of the pieces alone; less than span_ns if several were merged
   uint64_t step = 0;       // of the first piece; the low 40 bits
   uint32_t epoch = 0;      // the low 24 bits
   uint32_t granule = 0;    // which part of the step
@@ -37,13 +37,13 @@ struct TraceEvent {
   TraceKind kind = TraceKind::kNone;
 };
 
-// A ring of the latest events, in shared memory: one writer, any number of readers in any process,
-// nobody waits. All zero bytes are an empty ring. 256 KiB, of which only written pages exist.
+// A ring of the latest events, in shared memory. One writer, any number of readers in any process;
+// none of them waits. All zero bytes are an empty ring. 256 KiB, of which only written pages exist.
 struct TraceRing {
   static constexpr size_t kCapacity = 8192;  // a power of two
 
-  // 32 bytes. Every word is released by the writer and acquired by readers, so that a reader that
-  // saw a word of a new event also sees `begun` count it, and knows that it was lapped there.
+  // 32 bytes. The writer releases every word and readers acquire it. So a reader that saw a word of
+  // a newer event also sees `begun` count that event, and knows that the writer has lapped it.
   struct Event {
     std::atomic<uint64_t> begin_ns;
     std::atomic<uint64_t> time;    // span | active share | kind
@@ -51,24 +51,24 @@ struct TraceRing {
     std::atomic<uint64_t> pieces;  // count | granule
   };
 
-  alignas(
-      64) std::atomic<uint64_t> begun;  // events whose writing has begun since the ring was made
-  std::atomic<uint64_t> done;           // and has ended
+  // Events begun, and completed, since the ring was made.
+  alignas(64) std::atomic<uint64_t> begun;
+  std::atomic<uint64_t> done;
   alignas(64) Event events[kCapacity];
 };
 static_assert(sizeof(TraceRing::Event) == 32);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// The one writer of a ring; lives in its worker's own memory. One thread. The ring must outlive it.
+// The writer of a ring; lives in its worker's own memory. One thread. The ring must outlive it.
 //
-// Small pieces are merged: a piece that is short and follows closely on the last event of its own
-// kind extends that event, so 1 us items leave a few events and not thousands. "Short" and
-// "closely" start at 20 us and double each time that the ring was filled (up to 5 ms): a short run
-// is seen in full detail, and of a long run the ring holds a longer stretch.
+// Short events are merged: one that follows closely after the last event of its kind extends that
+// event. So items of 1 us leave a few events instead of thousands. The limits for "short" and
+// "closely" start at 20 us and double each time the ring is filled, up to 5 ms: a short run is
+// recorded in full detail, and for a long run the ring covers more time.
 class TraceWriter {
  public:
   TraceWriter() = default;  // records nothing
-  // Goes on where the last writer of this ring (which may have been killed) left off.
+  // Continues where the last writer of this ring, which may have been killed, stopped.
   explicit TraceWriter(TraceRing* ring);
 
   // Records [begin_ns, end_ns). The caller reads the clock.
@@ -95,8 +95,8 @@ class TraceWriter {
   Last last_[kTraceKinds];
 };
 
-// The events in the ring, oldest first (by the time that they began); what is overwritten while
-// being read is left out. Any thread, any process, while the writer goes on.
+// The events in the ring, oldest first by their begin. Events overwritten during the call are left
+// out. Any thread, any process, while the writer continues.
 std::vector<TraceEvent> events_of(const TraceRing& ring);
 
 }  // namespace penstock

@@ -239,7 +239,7 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   std::optional<Ref> ref = block != nullptr ? share(block) : std::nullopt;
   if (block != nullptr && !ref) {
     block = nullptr;
-    reason = CopyReason::kNoRoom;
+    reason = CopyReason::kArenaFull;
   }
   bool in_c_order = block == nullptr && !as_it_lies;  // as a copy
   bool contiguous =
@@ -324,7 +324,7 @@ void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyO
   put(static_cast<uint64_t>(bytes));
   tail_.push_back({tail_bytes_, bytes, data, Owned::borrow(keep)});
   tail_bytes_ += (bytes + 63) / 64 * 64;
-  count_copy(counters_, CopyReason::kNoRoom, bytes);
+  count_copy(counters_, CopyReason::kArenaFull, bytes);
 }
 
 bool Encoder::pickled(PyObject* value) {

@@ -9,7 +9,7 @@
     null,
     ['--user', 'making batches'],
     ['--ticket', 'waiting for a ticket'],
-    ['--slot', 'waiting for room'],
+    ['--slot', 'waiting for memory'],
     ['--wait', 'model waits for a batch'],
     ['--step', 'training step'],
     ['--event', 'worker replaced'],
@@ -20,8 +20,8 @@
   const STEP = 5;
   const RESTART = 6;  // this kind and those after it are moments
 
-  // A column of pixels in a lane is filled to the height of the share of its time that each kind took.
-  // So what is too short to be seen adds up to what it is, and a zoomed-in ticket is a solid block.
+  // Each column of pixels is filled to the share of its time that each kind took. So events too short
+  // to be seen still add up to their share, and a zoomed-in ticket is a solid block.
   const lanes = [{name: 'model', events: data.consumer_events, consumer: true}]
     .concat(data.workers.map((worker) => ({name: worker.name, events: worker.events, consumer: false})));
   const many = lanes.length > 20;

@@ -41,7 +41,7 @@ void refuse_options_of_samples(const LoaderOptions& options) {
 LoaderOptions checked(LoaderOptions options) {
   if (!options.workers) options.workers = std::min(os::usable_cores(), kMaxWorkers);
   if (*options.workers > kMaxWorkers) {
-    static_assert(kMaxWorkers == kMostWorkers);
+    static_assert(kMaxWorkers == kMaxLoaderWorkers);
     throw refuse_loader("workers is " + std::to_string(*options.workers) + "; 256 at most");
   }
   if (!options.max_queue_size) options.max_queue_size = Tuner::Settings().queue;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "penstock/memory/allocator.h"
-#include "penstock/observe/depth.h"
+#include "penstock/observe/counters.h"
 #include "penstock/observe/trace.h"
 #include "penstock/pipeline/feed/tuner.h"
 #include "penstock/workers/board.h"

@@ -42,8 +42,8 @@ TEST(Analysis, where_each_core_has_a_worker_more_of_them_are_no_remedy) {
   snapshot.cores = 2;
   const Analysis a = analyse(snapshot);
   EXPECT_TRUE(says(a,
-                   "Make __getitem__ cheaper: to keep up as it is takes 4 workers, and this "
-                   "machine has 2 cores. More workers than cores help only where they wait"));
+                   "Make __getitem__ cheaper: keeping up takes 4 workers, and this "
+                   "machine has 2 cores. More workers than cores help only if they wait"));
   EXPECT_FALSE(says(a, "Use "));
 }
 
@@ -52,13 +52,13 @@ TEST(Analysis, no_more_workers_than_cores_are_recommended_and_none_that_nobody_c
   snapshot.cores = 4;
   EXPECT_TRUE(says(analyse(snapshot),
                    "Use 4 workers instead of 1, one for each core, and make "
-                   "__getitem__ cheaper: to keep up as it is takes 41 workers"));
+                   "__getitem__ cheaper: keeping up takes 41 workers"));
   snapshot = sample_snapshot(1, 400, 1);
   const Analysis a = analyse(snapshot);
   EXPECT_EQ(a.workers_enough, 0U);
   EXPECT_TRUE(says(a, "use up to 4 workers, one for each core, or make __getitem__ cheaper"));
   EXPECT_FALSE(says(a, "401") || says(a, "400"));
-  EXPECT_EQ(analyse(sample_snapshot(1, 255, 1)).workers_enough, kMostWorkers);
+  EXPECT_EQ(analyse(sample_snapshot(1, 255, 1)).workers_enough, kMaxLoaderWorkers);
   snapshot.mode = "inline";
   EXPECT_FALSE(says(analyse(snapshot), "401") || says(analyse(snapshot), "400"));
 }
@@ -98,11 +98,11 @@ TEST(Analysis, idle_workers_and_a_step_that_takes_most_are_no_stream_if_there_is
   EXPECT_FALSE(says(a, "stream") || says(a, "generator"));
   snapshot.pulled = true;
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
-  EXPECT_TRUE(says(analyse(snapshot), "A generator is pulled by one worker at a time"));
+  EXPECT_TRUE(says(analyse(snapshot), "Only one worker at a time can advance a generator"));
   Snapshot slow = sample_snapshot(1, 12, 4);
   slow.pulled = true;
   EXPECT_EQ(analyse(slow).bottleneck, Bottleneck::kUser);
-  EXPECT_TRUE(says(analyse(slow), "A generator is pulled by one worker at a time"));
+  EXPECT_TRUE(says(analyse(slow), "Only one worker at a time can advance a generator"));
   EXPECT_FALSE(says(analyse(slow), "Use "));
   snapshot.pulled = false;
   snapshot.consumer.wait_ns = 2 * snapshot.consumer.busy_ns;
@@ -144,7 +144,7 @@ TEST(Analysis, fewer_batches_than_workers_for_their_bytes_is_memory) {
   snapshot.max_bytes = 1999;
   const Analysis a = analyse(snapshot);
   EXPECT_EQ(a.bottleneck, Bottleneck::kMemory);
-  EXPECT_NE(a.verdict.find("as there are workers, but for 1."), std::string::npos) << a.verdict;
+  EXPECT_NE(a.verdict.find("than there are workers, only 1."), std::string::npos) << a.verdict;
   EXPECT_TRUE(says(a, "Raise max_bytes"));
   Snapshot behind = snapshot;  // the one thread that goes through the stream
   behind.stream_stages = {
@@ -176,7 +176,7 @@ TEST(Analysis, where_a_batch_costs_less_than_handing_it_over_workers_are_no_reme
       snapshot.batch_size = batch_size;
       const Analysis a = analyse(snapshot);
       EXPECT_EQ(a.bottleneck, Bottleneck::kTooSmall);
-      EXPECT_NE(a.verdict.find("8.0 us, less than handing one over"), std::string::npos);
+      EXPECT_NE(a.verdict.find("8.0 us, less than it takes to hand one over"), std::string::npos);
       EXPECT_TRUE(says(a, batch_size == 0 ? "let an item be many samples" : "a larger batch_size"));
       EXPECT_TRUE(says(a, "workers=0 may be faster"));
       EXPECT_FALSE(says(a, "Use ") || says(a, "stream"));
@@ -184,7 +184,7 @@ TEST(Analysis, where_a_batch_costs_less_than_handing_it_over_workers_are_no_reme
   }
   snapshot.mode = "inline";  // where nothing is handed over
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kUser);
-  EXPECT_TRUE(says(analyse(snapshot), "workers would cost more than they bring"));
+  EXPECT_TRUE(says(analyse(snapshot), "workers would cost more than they gain"));
   // Something else is slow, such as the generator that the workers wait for.
   snapshot.mode = "threads";
   snapshot.consumer.wait_ns = snapshot.consumer.delivered * 5'000'000;
@@ -251,12 +251,12 @@ TEST(Analysis, of_a_slow_stage_of_a_stream_it_is_said_where_its_work_could_be_do
     return a.recommendations.front();
   };
   for (const char* judge : {"filter(f)", "take_while(f)", "unique(f)"}) {
-    EXPECT_NE(advice(judge).find("into a map in front of it, which the workers run"),
+    EXPECT_NE(advice(judge).find("into a map before it, which runs in the workers"),
               std::string::npos);
   }
   EXPECT_NE(advice("generator(f)").find("a length and __getitem__"), std::string::npos);
   EXPECT_NE(advice("tfrecord(f)").find("no worker can help"), std::string::npos);
-  EXPECT_NE(advice("scan(f)").find("into a map behind it, which the workers run"),
+  EXPECT_NE(advice("scan(f)").find("into a map after it, which runs in the workers"),
             std::string::npos);
 }
 
@@ -271,9 +271,9 @@ TEST(Analysis, in_line_the_stream_is_part_of_the_work) {
   EXPECT_EQ(a.bottleneck, Bottleneck::kUser);
   EXPECT_NEAR(a.work_ms, 8, 0.1);
   EXPECT_NE(a.verdict.find("100 % of that is the stage filter(f)"), std::string::npos) << a.verdict;
-  EXPECT_TRUE(says(a, "Make filter(f) cheaper, or put what takes long into a map in front of it"));
+  EXPECT_TRUE(says(a, "Make filter(f) cheaper, or move expensive work into a map before it"));
   EXPECT_TRUE(says(a, "Use workers"));
-  EXPECT_FALSE(says(a, "cost more than they bring"));
+  EXPECT_FALSE(says(a, "cost more than they gain"));
   // A training step that takes far longer is what counts.
   snapshot.consumer.busy_ns = 100 * snapshot.consumer.wait_ns;
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kConsumer);
@@ -316,7 +316,7 @@ TEST(Analysis, copies_are_named_with_their_cause_and_remedy) {
   const Analysis a = analyse(snapshot);
   EXPECT_EQ(a.avoided_share, 0);
   EXPECT_TRUE(says(a, "Copies: 100 % of the arrays"));
-  EXPECT_TRUE(says(a, "return a fresh array to avoid it"));
+  EXPECT_TRUE(says(a, "return a new array to avoid the copy"));
 }
 
 TEST(Analysis, the_due_write_of_a_row_is_no_reproach) {

@@ -1,9 +1,9 @@
-#include "penstock/observe/depth.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
+
+#include "penstock/observe/counters.h"
 
 namespace penstock {
 namespace {
