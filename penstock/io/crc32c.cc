@@ -31,11 +31,11 @@ uint32_t crc32c_of_8(const std::byte* bytes) {
 }
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
-  constexpr size_t kLongest = size_t{1} << 30;  // ISA-L counts in int
+  constexpr size_t kMaxPieceBytes = size_t{1} << 30;  // ISA-L counts in int
   uint32_t state = ~before;
   do {
-    std::span<const std::byte> piece = bytes.first(std::min(bytes.size(), kLongest));
-    // ISA-L only reads, but does not say so.
+    std::span<const std::byte> piece = bytes.first(std::min(bytes.size(), kMaxPieceBytes));
+    // ISA-L only reads the bytes, but takes a non-const pointer.
     auto* data = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(piece.data()));
     if (!piece.empty()) state = crc32_iscsi(data, static_cast<int>(piece.size()), state);
     bytes = bytes.subspan(piece.size());

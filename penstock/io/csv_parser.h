@@ -16,49 +16,57 @@
 
 namespace penstock {
 
-// A column that is wanted of a CSV file.
+// Parses a number, with spaces around it, into `to`. An integer may have a sign. A float is
+// anything that std::from_chars accepts (1.5e3, nan, inf); underflow gives 0. A bool is 1, 0, true,
+// false, True, False, TRUE or FALSE. False: not a number of this dtype, or out of its range.
+bool read_number(std::string_view text, DType dtype, std::byte* to);
+
+// True if read_number() supports the dtype.
+bool is_csv_number(DType dtype);
+
+// A column to read from a CSV file.
 struct CsvColumn {
   enum class Kind : uint8_t { kNumber, kText, kBytes };
   std::string name;
   Kind kind = Kind::kNumber;
   DType dtype = DType::kInt64;  // of numbers: bool, an integer, float32 or float64
-  // What an empty field stands for. Nothing: of a number that is an error.
+  // The value of an empty field. nullopt: an empty number is an error.
   std::optional<std::string> fallback = {};
 };
 
 struct CsvFormat {
   std::vector<CsvColumn> columns;
-  std::vector<std::string> names = {};  // of all columns, of files without a header; else none
+  std::vector<std::string> names = {};  // of all columns, if the files have no header; else empty
   char delimiter = ',';
 };
 
-// Which of a file's columns are wanted.
+// Where a file's columns are.
 struct CsvHeader {
-  uint64_t bytes = 0;  // in front of the file's first record: a byte order mark, the header
+  uint64_t bytes = 0;           // before the file's first record: a byte order mark, the header
   std::vector<int32_t> wanted;  // by column: its place in CsvFormat::columns, or -1
 };
 
-// Reads a file's header. Error kInvalidArgument, which names the file, what it lacks and what it
-// has: it has no such column, or two of them. kDataLoss, kSystem. Any thread.
+// Reads a file's header. Error kInvalidArgument if a wanted column is missing or occurs twice; the
+// text names the file, the column and the columns that exist. kDataLoss, kSystem. Any thread.
 CsvHeader read_csv_header(const std::shared_ptr<File>& file, Compression compression,
                           const CsvFormat& format);
 
-// Takes the wanted columns out of records. One thread.
+// Parses the wanted columns of records. One thread.
 class CsvParser {
  public:
-  // A column's value: numbers are written to `row`, of the rest it is said where they are.
+  // A column's value: a number is written to `row`; other values are views in `text`.
   struct Value {
     std::byte* row = nullptr;
     std::string_view text = {};
   };
 
-  // `memory`: room for a field whose quotes were doubled, which lasts as long as the values are
-  // used. Error kInvalidArgument: no columns, two of one name, dtypes that are no numbers, a
-  // fallback that is none.
+  // `memory`: allocates space for a field with doubled quotes; it must stay valid as long as the
+  // values are used. Error kInvalidArgument: no columns, a repeated name, an unsupported dtype, or
+  // a fallback that does not parse.
   CsvParser(std::shared_ptr<const CsvFormat> format, std::function<std::byte*(size_t)> memory);
 
-  // `record`: with its end, and empty lines behind it. One value for each wanted column. False: the
-  // record is lost, and failure() says why.
+  // `record`: with its line end and any empty lines after it. `values`: one for each wanted column.
+  // False: the record is invalid, and failure() says why.
   bool parse(std::span<const std::byte> record, const CsvHeader& header, std::span<Value> values);
   const std::string& failure() const { return failure_; }
 

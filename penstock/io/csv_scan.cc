@@ -8,7 +8,7 @@ namespace {
 
 constexpr char kQuoteChar = '"', kLineFeedChar = '\n', kReturnChar = '\r';
 
-// The first `wanted`, or `end`.
+// The position of the first `wanted`, or `end`.
 const char* find(const char* at, const char* end, char wanted) {
   const void* found = at == end ? nullptr : std::memchr(at, wanted, static_cast<size_t>(end - at));
   return found == nullptr ? end : static_cast<const char*>(found);
@@ -20,7 +20,7 @@ std::optional<size_t> CsvScan::end_in(std::span<const std::byte> bytes) {
   const auto* const begin = reinterpret_cast<const char*>(bytes.data());
   const char* const end = begin + bytes.size();
   const char* at = begin;
-  const char* feed = nullptr;   // the next one from `at` on, once it was looked for
+  const char* feed = nullptr;   // the next one from `at` on; nullptr: not searched yet
   const char* quote = nullptr;  // likewise
   while (at != end) {
     if (at_ == At::kQuotes) {
@@ -38,7 +38,7 @@ std::optional<size_t> CsvScan::end_in(std::span<const std::byte> bytes) {
     if (feed == nullptr || feed < at) feed = find(at, end, kLineFeedChar);
     if (quote == nullptr || quote < at) quote = find(at, feed, kQuoteChar);
     if (quote < feed) {
-      // Whether the field begins with it.
+      // True if the field begins with the quote.
       const bool first = quote == at ? at_ == At::kFieldStart : quote[-1] == delimiter_;
       at = quote + 1;
       at_ = first ? At::kQuotes : At::kField;
@@ -77,7 +77,7 @@ RecordIndex index_csv(File& file, char delimiter, uint64_t begin, Progress* prog
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(std::min(kPiece, size));
   RecordIndex::Builder index;
   CsvScan scan(delimiter);
-  bool between = true;  // no record is in hand
+  bool between = true;  // between two records
   uint64_t offset = begin;
   while (offset < size) {
     if (progress != nullptr) progress->reached(offset, file.path());
@@ -88,7 +88,7 @@ RecordIndex index_csv(File& file, char delimiter, uint64_t begin, Progress* prog
     while (!left.empty()) {
       if (between) {
         left = left.subspan(empty_lines(left));
-        // The end of an empty line may be behind the end of the piece.
+        // The line feed of an empty line may be in the next piece.
         if (left.size() == 1 && left[0] == std::byte{kReturnChar} && offset + bytes < size) break;
         if (left.empty()) break;
         index.add(offset + bytes - left.size());
@@ -113,28 +113,29 @@ class CsvFraming : public Framing {
     searched_ = 0;
   }
 
-  Cut cut(const Front& front) override {
+  Next next(const Window& window) override {
     if (searched_ == 0) {
-      const size_t empty = empty_lines(front.bytes);
-      if (empty > 0) return {Cut::Kind::kNothing, empty};
-      if (front.bytes.size() == 1 && front.bytes[0] == std::byte{kReturnChar} && !front.whole()) {
-        return {Cut::Kind::kMore, 2};
+      const size_t empty = empty_lines(window.bytes);
+      if (empty > 0) return {Next::Kind::kSkip, empty};
+      if (window.bytes.size() == 1 && window.bytes[0] == std::byte{kReturnChar} &&
+          !window.complete()) {
+        return {Next::Kind::kNeedMore, 2};
       }
     }
-    const std::optional<size_t> end = scan_.end_in(front.bytes.subspan(searched_));
-    if (!end && !front.whole()) {
-      searched_ = front.bytes.size();
-      return {Cut::Kind::kMore, searched_ + 1};
+    const std::optional<size_t> end = scan_.end_in(window.bytes.subspan(searched_));
+    if (!end && !window.complete()) {
+      searched_ = window.bytes.size();
+      return {Next::Kind::kNeedMore, searched_ + 1};
     }
-    const uint64_t bytes = end ? searched_ + *end : front.bytes.size();
+    const uint64_t bytes = end ? searched_ + *end : window.bytes.size();
     begin();
-    return {Cut::Kind::kRecord, bytes, 0, bytes};
+    return {Next::Kind::kRecord, bytes, 0, bytes};
   }
 
  private:
   const char delimiter_;
   CsvScan scan_;
-  uint64_t searched_ = 0;  // bytes of the front that the scan was given
+  uint64_t searched_ = 0;  // bytes of the window that the scan has seen
 };
 
 }  // namespace

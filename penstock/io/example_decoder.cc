@@ -6,6 +6,106 @@ using namespace wire;
 
 namespace {
 
+ExampleFault fault_of(const Fields& fields, ExampleErrorPlace& trouble) {
+  if (fields.fault() != ExampleFault::kNone) trouble.at = fields.begin();
+  return fields.fault();
+}
+
+// Calls take(type, list) for each list of a Feature, in order.
+template <class Take>
+ExampleFault each_list(Span message, bool entry, ExampleErrorPlace& trouble, const Take& take) {
+  Fields fields(message);
+  while (fields.next()) {
+    ExampleFault fault = ExampleFault::kNone;
+    if (entry) {
+      if (fields.is(2, kBytes)) fault = each_list(fields.body(), false, trouble, take);
+    } else if (fields.type() == kBytes && fields.number() <= kInt64List) {
+      fault = take(static_cast<uint8_t>(fields.number()), fields.body());
+    }
+    if (fault != ExampleFault::kNone) return fault;
+  }
+  return fault_of(fields, trouble);
+}
+
+// Calls take(piece) for each piece of a list.
+template <class Take>
+ExampleFault each_piece(uint8_t type, Span list, ExampleErrorPlace& trouble, const Take& take) {
+  const wire::Type single = type == kFloatList ? kFixed32 : type == kInt64List ? kVarint : kBytes;
+  Fields fields(list);
+  while (fields.next()) {
+    if (!fields.is(1, kBytes) && !fields.is(1, single)) continue;
+    if (ExampleFault fault = take(fields.body()); fault != ExampleFault::kNone) return fault;
+  }
+  return fault_of(fields, trouble);
+}
+
+// Adds a piece to the contents of its list.
+ExampleFault add_piece(Span piece, ExampleContents& contents, ExampleErrorPlace& trouble) {
+  if (contents.type == kFloatList && piece.size() % 4 != 0) {
+    trouble.at = piece.begin;
+    return ExampleFault::kFloats;
+  }
+  ++contents.pieces;
+  contents.values += contents.type == kBytesList   ? 1
+                     : contents.type == kFloatList ? piece.size() / 4
+                                                   : count_varints(piece);
+  contents.bytes += piece.size();
+  contents.last = piece;
+  return ExampleFault::kNone;
+}
+
+}  // namespace
+
+ExampleFault contents_of(Span message, bool entry, ExampleContents& contents,
+                         ExampleErrorPlace& trouble) {
+  contents = {};
+  uint8_t plain = 0;
+  if (const Bytes at = entry ? nullptr : plain_values(message.begin, message.end, plain)) {
+    const Span run{at, message.end};
+    contents = {.type = plain, .lists = 1};
+    return add_piece(run, contents, trouble);
+  }
+  return each_list(message, entry, trouble, [&](uint8_t type, Span list) {
+    if (type != contents.type) {
+      contents = {.type = type, .first = contents.lists, .lists = contents.lists};
+    }
+    ++contents.lists;
+    return each_piece(type, list, trouble,
+                      [&](Span piece) { return add_piece(piece, contents, trouble); });
+  });
+}
+
+ExampleFault put_contents(Span message, bool entry, const ExampleContents& contents,
+                          ExampleOutput& output, ExampleErrorPlace& trouble) {
+  uint64_t list = 0;
+  return each_list(message, entry, trouble, [&](uint8_t type, Span values) {
+    if (list++ < contents.first) return ExampleFault::kNone;
+    return each_piece(type, values, trouble,
+                      [&](Span piece) { return output.put(type, piece, trouble); });
+  });
+}
+
+ExampleFault ExampleOutput::put(uint8_t type, Span piece, ExampleErrorPlace& trouble) {
+  uint64_t bytes = piece.size();
+  if (type == kInt64List) {
+    const uint64_t count = count_varints(piece);
+    trouble.at = piece.begin;
+    const ExampleFault fault =
+        narrow ? unpack<int32_t>(trouble.at, piece.end, to, count, trouble.found)
+               : unpack<int64_t>(trouble.at, piece.end, to, count, trouble.found);
+    if (fault != ExampleFault::kNone) return fault;
+    if (trouble.at != piece.end) return ExampleFault::kCut;
+    bytes = count * (narrow ? 4 : 8);
+  } else {
+    if (bytes != 0) std::memcpy(to, piece.begin, bytes);
+    if (type == kBytesList && lengths != nullptr) *lengths++ = static_cast<int64_t>(bytes);
+  }
+  to += bytes;
+  return ExampleFault::kNone;
+}
+
+namespace {
+
 const std::byte* as_data(Bytes at) { return reinterpret_cast<const std::byte*>(at); }
 
 }  // namespace
@@ -34,7 +134,7 @@ ExampleDecoder::ExampleDecoder(const ExampleFeature& feature)
 }
 
 ExampleFault ExampleDecoder::decode(const ExampleEntries::Found& entry, ExampleValue& value,
-                                    ExampleMemory& memory, ExampleTrouble& trouble) const {
+                                    ExampleMemory& memory, ExampleErrorPlace& trouble) const {
   if (entry.how == ExampleEntries::Found::kPlain && entry.type == type_) [[likely]] {
     return whole(entry.span, value, memory, trouble);
   }
@@ -51,9 +151,9 @@ ExampleFault ExampleDecoder::decode(const ExampleEntries::Found& entry, ExampleV
   return contents.type == 0 ? ExampleFault::kMissing : ExampleFault::kType;
 }
 
-// All values are one packed run, or one byte string.
+// For values in one packed run, or one byte string.
 ExampleFault ExampleDecoder::whole(Span run, ExampleValue& value, ExampleMemory& memory,
-                                   ExampleTrouble& trouble) const {
+                                   ExampleErrorPlace& trouble) const {
   switch (kind_) {
     case Kind::kRow:
       if (run.size() != row_bytes_) [[unlikely]]
@@ -69,12 +169,12 @@ ExampleFault ExampleDecoder::whole(Span run, ExampleValue& value, ExampleMemory&
       return ExampleFault::kNone;
     case Kind::kVarints: {
       value.count = count_varints(run);
-      std::byte* to = room(memory, value.count * value_bytes_);
+      std::byte* to = allocate(memory, value.count * value_bytes_);
       value.data = to;
       return varints(run, to, value.count, trouble);
     }
     case Kind::kStrings: {
-      std::byte* length = room(memory, sizeof(int64_t));
+      std::byte* length = allocate(memory, sizeof(int64_t));
       *reinterpret_cast<int64_t*>(length) = static_cast<int64_t>(run.size());
       value.lengths = {reinterpret_cast<int64_t*>(length), 1};
       [[fallthrough]];
@@ -87,10 +187,10 @@ ExampleFault ExampleDecoder::whole(Span run, ExampleValue& value, ExampleMemory&
   return ExampleFault::kNone;
 }
 
-// No piece, or several.
+// For values in no piece, or in several.
 ExampleFault ExampleDecoder::in_pieces(Span entry, const ExampleContents& contents,
                                        ExampleValue& value, ExampleMemory& memory,
-                                       ExampleTrouble& trouble) const {
+                                       ExampleErrorPlace& trouble) const {
   ExampleOutput output{.narrow = narrow_};
   switch (kind_) {
     case Kind::kRow:
@@ -105,16 +205,17 @@ ExampleFault ExampleDecoder::in_pieces(Span entry, const ExampleContents& conten
       trouble = {entry.begin, contents.values};
       return ExampleFault::kCount;
     case Kind::kStrings: {
-      output.to = room(memory, contents.bytes);
+      output.to = allocate(memory, contents.bytes);
       value.data = output.to;
       value.count = contents.bytes;
-      output.lengths = reinterpret_cast<int64_t*>(room(memory, contents.values * sizeof(int64_t)));
+      output.lengths =
+          reinterpret_cast<int64_t*>(allocate(memory, contents.values * sizeof(int64_t)));
       value.lengths = {output.lengths, contents.values};
       break;
     }
     case Kind::kFloats:
     case Kind::kVarints:
-      output.to = room(memory, contents.values * value_bytes_);
+      output.to = allocate(memory, contents.values * value_bytes_);
       value.data = output.to;
       value.count = contents.values;
       break;
@@ -124,7 +225,7 @@ ExampleFault ExampleDecoder::in_pieces(Span entry, const ExampleContents& conten
 }
 
 ExampleFault ExampleDecoder::varints(Span run, std::byte* to, uint64_t count,
-                                     ExampleTrouble& trouble) const {
+                                     ExampleErrorPlace& trouble) const {
   Bytes at = run.begin;
   const ExampleFault fault = narrow_ ? unpack<int32_t>(at, run.end, to, count, trouble.found)
                                      : unpack<int64_t>(at, run.end, to, count, trouble.found);
@@ -132,13 +233,14 @@ ExampleFault ExampleDecoder::varints(Span run, std::byte* to, uint64_t count,
     return fault;
   trouble.at = at;
   if (fault != ExampleFault::kNone && fault != ExampleFault::kCount) return fault;
-  // It ends before or after what is wanted. Do the numbers end at all?
+  // The run has too few or too many values. Check that its last number is complete.
   if (run.size() != 0 && run.end[-1] >= 128) return ExampleFault::kCut;
   trouble = {run.begin, count_varints(run)};
   return ExampleFault::kCount;
 }
 
-ExampleFault ExampleDecoder::wrong_count(Bytes at, uint64_t bytes, ExampleTrouble& trouble) const {
+ExampleFault ExampleDecoder::wrong_count(Bytes at, uint64_t bytes,
+                                         ExampleErrorPlace& trouble) const {
   trouble = {at, bytes};
   if (type_ == kBytesList) return ExampleFault::kLength;
   trouble.found /= 4;

@@ -29,12 +29,12 @@ ExampleFault ExampleEntries::find(Span message, Bytes& at) {
           std::memcmp(at, place->head.data(), place->head_bytes) == 0) [[likely]] {
         const Bytes values = at + place->head_bytes;
         at = values + place->value_bytes;
-        if (place->name != kNobody)
+        if (place->name != kUnwanted)
           found_[place->name] = {{values, at}, Found::kPlain, place->type};
         ++place_;
         continue;
       }
-    } else if (place_ < kMostPlaces) {
+    } else if (place_ < kMaxPlaces) {
       place = &places_.emplace_back();
     }
     if (ordinary(at, end, place)) {
@@ -46,8 +46,8 @@ ExampleFault ExampleEntries::find(Span message, Bytes& at) {
   return ExampleFault::kNone;
 }
 
-// An entry as every writer makes it: the name, then the message, nothing else. False: it is
-// another one, and `at` where it was.
+// Parses an entry in the usual form: the name, then the message, nothing else. False: it has
+// another form, and `at` is unchanged.
 bool ExampleEntries::ordinary(Bytes& at, Bytes end, Place* place) {
   uint64_t bytes;
   if (*at != tag(1)) return false;
@@ -66,18 +66,18 @@ bool ExampleEntries::ordinary(Bytes& at, Bytes end, Place* place) {
       std::memcmp(key, &place->head[place->key_at], name.size()) == 0) {
     number = place->name;
   } else {
-    number = look_up(name);
+    number = lookup(name);
   }
 
   uint8_t type = 0;
   const Bytes values = plain_ ? plain_values(value, end, type) : nullptr;
-  if (number != kNobody) {
+  if (number != kUnwanted) {
     found_[number] = values != nullptr ? Found{{values, end}, Found::kPlain, type}
                                        : Found{{entry, end}, Found::kEntry, 0};
   }
 
   if (place != nullptr) {
-    // The head ends with the name where what follows is not so plain that it can be skipped.
+    // If the message is not plain, the head ends with the name.
     const size_t head = static_cast<size_t>((values != nullptr ? values : name.end) - at);
     if (head <= place->head.size()) {
       std::memcpy(place->head.data(), at, head);
@@ -96,7 +96,7 @@ bool ExampleEntries::ordinary(Bytes& at, Bytes end, Place* place) {
   return true;
 }
 
-// A field of any kind, perhaps an entry: one whose name comes twice, last, or not at all.
+// Parses a field of any kind, which may be an entry with its name repeated, last, or missing.
 ExampleFault ExampleEntries::any(Bytes& at, Bytes end) {
   Fields map({at, end});
   if (!map.next()) {
@@ -118,14 +118,14 @@ ExampleFault ExampleEntries::any(Bytes& at, Bytes end) {
     at = entry.begin();
     return entry.fault();
   }
-  const uint32_t number = look_up(name);
-  if (number != kNobody) found_[number] = {map.body(), Found::kEntry, 0};
+  const uint32_t number = lookup(name);
+  if (number != kUnwanted) found_[number] = {map.body(), Found::kEntry, 0};
   return ExampleFault::kNone;
 }
 
-uint32_t ExampleEntries::look_up(Span key) const {
+uint32_t ExampleEntries::lookup(Span key) const {
   auto found = numbers_.find({reinterpret_cast<const char*>(key.begin), key.size()});
-  return found == numbers_.end() ? kNobody : found->second;
+  return found == numbers_.end() ? kUnwanted : found->second;
 }
 
 }  // namespace penstock

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "penstock/base/error.h"
+
 namespace penstock {
 
 using namespace wire;
@@ -40,7 +42,7 @@ ExampleParser::ExampleParser(std::vector<ExampleFeature> features)
 bool ExampleParser::parse(std::span<const std::byte> record, std::span<ExampleValue> values,
                           ExampleMemory& memory) {
   const auto* begin = reinterpret_cast<Bytes>(record.data());
-  ExampleTrouble trouble;
+  ExampleErrorPlace trouble;
   entries_.clear();
   ExampleFault fault = find({begin, begin + record.size()}, trouble.at);
   uint32_t feature = ExampleFailure::kNoFeature;
@@ -61,7 +63,7 @@ bool ExampleParser::parse(std::span<const std::byte> record, std::span<ExampleVa
   return false;
 }
 
-// The entries of all Features of an Example: in one part usually, of which there is nothing else.
+// Finds the entries of all Features of an Example, which usually is one part and nothing else.
 ExampleFault ExampleParser::find(Span record, Bytes& at) {
   if (Bytes features = only(1, record.begin, record.end); features != nullptr) [[likely]] {
     return entries_.find({features, record.end}, at);
@@ -74,6 +76,176 @@ ExampleFault ExampleParser::find(Span record, Bytes& at) {
   }
   at = fields.begin();
   return fields.fault();
+}
+
+namespace {
+
+using Form = ExampleFeature::Form;
+using Features = std::vector<ExampleFeature>;
+
+void check_lists(Features lists) {
+  const char* const operation = "parse_sequence_example";
+  for (ExampleFeature& list : lists) {
+    const auto refuse = [&](const char* why) {
+      throw Error(Code::kInvalidArgument, operation, "feature list '" + list.name + "': " + why);
+    };
+    if (list.form == Form::kStrings) refuse("a step must be one byte string, not several");
+    if (!list.default_value) continue;
+    const auto& [values, lengths] = *list.default_value;
+    if (!values.empty() || !lengths.empty()) refuse("its default must be an empty list");
+    list.default_value.reset();
+  }
+  check(lists, operation);
+}
+
+Features all_of(Features context, Features lists) {
+  if (!lists.empty() || context.empty()) check_lists(lists);
+  context.insert(context.end(), std::make_move_iterator(lists.begin()),
+                 std::make_move_iterator(lists.end()));
+  return context;
+}
+
+std::vector<std::string> names_of(std::span<const ExampleFeature> features) {
+  std::vector<std::string> names;
+  for (const ExampleFeature& feature : features) names.push_back(feature.name);
+  return names;
+}
+
+// Calls take(step) for each step in an entry of FeatureLists.
+template <class Take>
+ExampleFault each_step(Span entry, ExampleErrorPlace& trouble, const Take& take) {
+  Fields parts(entry);
+  while (parts.next()) {
+    if (!parts.is(2, kBytes)) continue;
+    Fields steps(parts.body());
+    while (steps.next()) {
+      if (!steps.is(1, kBytes)) continue;
+      if (ExampleFault fault = take(steps.body()); fault != ExampleFault::kNone) return fault;
+    }
+    if (steps.fault() != ExampleFault::kNone) {
+      trouble.at = steps.begin();
+      return steps.fault();
+    }
+  }
+  trouble.at = parts.begin();
+  return parts.fault();
+}
+
+// Checks that a step's values match `list`.
+ExampleFault check_step(const ExampleFeature& list, const ExampleContents& contents, Bytes at,
+                        ExampleErrorPlace& trouble) {
+  trouble = {at, contents.values};
+  if (contents.type == 0) {
+    return list.form == Form::kRagged ? ExampleFault::kNone : ExampleFault::kMissing;
+  }
+  if (contents.type != static_cast<uint8_t>(list.type)) {
+    trouble.found = contents.type;
+    return ExampleFault::kType;
+  }
+  if (list.form == Form::kRagged) return ExampleFault::kNone;
+  const bool bytes = contents.type == kBytesList;
+  if (contents.values != (bytes ? 1 : list.count)) return ExampleFault::kCount;
+  if (bytes && list.form == Form::kFixed && contents.bytes != list.count) {
+    trouble.found = contents.bytes;
+    return ExampleFault::kLength;
+  }
+  return ExampleFault::kNone;
+}
+
+}  // namespace
+
+SequenceExampleParser::SequenceExampleParser(Features context, Features lists)
+    : features_(all_of(context, lists)),
+      context_features_(context.size()),
+      entries_(names_of(std::span(features_).subspan(context_features_)), false) {
+  if (!context.empty()) context_.emplace(std::move(context));
+}
+
+bool SequenceExampleParser::parse(std::span<const std::byte> record, std::span<ExampleValue> values,
+                                  std::span<StepsValue> steps, ExampleMemory& memory) {
+  if (context_ && !context_->parse(record, values, memory)) {
+    failure_ = context_->failure();
+    return false;
+  }
+  const auto* begin = reinterpret_cast<Bytes>(record.data());
+  ExampleErrorPlace trouble;
+  ExampleFailure failure;
+  failure.fault = find({begin, begin + record.size()}, trouble.at);
+  for (size_t i = 0; failure.fault == ExampleFault::kNone; ++i) {
+    if (context_features_ + i == features_.size()) return true;
+    failure.feature = static_cast<uint32_t>(context_features_ + i);
+    const ExampleFeature& list = features_[failure.feature];
+    steps[i] = {};
+    if (entries_[i].how != ExampleEntries::Found::kNot) {
+      failure.fault = decode(list, entries_[i].span, steps[i], memory, trouble);
+      failure.step = step_;
+    } else if (!list.default_value) {
+      failure.fault = ExampleFault::kMissing;
+      failure.step = ExampleFailure::kNoStep;
+      trouble = {};
+    }
+  }
+  failure.byte = trouble.at == nullptr ? 0 : static_cast<uint64_t>(trouble.at - begin);
+  failure.found = trouble.found;
+  failure_ = failure;
+  return false;
+}
+
+ExampleFault SequenceExampleParser::find(Span record, Bytes& at) {
+  entries_.clear();
+  Fields fields(record);
+  while (fields.next()) {
+    if (!fields.is(2, kBytes)) continue;
+    ExampleFault fault = entries_.find(fields.body(), at);
+    if (fault != ExampleFault::kNone) return fault;
+  }
+  at = fields.begin();
+  return fields.fault();
+}
+
+// Counts the list's steps and values.
+ExampleFault SequenceExampleParser::measure(const ExampleFeature& list, Span entry,
+                                            StepsValue& value, ExampleErrorPlace& trouble) {
+  return each_step(entry, trouble, [&](Span step) {
+    ExampleContents contents;
+    ExampleFault fault = contents_of(step, false, contents, trouble);
+    if (fault != ExampleFault::kNone) return fault;
+    fault = check_step(list, contents, step.begin, trouble);
+    if (fault != ExampleFault::kNone) return fault;
+    value.count += contents.type == kBytesList ? contents.bytes : contents.values;
+    value.steps = ++step_;
+    return fault;
+  });
+}
+
+ExampleFault SequenceExampleParser::decode(const ExampleFeature& list, Span entry,
+                                           StepsValue& value, ExampleMemory& memory,
+                                           ExampleErrorPlace& trouble) {
+  step_ = 0;
+  ExampleFault fault = measure(list, entry, value, trouble);
+  if (fault != ExampleFault::kNone) return fault;
+  ExampleOutput output{.to = allocate(memory, value.count * size_of(list.output())),
+                       .narrow = list.output() == DType::kInt32};
+  value.data = output.to;
+  int64_t* lengths = nullptr;
+  if (list.form != Form::kFixed) {
+    lengths = reinterpret_cast<int64_t*>(allocate(memory, value.steps * sizeof(int64_t)));
+    value.lengths = {lengths, value.steps};
+  }
+  step_ = 0;
+  return each_step(entry, trouble, [&](Span step) {
+    ExampleContents contents;
+    contents_of(step, false, contents, trouble);
+    if (lengths != nullptr) {
+      lengths[step_] =
+          static_cast<int64_t>(contents.type == kBytesList ? contents.bytes : contents.values);
+    }
+    const ExampleFault put = contents.pieces == 1
+                                 ? output.put(contents.type, contents.last, trouble)
+                                 : put_contents(step, false, contents, output, trouble);
+    if (put == ExampleFault::kNone) ++step_;
+    return put;
+  });
 }
 
 }  // namespace penstock

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "penstock/io/example_contents.h"
+#include "penstock/io/example_decoder.h"
 
 namespace penstock {
 
@@ -42,18 +42,18 @@ bool ExampleSurvey::entry(wire::Span entry) {
     name = {reinterpret_cast<const char*>(fields.body().begin), fields.body().size()};
   }
   ExampleContents contents;
-  ExampleTrouble trouble;
+  ExampleErrorPlace trouble;
   if (fields.fault() != ExampleFault::kNone ||
       contents_of(entry, true, contents, trouble) != ExampleFault::kNone) {
     return false;
   }
   auto found = features_.find(name);
   if (found == features_.end()) {
-    if (features_.size() == kMostNames) return true;
+    if (features_.size() == kMaxNames) return true;
     found = features_.emplace(name, Feature{}).first;
   }
   Feature& feature = found->second;
-  if (feature.last == record_) return true;  // a name that comes twice
+  if (feature.last == record_) return true;  // a repeated name
   feature.last = record_;
   const bool first = feature.records++ == 0;
   ++feature.of_type[contents.type];

@@ -12,26 +12,25 @@
 
 namespace penstock {
 
-// Which features tf.Examples have: looks at every feature of every record, declared or not. One
-// thread.
+// Collects which features tf.Examples have, from every feature of every record. One thread.
 class ExampleSurvey {
  public:
   struct Feature {
-    uint64_t records = 0;               // that have it
+    uint64_t records = 0;               // with the feature
     std::array<uint64_t, 4> of_type{};  // of these, by ExampleFeature::Type; 0: no list in it
     uint64_t least = 0, most = 0;       // values in one record; of bytes: strings
     uint64_t least_bytes = 0, most_bytes = 0;  // of bytes: all strings of a record
     uint64_t last = 0;                         // number of the last record that has it, from 1
   };
-  static constexpr size_t kMostNames = 4096;
+  static constexpr size_t kMaxNames = 4096;
 
   // The next record.
   void add(std::span<const std::byte> record);
 
-  uint64_t examples() const { return examples_; }    // with one feature or more, and no fault
-  uint64_t sequences() const { return sequences_; }  // of these: that have lists of steps
-  uint64_t others() const { return others_; }        // records that are none
-  // By name; of records with a fault what comes before it is in it. No more than kMostNames.
+  uint64_t examples() const { return examples_; }    // valid records with at least one feature
+  uint64_t sequences() const { return sequences_; }  // of these: with lists of steps
+  uint64_t others() const { return others_; }        // all other records
+  // By name, at most kMaxNames. Of an invalid record, the features before the fault are counted.
   const std::map<std::string, Feature, std::less<>>& features() const { return features_; }
 
  private:

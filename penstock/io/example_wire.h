@@ -7,8 +7,7 @@
 
 #include "penstock/io/example_features.h"
 
-// The bytes of a protobuf message, as far as tf.Example needs them. Nothing here reads at or beyond
-// the `end` that it is given.
+// Reads protobuf messages, as far as tf.Example needs. No function reads at or beyond its `end`.
 namespace penstock::wire {
 
 static_assert(std::endian::native == std::endian::little);
@@ -20,7 +19,7 @@ enum Type : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kBegin = 3, kEnd = 
 // The tag of a field that is a string, a message or a packed list.
 constexpr uint8_t tag(uint32_t number) { return static_cast<uint8_t>(number << 3 | kBytes); }
 
-// The varint at `at`, which is moved behind it. As protobuf does, drops what is beyond 64 bits.
+// Reads the varint at `at` and moves `at` behind it. Bits beyond 64 are dropped, as in protobuf.
 inline ExampleFault varint(Bytes& at, Bytes end, uint64_t& value) {
   value = 0;
   for (int shift = 0; shift < 70; shift += 7) {
@@ -38,19 +37,19 @@ struct Span {
   size_t size() const { return static_cast<size_t>(end - begin); }
 };
 
-// The varint at `at` if it is the length of what then fits before `end`; else nullptr, and why is
-// not asked. For messages as they usually are.
+// Reads the varint at `at` as a length and returns the position behind it; nullptr if so many bytes
+// do not fit before `end`, or the varint is unusual. A fast path for well-formed messages.
 inline Bytes length(Bytes at, Bytes end, uint64_t& value) {
   if (at == end) return nullptr;
   value = *at++;
-  for (int shift = 7; value >> shift != 0; shift += 7) {  // its highest bit says that it goes on
+  for (int shift = 7; value >> shift != 0; shift += 7) {  // the highest bit: more bytes follow
     if (at == end || shift > 28) return nullptr;
     value = (value & ((uint64_t{1} << shift) - 1)) | static_cast<uint64_t>(*at++) << shift;
   }
   return value <= static_cast<uint64_t>(end - at) ? at : nullptr;
 }
 
-// The field `number` that fills all that is left before `end`: what is in it, or nullptr.
+// The contents of the field `number` if that field ends exactly at `end`; otherwise nullptr.
 inline Bytes only(uint32_t number, Bytes at, Bytes end) {
   if (at == end || *at != tag(number)) return nullptr;
   uint64_t bytes;
@@ -58,8 +57,8 @@ inline Bytes only(uint32_t number, Bytes at, Bytes end) {
   return at != nullptr && at + bytes == end ? at : nullptr;
 }
 
-// The values in a Feature that has one list, and that one packed run or one byte string: they go to
-// `end`. nullptr: it is not as plain as that.
+// The values of a Feature with a single list of one packed run or one byte string; they end at
+// `end`. nullptr: the Feature has another form.
 inline Bytes plain_values(Bytes at, Bytes end, uint8_t& type) {
   if (at == end) return nullptr;
   type = *at >> 3;
@@ -68,12 +67,12 @@ inline Bytes plain_values(Bytes at, Bytes end, uint8_t& type) {
   return at == nullptr ? nullptr : only(1, at, end);
 }
 
-// The fields of a message, one after the other. Groups are gone over, and given to nobody.
+// Iterates over the fields of a message. Groups are skipped.
 class Fields {
  public:
   explicit Fields(Span message) : at_(message.begin), end_(message.end) {}
 
-  // False: it is over, or broken.
+  // False: at the end, or invalid: see fault().
   bool next() {
     while (at_ != end_) {
       begin_ = at_;
@@ -84,16 +83,16 @@ class Fields {
     return false;
   }
   ExampleFault fault() const { return fault_; }
-  Bytes begin() const { return begin_; }  // of the field that was given last, or is broken
+  Bytes begin() const { return begin_; }  // of the current or the invalid field
   Bytes at() const { return at_; }        // behind it
 
   uint32_t number() const { return number_; }
   Type type() const { return type_; }
   bool is(uint32_t number, Type type) const { return number_ == number && type_ == type; }
-  Span body() const { return body_; }  // what is behind tag and length; kVarint: its bytes
+  Span body() const { return body_; }  // without tag and length; kVarint: its bytes
 
  private:
-  static constexpr int kDeepest = 100;
+  static constexpr int kMaxDepth = 100;
 
   bool fail(ExampleFault fault) {
     fault_ = fault;
@@ -144,16 +143,16 @@ class Fields {
     return true;
   }
 
-  // Behind its first tag.
+  // `at_` is behind the group's first tag.
   bool skip_group() {
-    uint32_t open[kDeepest];
+    uint32_t open[kMaxDepth];
     int depth = 0;
     open[depth++] = number_;
     while (depth > 0) {
       if (at_ == end_) return fail(ExampleFault::kGroup);
       if (step()) {
         if (type_ != kBegin) continue;
-        if (depth == kDeepest) return fail(ExampleFault::kGroup);
+        if (depth == kMaxDepth) return fail(ExampleFault::kGroup);
         open[depth++] = number_;
       } else if (fault_ == ExampleFault::kGroup && number_ == open[depth - 1]) {
         fault_ = ExampleFault::kNone;

@@ -17,8 +17,8 @@ using Strings = std::span<const std::span<const std::byte>>;
 using Floats = std::span<const float>;
 using Ints = std::span<const int64_t>;
 
-constexpr size_t kFront = 11;  // a tag and the longest varint
-constexpr uint64_t kMostBytes = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxPrefixBytes = 11;  // a tag and the longest varint
+constexpr uint64_t kMaxBytes = std::numeric_limits<int32_t>::max();
 
 uint64_t varint_bytes(uint64_t value) {
   return (static_cast<uint64_t>(std::bit_width(value | 1)) + 6) / 7;
@@ -99,7 +99,7 @@ void put_feature(Buffer& to, uint32_t number, Values values) {
   put_list(to, values);
 }
 
-// An entry of a map up to its value, which has so many bytes and comes as the field 2.
+// The part of a map entry before its value, field 2, which has `value` bytes.
 void put_entry(Buffer& to, std::string_view name, uint64_t value) {
   put_field(to, 1, field_bytes(name.size()) + field_bytes(value));
   put_field(to, 1, name.size());
@@ -107,9 +107,9 @@ void put_entry(Buffer& to, std::string_view name, uint64_t value) {
 }
 
 void check_size(uint64_t bytes) {
-  if (bytes <= kMostBytes) return;
+  if (bytes <= kMaxBytes) return;
   throw Error(Code::kInvalidArgument, "write_example",
-              "a message of " + std::to_string(bytes) + " bytes is more than protobuf reads");
+              "a message of " + std::to_string(bytes) + " bytes exceeds protobuf's limit");
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ void check_size(uint64_t bytes) {
 template <class Values>
 void ExampleWriter::put(std::string_view name, Values values) {
   if (finished_) {
-    buffer_.resize(kFront);
+    buffer_.resize(kMaxPrefixBytes);
     finished_ = false;
   }
   put_entry(buffer_, name, feature_bytes(values));
@@ -134,9 +134,9 @@ void ExampleWriter::int64(std::string_view name, Ints values) { put(name, values
 std::span<const std::byte> ExampleWriter::finish() {
   if (finished_) return {};
   finished_ = true;
-  const uint64_t entries = buffer_.size() - kFront;
+  const uint64_t entries = buffer_.size() - kMaxPrefixBytes;
   check_size(field_bytes(entries));
-  std::byte* begin = buffer_.data() + (kFront - 1 - varint_bytes(entries));
+  std::byte* begin = buffer_.data() + (kMaxPrefixBytes - 1 - varint_bytes(entries));
   *begin = std::byte{1 << 3 | 2};
   varint(begin + 1, entries);
   return {begin, field_bytes(entries)};
@@ -159,7 +159,8 @@ void SequenceExampleWriter::end_list() {
 
 template <class Values>
 void SequenceExampleWriter::put(Values values) {
-  if (!open_) throw Error(Code::kInvalidArgument, "write_example", "a step belongs to no list");
+  if (!open_)
+    throw Error(Code::kInvalidArgument, "write_example", "a step needs a list: call list() first");
   put_feature(steps_, 1, values);
 }
 

@@ -9,44 +9,44 @@
 
 namespace penstock {
 
-// Makes the bytes of tf.Examples, one after the other: what TFRecordWriter is given. Equal calls
-// give equal bytes: features lie in the order of the calls, numbers are packed. A name that comes
-// twice is written twice, and whoever reads it takes the last. One thread.
+// Serialises tf.Examples, one after the other, for TFRecordWriter. Equal calls give equal bytes:
+// features are in the order of the calls, numbers are packed. A repeated name is written twice;
+// readers use the last one. One thread.
 class ExampleWriter {
  public:
-  // The next feature of the message. May throw std::bad_alloc.
+  // Adds a feature to the message. May throw std::bad_alloc.
   void bytes(std::string_view name, std::span<const std::byte> value);  // a list of one string
   void bytes_list(std::string_view name, std::span<const std::span<const std::byte>> values);
   void float32(std::string_view name, std::span<const float> values);
   void int64(std::string_view name, std::span<const int64_t> values);
 
-  // The message; none of its bytes if it has no features. The next one begins. The view holds until
-  // the next call. Error kInvalidArgument: it has more than the 2^31 - 1 bytes that protobuf reads.
+  // Ends the message and returns its bytes (none if it has no features), valid until the next call.
+  // Error kInvalidArgument: more than 2^31 - 1 bytes, protobuf's limit.
   std::span<const std::byte> finish();
 
  private:
   template <class Values>
   void put(std::string_view name, Values values);
 
-  std::vector<std::byte> buffer_;  // room for what comes before the entries, then entries
+  std::vector<std::byte> buffer_;  // space for the message's prefix, then entries
   bool finished_ = true;
 };
 
-// The same of tf.SequenceExamples: context features, and lists of steps, each of which is a feature
+// Serialises tf.SequenceExamples: context features, and lists of steps, each of which is a feature
 // without a name.
 class SequenceExampleWriter {
  public:
-  ExampleWriter& context() { return context_; }  // its finish() is not called
+  ExampleWriter& context() { return context_; }  // do not call its finish()
 
-  // The next list begins; it may stay empty.
+  // Begins a list, which may stay empty.
   void list(std::string_view name);
-  // The list's next step. Error kInvalidArgument if none was begun.
+  // Adds a step to the list. Error kInvalidArgument if no list was begun.
   void bytes(std::span<const std::byte> value);
   void bytes_list(std::span<const std::span<const std::byte>> values);
   void float32(std::span<const float> values);
   void int64(std::span<const int64_t> values);
 
-  // As ExampleWriter's.
+  // Like ExampleWriter::finish().
   std::span<const std::byte> finish();
 
  private:

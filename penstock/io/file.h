@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// An open file that is read by position. Any thread may call anything, several at once.
+// An open file, read by position. All members are thread-safe.
 class File {
  public:
   struct Segment {
@@ -24,10 +24,10 @@ class File {
   virtual ~File() = default;
   virtual const std::string& path() const = 0;
 
-  // Bytes that the file has now. Error kSystem.
+  // The file's current size. Error kSystem.
   virtual uint64_t size() = 0;
 
-  // Which file it is, whatever its name; nothing where that is not known. Error kSystem.
+  // Identifies the file independently of its name; not known() for some files. Error kSystem.
   struct Identity {
     uint64_t device = 0, inode = 0;
     bool known() const { return inode != 0; }
@@ -35,18 +35,17 @@ class File {
   };
   virtual Identity identity() { return {}; }
 
-  // Reads all of them, or throws Error: kDataLoss if the file ends before, else kSystem. Segments
-  // that follow one another in the file with gaps of at most kGap bytes are read together; so give
-  // them in ascending order.
+  // Reads all segments. Error kDataLoss if the file is too short, kSystem. Segments with gaps of at
+  // most kGap bytes between them are read together, so pass them in ascending order.
   virtual void read(std::span<const Segment> segments) = 0;
   static constexpr uint64_t kGap = 4096;
 
-  // These bytes will be read soon. Never throws.
-  virtual void expect(uint64_t offset, uint64_t bytes) noexcept = 0;
+  // A hint that these bytes will be read soon. Never throws.
+  virtual void will_need(uint64_t offset, uint64_t bytes) noexcept = 0;
 
-  // Where the file lies in this process's memory, as long as it is held; nothing where that cannot
-  // be had. For the processor to fetch ahead and for system calls to copy from, and never to be
-  // looked at: a load from a file that became shorter is SIGBUS. Never throws.
+  // A mapping of the file, valid as long as the File; empty if there is none. Only for prefetches
+  // and as the source of system calls. Never load from it: if the file became shorter, a load is
+  // SIGBUS. Never throws.
   struct Mapping {
     const std::byte* data = nullptr;
     uint64_t bytes = 0;
@@ -54,43 +53,50 @@ class File {
   virtual Mapping mapping() noexcept { return {}; }
 };
 
-// A file that is being written. One thread. What was not committed leaves nothing behind when it
-// is destroyed; whoever had a file of that name before keeps it until then.
+// A File with a modification time.
+class TimestampedFile : public File {
+ public:
+  // Nanoseconds since 1970, by the clock of its file system. Error kSystem.
+  virtual int64_t modified_ns() = 0;
+};
+
+// A file that is being written. One thread. Without commit(), the destructor leaves no trace of the
+// new file. An existing file of the same name stays in place until commit().
 class Sink {
  public:
   virtual ~Sink() = default;
 
   virtual void write(std::span<const std::byte> bytes) = 0;  // Error kSystem
 
-  // All that was written is on the disk, and then the file appears under its name, in place of one
-  // that was there. Error kSystem. Nothing may be called afterwards.
+  // Flushes everything to disk, then publishes the file under its name, replacing an existing one.
+  // Error kSystem. No other member may be called afterwards.
   virtual void commit() = 0;
 };
 
-// An Error of FileSystem::open (kSystem): the process, or the machine, has no descriptor left. It
-// goes once another file is closed.
-class NoDescriptorLeft : public Error {
+// An Error of FileSystem::open (kSystem): the process, or the machine, has no descriptor left. May
+// succeed after another file was closed.
+class TooManyOpenFiles : public Error {
  public:
-  explicit NoDescriptorLeft(Error error) : Error(std::move(error)) {}
+  explicit TooManyOpenFiles(Error error) : Error(std::move(error)) {}
 };
 
-// Where files are. What penstock reads and writes goes through one of these, so that tests can put
-// a world under it that fails. Any thread.
+// Opens, creates and lists files. All file access of penstock goes through a FileSystem, so tests
+// can substitute one that fails. Any thread.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // Error kNotFound if there is no such file, kInvalidArgument if it is none (a folder, a pipe),
-  // NoDescriptorLeft, kSystem.
+  // Error kNotFound: no such file; kInvalidArgument: not a file (a folder, a pipe);
+  // TooManyOpenFiles; kSystem.
   virtual std::shared_ptr<File> open(const std::string& path) = 0;
 
-  // Error kSystem, or kNotFound if there is no such folder.
+  // Error kNotFound: no such folder; kSystem.
   virtual std::unique_ptr<Sink> create(const std::string& path) = 0;
 
   enum class Kind : uint8_t { kNothing, kFile, kFolder };
   virtual Kind kind(const std::string& path) = 0;
 
-  // The names in a folder ("": the working directory), in any order; none if it cannot be read.
+  // The names in a folder ("": the working directory), in any order; empty if it cannot be read.
   virtual std::vector<std::string> list(const std::string& folder) = 0;
 };
 

@@ -1,16 +1,78 @@
 #include "penstock/io/file_pool.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "penstock/base/error.h"
 
 namespace penstock {
 
+namespace {
+
+size_t process_limit() {
+  constexpr rlim_t kMaxPerProcess = 256;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return kMaxPerProcess;
+  return static_cast<size_t>(std::min(kMaxPerProcess, limit.rlim_cur / 4));
+}
+
+}  // namespace
+
+OpenFiles::OpenFiles(size_t max_open) : max_open_(std::max<size_t>(max_open, 1)) { watch_forks(); }
+
+const std::shared_ptr<OpenFiles>& OpenFiles::of_process() {
+  static const auto files = std::make_shared<OpenFiles>(process_limit());
+  return files;
+}
+
+size_t OpenFiles::count() const {
+  std::lock_guard lock(mutex_);
+  return open_.size();
+}
+
+bool OpenFiles::close_oldest(Closed& closed) {
+  for (auto entry = open_.rbegin(); entry != open_.rend(); ++entry) {
+    // Readers hold a reference. New references come from the pool only, under the lock.
+    if ((*entry)->file.use_count() > 1) continue;
+    close(**entry, closed);
+    return true;
+  }
+  return false;
+}
+
+bool OpenFiles::close_for_one_more(Closed& closed) {
+  while (open_.size() + opening_ >= max_open_) {
+    if (!close_oldest(closed)) return false;
+  }
+  return true;
+}
+
+void OpenFiles::enforce_limit(Closed& closed) {
+  while (open_.size() > max_open_ && close_oldest(closed)) {
+  }
+}
+
+void OpenFiles::add(Entry& entry, std::shared_ptr<File> file) {
+  open_.push_front(&entry);
+  entry.used = open_.begin();
+  entry.file = std::move(file);
+}
+
+void OpenFiles::close(Entry& entry, Closed& closed) {
+  if (entry.file == nullptr) return;
+  closed.push_back(entry.file);
+  open_.erase(entry.used);
+  entry.file = nullptr;
+}
+
 FilePool::FilePool(std::shared_ptr<FileSystem> files, std::shared_ptr<OpenFiles> open)
     : files_(std::move(files)), open_(std::move(open)) {}
 
 FilePool::~FilePool() {
-  OpenFiles::Closed closed;  // goes after the lock was given back, here and below
+  OpenFiles::Closed closed;  // destroyed after unlocking, here and below
   std::lock_guard lock(open_->mutex_);
   close_all(closed);
 }
@@ -32,9 +94,9 @@ std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
   std::unique_lock lock(open_->mutex_);
   Entry& entry = entries_[number];
   if (entry.file == nullptr) {
-    if (!open_->make_room(closed) && !beyond) return nullptr;
+    if (!open_->close_for_one_more(closed) && !beyond) return nullptr;
     ++open_->opening_;
-    // Opening may take long (a file server), and others have theirs open.
+    // Unlock: opening may take long (a file server), and must not block other files.
     lock.unlock();
     closed.clear();
     std::shared_ptr<File> opened;
@@ -54,20 +116,20 @@ std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
       throw Error(Code::kDataLoss, "open",
                   entry.path +
                       ": another file has taken its place since the Dataset was built; "
-                      "what is known of its records is not that file's. Build it again");
+                      "the index of its records is not that file's. Build the dataset again");
     }
     if (entry.file == nullptr) {
       open_->add(entry, std::move(opened));
     } else {
-      closed.push_back(std::move(opened));  // somebody else was faster
+      closed.push_back(std::move(opened));  // another thread opened it first
     }
   }
   if (entry.used != open_->open_.begin()) {
     open_->open_.splice(open_->open_.begin(), open_->open_, entry.used);
   }
   std::shared_ptr<File> file = entry.file;
-  // There may be more than that since a time when all of them were held.
-  open_->close_what_is_too_much(closed);
+  // The limit may be exceeded since callers held all open files.
+  open_->enforce_limit(closed);
   return file;
 }
 
@@ -75,7 +137,7 @@ std::shared_ptr<File> FilePool::open(const std::string& path) {
   for (;;) {
     try {
       return files_->open(path);
-    } catch (const NoDescriptorLeft&) {
+    } catch (const TooManyOpenFiles&) {
       OpenFiles::Closed closed;
       std::lock_guard lock(open_->mutex_);
       if (!open_->close_oldest(closed)) throw;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/io/compression.h"
 #include "penstock/io/lines.h"
-#include "penstock/io/sequential_file.h"
 
 namespace penstock {
 namespace {
@@ -18,14 +18,14 @@ class FixedFraming : public Framing {
   FixedFraming(uint64_t record_bytes, uint64_t footer_bytes)
       : record_(record_bytes), footer_(footer_bytes) {}
 
-  Cut cut(const Front& front) override {
-    const uint64_t there = front.bytes.size();
+  Next next(const Window& window) override {
+    const uint64_t there = window.bytes.size();
     if (there >= record_ && there - record_ >= footer_) {
-      return {Cut::Kind::kRecord, record_, 0, record_};
+      return {Next::Kind::kRecord, record_, 0, record_};
     }
-    if (!front.whole()) return {Cut::Kind::kMore, record_ + footer_};
-    if (there == footer_) return {Cut::Kind::kNothing, there};
-    return {.kind = Cut::Kind::kBad, .bytes = there, .why = "these are left over: no whole record"};
+    if (!window.complete()) return {Next::Kind::kNeedMore, record_ + footer_};
+    if (there == footer_) return {Next::Kind::kSkip, there};
+    return {.kind = Next::Kind::kCorrupt, .bytes = there, .why = "left over: not a whole record"};
   }
 
  private:
@@ -63,8 +63,8 @@ std::unique_ptr<Framing> fixed_framing(uint64_t record_bytes, uint64_t footer_by
 
 Compression compression_of_fixed(File& file) { return compression_of_text(file); }
 
-void check_ends(const std::shared_ptr<File>& file, Compression compression, uint64_t header_bytes,
-                uint64_t footer_bytes) {
+void check_header_and_footer(const std::shared_ptr<File>& file, Compression compression,
+                             uint64_t header_bytes, uint64_t footer_bytes) {
   SequentialFile source(file, compression);
   const uint64_t wanted =
       header_bytes + std::min(footer_bytes, std::numeric_limits<uint64_t>::max() - header_bytes);

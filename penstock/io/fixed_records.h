@@ -10,23 +10,23 @@
 
 namespace penstock {
 
-// Where the records of a file lie that is a header, records of `record_bytes` bytes, and a footer.
-// Nothing of it is read. Error kDataLoss if the file's length is not that of whole records; it
-// names the file. kSystem. Any thread. REQUIRED: record_bytes > 0.
+// The index of a file that consists of a header, records of `record_bytes` bytes, and a footer.
+// Only the file's size is read. Error kDataLoss, which names the file, if the size does not match a
+// whole number of records; kSystem. Any thread. REQUIRED: record_bytes > 0.
 RecordIndex index_fixed_records(File& file, uint64_t record_bytes, uint64_t header_bytes,
                                 uint64_t footer_bytes);
 
-// The same records, behind the header, for whoever goes through a file from the front. What is left
-// over in front of the footer is a record that is lost.
+// The same records, after the header, for reading a file from the front. An incomplete record
+// before the footer is a lost record.
 std::unique_ptr<Framing> fixed_framing(uint64_t record_bytes, uint64_t footer_bytes);
 
-// How such a file is compressed: gzip if it begins so or is named so. (What a zlib file begins with
-// may be a record.) Error kSystem. Any thread.
+// How such a file is compressed: gzip by its first bytes or its name. (zlib is not detected:
+// records may look like it.) Error kSystem. Any thread.
 Compression compression_of_fixed(File& file);
 
-// Error kDataLoss, which names the file: it has fewer bytes than its header and footer, or is
-// damaged within as many.
-void check_ends(const std::shared_ptr<File>& file, Compression compression, uint64_t header_bytes,
-                uint64_t footer_bytes);
+// Error kDataLoss, which names the file: it is shorter than its header and footer together, or its
+// compressed bytes are damaged within that length.
+void check_header_and_footer(const std::shared_ptr<File>& file, Compression compression,
+                             uint64_t header_bytes, uint64_t footer_bytes);
 
 }  // namespace penstock

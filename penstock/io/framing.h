@@ -2,29 +2,30 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 namespace penstock {
 
-// How a format says where its records end, for whoever goes through a file from the front. One
+// Splits a file that is read from the front into records; one implementation per format. One
 // thread, one file after the other.
 class Framing {
  public:
-  // What is there of a file from a place on.
-  struct Front {
+  // The bytes from the current position on, as far as they are read.
+  struct Window {
     std::span<const std::byte> bytes;
-    uint64_t most;  // bytes that there can be from here to the end; `bytes` are the first of them
-    bool whole() const { return most == bytes.size(); }
+    uint64_t max_bytes;  // the most bytes up to the end of the file; `bytes` are the first of them
+
+    bool complete() const { return max_bytes == bytes.size(); }
   };
 
-  struct Cut {
+  // What lies at the front of a window.
+  struct Next {
     enum class Kind : uint8_t {
-      kMore,     // `bytes` are needed in all to tell
-      kRecord,   // a record, of `bytes`; what is wanted of it are `size` of them, from `begin` on
-      kNothing,  // `bytes` that are no record and that nobody misses
-      kBad,      // a record of `bytes` that is lost, because of `why`
-      kLost,     // no record begins here: resume() tells where the next one does
+      kNeedMore,  // a window of `bytes` is needed to tell
+      kRecord,    // a record of `bytes`; its contents are `size` bytes from `begin` on
+      kSkip,      // `bytes` that belong to no record, such as empty lines; not reported as lost
+      kCorrupt,   // a record of `bytes` that is lost, because of `why`
+      kNoRecord,  // no record begins here: resync() finds the next one
     };
     Kind kind;
     uint64_t bytes = 0;
@@ -32,22 +33,22 @@ class Framing {
     const char* why = nullptr;
   };
 
-  // The next bytes are those of another file, or of another place.
+  // The next window is from another file, or another position.
   virtual void begin() {}
 
-  // The record at the front, which is not empty. kMore only if the front is not whole. After kMore
-  // it is called with the same bytes and further ones.
-  virtual Cut cut(const Front& front) = 0;
+  // Classifies the front of a window that is not empty. kNeedMore only if the window is not
+  // complete; the next call then gets the same bytes and further ones.
+  virtual Next next(const Window& window) = 0;
 
-  // How many bytes of the front belong to no record: all those in front of a sound one; or, with
-  // `more`, which a whole front never has, what begins behind `bytes` cannot be told without
-  // `wanted` bytes from there on.
-  struct Gap {
+  // How many bytes at the front belong to no record: all those before the next valid record. With
+  // `more`, which a complete window never has: before `bytes` there is no record, and to decide
+  // what follows, `wanted` bytes from there on are needed.
+  struct Skipped {
     uint64_t bytes;
     bool more = false;
     uint64_t wanted = 0;
   };
-  virtual Gap resume(const Front& front) { return {front.bytes.size()}; }
+  virtual Skipped resync(const Window& window) { return {window.bytes.size()}; }
 
   virtual ~Framing() = default;
 };

@@ -6,14 +6,14 @@
 #include <string_view>
 
 #include "penstock/base/error.h"
-#include "penstock/io/kept_index.h"
+#include "penstock/io/sidecar_index.h"
 
 namespace penstock {
 namespace {
 
 bool is_pattern(std::string_view text) { return text.find_first_of("*?[") != text.npos; }
 
-// Replaces each folder of `found` by what `component` matches in it.
+// Replaces each folder in `found` by the names in it that match `component`.
 std::vector<std::string> descend(FileSystem& files, const std::vector<std::string>& found,
                                  const std::string& component) {
   std::vector<std::string> next;
@@ -49,7 +49,7 @@ std::vector<std::string> matches(FileSystem& files, const std::string& pattern) 
 }  // namespace
 
 std::vector<std::string> glob(FileSystem& files, const Paths& paths) {
-  if (paths.patterns.empty()) throw Error(Code::kInvalidArgument, "glob", "no file is named");
+  if (paths.patterns.empty()) throw Error(Code::kInvalidArgument, "glob", "no file is given");
   std::vector<std::string> all;
   for (const std::string& pattern : paths.patterns) {
     if (!is_pattern(pattern) || files.kind(pattern) == FileSystem::Kind::kFile) {

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Files, as a user names them: a path, a pattern, or a list of them.
+// Files as a user names them: a path, a pattern, or a list of them.
 struct Paths {
   std::vector<std::string> patterns;
 
@@ -17,14 +17,14 @@ struct Paths {
   Paths(std::initializer_list<std::string> each) : patterns(each) {}   // NOLINT
 };
 
-// The files that are meant. A pattern's files are sorted by name, byte by byte; a list keeps its
-// order, and a file that is named twice comes twice. In a pattern `*`, `?` and `[...]` stand for
-// what they do in a shell; none stands for "/" or for a dot at the beginning of a name, and indices
-// that are kept beside files are none that are meant. A file whose name is the pattern itself is
-// meant and nothing else. Any thread.
+// The files that `paths` names. The matches of a pattern are sorted bytewise by name; a list keeps
+// its order, and a file named twice is listed twice. In a pattern `*`, `?` and `[...]` have the
+// meaning of a shell. None of them matches "/" or a dot at the beginning of a name, and index files
+// (sidecar_index.h) never match. If a file has the pattern as its exact name, only that file is
+// meant. Any thread.
 //
-// Error kNotFound for a path that is not there, or a pattern without files; kInvalidArgument for an
-// empty list.
+// Error kNotFound: a path does not exist, or a pattern has no match; kInvalidArgument: an empty
+// list.
 std::vector<std::string> glob(FileSystem& files, const Paths& paths);
 
 }  // namespace penstock

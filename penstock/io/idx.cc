@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/io/sequential_file.h"
+#include "penstock/io/compression.h"
 
 namespace penstock {
 namespace {
 
 constexpr uint64_t kMagicBytes = 4, kLengthBytes = 4;  // bytes
-constexpr unsigned kMostAxes = 32;                     // of arrays, and so of a batch of rows
+constexpr unsigned kMaxAxes = 32;  // the limit of arrays, and so of a batch of rows
 
 Error damaged(const File& file, const std::string& text) {
   return {Code::kDataLoss, "idx", file.path() + text};
@@ -40,7 +40,7 @@ std::optional<DType> dtype_of_code(unsigned code) {
   }
 }
 
-// As many as there are.
+// Reads until `to` is full or the file ends.
 size_t read_all(SequentialFile& source, std::span<std::byte> to) {
   size_t all = 0;
   while (all < to.size()) {
@@ -66,7 +66,7 @@ std::string hex(unsigned byte) {
   return text.data();
 }
 
-// What is wrong with the first four bytes.
+// Checks the first four bytes.
 void check_magic(const File& file, std::span<const std::byte> bytes) {
   if (number_at(bytes, 0) != 0 || number_at(bytes, 1) != 0) {
     throw damaged(file, " begins with " + hex(number_at(bytes, 0)) + " " +
@@ -80,13 +80,13 @@ void check_magic(const File& file, std::span<const std::byte> bytes) {
                             "no IDX file, or damaged; fetch it again");
   }
   const unsigned axes = number_at(bytes, 3);
-  if (axes == 0 || axes > kMostAxes) {
+  if (axes == 0 || axes > kMaxAxes) {
     throw damaged(file, " has " + std::to_string(axes) + " axes by byte 3; arrays of 1 to " +
-                            std::to_string(kMostAxes) + " axes can be fed");
+                            std::to_string(kMaxAxes) + " axes can be fed");
   }
 }
 
-// Fills in all but the dtype.
+// Sets every field but the dtype.
 void measure(const File& file, std::span<const std::byte> lengths, IdxHeader& header) {
   header.rows = big_endian(lengths, 0);
   header.row_bytes = size_of(header.dtype);
@@ -104,7 +104,7 @@ void measure(const File& file, std::span<const std::byte> lengths, IdxHeader& he
   }
 }
 
-// What the header says and how long the file is.
+// Compares the header with the file's size.
 void check_length(const File& file, const SequentialFile& source, const IdxHeader& header) {
   std::string says = ": by its header it has " + std::to_string(header.rows) + " rows of " +
                      std::string(name_of(header.dtype)) + " " + to_string(header.shape);
@@ -114,7 +114,7 @@ void check_length(const File& file, const SequentialFile& source, const IdxHeade
     throw damaged(file, says + ", more than any file can have: the header (byte 4 on) is damaged");
   }
   says += ", " + std::to_string(wanted) + " bytes; ";
-  const uint64_t there = source.most();
+  const uint64_t there = source.max_bytes();
   if (source.compressed()) {
     if (wanted > there) {
       throw damaged(file, says + "no more than " + std::to_string(there) +
@@ -163,8 +163,8 @@ Compression compression_of_idx(File& file) {
   if (bytes == 0) return Compression::kNone;
   const File::Segment segment{0, first.data(), bytes};
   file.read({&segment, 1});
-  if (begins_as_gzip(std::span(first).first(bytes))) return Compression::kGzip;
-  return begins_as_zlib(std::span(first).first(bytes)) ? Compression::kZlib : Compression::kNone;
+  if (has_gzip_magic(std::span(first).first(bytes))) return Compression::kGzip;
+  return has_zlib_magic(std::span(first).first(bytes)) ? Compression::kZlib : Compression::kNone;
 }
 
 }  // namespace penstock

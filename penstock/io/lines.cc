@@ -4,15 +4,17 @@
 #include <cstring>
 #include <utility>
 
+#include "penstock/base/error.h"
 #include "penstock/base/utf8.h"
 
 namespace penstock {
+
 namespace {
 
-constexpr const char* kNoText = "the line is no UTF-8";
+constexpr const char* kInvalidUtf8 = "the line is not UTF-8";
 constexpr auto kLineFeedByte = std::byte{'\n'}, kReturnByte = std::byte{'\r'};
 
-// The first line feed, or `end`.
+// The position of the first line feed, or `end`.
 const std::byte* line_feed(const std::byte* at, const std::byte* end) {
   const void* found = at == end ? nullptr : std::memchr(at, '\n', static_cast<size_t>(end - at));
   return found == nullptr ? end : static_cast<const std::byte*>(found);
@@ -27,49 +29,50 @@ std::span<const std::byte> without_end(std::span<const std::byte> line) {
 
 class LineFraming : public Framing {
  public:
-  void begin() override { searched_ = known_ = doubtful_ = 0; }
+  void begin() override { searched_ = known_ = mixed_ = 0; }
 
-  Cut cut(const Front& front) override {
-    const std::byte* const first = front.bytes.data();
-    const std::byte* const end = first + front.bytes.size();
+  Next next(const Window& window) override {
+    const std::byte* const first = window.bytes.data();
+    const std::byte* const end = first + window.bytes.size();
     const std::byte* const feed = line_feed(first + searched_, end);
-    if (feed == end && !front.whole()) {
-      searched_ = front.bytes.size();
-      return {Cut::Kind::kMore, searched_ + 1};
+    if (feed == end && !window.complete()) {
+      searched_ = window.bytes.size();
+      return {Next::Kind::kNeedMore, searched_ + 1};
     }
     searched_ = 0;
-    const auto line = front.bytes.first(static_cast<size_t>(feed - first) + (feed != end));
-    if (!is_text(front.bytes, line)) return {Cut::Kind::kBad, line.size(), 0, 0, kNoText};
-    return {Cut::Kind::kRecord, line.size(), 0, without_end(line).size()};
+    const auto line = window.bytes.first(static_cast<size_t>(feed - first) + (feed != end));
+    if (!is_text(window.bytes, line))
+      return {Next::Kind::kCorrupt, line.size(), 0, 0, kInvalidUtf8};
+    return {Next::Kind::kRecord, line.size(), 0, without_end(line).size()};
   }
 
  private:
-  // Whether the front's first line is. What is behind it is looked at together with it, which takes
-  // a fraction of the time.
+  // Whether the first line is UTF-8. Checks following bytes in the same pass, which is much faster
+  // than line by line.
   bool is_text(std::span<const std::byte> front, std::span<const std::byte> line) {
     constexpr size_t kTogether = 16 << 10;
     if (line.size() <= known_) {
       known_ -= line.size();
       return true;
     }
-    if (line.size() <= doubtful_) {
-      doubtful_ -= line.size();
+    if (line.size() <= mixed_) {
+      mixed_ -= line.size();
       return is_utf8(line);
     }
     size_t bytes = std::max(std::min(front.size(), kTogether), line.size());
-    // But for the last character, of which there may be more.
+    // Without the last character, which may be incomplete.
     for (int n = 0; n < 4 && bytes > line.size(); ++n) {
       if ((front[--bytes] & std::byte{0xC0}) != std::byte{0x80}) break;
     }
     const bool all = is_utf8(front.first(bytes));
     known_ = all ? bytes - line.size() : 0;
-    doubtful_ = all ? 0 : bytes - line.size();
+    mixed_ = all ? 0 : bytes - line.size();
     return all || is_utf8(line);
   }
 
-  uint64_t searched_ = 0;  // bytes of the front without a line's end
-  // Bytes of the front: that are UTF-8; or that are to be looked at line by line.
-  uint64_t known_ = 0, doubtful_ = 0;
+  uint64_t searched_ = 0;  // bytes of the window without a line end
+  // Bytes of the window known to be UTF-8; bytes that must be checked line by line.
+  uint64_t known_ = 0, mixed_ = 0;
 };
 
 }  // namespace
@@ -79,7 +82,7 @@ RecordIndex index_lines(File& file, Progress* progress) {
   const uint64_t size = file.size();
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(std::min(kPiece, size));
   RecordIndex::Builder index;
-  bool begins = true;  // a line does, at the byte that comes next
+  bool begins = true;  // the next byte begins a line
   for (uint64_t offset = 0; offset < size;) {
     if (progress != nullptr) progress->reached(offset, file.path());
     const uint64_t bytes = std::min(kPiece, size - offset);
@@ -105,7 +108,7 @@ void LineReader::read(std::span<const uint64_t> lines) {
   for (size_t row = 0; row < lines.size(); ++row) {
     std::span<const std::byte> bytes = records_.bytes(row);
     auto feed = [&] { return line_feed(bytes.data(), bytes.data() + bytes.size()); };
-    // A line has one end, and that at its end.
+    // A line must have exactly one line end, at its end.
     auto sound = [&] {
       return feed() + 1 == bytes.data() + bytes.size() ||
              (feed() == bytes.data() + bytes.size() && may_lack_end(lines[row]));
@@ -113,7 +116,7 @@ void LineReader::read(std::span<const uint64_t> lines) {
     lines_[row] = {};
     if (bytes.empty()) continue;  // failed
     if (!sound()) {
-      records_.fail(row, Code::kDataLoss, "another line than when the file was indexed");
+      records_.fail(row, Code::kDataLoss, "the line has changed since the file was indexed");
       continue;
     }
     lines_[row] = without_end(bytes);
@@ -121,8 +124,8 @@ void LineReader::read(std::span<const uint64_t> lines) {
   for (size_t row = 0; row < lines.size();) row = check_text(row, lines.size());
 }
 
-// Of the rows that lie side by side in memory from this one on, together: no character goes over a
-// line's end. Returns the row behind them.
+// Checks all rows that are adjacent in memory, from this one on, in one pass: no character extends
+// over a line end. Returns the row after them.
 size_t LineReader::check_text(size_t row, size_t rows) {
   std::span<const std::byte> run = records_.bytes(row);
   size_t end = row + 1;
@@ -134,7 +137,7 @@ size_t LineReader::check_text(size_t row, size_t rows) {
   if (is_utf8(run)) return end;
   for (; row < end; ++row) {
     if (is_utf8(lines_[row])) continue;
-    records_.fail(row, Code::kDataLoss, kNoText);
+    records_.fail(row, Code::kDataLoss, kInvalidUtf8);
     lines_[row] = {};
   }
   return end;
@@ -152,9 +155,36 @@ Compression compression_of_text(File& file) {
   if (bytes == 0) return Compression::kNone;
   const File::Segment segment{0, first.data(), bytes};
   file.read({&segment, 1});
-  return begins_as_gzip(std::span(first).first(bytes)) || named_as_gzip(file.path())
+  return has_gzip_magic(std::span(first).first(bytes)) || has_gzip_extension(file.path())
              ? Compression::kGzip
              : Compression::kNone;
+}
+
+std::optional<uint64_t> LineCounter::line_at(const std::string& path, Compression compression,
+                                             uint64_t offset) try {
+  if (offset > kMaxScannedBytes) return std::nullopt;
+  if (!source_ || path != path_ || offset < begin_) {
+    source_.emplace(pool_->get(pool_->add(path)), compression);
+    path_ = path;
+    begin_ = bytes_ = lines_ = 0;
+  }
+  while (offset >= begin_ + bytes_) {
+    if (!next_piece()) return std::nullopt;
+  }
+  const auto at = piece_.begin() + static_cast<std::ptrdiff_t>(offset - begin_);
+  return 1 + lines_ + static_cast<uint64_t>(std::count(piece_.begin(), at, std::byte{'\n'}));
+} catch (const Error&) {
+  source_.reset();
+  return std::nullopt;
+}
+
+bool LineCounter::next_piece() {
+  const auto end = piece_.begin() + static_cast<std::ptrdiff_t>(bytes_);
+  lines_ += static_cast<uint64_t>(std::count(piece_.begin(), end, std::byte{'\n'}));
+  begin_ += bytes_;
+  piece_.resize(64 << 10);
+  bytes_ = source_->read(piece_);
+  return bytes_ > 0;
 }
 
 }  // namespace penstock

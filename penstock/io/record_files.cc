@@ -27,7 +27,7 @@ RecordFiles::RecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::string
 }
 
 size_t RecordFiles::file_of(uint64_t record) const {
-  // The last file that begins at or before it: files without records begin there, too.
+  // The last file that begins at or before the record: files without records share their begin.
   return static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), record) -
                              begins_.begin()) -
          1;
@@ -35,7 +35,7 @@ size_t RecordFiles::file_of(uint64_t record) const {
 
 namespace {
 
-// Work on several files, of which each thread takes the next that nobody has begun.
+// Distributes files over threads: each thread takes the next file that no thread has begun.
 class FileWork {
  public:
   FileWork(FilePool& pool, const std::vector<std::string>& paths,
@@ -51,7 +51,7 @@ class FileWork {
           work();
         });
       } catch (const std::system_error&) {
-        break;  // as many as there may be
+        break;  // no more threads can be started
       }
     }
     work();

@@ -11,12 +11,12 @@
 
 namespace penstock {
 
-// The records of several files as one range: those of the first file, then of the second, ...
-// A damaged place counts as a record. Immutable: any thread.
+// The records of several files as one range: those of the first file, then of the second, and so
+// on. A damaged place counts as a record. Immutable: any thread.
 class RecordFiles {
  public:
-  // indices[i] is that of paths[i], which are opened by `pool`.
-  // Error kInvalidArgument if there are not as many of one as of the other.
+  // indices[i] is the index of paths[i]; `pool` opens the files.
+  // Error kInvalidArgument if their numbers differ.
   RecordFiles(std::shared_ptr<FilePool> pool, std::vector<std::string> paths,
               std::vector<RecordIndex> indices);
 
@@ -28,7 +28,7 @@ class RecordFiles {
   // REQUIRED: record < size().
   size_t file_of(uint64_t record) const;
 
-  // Of a file. REQUIRED: file < files().
+  // REQUIRED: file < files().
   uint64_t begin(size_t file) const { return begins_[file]; }  // its first record's number
   uint64_t end(size_t file) const { return begins_[file + 1]; }
   const std::string& path(size_t file) const { return paths_[file]; }
@@ -43,13 +43,12 @@ class RecordFiles {
   std::vector<uint64_t> begins_;  // one more than files
 };
 
-// Calls work(i, the i-th file) for each of these files, up to `threads` at the same time, in the
-// calling thread and others. Error as work's and FileSystem::open's, of the first file that has
-// one.
+// Calls work(i, file) for each file, on up to `threads` threads, the calling one included. Error as
+// from `work` and FileSystem::open(), of the first file that fails.
 void for_each_file(FilePool& pool, const std::vector<std::string>& paths, unsigned threads,
                    const std::function<void(size_t, const std::shared_ptr<File>&)>& work);
 
-// Indexes these files by `index`, as for_each_file() goes through them.
+// Indexes the files with `index`, on up to `threads` threads like for_each_file().
 std::shared_ptr<const RecordFiles> index_files(
     std::shared_ptr<FilePool> pool, std::vector<std::string> paths, unsigned threads,
     const std::function<RecordIndex(const std::shared_ptr<File>&)>& index);

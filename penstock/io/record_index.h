@@ -1,16 +1,21 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
+
+#include "penstock/base/error.h"
 
 namespace penstock {
 
-// Where each record of a file lies. Records follow one another without gaps: what is no record is a
-// damaged place, which has a number like any record. 4.1 bytes a record: every 64th place is kept
-// as it is, the others relative to it; a group of 64 that spans more than 4 GiB costs 8 a record.
+// Where each record of a file lies. Places follow each other without gaps: bytes that belong to no
+// record are a damaged place, which has a number like a record. Costs 4.1 bytes per record: every
+// 64th offset is stored as it is, the others relative to it. A group of 64 that spans more than
+// 4 GiB costs 8 bytes per record.
 //
 // Immutable: any thread may call anything.
 class RecordIndex {
@@ -21,7 +26,7 @@ class RecordIndex {
     bool damaged = false;
     bool operator==(const Place&) const = default;
   };
-  // What it is made of, as that lies in memory: for another process, which maps it.
+  // The index's arrays in memory, for another process that maps them.
   struct Parts {
     uint64_t size = 0, end = 0;
     uint64_t first = 0, step = 0;      // equal(); else 0
@@ -32,11 +37,11 @@ class RecordIndex {
   class Builder;
 
   RecordIndex() = default;  // of an empty file
-  // An index with parts() of another one, which `owner` holds. Error kInvalidArgument: they are too
-  // short for so many records.
+  // An index over the parts() of another one, which `owner` keeps alive. Error kInvalidArgument:
+  // the parts are too short for their number of records.
   RecordIndex(const Parts& parts, std::shared_ptr<const void> owner);
 
-  // `count` records of `bytes` bytes each, the first one at `offset`: no memory.
+  // `count` records of `bytes` bytes each, the first one at `offset`. Uses no memory.
   // REQUIRED: all of them end before 2^63.
   static RecordIndex equal(uint64_t offset, uint64_t bytes, uint64_t count);
 
@@ -51,7 +56,7 @@ class RecordIndex {
     return {begin, end - begin, !parts_.damaged.empty() && is_damaged(record)};
   }
 
-  // at(record) will be asked for soon: for many records in no order.
+  // Prefetches the data of at(record), for access to many records in random order.
   void prefetch(uint64_t record) const {
     if (parts_.step != 0) return;
     __builtin_prefetch(&parts_.groups[record / kGroup]);
@@ -65,7 +70,7 @@ class RecordIndex {
 
  private:
   static constexpr uint64_t kGroup = 64;
-  static constexpr uint64_t kWide = uint64_t{1} << 63;  // the rest is a place in wide_
+  static constexpr uint64_t kWide = uint64_t{1} << 63;  // the other bits index `wide`
 
   uint64_t offset(uint64_t record) const {
     if (parts_.step != 0) return parts_.first + record * parts_.step;
@@ -80,14 +85,14 @@ class RecordIndex {
   std::shared_ptr<const void> owner_;
 };
 
-// Makes one, place after place. One thread.
+// Builds an index, place after place. One thread.
 class RecordIndex::Builder {
  public:
-  // The next place begins here, where the one before ends.
+  // The next place begins at `offset`, where the previous one ends.
   // REQUIRED: offset is larger than the one before, and less than 2^63.
   void add(uint64_t offset, bool damaged = false);
 
-  // The last place ends here. The Builder is empty again.
+  // The last place ends at `end`. The Builder is empty afterwards.
   RecordIndex finish(uint64_t end);
 
  private:
@@ -99,6 +104,19 @@ class RecordIndex::Builder {
   void widen();
 
   Lists lists_;
+};
+
+// The progress of a pass over a file, which another thread may watch and stop. Any thread.
+struct Progress {
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<bool> stop{false};  // set: the pass ends with Error kClosed
+
+  // Called by the pass with its position. Error kClosed: the pass was stopped.
+  void reached(uint64_t offset, const std::string& path) {
+    bytes.store(offset, std::memory_order_relaxed);
+    if (!stop.load(std::memory_order_relaxed)) return;
+    throw Error(Code::kClosed, "index", "stopped while " + path + " was indexed");
+  }
 };
 
 }  // namespace penstock

@@ -10,10 +10,10 @@
 namespace penstock {
 namespace {
 
-// Fewer stretches than these are read one by one: the system reads ahead in each.
-constexpr size_t kFew = 4;
+// Fewer runs than this are read one by one: the system reads ahead in each.
+constexpr size_t kMinStretches = 4;
 
-// What is in memory takes less: a system call for each record, and copying them.
+// The longest time for records in memory: a system call for each, and copying them.
 constexpr uint64_t longest_ns(size_t records, uint64_t bytes) {
   return 20'000 + 2'000 * records + bytes;
 }
@@ -32,14 +32,14 @@ void RecordReader::read(std::span<const uint64_t> records) {
   locate(records);
   const std::span frames = std::span(frames_).first(records.size());
   const Extent extent = extent_of(frames);
-  std::byte* to = make_room(extent.bytes);
+  std::byte* to = reserve_buffer(extent.bytes);
   for (Frame& frame : frames) {
     frame.bytes = to;
     if (frame.failed) continue;
     bytes_[frame.row] = {to, frame.place.bytes};
     to += frame.place.bytes;
   }
-  if (waited_ && extent.stretches >= kFew) expect(frames);
+  if (waited_ && extent.stretches >= kMinStretches) will_need(frames);
   const uint64_t begun = now_ns();
   scattered_ = fetch_scattered(frames, extent);
   for (size_t begin = 0; !scattered_ && begin < frames.size();) {
@@ -69,7 +69,7 @@ RecordReader::Extent RecordReader::extent_of(std::span<const Frame> frames) {
   return extent;
 }
 
-void RecordReader::expect(std::span<const Frame> frames) {
+void RecordReader::will_need(std::span<const Frame> frames) {
   std::shared_ptr<File> file;
   size_t file_number = SIZE_MAX;
   for (const Frame& frame : frames) {
@@ -79,10 +79,10 @@ void RecordReader::expect(std::span<const Frame> frames) {
       try {
         file = files_->pool().get(files_->number(frame.file));
       } catch (const Error&) {
-        file = nullptr;  // reading it will say why
+        file = nullptr;  // reading the file will report the error
       }
     }
-    if (file != nullptr) file->expect(frame.place.offset, frame.place.bytes);
+    if (file != nullptr) file->will_need(frame.place.offset, frame.place.bytes);
   }
 }
 
@@ -97,8 +97,8 @@ void RecordReader::fail(size_t row, Code code, const std::string& why) {
   fail(frames_[frame_of_[row]], code, why);
 }
 
-// Frames in the order in which they lie in the files. A record's number and its row in one word: to
-// sort 64 of them costs less than one system call.
+// Sorts the frames by their position in the files. A record's number and its row are packed in one
+// word: sorting 64 of them costs less than one system call.
 void RecordReader::locate(std::span<const uint64_t> records) {
   static_assert(kChunk == 64);
   bool ascending = true;
@@ -131,7 +131,7 @@ void RecordReader::locate(std::span<const uint64_t> records) {
   for (size_t i = 0; i < records.size(); ++i) {
     Frame& frame = frames_[i];
     frame.place = files_->index(frame.file).at(frame.record);
-    if (frame.place.damaged) fail(frame, Code::kDataLoss, "no record can be read here");
+    if (frame.place.damaged) fail(frame, Code::kDataLoss, "no valid record begins here");
   }
 }
 
@@ -141,18 +141,18 @@ uint64_t RecordReader::memory_bytes() const {
   return all;
 }
 
-// A buffer that nobody holds, of at least this size.
-std::byte* RecordReader::make_room(uint64_t bytes) {
+// A buffer of at least this size that no caller holds.
+std::byte* RecordReader::reserve_buffer(uint64_t bytes) {
   for (buffer_ = 0; buffer_ < buffers_.size(); ++buffer_) {
     if (buffers_[buffer_].bytes.use_count() <= 1) break;
   }
   if (buffer_ == buffers_.size()) buffers_.emplace_back();
-  // What its holders read of it, perhaps on other threads, they read before they let go of it.
+  // Orders the reads of previous holders, perhaps on other threads, before our writes.
   std::atomic_thread_fence(std::memory_order_acquire);
   Buffer& buffer = buffers_[buffer_];
   if (bytes <= buffer.size) return buffer.bytes.get();
-  buffer = {};                                // before the larger one is taken
-  const uint64_t wanted = bytes + bytes / 4;  // chunks differ a little
+  buffer = {};                                // before the larger one is allocated
+  const uint64_t wanted = bytes + bytes / 4;  // spare: chunks differ a little
   std::unique_ptr<std::byte[]> made(new (std::nothrow) std::byte[wanted]);
   if (made == nullptr) {
     throw Error(Code::kOutOfMemory, operation_,
@@ -162,13 +162,13 @@ std::byte* RecordReader::make_room(uint64_t bytes) {
   return buffer.bytes.get();
 }
 
-// Small records that lie far from one another, all by one system call. False: they are others, or
-// it did not work, and nothing is said yet.
+// Reads small records that lie far apart with one system call. False: the records are not of this
+// kind, or the call failed; no row has failed yet.
 bool RecordReader::fetch_scattered(std::span<Frame> frames, const Extent& extent) {
   constexpr uint64_t kLarge = 8 << 10;
   const auto [count, stretches, bytes] = extent;
-  if (stretches < kFew || stretches * 2 < count) return false;
-  if (bytes > ScatteredRead::kMostBytes || bytes > count * kLarge) return false;
+  if (stretches < kMinStretches || stretches * 2 < count) return false;
+  if (bytes > ScatteredRead::kMaxBytes || bytes > count * kLarge) return false;
   bool done = false;
   try {
     done = copy_scattered(frames);
@@ -185,8 +185,8 @@ bool RecordReader::copy_scattered(std::span<const Frame> frames) {
   for (const Frame& frame : frames) {
     if (frame.failed) continue;
     if (last == nullptr || last->file != frame.file) {
-      // Those of a chunk are held together, by every worker: more of them than there may be.
-      std::shared_ptr<File> file = files_->pool().get_if_room(files_->number(frame.file));
+      // All files of a chunk are held at once, by every worker: they may exceed the limit.
+      std::shared_ptr<File> file = files_->pool().try_get(files_->number(frame.file));
       if (file == nullptr) return false;
       mapping = file->mapping();
       scattered_over_.push_back({std::move(file), 0});
@@ -199,7 +199,7 @@ bool RecordReader::copy_scattered(std::span<const Frame> frames) {
   }
   if (!scattered_read_.copy({pieces_.data(), piece})) return false;
   if (checked_) return true;
-  // Behind a file's end its last page is zeroes.
+  // The last page of a mapping is zero beyond the end of the file.
   return std::all_of(scattered_over_.begin(), scattered_over_.end(),
                      [](const Reach& reach) { return reach.end <= reach.file->size(); });
 }
@@ -228,7 +228,7 @@ void RecordReader::fetch_from(File& file, std::span<Frame> frames) {
       fail(frames.front(), error.code(), error.what());
       return;
     }
-    for (Frame& frame : frames) fetch_from(file, {&frame, 1});  // which of them is it?
+    for (Frame& frame : frames) fetch_from(file, {&frame, 1});  // find the one that fails
   }
 }
 

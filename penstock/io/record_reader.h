@@ -14,47 +14,46 @@
 
 namespace penstock {
 
-// Reads records by their numbers, a chunk at a time: the bytes of their places, whatever these
-// mean. What is wrong with one record is that record's failure and touches no other: a damaged
-// place, a file that vanished or became shorter, an error of the disk. One thread.
+// Reads records by their numbers, a chunk at a time: the bytes of their places, without
+// interpreting them. A fault (a damaged place, a file that vanished or became shorter, a disk
+// error) fails only the record concerned. One thread.
 //
-// Where a chunk took so long that the disk must have been waited for, the files are told beforehand
-// what the next one needs (File::expect), so that a disk that can do several things at a time does,
-// until a chunk is there at once again: what lies in memory is not asked for twice.
+// If a chunk took so long that it must have waited for the disk, the reader announces the next
+// chunk's bytes beforehand (File::will_need), so that the disk can serve several requests at once.
+// It stops once a chunk comes from memory again.
 class RecordReader {
  public:
   static constexpr size_t kChunk = 64;
 
   struct Failure {
     size_t row;
-    uint64_t bytes;  // of the file that are lost with it
+    uint64_t bytes;  // of the file that are lost with the record
     Error error;     // kDataLoss, kNotFound, kSystem; names file, record in the file, and byte
   };
 
-  // `operation`: that of its errors, as "tfrecord"; a literal. `checked`: whoever reads verifies
-  // every row and asks read_again() where it is not what it should be; else each file's length is
-  // looked at.
+  // `operation`: of its errors, such as "tfrecord"; a literal. `checked`: the caller verifies every
+  // row and calls read_again() if a row is wrong. Otherwise the reader checks each file's length.
   RecordReader(std::shared_ptr<const RecordFiles> files, const char* operation, bool checked);
 
-  // Reads these records, in any order, together where they are neighbours. Error kOutOfMemory;
-  // kInternal: there is no such record. REQUIRED: at most kChunk of them.
+  // Reads these records, in any order; neighbours are read together. Error kOutOfMemory; kInternal:
+  // a number out of range. REQUIRED: at most kChunk records.
   void read(std::span<const uint64_t> records);
 
-  // Of the last read(): its row-th record, a view until the next read(), or for as long as memory()
-  // is held. Empty for a row that failed.
+  // The row-th record of the last read(), valid until the next read(), or as long as memory() is
+  // held. Empty for a row that failed.
   std::span<const std::byte> bytes(size_t row) const { return bytes_[row]; }
-  // What the rows of the last read() point into. While somebody else holds it, the reader leaves it
-  // alone and reads to other memory.
+  // The memory of the rows of the last read(). While a caller holds it, the reader uses other
+  // memory.
   std::shared_ptr<void> memory() const { return buffers_[buffer_].bytes; }
-  uint64_t memory_bytes() const;  // of all that it reads to
-  // None in nearly all chunks; in no order.
+  uint64_t memory_bytes() const;  // of all buffers
+  // Of the last read(), in no particular order.
   std::span<const Failure> failures() const { return failures_; }
 
-  // For whoever finds something wrong with a row: it is read again by itself, if it came in a way
-  // that takes zeroes for what a file lacks. True: look at it again. False: it stays as it is, or
-  // has failed now.
+  // Call if a row's contents are wrong. Reads the row again by itself if it was read in a way that
+  // yields zeroes beyond the end of a file. True: check the row again. False: its bytes are
+  // unchanged, or the row has failed now.
   bool read_again(size_t row);
-  // The row is lost. One that was lost already stays as it was.
+  // Marks the row as lost. No effect if it is lost already.
   void fail(size_t row, Code code, const std::string& why);
 
  private:
@@ -70,17 +69,17 @@ class RecordReader {
     uint64_t size = 0;
   };
 
-  // What the records of a chunk have in common.
+  // The extent of a chunk's records.
   struct Extent {
-    size_t count = 0, stretches = 0;  // that are read; of neighbours among them
+    size_t count = 0, stretches = 0;  // records to read; runs of adjacent ones
     uint64_t bytes = 0;
   };
 
   void locate(std::span<const uint64_t> records);
   static bool near(const Frame& before, const Frame& frame);
   static Extent extent_of(std::span<const Frame> frames);
-  void expect(std::span<const Frame> frames);
-  std::byte* make_room(uint64_t bytes);
+  void will_need(std::span<const Frame> frames);
+  std::byte* reserve_buffer(uint64_t bytes);
   bool fetch_scattered(std::span<Frame> frames, const Extent& extent);
   bool copy_scattered(std::span<const Frame> frames);
   void fetch(std::span<Frame> frames);
@@ -98,16 +97,16 @@ class RecordReader {
   std::array<ScatteredRead::Piece, kChunk> pieces_;
   struct Reach {
     std::shared_ptr<File> file;
-    uint64_t end;  // of what is wanted of it
+    uint64_t end;  // of the wanted bytes
   };
   std::vector<Reach> scattered_over_;
   ScatteredRead scattered_read_;
-  bool scattered_ = false;  // the last read() was
-  bool waited_ = false;     // in the last read(), for the disk
+  bool scattered_ = false;  // the last read() used scattered_read_
+  bool waited_ = false;     // the last read() waited for the disk
   std::array<std::span<const std::byte>, kChunk> bytes_;
   std::vector<Failure> failures_;
-  std::vector<Buffer> buffers_;  // as many as were ever held at the same time
-  size_t buffer_ = 0;            // that of the last read()
+  std::vector<Buffer> buffers_;  // one more than callers ever held at the same time
+  size_t buffer_ = 0;            // of the last read()
 };
 
 }  // namespace penstock

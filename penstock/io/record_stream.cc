@@ -7,15 +7,15 @@
 
 namespace penstock {
 
-using Kind = Framing::Cut::Kind;
+using Kind = Framing::Next::Kind;
 
 RecordStream::RecordStream(std::shared_ptr<const StreamFiles> files, const char* operation,
-                           std::unique_ptr<Framing> framing, std::function<void()> alive)
+                           std::unique_ptr<Framing> framing, std::function<void()> check_cancelled)
     : files_(std::move(files)),
       use_(files_->pool),
       operation_(operation),
       framing_(std::move(framing)),
-      alive_(std::move(alive)) {}
+      check_cancelled_(std::move(check_cancelled)) {}
 
 void RecordStream::seek(const Place& place) {
   count_ = 0;
@@ -39,13 +39,14 @@ void RecordStream::seek(const Place& place) {
   if (!drop(place.offset)) refuse();
 }
 
-// The first bytes of a file that was opened are not wanted. False: it does not have as many.
+// Skips the first bytes of an opened file. False: the file has fewer.
 bool RecordStream::drop(uint64_t bytes) {
   if (!source_->compressed()) {
     source_->skip(bytes);
     return bytes <= file_bytes_;
   }
-  // In the same pieces as when they were first read, so that as much comes out in front of damage.
+  // In pieces of the same size as in the first pass, so that decompression stops at the same byte
+  // before damage.
   for (uint64_t left = bytes; left > 0;) {
     if (begin_ + taken_ == end_) {
       if (over_) return false;
@@ -58,11 +59,12 @@ bool RecordStream::drop(uint64_t bytes) {
   return true;
 }
 
-size_t RecordStream::read(size_t most) {
+size_t RecordStream::read(size_t max_rows) {
   begin_ += taken_;
   taken_ = count_ = 0;
   failures_.clear();
-  while (count_ < most && taken_ < kMostBytes && (failures_.empty() || !failures_.back().fatal)) {
+  while (count_ < max_rows && taken_ < kMaxBytes &&
+         (failures_.empty() || !failures_.back().fatal)) {
     if (!source_) {
       if (place_.file == files_->paths.size()) break;
       if (!open()) continue;
@@ -71,45 +73,46 @@ size_t RecordStream::read(size_t most) {
       end_counted();
       continue;
     }
-    const Framing::Front rest = front();
+    const Framing::Window rest = window();
     if (rest.bytes.empty() && over_) {
       if (error_ || counted()) {
-        lose_rest(place_, "the file ends here");
+        drop_rest_of_file(place_, "the file ends here");
       } else {
         close();
         place_ = {place_.file + 1};
       }
       continue;
     }
-    const Framing::Cut cut =
-        rest.bytes.empty() ? Framing::Cut{Kind::kMore, 1} : framing_->cut(rest);
-    if (cut.kind == Kind::kMore) {
+    const Framing::Next next =
+        rest.bytes.empty() ? Framing::Next{Kind::kNeedMore, 1} : framing_->next(rest);
+    if (next.kind == Kind::kNeedMore) {
       if (over_) {
-        lose_rest(place_);
+        drop_rest_of_file(place_);
       } else {
-        fill(cut.bytes);
+        fill(next.bytes);
       }
     } else if (counted() && place_.record + 1 == files_->counts[place_.file] &&
-               (cut.bytes < rest.bytes.size() || !over_ || error_)) {
-      // The last one is good only if nothing is behind it: so whoever takes just so many is told.
-      if (cut.bytes == rest.bytes.size() && !over_) {
-        fill(cut.bytes + 1);
+               (next.bytes < rest.bytes.size() || !over_ || error_)) {
+      // The last counted record must also be the last of the file, or the caller would not learn of
+      // the excess.
+      if (next.bytes == rest.bytes.size() && !over_) {
+        fill(next.bytes + 1);
       } else {
-        lose_rest(place_, "the file goes on behind this one");
+        drop_rest_of_file(place_, "the file has more records than its header says");
       }
-    } else if (cut.kind != Kind::kLost) {
-      take(cut);
+    } else if (next.kind != Kind::kNoRecord) {
+      take(next);
     } else if (count_ == 0) {
-      lose_stretch();
+      skip_damaged();
     } else {
-      break;  // what it goes over cannot be dropped while there are rows in front of it
+      break;  // resync() drops bytes, which is impossible while rows lie before them
     }
   }
-  if (count_ == 0 && !source_) {  // it is over, and others may be read beside it
+  if (count_ == 0 && !source_) {  // the end: free the memory for other streams
     buffer_.reset();
     size_ = 0;
   }
-  for (size_t row = 0; row < count_; ++row) {  // which may have moved meanwhile
+  for (size_t row = 0; row < count_; ++row) {  // the buffer may have moved meanwhile
     rows_[row].bytes = {buffer_.get() + begin_ + begins_[row], rows_[row].bytes.size()};
   }
   if (source_) used_ = file_bytes_ - source_->left();
@@ -127,7 +130,7 @@ Error RecordStream::error_of(const Failure& failure) const {
               failure.why};
 }
 
-// The next file. False: it cannot be, which is a row.
+// Opens the next file. False: it failed, which is a row.
 bool RecordStream::open() {
   try {
     source_.emplace(files_->pool->get(files_->pool->add(files_->paths[place_.file])),
@@ -139,10 +142,10 @@ bool RecordStream::open() {
     return false;
   }
   file_bytes_ = source_->left();
-  if (!files_->fronts.empty()) {
-    const uint64_t front = files_->fronts[place_.file];
+  if (!files_->header_bytes.empty()) {
+    const uint64_t front = files_->header_bytes[place_.file];
     if (!drop(front)) {
-      lose_rest(place_, "it ends within its header");
+      drop_rest_of_file(place_, "the file ends within its header");
       return false;
     }
     place_.offset = front;
@@ -156,7 +159,7 @@ void RecordStream::close() {
   error_.reset();
   over_ = false;
   framing_->begin();
-  // What rows are made of stays where it is.
+  // The bytes of rows must stay in place.
   if (count_ == 0) {
     begin_ = end_ = taken_ = 0;
   } else {
@@ -164,19 +167,19 @@ void RecordStream::close() {
   }
 }
 
-Framing::Front RecordStream::front() const {
+Framing::Window RecordStream::window() const {
   const std::span<const std::byte> bytes{buffer_.get() + begin_ + taken_, end_ - begin_ - taken_};
   if (over_ && !error_) return {bytes, bytes.size()};
-  // By what the file may have at most, and not by what was read of it so far, which differs.
-  const uint64_t most = source_->most() - std::min(source_->most(), place_.offset);
+  // The bound depends on the file alone, not on how much of it was read so far, which varies.
+  const uint64_t most = source_->max_bytes() - std::min(source_->max_bytes(), place_.offset);
   return {bytes, source_->compressed() ? std::max(most, bytes.size() + 1) : most};
 }
 
-// Until there are `wanted` bytes in front, or no more.
+// Reads until `wanted` bytes are in the window, or the file ends.
 void RecordStream::fill(uint64_t wanted) {
   while (!over_ && end_ - begin_ - taken_ < wanted) {
-    if (alive_) alive_();
-    std::byte* to = room();
+    if (check_cancelled_) check_cancelled_();
+    std::byte* to = free_space();
     try {
       const size_t got = source_->read({to, kPiece});
       end_ += got;
@@ -189,12 +192,12 @@ void RecordStream::fill(uint64_t wanted) {
   }
 }
 
-// For a piece behind what is there.
-std::byte* RecordStream::room() {
+// Free space for another piece at the end of the buffer.
+std::byte* RecordStream::free_space() {
   if (size_ - end_ >= kPiece) return buffer_.get() + end_;
   const uint64_t used = end_ - begin_;
   if (size_ < used + kPiece || begin_ < used / 2) {
-    // By a half, and never by what a file says: only as much as it turned out to have.
+    // Grow by a half of the bytes actually read, not by a length that the file claims.
     const uint64_t wanted = std::max<uint64_t>(4 * kPiece, used + used / 2 + kPiece);
     std::unique_ptr<std::byte[]> larger(new (std::nothrow) std::byte[wanted]);
     if (larger == nullptr) {
@@ -213,45 +216,45 @@ std::byte* RecordStream::room() {
   return buffer_.get() + end_;
 }
 
-// A record, sound or not.
-void RecordStream::take(const Framing::Cut& cut) {
-  if (cut.kind == Kind::kNothing) {
-    (count_ == 0 ? begin_ : taken_) += cut.bytes;
-    place_.offset += cut.bytes;
+// Adds a record, valid or not, as a row.
+void RecordStream::take(const Framing::Next& next) {
+  if (next.kind == Kind::kSkip) {
+    (count_ == 0 ? begin_ : taken_) += next.bytes;
+    place_.offset += next.bytes;
     return;
   }
-  if (cut.kind == Kind::kBad) {
-    fail(place_, cut.bytes, false, Code::kDataLoss, cut.why);
+  if (next.kind == Kind::kCorrupt) {
+    fail(place_, next.bytes, false, Code::kDataLoss, next.why);
   } else {
-    rows_[count_] = {place_, front().bytes.subspan(cut.begin, cut.size)};
-    begins_[count_++] = taken_ + cut.begin;
+    rows_[count_] = {place_, window().bytes.subspan(next.begin, next.size)};
+    begins_[count_++] = taken_ + next.begin;
   }
-  taken_ += cut.bytes;
-  place_.offset += cut.bytes;
+  taken_ += next.bytes;
+  place_.offset += next.bytes;
   ++place_.record;
 }
 
-// All that is in front of the next record is one row that failed.
-void RecordStream::lose_stretch() {
+// Makes everything before the next record one row that failed.
+void RecordStream::skip_damaged() {
   const Place from = place_;
   auto drop = [this](uint64_t bytes) {
     begin_ += bytes;
     place_.offset += bytes;
   };
-  drop(1);  // whatever begins here, a record is not
+  drop(1);  // no record begins at this byte
   while (true) {
-    const Framing::Gap gap = framing_->resume(front());
+    const Framing::Skipped gap = framing_->resync(window());
     drop(gap.bytes);
     if (!gap.more) break;
-    if (over_) return lose_rest(from);
+    if (over_) return drop_rest_of_file(from);
     fill(gap.wanted);
   }
-  fail(from, place_.offset - from.offset, false, Code::kDataLoss, "no record can be read here");
+  fail(from, place_.offset - from.offset, false, Code::kDataLoss, "no valid record begins here");
   ++place_.record;
 }
 
-// What the file still has, from a place on, cannot be had, by error_, or else because of `why`.
-void RecordStream::lose_rest(const Place& from, const char* why) {
+// Drops the rest of the file from a place on, because of error_, or else of `why`.
+void RecordStream::drop_rest_of_file(const Place& from, const char* why) {
   const uint64_t bytes =
       source_->compressed() ? source_->left() : file_bytes_ - std::min(file_bytes_, from.offset);
   fail(from, bytes, true, error_ ? error_->code() : Code::kDataLoss, error_ ? error_->what() : why);
@@ -266,10 +269,11 @@ void RecordStream::lose_rest(const Place& from, const char* why) {
   place_ = {place_.file + 1};
 }
 
-// Behind the last record, which was good: or there is to be none.
+// Called after the last counted record: checks that the file ends there.
 void RecordStream::end_counted() {
   if (begin_ + taken_ == end_) fill(1);
-  if (begin_ + taken_ != end_ || error_) return lose_rest(place_, "the file goes on here");
+  if (begin_ + taken_ != end_ || error_)
+    return drop_rest_of_file(place_, "the file has more records than its header says");
   close();
   place_ = {place_.file + 1};
 }

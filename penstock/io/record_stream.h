@@ -14,33 +14,31 @@
 #include "penstock/io/compression.h"
 #include "penstock/io/file_pool.h"
 #include "penstock/io/framing.h"
-#include "penstock/io/sequential_file.h"
 
 namespace penstock {
 
-// Files that are gone through one after the other. Immutable: any thread.
+// Files to read one after the other. Immutable: any thread.
 struct StreamFiles {
   std::shared_ptr<FilePool> pool;
   std::vector<std::string> paths;
-  std::vector<Compression> compressions;  // of each
-  std::vector<uint64_t> fronts = {};      // bytes of each that come before its records; or none
-  std::vector<uint64_t> counts = {};      // records of each, where its front says that; or none
+  std::vector<Compression> compressions;    // of each
+  std::vector<uint64_t> header_bytes = {};  // bytes of each before its records; or empty
+  std::vector<uint64_t> counts = {};        // records of each, if its header says so; or empty
 };
 
-// Reads the records of files from the front, a chunk at a time: compressed ones, and those that
-// nobody wants to index. What is wrong with one record is that record's failure, and reading goes
-// on behind it; damage of compressed bytes costs the rest of its file, one failure, as does a file
-// that vanished. Takes memory for a chunk's records and some 350 KiB, whatever the files say. One
-// thread.
+// Reads the records of files from the front, a chunk at a time: for compressed files, and for files
+// without an index. A fault in one record fails that record, and reading continues after it.
+// Damaged compressed bytes, or a file that vanished, cost the rest of the file as one failure. Uses
+// memory for a chunk's records and about 350 KiB, whatever the files contain. One thread.
 //
-// Of files whose records are counted each has just so many rows: one that vanished, ends before,
-// goes on behind or cannot be inflated ends the reading with a failure that nothing follows.
+// If the files have counts, each yields exactly so many rows. A file that vanished, is too short or
+// too long, or cannot be decompressed ends the stream with a fatal failure.
 class RecordStream {
  public:
   static constexpr size_t kChunk = 64;
 
   struct Place {
-    uint64_t file = 0, offset = 0, record = 0;  // of what was inflated; in the file
+    uint64_t file = 0, offset = 0, record = 0;  // offset: after decompression; record: in the file
   };
   struct Row {
     Place place;
@@ -48,54 +46,54 @@ class RecordStream {
   };
   struct Failure {
     size_t row;
-    uint64_t bytes;  // that are lost: of what was inflated, or, with `rest`, of the file
-    bool rest;       // all that the file still had is lost
+    uint64_t bytes;  // lost: after decompression, or with `rest` of the file
+    bool rest;       // the rest of the file is lost
     Code code;       // kDataLoss, kNotFound, kSystem
     std::string why;
-    bool fatal = false;  // nothing follows: every further read() says the same
+    bool fatal = false;  // the end: every further read() reports the same failure
   };
 
-  // `operation`: that of its errors. `alive`: called from time to time; may throw, which ends the
-  // read().
+  // `operation`: of its errors. `check_cancelled`: called from time to time; may throw, which ends
+  // the read().
   RecordStream(std::shared_ptr<const StreamFiles> files, const char* operation,
-               std::unique_ptr<Framing> framing, std::function<void()> alive = {});
+               std::unique_ptr<Framing> framing, std::function<void()> check_cancelled = {});
 
-  // At the front of the first file.
+  // Goes to the beginning of the first file.
   void begin() { seek({}); }
-  // Goes to a place that was place(). What is compressed is inflated up to there. Error
-  // kInvalidArgument if there is no such place; as FileSystem::open's.
+  // Goes to an earlier result of place(). A compressed file is decompressed up to there. Error
+  // kInvalidArgument if there is no such place; as FileSystem::open().
   void seek(const Place& place);
-  // Of the next record.
+  // The place of the next record.
   const Place& place() const { return place_; }
 
-  // The next records, at most `most`, and fewer where they are large; 0: it is over. Error
-  // kOutOfMemory, and what `alive` throws. REQUIRED: 1 <= most <= kChunk.
-  size_t read(size_t most);
+  // Reads the next records, at most `max_rows`, fewer if they are large; 0: the end. Error
+  // kOutOfMemory, and what `check_cancelled` throws. REQUIRED: 1 <= max_rows <= kChunk.
+  size_t read(size_t max_rows);
 
-  // Of the last read(), and as long.
+  // Of the last read(); valid until the next one.
   const Row& row(size_t row) const { return rows_[row]; }
   std::span<const Failure> failures() const { return failures_; }
-  uint64_t memory_bytes() const { return size_; }  // of what rows lie in
-  // Names file, record, byte and what is lost.
+  uint64_t memory_bytes() const { return size_; }  // of the rows' buffer
+  // The text names file, record, byte and the extent of the loss.
   Error error_of(const Failure& failure) const;
 
   const StreamFiles& files() const { return *files_; }
-  // Bytes of the file in hand that were read. After read(), of the last record's.
+  // Bytes read of the current file; after read(), of the last record's file.
   uint64_t used() const { return used_; }
 
  private:
   static constexpr size_t kPiece = 64 << 10;
-  static constexpr uint64_t kMostBytes = 1 << 20;  // of a chunk, after which no record is added
+  static constexpr uint64_t kMaxBytes = 1 << 20;  // a chunk of this size takes no further record
 
   bool open();
   bool drop(uint64_t bytes);
   void close();
   void fill(uint64_t wanted);
-  std::byte* room();
-  Framing::Front front() const;
-  void take(const Framing::Cut& cut);
-  void lose_stretch();
-  void lose_rest(const Place& from, const char* why = "");
+  std::byte* free_space();
+  Framing::Window window() const;
+  void take(const Framing::Next& next);
+  void skip_damaged();
+  void drop_rest_of_file(const Place& from, const char* why = "");
   void end_counted();
   bool counted() const { return !files_->counts.empty(); }
   void fail(const Place& place, uint64_t bytes, bool rest, Code code, std::string why);
@@ -104,15 +102,15 @@ class RecordStream {
   const FilePool::Use use_;
   const char* const operation_;
   const std::unique_ptr<Framing> framing_;
-  const std::function<void()> alive_;
+  const std::function<void()> check_cancelled_;
 
   Place place_;
-  std::optional<SequentialFile> source_;  // nothing: the file is not open
-  bool over_ = false;                     // all of the source that can be had is in the buffer
-  std::optional<Error> error_;            // why that is not all
+  std::optional<SequentialFile> source_;  // nullopt: no file is open
+  bool over_ = false;                     // the rest of the source is in the buffer
+  std::optional<Error> error_;            // the error that ended the source early
   uint64_t file_bytes_ = 0, used_ = 0;
 
-  // What was read and is not used: [begin_, end_), of which the first taken_ bytes are rows'.
+  // Unused bytes are [begin_, end_); the first taken_ of them belong to rows.
   std::unique_ptr<std::byte[]> buffer_;
   uint64_t size_ = 0, begin_ = 0, end_ = 0, taken_ = 0;
 

@@ -17,7 +17,7 @@ bool ScatteredRead::copy(std::span<const Piece> pieces) noexcept {
     if (!open()) return false;
   }
   if (memory_ == nullptr) return false;
-  std::array<iovec, kMostPieces> from;
+  std::array<iovec, kMaxPieces> from;
   uint64_t bytes = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     for (uint64_t at = 0; at < pieces[i].bytes; at += 64) {
@@ -40,20 +40,21 @@ bool ScatteredRead::copy(std::span<const Piece> pieces) noexcept {
   return true;
 }
 
-// Once: what is refused is refused again.
+// Opens once: a refusal is final.
 bool ScatteredRead::open() noexcept {
   owner_ = getpid();
   try {
     file_ = os::memory_file("penstock-read");
-    os::resize_file(file_.get(), kMostBytes);
+    os::resize_file(file_.get(), kMaxBytes);
   } catch (const Error&) {
     file_.reset();
     return false;
   }
-  void* mapped = os::reserve_mapping(file_.get(), kMostBytes, true);
+  void* mapped = os::reserve_mapping(file_.get(), kMaxBytes, true);
   if (mapped == nullptr) return false;
-  if (os::populate_write(mapped, kMostBytes, file_.get()) != 0) {  // else no room would be SIGBUS
-    os::unmap(mapped, kMostBytes);
+  if (os::populate_write(mapped, kMaxBytes, file_.get()) !=
+      0) {  // otherwise a lack of memory would be SIGBUS
+    os::unmap(mapped, kMaxBytes);
     return false;
   }
   memory_ = static_cast<std::byte*>(mapped);
@@ -61,7 +62,7 @@ bool ScatteredRead::open() noexcept {
 }
 
 void ScatteredRead::close() noexcept {
-  if (memory_ != nullptr) os::unmap(memory_, kMostBytes);
+  if (memory_ != nullptr) os::unmap(memory_, kMaxBytes);
   memory_ = nullptr;
   file_.reset();
 }

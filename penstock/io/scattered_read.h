@@ -10,14 +10,13 @@
 
 namespace penstock {
 
-// Copies many small pieces of files out of their mappings (File::mapping) by one system call,
-// where reading them one by one would cost one each and wait for the memory each time. The kernel
-// does the copying, into memory of its own: where a file ends before what was asked for, that is an
-// errno, while our own load would be SIGBUS. One thread.
+// Copies many small pieces of files from their mappings (File::mapping) with one system call,
+// instead of one call and one memory latency for each. The kernel copies, into a memory file: if a
+// file is too short, the result is an errno, while a load of ours would be SIGBUS. One thread.
 class ScatteredRead {
  public:
-  static constexpr size_t kMostPieces = 64;
-  static constexpr uint64_t kMostBytes = 256 << 10;
+  static constexpr size_t kMaxPieces = 64;
+  static constexpr uint64_t kMaxBytes = 256 << 10;
 
   struct Piece {
     const std::byte* from;  // in a mapping
@@ -30,18 +29,18 @@ class ScatteredRead {
   ScatteredRead& operator=(const ScatteredRead&) = delete;
   ~ScatteredRead() { close(); }
 
-  // All of them. False: a file has become shorter, cannot be read, or this machine has no room for
-  // it. Whoever reads the pieces one by one will hear which and why; nothing is to be said of what
-  // is at `to` then. REQUIRED: at most kMostPieces, of kMostBytes together.
+  // Copies all pieces. False: a file has become shorter or cannot be read, or there is no memory.
+  // Then the bytes at `to` are undefined; reading the pieces one by one gives the error.
+  // REQUIRED: at most kMaxPieces, of kMaxBytes together.
   bool copy(std::span<const Piece> pieces) noexcept;
 
  private:
   bool open() noexcept;
   void close() noexcept;
 
-  os::Fd file_;  // in memory, kMostBytes long
+  os::Fd file_;  // in memory, kMaxBytes long
   std::byte* memory_ = nullptr;
-  pid_t owner_ = 0;  // a fork of this process needs another file
+  pid_t owner_ = 0;  // a forked child opens its own file
 };
 
 }  // namespace penstock

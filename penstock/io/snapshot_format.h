@@ -10,68 +10,70 @@
 
 namespace penstock {
 
-// The bytes of a snapshot: elements, each a record that is read by itself, at any place, and in any
-// order; docs/formats.md has them. All of it is covered by checksums but what nobody reads.
+// The bytes of a snapshot: elements as records that are read independently and in any order;
+// docs/formats.md has the layout. Checksums cover every byte except padding.
 
-inline constexpr uint64_t kSnapshotUnit = 32;  // where records begin, and what they are long
-inline constexpr uint64_t kSnapshotFront = 64;
-inline constexpr uint64_t kSnapshotEnd = 64;
-std::array<std::byte, kSnapshotFront> snapshot_front();
+inline constexpr uint64_t kSnapshotUnit = 32;  // records begin and end at multiples of it
+inline constexpr uint64_t kSnapshotHeaderBytes = 64;
+inline constexpr uint64_t kSnapshotFooterBytes = 64;
+std::array<std::byte, kSnapshotHeaderBytes> snapshot_header();
 
-// What a record begins with: an element's, a spec's, or of what was lost behind the last element.
-struct SnapshotHead {
+// The header of a record: of an element, a spec, or the losses after the last element.
+struct SnapshotRecordHeader {
   static constexpr uint64_t kSpec = UINT64_MAX, kLost = UINT64_MAX - 1;
-  uint64_t bytes = 0;     // behind it
-  uint64_t spec = 0;      // where the record of the element's spec begins
-  uint64_t position = 0;  // of the element; or it is kSpec, or kLost
-  uint32_t lost = 0;      // the last so many bytes say what was lost on the way to the element
-  uint32_t crc = 0;       // CRC-32C of what is in front of it, and of the bytes
+  uint64_t bytes = 0;     // of the record's contents
+  uint64_t spec = 0;      // offset of the record of the element's spec
+  uint64_t position = 0;  // of the element; or kSpec, or kLost
+  uint32_t lost = 0;      // bytes at the end of the contents: the losses before the element
+  uint32_t crc = 0;       // CRC-32C of the fields before it, and of the contents
 
   uint32_t checksum(std::span<const std::byte> contents) const;
 };
-static_assert(sizeof(SnapshotHead) == kSnapshotUnit);
+static_assert(sizeof(SnapshotRecordHeader) == kSnapshotUnit);
 
-// Where a record lies, in a word that is never 0: in units, 38 bits of place and 26 of length.
+// A record's offset and length in a word that is never 0: 38 bits of offset and 26 of length, in
+// units.
 class SnapshotPlace {
  public:
-  static constexpr uint64_t kMostPlace = (uint64_t{1} << 38) * kSnapshotUnit;
-  static constexpr uint64_t kMostBytes = ((uint64_t{1} << 26) - 1) * kSnapshotUnit;
+  static constexpr uint64_t kMaxPlace = (uint64_t{1} << 38) * kSnapshotUnit;
+  static constexpr uint64_t kMaxBytes = ((uint64_t{1} << 26) - 1) * kSnapshotUnit;
 
   explicit SnapshotPlace(uint64_t word) : word_(word) {}
-  // REQUIRED: multiples of a unit, below these limits.
+  // REQUIRED: multiples of the unit, at most these limits.
   SnapshotPlace(uint64_t offset, uint64_t bytes)
       : word_(bytes / kSnapshotUnit << 38 | offset / kSnapshotUnit) {}
   uint64_t word() const { return word_; }
   uint64_t offset() const { return (word_ & ((uint64_t{1} << 38) - 1)) * kSnapshotUnit; }
-  uint64_t bytes() const { return (word_ >> 38) * kSnapshotUnit; }  // head and filling included
+  uint64_t bytes() const { return (word_ >> 38) * kSnapshotUnit; }  // header and padding included
 
  private:
   uint64_t word_;
 };
 
-// The end of a file, which says what is in it.
-struct SnapshotEnd {
+// The footer of a file.
+struct SnapshotFooter {
   uint64_t elements = 0;
-  uint64_t index = 0;  // where the words begin, one for each element
-  uint64_t text = 0;   // where what is said of the elements begins: behind the words
+  uint64_t index = 0;  // offset of the words, one for each element
+  uint64_t text = 0;   // offset of the description of the elements, after the words
   uint64_t text_bytes = 0;
-  uint64_t spec = 0;  // where the one spec of all elements is; 0: there are several, or none
+  uint64_t spec = 0;  // offset of the spec if all elements share one; 0: several, or none
   uint32_t index_crc = 0, text_crc = 0;
   uint32_t zero = 0, crc = 0;
   uint64_t magic = 0;
 
-  // With its checksum and magic.
-  std::array<std::byte, kSnapshotEnd> bytes() const;
+  // The bytes, with checksum and magic set.
+  std::array<std::byte, kSnapshotFooterBytes> bytes() const;
 };
-static_assert(sizeof(SnapshotEnd) == kSnapshotEnd);
+static_assert(sizeof(SnapshotFooter) == kSnapshotFooterBytes);
 
-// Error kDataLoss that names the file and the byte.
-[[noreturn]] void lose_snapshot(const std::string& path, uint64_t at, const std::string& why);
+// Throws an Error kDataLoss that names the file and the byte.
+[[noreturn]] void throw_corrupt_snapshot(const std::string& path, uint64_t at,
+                                         const std::string& why);
 
-// What a file says at its end, and `text`. Error kDataLoss: it is no snapshot, not a whole one, or
-// damaged. Takes no memory that the file does not have bytes for.
-SnapshotEnd read_snapshot_end(File& file, std::string& text);
-// The words, checked, into memory for `end.elements` of them. Error kDataLoss.
-void read_snapshot_index(File& file, const SnapshotEnd& end, std::span<uint64_t> words);
+// Reads a file's footer and `text`. Error kDataLoss: no snapshot, an incomplete one, or damaged.
+// Allocates no more memory than the file has bytes for.
+SnapshotFooter read_snapshot_footer(File& file, std::string& text);
+// Reads and checks the words, into memory for `footer.elements` of them. Error kDataLoss.
+void read_snapshot_index(File& file, const SnapshotFooter& footer, std::span<uint64_t> words);
 
 }  // namespace penstock

@@ -5,8 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/io/record_stream.h"
-#include "penstock/io/tfrecord_frame.h"
-#include "penstock/io/tfrecord_framing.h"
+#include "penstock/io/tfrecord.h"
 
 namespace penstock {
 
@@ -16,14 +15,14 @@ namespace {
 
 constexpr uint64_t kChunkBytes = 1 << 20;
 
-// nullptr: nothing. REQUIRED: the index has no damage here.
-const char* changed_in(std::span<const std::byte> frame) {
+// nullptr: the frame is valid. REQUIRED: the index has no damage here.
+const char* fault_since_index(std::span<const std::byte> frame) {
   const uint64_t bytes = frame.size() - kFrame;
-  if (!length_agrees(frame.data()) || load<uint64_t>(frame.data()) != bytes) {
+  if (!length_checksum_matches(frame.data()) || load<uint64_t>(frame.data()) != bytes) {
     return "the length has changed since the file was indexed";
   }
-  if (!agree(frame.subspan(kHeader, bytes), frame.data() + kHeader + bytes)) {
-    return "the payload does not agree with its checksum";
+  if (!checksum_matches(frame.subspan(kHeader, bytes), frame.data() + kHeader + bytes)) {
+    return "the checksum of the payload does not match";
   }
   return nullptr;
 }
@@ -32,7 +31,7 @@ void lose(TFRecordSurvey& survey, uint64_t record, const RecordIndex::Place& pla
           const std::string& why) {
   ++survey.lost_places;
   survey.lost_bytes += place.bytes;
-  if (survey.damage.size() < TFRecordSurvey::kMostListed) {
+  if (survey.damage.size() < TFRecordSurvey::kMaxListed) {
     survey.damage.push_back({record, place.offset, place.bytes, why});
   }
 }
@@ -98,10 +97,10 @@ TFRecordSurvey survey_tfrecord(const std::shared_ptr<FileSystem>& files, const s
   for (uint64_t record = 0; record < index.size();) {
     RecordIndex::Place place = index.at(record);
     if (place.damaged) {
-      lose(survey, record++, place, "no record can be read here");
+      lose(survey, record++, place, "no valid record begins here");
       continue;
     }
-    // As many that follow one another as are read together; one at least.
+    // As many adjacent records as fit into one read; at least one.
     const uint64_t begin = place.offset;
     uint64_t end = begin, after = record;
     while (!place.damaged &&
@@ -116,7 +115,7 @@ TFRecordSurvey survey_tfrecord(const std::shared_ptr<FileSystem>& files, const s
     for (; record < after; ++record) {
       place = index.at(record);
       const std::span frame(buffer.data() + (place.offset - begin), place.bytes);
-      if (const char* why = changed_in(frame); why != nullptr) {
+      if (const char* why = fault_since_index(frame); why != nullptr) {
         lose(survey, record, place, why);
         continue;
       }

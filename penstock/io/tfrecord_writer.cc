@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/io/deflate.h"
-#include "penstock/io/tfrecord_frame.h"
+#include "penstock/io/compression.h"
+#include "penstock/io/tfrecord.h"
 
 namespace penstock {
 
@@ -12,7 +12,7 @@ using namespace tfrecord;
 
 TFRecordWriter::TFRecordWriter(FileSystem& files, const std::string& path, Compression compression)
     : sink_(files.create(path)) {
-  if (compression != Compression::kNone) sink_ = deflated(std::move(sink_), compression);
+  if (compression != Compression::kNone) sink_ = compress_to(std::move(sink_), compression);
   buffer_.reserve(kBuffer);
 }
 
@@ -43,7 +43,7 @@ void TFRecordWriter::put(std::span<const std::byte> bytes) {
   try {
     sink_->write(bytes);
   } catch (...) {
-    sink_.reset();  // nobody knows how much of it was written
+    sink_.reset();  // an unknown part was written: discard the file
     throw;
   }
   if (bytes.data() == buffer_.data()) buffer_.clear();

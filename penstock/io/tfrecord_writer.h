@@ -12,23 +12,22 @@
 
 namespace penstock {
 
-// Writes a TFRecord file. It appears under its name when close() was called, and never in part. One
-// thread.
+// Writes a TFRecord file, which appears under its name when close() is called. One thread.
 class TFRecordWriter {
  public:
-  // Error as FileSystem::create's.
+  // Error as FileSystem::create().
   TFRecordWriter(FileSystem& files, const std::string& path,
                  Compression compression = Compression::kNone);
 
-  // Error kSystem, after which the writer is closed and nothing is left; kClosed when it is closed.
+  // Error kSystem: the writer is then closed and the file discarded; kClosed: close() was called.
   void write(std::span<const std::byte> payload);
 
-  // The file is there, on the disk. A second call does nothing. Without one, nothing is left. Error
-  // kSystem.
+  // Flushes the file to disk and publishes it. A second call does nothing. Without close(), the
+  // destructor discards the file. Error kSystem.
   void close();
 
   uint64_t records() const { return records_; }
-  // Of the file, so far; before they are compressed.
+  // Bytes written so far, before compression.
   uint64_t bytes() const { return bytes_; }
 
  private:

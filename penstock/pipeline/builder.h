@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "penstock/io/file_pool.h"
-#include "penstock/io/progress.h"
+#include "penstock/io/record_index.h"
 #include "penstock/pipeline/cache/shared_store.h"
 #include "penstock/pipeline/found_files.h"
 #include "penstock/pipeline/node.h"

@@ -180,7 +180,7 @@ void write_files(Writing& out, const StreamFiles& files) {
   out.word(files.paths.size());
   for (const std::string& path : files.paths) out.list(std::span<const char>(path));
   out.list(std::span<const Compression>(files.compressions));
-  out.list(std::span<const uint64_t>(files.fronts));
+  out.list(std::span<const uint64_t>(files.header_bytes));
 }
 
 std::shared_ptr<const StreamFiles> read_stream(Reading& in, const std::shared_ptr<FilePool>& pool) {
@@ -190,7 +190,7 @@ std::shared_ptr<const StreamFiles> read_stream(Reading& in, const std::shared_pt
   const auto compressions = in.list<Compression>();
   files->compressions.assign(compressions.begin(), compressions.end());
   const auto fronts = in.list<uint64_t>();
-  files->fronts.assign(fronts.begin(), fronts.end());
+  files->header_bytes.assign(fronts.begin(), fronts.end());
   return files;
 }
 

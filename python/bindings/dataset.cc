@@ -20,7 +20,7 @@
 #include "on_error.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/io/progress.h"
+#include "penstock/io/record_index.h"
 #include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/parse_example.h"
 #include "penstock/pipeline/transformations/parse_sequence_example.h"

@@ -15,10 +15,10 @@ namespace penstock::python {
 // A TFRecordWriter that any thread may use, one after the other. Never called with the GIL held.
 class RecordWriter {
  public:
-  // `compression`: as compression_named() has it.
+  // `compression`: as compression_from_name() has it.
   RecordWriter(const std::filesystem::path& path, const std::string& compression)
       : files_(posix_files()),
-        writer_(std::in_place, *files_, path, compression_named(compression, "tfrecord")) {}
+        writer_(std::in_place, *files_, path, compression_from_name(compression, "tfrecord")) {}
 
   void write(std::span<const std::byte> record);
   void close();

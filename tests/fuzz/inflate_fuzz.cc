@@ -7,7 +7,7 @@
 
 #include "cpp/io/memory_files.h"
 #include "fuzz/require.h"
-#include "penstock/io/inflate.h"
+#include "penstock/io/compression.h"
 
 using namespace penstock;
 

@@ -41,7 +41,7 @@ void check_fixed(const std::string& bytes, const Lengths& lengths) {
   const std::optional<RecordIndex> index = index_of(world, lengths);
   for (Compression how : {Compression::kNone, Compression::kGzip, Compression::kZlib}) {
     try {
-      check_ends(world.files->open("file"), how, lengths.header, lengths.footer);
+      check_header_and_footer(world.files->open("file"), how, lengths.header, lengths.footer);
     } catch (const Error& error) {
       REQUIRE(error.code() == Code::kDataLoss);
       REQUIRE(how != Compression::kNone || lengths.header + lengths.footer > bytes.size());

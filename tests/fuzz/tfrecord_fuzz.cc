@@ -9,7 +9,7 @@
 #include "cpp/io/tfrecords.h"
 #include "fuzz/require.h"
 #include "penstock/io/record_stream.h"
-#include "penstock/io/tfrecord_framing.h"
+#include "penstock/io/tfrecord.h"
 #include "penstock/io/tfrecord_survey.h"
 
 using namespace penstock;

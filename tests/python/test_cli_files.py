@@ -89,7 +89,7 @@ def test_each_damaged_place_is_named(damaged, tmp_path, capsys):
     lines = said.splitlines()
     for line, (record, byte, lost) in zip(lines, DAMAGE, strict=False):
         assert line.startswith(f"{damaged}: record {record} at byte {byte}: {lost} bytes lost: ")
-    assert "payload does not agree" in lines[0]
+    assert "checksum of the payload does not match" in lines[0]
     assert lines[-1] == "3 damaged places in 1 of 2 files, 347 bytes lost; 8 records sound."
 
 

@@ -240,7 +240,7 @@ def test_what_is_left_over_of_records_of_one_length_is_lost_alone(tmp_path):
     (tmp_path / "b").write_bytes(gzip.compress(b"head" + bytes(range(4)) + b"end"))
     of = {"header_bytes": 4, "footer_bytes": 3}
     dataset = Dataset.fixed_records(str(tmp_path / "*"), 4, **of)
-    where = r"/a, record 2 at byte 12 .*no whole record"
+    where = r"/a, record 2 at byte 12 .*not a whole record"
     with dataset.build(workers=0) as feed, pytest.raises(penstock.DataLoss, match=where):
         passed(feed)
     with dataset.build(workers=0, on_error="skip") as feed:

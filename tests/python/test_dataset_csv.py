@@ -102,7 +102,8 @@ def test_what_is_wrong_is_named_and_may_be_skipped(tmp_path, mode):
     path = tmp_path / "file.csv"
     path.write_text('id,x,name\n1,1,"a\nb"\n2,two,c\n3\n4,4,d\n')
     dataset = Dataset.csv(path, {"id": "int64", "x": "float32", "name": str})
-    says = f"csv: {path}, record 1 at byte 20 (8 bytes): line 4, column 2, 'x': 'two' is no float32"
+    where = f"csv: {path}, record 1 at byte 20 (8 bytes): line 4, column 2"
+    says = f"{where}, 'x': 'two' is not float32"
     with dataset.build(**mode.options) as feed, pytest.raises(penstock.DataLoss) as caught:
         list(feed)
     assert says in str(caught.value)
@@ -112,7 +113,7 @@ def test_what_is_wrong_is_named_and_may_be_skipped(tmp_path, mode):
     assert stats["skipped"] == 2
     reasons = [reason for _, _, reason in stats["losses"]]
     assert says in reasons[0]
-    assert "line 5, it has 1 column where 3 are wanted" in reasons[1]
+    assert "line 5, it has 1 column, expected 3" in reasons[1]
 
 
 def test_a_missing_column_is_an_error_of_the_build(tmp_path):
@@ -198,5 +199,5 @@ def test_what_does_not_fit_or_is_no_number_is_an_error(tmp_path, number):
     path = tmp_path / "numbers.csv"
     path.write_text(f"a\n{number}\n")
     for dtype in ("float32", "float64"):
-        with pytest.raises(penstock.DataLoss, match=f"is no {dtype}"):
+        with pytest.raises(penstock.DataLoss, match=f"is not {dtype}"):
             list(Dataset.csv(str(path), {"a": dtype}))

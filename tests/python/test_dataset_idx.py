@@ -152,7 +152,7 @@ def test_what_is_behind_the_last_row_is_no_row(tmp_path):
     with Dataset.idx(path).build(workers=0, on_error="skip") as feed:
         iterator = iter(feed)
         assert len([next(iterator) for _ in range(5)]) == 5
-        with pytest.raises(penstock.DataLoss, match=r"record 5 at byte 116 .*goes on behind"):
+        with pytest.raises(penstock.DataLoss, match=r"record 5 at byte 116 .*more records than"):
             next(iterator)
 
 

@@ -154,7 +154,7 @@ def test_what_is_refused_says_what_to_do(tmp_path):
         len(Dataset.snapshot(tmp_path / "other"))
     with pytest.raises(penstock.NotFound, match="there is no folder for"):
         passed(Dataset.range(3).cache(tmp_path / "no" / "file"))
-    with pytest.raises(penstock.DataLoss, match="it is no snapshot"):
+    with pytest.raises(penstock.DataLoss, match="the file is no snapshot"):
         len(Dataset.snapshot(pathlib.Path(__file__)))
 
 
@@ -181,7 +181,7 @@ def test_damage_is_an_error_at_its_place(tmp_path):
             assert passed(feed) == [n for n in range(20) if n != 5]
             assert len(feed.stats()["losses"]) == 1
     path.write_bytes(sound[:-1])
-    with pytest.raises(penstock.DataLoss, match="its end is damaged, or missing"):
+    with pytest.raises(penstock.DataLoss, match="the footer is damaged or missing"):
         len(Dataset.snapshot(path))
 
 

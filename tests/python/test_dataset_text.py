@@ -108,19 +108,19 @@ def test_lines_are_lost_that_python_cannot_decode(tmp_path, packed):
         assert feed.stats()["skipped"] == len(bad)
         losses = feed.stats()["losses"]
     assert [index for _, index, _ in losses] == bad[: len(losses)]
-    assert "no UTF-8" in losses[0][2]
+    assert "not UTF-8" in losses[0][2]
 
 
 @each((INLINE, THREADS, PROCESSES), ())
 def test_text_of_files_that_is_none_fails_at_its_place(tmp_path, mode):
     (tmp_path / "b.txt").write_bytes(b"ok\n\xff\nend\n")
     (tmp_path / "b.csv").write_bytes(b"id,name\n1,ok\n2,caf\xe9\n3,end\n")
-    where = r"b\.txt, record 1 at byte 3 \(2 bytes\): the line is no UTF-8"
+    where = r"b\.txt, record 1 at byte 3 \(2 bytes\): the line is not UTF-8"
     lines = Dataset.lines(tmp_path / "b.txt")
     for dataset in (lines, lines.map(length), lines.filter(is_long), lines.batch(3)):
         with dataset.build(**options(mode)) as feed, pytest.raises(penstock.DataLoss, match=where):
             list(feed)
-    where = r"b\.csv, record 1 .*line 3, column 2, 'name': 'caf\\xe9' is no UTF-8"
+    where = r"b\.csv, record 1 .*line 3, column 2, 'name': 'caf\\xe9' is not UTF-8"
     records = Dataset.csv(tmp_path / "b.csv", {"name": str})
     with records.build(**options(mode)) as feed, pytest.raises(penstock.DataLoss, match=where):
         list(feed)
@@ -128,6 +128,6 @@ def test_text_of_files_that_is_none_fails_at_its_place(tmp_path, mode):
         assert [row["name"] for row in feed] == ["ok", "end"]
         [(_, index, reason)] = feed.stats()["losses"]
         assert index == 1
-        assert r"'caf\xe9' is no UTF-8" in reason
+        assert r"'caf\xe9' is not UTF-8" in reason
     raw = Dataset.csv(tmp_path / "b.csv", {"name": bytes})
     assert [row["name"] for row in raw] == [b"ok", b"caf\xe9", b"end"]

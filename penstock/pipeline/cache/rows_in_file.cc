@@ -39,7 +39,7 @@ class RowsInFile : public KeptRows {
     const Found& found = found_[i];
     if (found.error != nullptr) std::rethrow_exception(found.error);
     try {
-      SnapshotHead head;
+      SnapshotRecordHeader head;
       std::memcpy(&head, found.data, sizeof(head));
       const uint64_t room = found.place.bytes() - sizeof(head);
       if (head.bytes > room || room - head.bytes >= kSnapshotUnit || head.lost > head.bytes) {

@@ -23,14 +23,14 @@ uint64_t SnapshotStore::claim(uint64_t bytes) {
   uint64_t at = used.load(std::memory_order_relaxed);
   do {
     if ((at & SnapshotPlaces::kClosed) != 0) return 0;
-    if (bytes > SnapshotPlace::kMostPlace - at) {
+    if (bytes > SnapshotPlace::kMaxPlace - at) {
       throw Error(Code::kSystem, "cache", path_ + " would be longer than a snapshot may be: 8 TiB");
     }
   } while (!used.compare_exchange_weak(at, at + bytes, std::memory_order_relaxed));
   return at;
 }
 
-uint64_t SnapshotStore::append(SnapshotHead head, std::span<const std::byte> contents,
+uint64_t SnapshotStore::append(SnapshotRecordHeader head, std::span<const std::byte> contents,
                                std::span<const std::byte> lost) {
   static constexpr std::array<std::byte, kSnapshotUnit> kZeroes{};
   const uint64_t end = sizeof(head) + contents.size() + lost.size();
@@ -47,7 +47,7 @@ uint64_t SnapshotStore::append(SnapshotHead head, std::span<const std::byte> con
 }
 
 uint64_t SnapshotStore::spec_record(std::span<const std::byte> spec) {
-  const uint64_t at = append({.position = SnapshotHead::kSpec}, spec);
+  const uint64_t at = append({.position = SnapshotRecordHeader::kSpec}, spec);
   if (at == 0) return 0;
   uint64_t first = 0;
   SnapshotPlaces::Header& header = places_->header();
@@ -69,7 +69,7 @@ void SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint
                     std::to_string(places_->capacity()) + " elements");
   }
   const uint64_t bytes = block.size() + lost.size();
-  if (bytes > SnapshotPlace::kMostBytes - sizeof(SnapshotHead)) {
+  if (bytes > SnapshotPlace::kMaxBytes - sizeof(SnapshotRecordHeader)) {
     throw Error(Code::kInvalidArgument, "cache",
                 path_ + ": element " + std::to_string(position) + " has " + std::to_string(bytes) +
                     " bytes, and those of a snapshot are shorter than 2 GiB");
@@ -83,7 +83,7 @@ void SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint
   const uint64_t at =
       spec_place == 0 ? 0 : append({.spec = spec_place, .position = position}, block, lost);
   if (at == 0) return;  // it is closed, so somebody else published this position meanwhile
-  const SnapshotPlace place(at, up(sizeof(SnapshotHead) + bytes));
+  const SnapshotPlace place(at, up(sizeof(SnapshotRecordHeader) + bytes));
   uint64_t none = 0;
   if (word->compare_exchange_strong(none, place.word())) finish_if_all();
 }
@@ -93,7 +93,8 @@ void SnapshotStore::set_end(uint64_t end, std::span<const std::byte> lost) {
   SnapshotPlaces::Header& header = places_->header();
   uint64_t unknown = SnapshotPlaces::kUnknown;
   if (header.lost == unknown) {
-    const uint64_t at = lost.empty() ? 0 : append({.position = SnapshotHead::kLost}, {}, lost);
+    const uint64_t at =
+        lost.empty() ? 0 : append({.position = SnapshotRecordHeader::kLost}, {}, lost);
     header.lost.compare_exchange_strong(unknown, at);
     unknown = SnapshotPlaces::kUnknown;
   }
@@ -166,7 +167,7 @@ std::string SnapshotStore::text() const {
 }
 
 // Returns where it ends.
-uint64_t SnapshotStore::write_index(SnapshotEnd& end) {
+uint64_t SnapshotStore::write_index(SnapshotFooter& end) {
   constexpr uint64_t kPiece = 8192;
   std::vector<uint64_t> piece;
   uint64_t at = end.index;
@@ -190,7 +191,7 @@ uint64_t SnapshotStore::write_index(SnapshotEnd& end) {
 // Of several that do this at once all write the same.
 void SnapshotStore::finish() {
   SnapshotPlaces::Header& header = places_->header();
-  SnapshotEnd end;
+  SnapshotFooter end;
   end.elements = header.end;
   end.index = header.used.fetch_or(SnapshotPlaces::kClosed) & ~SnapshotPlaces::kClosed;
   end.text = write_index(end);

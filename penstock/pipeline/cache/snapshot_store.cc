@@ -11,8 +11,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/io/posix_file.h"
-#include "penstock/io/posix_folder.h"
+#include "penstock/io/posix_files.h"
 
 namespace penstock {
 namespace {
@@ -32,7 +31,7 @@ SnapshotStore::SnapshotStore(std::string path) : SnapshotStore(std::move(path), 
 
 SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
                              std::optional<uint64_t> positions, Attached)
-    : path_(without_links(std::filesystem::absolute(path))),
+    : path_(resolve_links(std::filesystem::absolute(path))),
       plan_(std::move(plan)),
       positions_(positions),
       fills_(true),
@@ -68,7 +67,7 @@ void SnapshotStore::load() {
     fd_ = std::move(fd);
     try {
       std::string text;
-      const SnapshotEnd end = read_snapshot_end(*file_, text);
+      const SnapshotFooter end = read_snapshot_footer(*file_, text);
       if (fills_) check(text, end.elements);
       places_ = std::make_unique<SnapshotPlaces>(end.elements);
       read_snapshot_index(*file_, end, places_->words(end.elements));
@@ -103,7 +102,7 @@ void SnapshotStore::check(const std::string& text, uint64_t elements) const {
   if (!said.is_object() || !said.contains("plan") || !said["plan"].is_array() ||
       !said.contains("seed") || !said["seed"].is_number_unsigned() ||
       (said.contains("lost") && !said["lost"].is_number_unsigned())) {
-    lose_snapshot(path_, 0, "it does not say what it was made by");
+    throw_corrupt_snapshot(path_, 0, "it does not say what it was made by");
   }
   const auto& plan = said["plan"];
   for (size_t i = 0; i < std::max(plan.size(), plan_.size()); ++i) {
@@ -123,7 +122,7 @@ void SnapshotStore::check(const std::string& text, uint64_t elements) const {
 
 void SnapshotStore::open() {
   std::call_once(opened_, [this] {
-    filling_ = std::make_unique<FillingFile>(path_);
+    filling_ = std::make_unique<AtomicFile>(path_);
     fd_ = os::duplicate(filling_->fd(), "snapshot");
     file_ = posix_file(path_, os::duplicate(filling_->fd(), "snapshot"));
     places_ = std::make_unique<SnapshotPlaces>(positions_);
@@ -132,9 +131,9 @@ void SnapshotStore::open() {
       throw Error(Code::kInvalidArgument, "cache", path_ + ": the path is too long");
     }
     std::memcpy(header.hidden, filling_->hidden().c_str(), filling_->hidden().size() + 1);
-    const auto front = snapshot_front();
+    const auto front = snapshot_header();
     write_at(fd_.get(), 0, front.data(), front.size(), path_);
-    header.used = kSnapshotFront;
+    header.used = kSnapshotHeaderBytes;
     begun_ = true;
   });
 }
@@ -185,35 +184,36 @@ const std::shared_ptr<File>& SnapshotStore::file() {
 
 std::vector<std::byte> SnapshotStore::spec(uint64_t place) {
   open();
-  return record(place, SnapshotHead::kSpec, "spec");
+  return record(place, SnapshotRecordHeader::kSpec, "spec");
 }
 
 std::vector<std::byte> SnapshotStore::lost_behind() {
   const uint64_t place = places_->header().lost;
   if (place == 0) return {};
-  return record(place, SnapshotHead::kLost, "record of what was lost behind the last element");
+  return record(place, SnapshotRecordHeader::kLost,
+                "record of what was lost behind the last element");
 }
 
 // The bytes of one that is no element's, checked.
 std::vector<std::byte> SnapshotStore::record(uint64_t place, uint64_t what,
                                              const std::string& name) {
   const uint64_t used = places_->header().used & ~SnapshotPlaces::kClosed;
-  SnapshotHead head;
-  if (place < kSnapshotFront || place % kSnapshotUnit != 0 || place >= used ||
+  SnapshotRecordHeader head;
+  if (place < kSnapshotHeaderBytes || place % kSnapshotUnit != 0 || place >= used ||
       used - place < sizeof(head)) {
-    lose_snapshot(path_, place, "there is no " + name + "; " + remedy_);
+    throw_corrupt_snapshot(path_, place, "there is no " + name + "; " + remedy_);
   }
   File::Segment segment{place, reinterpret_cast<std::byte*>(&head), sizeof(head)};
   file_->read({&segment, 1});
   if (head.bytes > used - place - sizeof(head) || head.position != what ||
-      (what == SnapshotHead::kSpec && head.bytes > kMostSpecBytes)) {
-    lose_snapshot(path_, place, "there is no " + name + "; " + remedy_);
+      (what == SnapshotRecordHeader::kSpec && head.bytes > kMostSpecBytes)) {
+    throw_corrupt_snapshot(path_, place, "there is no " + name + "; " + remedy_);
   }
   std::vector<std::byte> bytes(head.bytes);
   segment = {place + sizeof(head), bytes.data(), bytes.size()};
   if (!bytes.empty()) file_->read({&segment, 1});
   if (head.checksum(bytes) != head.crc) {
-    lose_snapshot(path_, place, "the checksum of the " + name + " is wrong; " + remedy_);
+    throw_corrupt_snapshot(path_, place, "the checksum of the " + name + " is wrong; " + remedy_);
   }
   return bytes;
 }

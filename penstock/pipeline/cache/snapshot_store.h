@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "penstock/io/atomic_file.h"
 #include "penstock/io/file.h"
-#include "penstock/io/filling_file.h"
 #include "penstock/io/snapshot_format.h"
 #include "penstock/pipeline/cache/shared_store.h"
 #include "penstock/pipeline/cache/snapshot_places.h"
@@ -104,14 +104,14 @@ class SnapshotStore : public SharedStore {
   void open();
   [[noreturn]] void refuse(const std::string& why) const;
   uint64_t claim(uint64_t bytes);
-  uint64_t append(SnapshotHead head, std::span<const std::byte> contents,
+  uint64_t append(SnapshotRecordHeader head, std::span<const std::byte> contents,
                   std::span<const std::byte> lost = {});
   std::vector<std::byte> record(uint64_t place, uint64_t what, const std::string& name);
   uint64_t spec_record(std::span<const std::byte> spec);
   bool all_there();
   void finish_if_all();
   void finish();
-  uint64_t write_index(SnapshotEnd& end);
+  uint64_t write_index(SnapshotFooter& end);
   std::string text() const;
 
   std::string path_;
@@ -120,8 +120,8 @@ class SnapshotStore : public SharedStore {
   const bool fills_;
   const std::string remedy_;
   std::once_flag opened_;
-  std::atomic<bool> begun_{false};        // what follows is there
-  std::unique_ptr<FillingFile> filling_;  // of who began it
+  std::atomic<bool> begun_{false};       // what follows is there
+  std::unique_ptr<AtomicFile> filling_;  // of who began it
   std::unique_ptr<SnapshotPlaces> places_;
   os::Fd fd_;
   std::shared_ptr<File> file_;

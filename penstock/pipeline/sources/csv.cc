@@ -9,7 +9,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/io/csv_scan.h"
-#include "penstock/io/line_counter.h"
 #include "penstock/io/lines.h"
 #include "penstock/pipeline/sources/file_stream.h"
 

@@ -11,7 +11,7 @@
 #include "penstock/base/os.h"
 #include "penstock/base/utf8.h"
 #include "penstock/io/crc32c.h"
-#include "penstock/io/kept_index.h"
+#include "penstock/io/sidecar_index.h"
 #include "penstock/pipeline/builder.h"
 
 namespace penstock {
@@ -31,7 +31,7 @@ FileSource::FileSource(const char* operation, Paths paths, const Reading& readin
       paths_(without_indices(std::move(paths))),
       compression_(reading.compression.empty()
                        ? std::nullopt
-                       : std::optional(compression_named(reading.compression, operation))),
+                       : std::optional(compression_from_name(reading.compression, operation))),
       stream_(reading.stream),
       beside_(reading.index == "beside") {
   if (paths_.patterns.empty()) {
@@ -136,7 +136,7 @@ RecordIndex FileSource::index_of(Builder& builder, const std::shared_ptr<File>& 
   if (!beside_) return make();
   // What is in front of the records is looked at in any case: it may be wrong.
   const uint64_t begin = has_front() ? front(file, Compression::kNone) : 0;
-  return kept_index(*builder.files(), *file, index_format(), begin, make);
+  return load_or_build_index(*builder.files(), *file, index_format(), begin, make);
 }
 
 StreamedRef FileSource::stream(std::shared_ptr<const StreamFiles>, std::string title) const {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "penstock/io/glob.h"
-#include "penstock/io/progress.h"
+#include "penstock/io/record_index.h"
 #include "penstock/io/record_reader.h"
 #include "penstock/io/record_stream.h"
 #include "penstock/pipeline/found_files.h"

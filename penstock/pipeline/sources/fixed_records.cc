@@ -44,7 +44,7 @@ Compression FixedRecordsNode::compression_of(File& file) const {
 }
 
 uint64_t FixedRecordsNode::front(const std::shared_ptr<File>& file, Compression compression) const {
-  check_ends(file, compression, options_.header_bytes, options_.footer_bytes);
+  check_header_and_footer(file, compression, options_.header_bytes, options_.footer_bytes);
   return options_.header_bytes;
 }
 

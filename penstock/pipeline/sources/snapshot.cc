@@ -60,9 +60,9 @@ class SnapshotIndexed : public Indexed {
       if (BlockLayout(*spec_, 1).known_bytes() <= record) return;
     } catch (const Error&) {  // its sizes overflow
     }
-    lose_snapshot(store_->path(), place,
-                  "by this spec elements are larger than its first one, of " +
-                      std::to_string(record) + " bytes; " + store_->remedy());
+    throw_corrupt_snapshot(store_->path(), place,
+                           "by this spec elements are larger than its first one, of " +
+                               std::to_string(record) + " bytes; " + store_->remedy());
   }
 
   std::shared_ptr<SnapshotStore> store_;

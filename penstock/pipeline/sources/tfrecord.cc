@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "penstock/io/tfrecord_framing.h"
-#include "penstock/io/tfrecord_index.h"
-#include "penstock/io/tfrecord_reader.h"
+#include "penstock/io/tfrecord.h"
 #include "penstock/pipeline/sources/file_stream.h"
 
 namespace penstock {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/io/sequence_example_parser.h"
+#include "penstock/io/example_parser.h"
 #include "penstock/pipeline/transformations/example_columns.h"
 
 namespace penstock {

@@ -15,24 +15,23 @@ TEST(ExampleParser, a_failure_says_which_feature_what_and_where) {
     return parse_one(feature, example(before + entry("a", value))).text;
   };
   EXPECT_EQ(text(ints("a", 4), int64_feature({1, 2, 300})),
-            "feature 'a': 3 values where 4 are wanted, at byte 26");
+            "feature 'a': 3 values, expected 4, at byte 26");
   EXPECT_EQ(text(ints("a", 2), int64_feature({1, 2, 300})),
-            "feature 'a': 3 values where 2 are wanted, at byte 26");
+            "feature 'a': 3 values, expected 2, at byte 26");
   EXPECT_EQ(text(floats("a", 4), float_feature({1})),
-            "feature 'a': 1 values where 4 are wanted, at byte 26");
+            "feature 'a': 1 values, expected 4, at byte 26");
   EXPECT_EQ(text(floats("a", 4), int64_feature({1})),
-            "feature 'a': int64 where float32 is wanted, at byte 26");
-  EXPECT_EQ(text(ints("a", 4), field(1, "")),
-            "feature 'a': bytes where int64 is wanted, at byte 17");
+            "feature 'a': int64, expected float32, at byte 26");
+  EXPECT_EQ(text(ints("a", 4), field(1, "")), "feature 'a': bytes, expected int64, at byte 17");
   EXPECT_EQ(text(bytes("a", 4), bytes_feature({"abc"})),
-            "feature 'a': 3 bytes where 4 are wanted, at byte 26");
+            "feature 'a': 3 bytes, expected 4, at byte 26");
   EXPECT_EQ(text(bytes("a", 4), bytes_feature({"abc", "d"})),
-            "feature 'a': 2 byte strings where one is wanted, at byte 17");
+            "feature 'a': 2 byte strings, expected one, at byte 17");
   EXPECT_EQ(text(string("a"), bytes_feature({"abc", "d"})),
-            "feature 'a': 2 byte strings where one is wanted, at byte 17");
-  EXPECT_EQ(text(ints("c", 4), int64_feature({1})), "feature 'c': is not there and has no default");
+            "feature 'a': 2 byte strings, expected one, at byte 17");
+  EXPECT_EQ(text(ints("c", 4), int64_feature({1})), "feature 'c': is missing and has no default");
   EXPECT_EQ(text(floats("a", 1), field(2, field(1, "12345"))),
-            "feature 'a': floats that are no multiple of four bytes, at byte 26");
+            "feature 'a': packed floats whose length is no multiple of 4, at byte 26");
   ExampleFeature narrow = ints("a", 1);
   narrow.dtype = DType::kInt32;
   EXPECT_EQ(text(narrow, int64_feature({int64_t{1} << 31})),
@@ -40,7 +39,7 @@ TEST(ExampleParser, a_failure_says_which_feature_what_and_where) {
   EXPECT_EQ(text(narrow, int64_feature({INT64_MIN})),
             "feature 'a': -9223372036854775808 does not fit into int32, at byte 26");
   EXPECT_EQ(parse_one(string("a"), "\x0A\x05\x0A").text,
-            "the message goes on beyond its end, at byte 0");
+            "a field extends beyond the end of the message, at byte 0");
 }
 
 TEST(ExampleParser, garbage_on_the_wire_is_a_failure) {

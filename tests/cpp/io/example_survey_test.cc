@@ -86,13 +86,13 @@ TEST(ExampleSurvey, sequences_are_told_from_examples) {
 TEST(ExampleSurvey, names_are_bounded) {
   ExampleSurvey survey;
   const int64_t number = 1;
-  for (size_t i = 0; i < ExampleSurvey::kMostNames + 10; ++i) {
+  for (size_t i = 0; i < ExampleSurvey::kMaxNames + 10; ++i) {
     ExampleWriter writer;
     writer.int64(std::to_string(i), {&number, 1});
     survey.add(writer.finish());
   }
-  EXPECT_EQ(survey.features().size(), ExampleSurvey::kMostNames);
-  EXPECT_EQ(survey.examples(), ExampleSurvey::kMostNames + 10);
+  EXPECT_EQ(survey.features().size(), ExampleSurvey::kMaxNames);
+  EXPECT_EQ(survey.examples(), ExampleSurvey::kMaxNames + 10);
 }
 
 }  // namespace

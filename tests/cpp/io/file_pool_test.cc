@@ -47,13 +47,13 @@ TEST_F(FilePoolTest, a_file_that_somebody_holds_is_not_closed) {
   FilePool pool(files, at_most(1));
   const uint32_t a = pool.add("a"), b = pool.add("b"), c = pool.add("c");
   auto held = pool.get(a);
-  EXPECT_EQ(pool.get_if_room(b), nullptr);
+  EXPECT_EQ(pool.try_get(b), nullptr);
   EXPECT_NE(pool.get(b), nullptr);  // whoever needs it has it all the same
   EXPECT_EQ(pool.open_files(), 2u);
-  EXPECT_EQ(pool.get_if_room(a), held);
+  EXPECT_EQ(pool.try_get(a), held);
   EXPECT_EQ(files->opened, 2);
   held.reset();
-  EXPECT_NE(pool.get_if_room(c), nullptr);
+  EXPECT_NE(pool.try_get(c), nullptr);
   EXPECT_EQ(pool.open_files(), 1u);
 }
 
@@ -98,7 +98,7 @@ TEST_F(FilePoolTest, without_descriptors_others_are_closed) {
   EXPECT_EQ(second.get(second.add("c"))->path(), "c");  // for which b was closed
   EXPECT_EQ(first.open_files(), 1u);
   auto c = second.get(second.add("c"));
-  EXPECT_THROW(first.get(first.add("b")), NoDescriptorLeft);  // all are held
+  EXPECT_THROW(first.get(first.add("b")), TooManyOpenFiles);  // all are held
   c.reset();
   EXPECT_EQ(first.get(first.add("b"))->path(), "b");
 }

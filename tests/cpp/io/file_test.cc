@@ -93,7 +93,7 @@ TEST_F(FileTest, a_file_that_became_shorter_is_an_error) {
 TEST_F(FileTest, a_file_that_was_removed_can_be_read_by_who_has_it_open) {
   auto file = files->open(path);
   fs::remove(path);
-  file->expect(0, 100);
+  file->will_need(0, 100);
   EXPECT_EQ(read(*file, 10, 10), bytes.substr(10, 10));
   EXPECT_EQ(code_of([&] { files->open(path); }), Code::kNotFound);
 }

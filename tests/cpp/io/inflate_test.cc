@@ -1,5 +1,3 @@
-#include "penstock/io/inflate.h"
-
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -8,6 +6,7 @@
 
 #include "memory_files.h"
 #include "penstock/base/error.h"
+#include "penstock/io/compression.h"
 
 namespace penstock {
 namespace {

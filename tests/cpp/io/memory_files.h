@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/io/dated_file.h"
+#include "penstock/io/file.h"
 
 namespace penstock {
 
@@ -48,7 +48,7 @@ class MemoryFiles : public FileSystem {
   std::shared_ptr<File> open(const std::string& path) override {
     ++opened;
     std::lock_guard lock(mutex_);
-    if (*open_ >= descriptors) throw NoDescriptorLeft({Code::kSystem, "open", path});
+    if (*open_ >= descriptors) throw TooManyOpenFiles({Code::kSystem, "open", path});
     auto found = contents_.find(path);
     if (found == contents_.end()) throw Error(Code::kNotFound, "open", "no such file: " + path);
     return std::make_shared<Open>(*this, path, found->second);
@@ -79,13 +79,13 @@ class MemoryFiles : public FileSystem {
   }
 
   std::atomic<int> opened{0}, reads{0};  // calls of open(), and stretches that were read
-  std::atomic<int> expected{0};          // calls of File::expect()
+  std::atomic<int> expected{0};          // calls of File::will_need()
   size_t descriptors = SIZE_MAX;         // files that may be open
   uint64_t full_after = UINT64_MAX;      // bytes after which writing fails
   bool read_only = false;                // nothing can be created
 
  private:
-  class Open : public DatedFile {
+  class Open : public TimestampedFile {
    public:
     Open(MemoryFiles& files, std::string path, std::shared_ptr<Content> content)
         : open_(files.open_), files_(files), path_(std::move(path)), content_(std::move(content)) {
@@ -109,7 +109,7 @@ class MemoryFiles : public FileSystem {
         }
       }
     }
-    void expect(uint64_t, uint64_t) noexcept override { ++files_.expected; }
+    void will_need(uint64_t, uint64_t) noexcept override { ++files_.expected; }
 
    private:
     const std::shared_ptr<std::atomic<size_t>> open_;

@@ -8,7 +8,7 @@
 #include "penstock/io/crc32c.h"
 #include "penstock/io/fixed_records.h"
 #include "penstock/io/lines.h"
-#include "penstock/io/tfrecord_framing.h"
+#include "penstock/io/tfrecord.h"
 #include "tfrecords.h"
 
 namespace penstock {
@@ -226,7 +226,7 @@ TEST_F(RecordStreamTest, counted_files_have_so_many_rows_or_nothing_follows) {
   const std::vector<std::string> paths{"a", "empty", "b"};
   const auto counted = [&](Compression compression, std::vector<uint64_t> counts) {
     auto each = std::make_shared<StreamFiles>(*stream_of(paths, compression));
-    each->fronts = {4, 4, 4};
+    each->header_bytes = {4, 4, 4};
     each->counts = std::move(counts);
     return RecordStream(each, "counted", fixed_framing(4, 0));
   };

@@ -1,5 +1,3 @@
-#include "penstock/io/sequence_example_parser.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 
 #include "example_parsing.h"
 #include "penstock/base/error.h"
+#include "penstock/io/example_parser.h"
 #include "penstock/io/example_writer.h"
 #include "sequence_examples.h"
 
@@ -59,7 +58,7 @@ TEST(SequenceExampleParser, reads_a_message_made_by_hand) {
   EXPECT_EQ(got->lists[0].steps, 2u);
   EXPECT_EQ(as<float>(got->lists[0].all), (std::vector<float>{1, 2}));
   EXPECT_EQ(parse_list(string("s"), message).text,
-            "feature 's', step 1: 0 byte strings where one is wanted, at byte 59");
+            "feature 's', step 1: 0 byte strings, expected one, at byte 59");
 }
 
 TEST(SequenceExampleParser, steps_lie_one_after_the_other) {
@@ -99,7 +98,7 @@ TEST(SequenceExampleParser, a_list_that_is_not_there_is_a_failure_or_has_no_step
        {fixed("a", Type::kFloat32, 2), ragged("a", Type::kInt64), string("a")}) {
     for (const std::string& message : {""s, lists(""), lists(list_entry("b", {"", ""})),
                                        example(entry("a", int64_feature({1})))}) {
-      EXPECT_EQ(parse_list(list, message).text, "feature 'a': is not there and has no default");
+      EXPECT_EQ(parse_list(list, message).text, "feature 'a': is missing and has no default");
       EXPECT_EQ(parse_list(optional(list), message).failure.fault, ExampleFault::kNone);
       EXPECT_EQ(parse_list(optional(list), message).got, GotSteps{});
     }
@@ -127,9 +126,9 @@ TEST(SequenceExampleParser, a_failure_says_which_step) {
     return parse_steps(list, {int64_feature({1, 2}), step}).text;
   };
   EXPECT_EQ(text(fixed("a", Type::kInt64, 2), int64_feature({1})),
-            "feature 'a', step 1: 1 values where 2 are wanted, at byte 19");
+            "feature 'a', step 1: 1 values, expected 2, at byte 19");
   EXPECT_EQ(text(ragged("a", Type::kInt64), float_feature({1})),
-            "feature 'a', step 1: float32 where int64 is wanted, at byte 19");
+            "feature 'a', step 1: float32, expected int64, at byte 19");
   EXPECT_EQ(text(fixed("a", Type::kInt64, 2), ""),
             "feature 'a', step 1: has no values, at byte 19");
   ExampleFeature narrow = ragged("a", Type::kInt64);
@@ -137,12 +136,12 @@ TEST(SequenceExampleParser, a_failure_says_which_step) {
   EXPECT_EQ(text(narrow, int64_feature({1, int64_t{1} << 40})),
             "feature 'a', step 1: 1099511627776 does not fit into int32, at byte 24");
   EXPECT_EQ(parse_list(string("a"), lists("\x0A\x05\x0A")).text,
-            "the message goes on beyond its end, at byte 2");
+            "a field extends beyond the end of the message, at byte 2");
   SequenceExampleParser parser({string("c")}, {string("a")});
   EXPECT_FALSE(parse(parser, 1, lists(list_entry("a", {}))));
-  EXPECT_EQ(parser.failure_text(), "feature 'c': is not there and has no default");
+  EXPECT_EQ(parser.failure_text(), "feature 'c': is missing and has no default");
   EXPECT_FALSE(parse(parser, 1, example(entry("c", bytes_feature({"x"})))));
-  EXPECT_EQ(parser.failure_text(), "feature 'a': is not there and has no default");
+  EXPECT_EQ(parser.failure_text(), "feature 'a': is missing and has no default");
   EXPECT_EQ(parser.failure().feature, 1u);
 }
 

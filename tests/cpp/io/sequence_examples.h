@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "examples.h"
-#include "penstock/io/sequence_example_parser.h"
+#include "penstock/io/example_parser.h"
 
 namespace penstock {
 

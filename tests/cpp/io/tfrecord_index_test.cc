@@ -1,7 +1,6 @@
-#include "penstock/io/tfrecord_index.h"
-
 #include <gtest/gtest.h>
 
+#include "penstock/io/tfrecord.h"
 #include "tfrecords.h"
 
 namespace penstock {
@@ -36,7 +35,7 @@ TEST_F(TFRecordIndexTest, of_large_records_only_the_lengths_are_read) {
       for (const Segment& segment : segments) bytes += segment.bytes;
       file->read(segments);
     }
-    void expect(uint64_t, uint64_t) noexcept override {}
+    void will_need(uint64_t, uint64_t) noexcept override {}
     std::shared_ptr<File> file;
     uint64_t& bytes;
   } file(files->open("file"), bytes);

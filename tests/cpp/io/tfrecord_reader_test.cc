@@ -1,11 +1,10 @@
-#include "penstock/io/tfrecord_reader.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <thread>
 
 #include "penstock/base/clock.h"
+#include "penstock/io/tfrecord.h"
 #include "tfrecords.h"
 
 namespace penstock {

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "memory_files.h"
-#include "penstock/io/deflate.h"
-#include "penstock/io/tfrecord_index.h"
-#include "penstock/io/tfrecord_reader.h"
+#include "penstock/io/compression.h"
+#include "penstock/io/tfrecord.h"
 #include "penstock/io/tfrecord_writer.h"
 
 namespace penstock {
@@ -17,7 +16,7 @@ namespace penstock {
 // These bytes as a compressed file.
 inline std::string compressed(const std::string& bytes, Compression compression) {
   MemoryFiles files;
-  std::unique_ptr<Sink> sink = deflated(files.create("file"), compression);
+  std::unique_ptr<Sink> sink = compress_to(files.create("file"), compression);
   sink->write(std::as_bytes(std::span(bytes)));
   sink->commit();
   return files["file"];

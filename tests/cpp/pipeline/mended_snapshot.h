@@ -20,7 +20,7 @@ inline std::optional<std::span<std::byte>> part_of(std::string& file, uint64_t f
 
 // Returns where its spec is.
 inline uint64_t mend_snapshot_record(std::string& file, uint64_t at) {
-  SnapshotHead head;
+  SnapshotRecordHeader head;
   const auto place = part_of(file, at, sizeof(head));
   if (!place) return 0;
   std::memcpy(&head, place->data(), sizeof(head));
@@ -33,11 +33,11 @@ inline uint64_t mend_snapshot_record(std::string& file, uint64_t at) {
 
 // Gives a snapshot the checksums that it should have, so that what is behind them is tried as well.
 inline void mend_snapshot(std::string& file) {
-  SnapshotEnd end;
-  if (file.size() < kSnapshotFront + kSnapshotEnd) return;
-  const auto front = snapshot_front();
+  SnapshotFooter end;
+  if (file.size() < kSnapshotHeaderBytes + kSnapshotFooterBytes) return;
+  const auto front = snapshot_header();
   std::memcpy(file.data(), front.data(), front.size());
-  const auto place = *part_of(file, file.size() - kSnapshotEnd, kSnapshotEnd);
+  const auto place = *part_of(file, file.size() - kSnapshotFooterBytes, kSnapshotFooterBytes);
   std::memcpy(&end, place.data(), sizeof(end));
   if (const auto text = part_of(file, end.text, end.text_bytes)) end.text_crc = crc32c(*text);
   const uint64_t most = file.size() / sizeof(uint64_t);

@@ -83,7 +83,7 @@ TEST_F(SnapshotStores, many_threads_and_a_second_mapping_fill_one_file) {
       std::vector<std::byte> record(place->bytes());
       const File::Segment segment{place->offset(), record.data(), record.size()};
       each->file()->read({&segment, 1});
-      SnapshotHead head;
+      SnapshotRecordHeader head;
       std::memcpy(&head, record.data(), sizeof(head));
       const auto block = block_of(i);
       ASSERT_EQ(head.position, i);

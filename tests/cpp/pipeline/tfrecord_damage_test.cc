@@ -238,7 +238,7 @@ TEST_F(TFRecordChain, a_message_that_is_none_is_the_error_of_the_stage_that_read
   Loader skip = dataset(true).build({.workers = 0, .on_error = OnError::kSkip});
   EXPECT_EQ(skip.next()->at("n").as_span<const int64_t>()[0], static_cast<int64_t>(kEach));
   EXPECT_EQ(skip.stats().losses[0].reason,
-            "map(parse_example): parse_example: feature 'n': is not there and has no default, of " +
+            "map(parse_example): parse_example: feature 'n': is missing and has no default, of " +
                 path(0) + ", record 0");
 }
 

@@ -194,12 +194,12 @@ TEST_F(Csv, any_bytes_are_cut_alike) {
     framing->begin();
     for (size_t at = 0; at < text.size();) {
       const std::span rest = std::as_bytes(std::span(text)).subspan(at);
-      Framing::Cut cut{Framing::Cut::Kind::kMore};
-      for (size_t part = 1; cut.kind == Framing::Cut::Kind::kMore; ++part) {
+      Framing::Next cut{Framing::Next::Kind::kNeedMore};
+      for (size_t part = 1; cut.kind == Framing::Next::Kind::kNeedMore; ++part) {
         ASSERT_LE(part, rest.size());
-        cut = framing->cut({rest.first(part), rest.size()});
+        cut = framing->next({rest.first(part), rest.size()});
       }
-      if (cut.kind == Framing::Cut::Kind::kRecord) begins.push_back(at);
+      if (cut.kind == Framing::Next::Kind::kRecord) begins.push_back(at);
       at += cut.bytes;
     }
     ASSERT_EQ(index.size(), begins.size()) << text;
@@ -252,20 +252,19 @@ TEST_F(Csv, what_is_wrong_with_a_record_names_record_line_column_and_what_is_the
   const std::string head = "id,x,name\n1,2,\"a\nb\"\n\n";  // the second record is in line 5
   EXPECT_EQ(
       why(head + "7,wide,c\n8,1,d"),
-      "csv: file, record 1 at byte 21 (9 bytes): line 5, column 2, 'x': 'wide' is no float32");
-  EXPECT_NE(why(head + "7,1\n").find("line 5, it has 2 columns where 3 are wanted"),
+      "csv: file, record 1 at byte 21 (9 bytes): line 5, column 2, 'x': 'wide' is not float32");
+  EXPECT_NE(why(head + "7,1\n").find("line 5, it has 2 columns, expected 3"), std::string::npos);
+  EXPECT_NE(why(head + "?,1,2,3\n").find("it has 4 columns, expected 3"), std::string::npos);
+  EXPECT_NE(why(head + "7,,c\n").find("'x': the field is empty and the column has no default"),
             std::string::npos);
-  EXPECT_NE(why(head + "?,1,2,3\n").find("it has 4 columns where 3 are wanted"), std::string::npos);
-  EXPECT_NE(why(head + "7,,c\n").find("'x': it is empty; give the column a default"),
-            std::string::npos);
-  EXPECT_NE(why(head + "7,1,\"c\" d\n8,1,e").find("column 3: something follows a closing quote"),
+  EXPECT_NE(why(head + "7,1,\"c\" d\n8,1,e").find("column 3: text follows a closing quote"),
             std::string::npos);
   EXPECT_NE(why(head + "7,1,\"c\nd").find("column 3: a quote is not closed"), std::string::npos);
-  EXPECT_NE(why(head + "9223372036854775808,1,c").find("is no int64"), std::string::npos);
-  EXPECT_NE(why(head + "1,1e39,c").find("'1e39' is no float32"), std::string::npos);
-  EXPECT_NE(why(head + "1,1,caf\xe9\n").find("column 3, 'name': 'caf\\xe9' is no UTF-8"),
+  EXPECT_NE(why(head + "9223372036854775808,1,c").find("is not int64"), std::string::npos);
+  EXPECT_NE(why(head + "1,1e39,c").find("'1e39' is not float32"), std::string::npos);
+  EXPECT_NE(why(head + "1,1,caf\xe9\n").find("column 3, 'name': 'caf\\xe9' is not UTF-8"),
             std::string::npos);
-  EXPECT_NE(why(head + "1,1,\"\"\"\xc3\"\"\"").find("'\"\\xc3\"' is no UTF-8"), std::string::npos);
+  EXPECT_NE(why(head + "1,1,\"\"\"\xc3\"\"\"").find("'\"\\xc3\"' is not UTF-8"), std::string::npos);
   // As a stream, too.
   (*files)["file"] = head + "7,wide,c\n8,1,d";
   const auto node = testing::node<CsvNode>("file", CsvOptions{.columns = kColumns, .stream = true});
@@ -275,7 +274,7 @@ TEST_F(Csv, what_is_wrong_with_a_record_names_record_line_column_and_what_is_the
   reading.next(3);
   EXPECT_EQ(
       testing::text_of(reading.failures()[0].second),
-      "csv: file, record 1 at byte 21 (9 bytes): line 5, column 2, 'x': 'wide' is no float32");
+      "csv: file, record 1 at byte 21 (9 bytes): line 5, column 2, 'x': 'wide' is not float32");
   testing::check_stream(node, 400, 3, files);
 }
 

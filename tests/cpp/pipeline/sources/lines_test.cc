@@ -9,8 +9,8 @@
 #include "../../io/tfrecords.h"
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
-#include "penstock/io/kept_index.h"
 #include "penstock/io/lines.h"
+#include "penstock/io/sidecar_index.h"
 #include "penstock/pipeline/builder.h"
 
 namespace penstock {
@@ -146,8 +146,9 @@ TEST_F(Lines, that_are_others_than_when_indexed_are_lost) {
 TEST_F(Lines, that_are_no_utf8_are_lost_indexed_and_as_a_stream) {
   (*files)["file"] = "one\n\xff\r\nt\xc3\xbcrkis\ncaf\xe9";
   const std::vector<std::string> expected{"one", "<lost>", "t\xc3\xbcrkis", "<lost>"};
-  const std::string wanted[] = {"lines: file, record 1 at byte 4 (3 bytes): the line is no UTF-8",
-                                "lines: file, record 3 at byte 15 (4 bytes): the line is no UTF-8"};
+  const std::string wanted[] = {
+      "lines: file, record 1 at byte 4 (3 bytes): the line is not UTF-8",
+      "lines: file, record 3 at byte 15 (4 bytes): the line is not UTF-8"};
   EXPECT_EQ(all(LinesNode("file", {})), expected);
   ASSERT_EQ(failures.size(), 2u);
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(testing::text_of(failures[i]), wanted[i]);

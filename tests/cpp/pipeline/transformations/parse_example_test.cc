@@ -161,8 +161,9 @@ TEST_F(ParseExample, a_record_that_is_none_is_lost_and_its_neighbours_are_not) {
         texts.push_back(error.what());
       }
     }
-    EXPECT_TRUE(texts[1].starts_with("parse_example: feature 'n': 2 values where 1")) << texts[1];
-    EXPECT_EQ(texts[2], "parse_example: feature 'n': is not there and has no default");
+    EXPECT_TRUE(texts[1].starts_with("parse_example: feature 'n': 2 values, expected 1"))
+        << texts[1];
+    EXPECT_EQ(texts[2], "parse_example: feature 'n': is missing and has no default");
     for (uint32_t row : {2, 4, 7}) EXPECT_EQ(values<int64_t>(0, row)[0], 7);
   }
 }

@@ -1,4 +1,4 @@
-#include "penstock/io/kept_index.h"
+#include "penstock/io/sidecar_index.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "penstock/io/crc32c.h"
-#include "penstock/io/tfrecord_index.h"
+#include "penstock/io/tfrecord.h"
 #include "tfrecords.h"
 
 namespace penstock {
@@ -45,7 +45,7 @@ struct KeptIndex : ::testing::Test, TFRecords {
   // That of `path`, through what is kept beside it; counts how often it was made.
   RecordIndex through(const std::string& path) {
     const auto file = files->open(path);
-    return kept_index(*files, *file, "tfrecord", 0, [&] {
+    return load_or_build_index(*files, *file, "tfrecord", 0, [&] {
       ++made;
       return index_tfrecord(*file);
     });
@@ -233,7 +233,7 @@ TEST_F(KeptIndex, of_a_file_that_changes_meanwhile_is_not_kept) {
     (*files)["file"].back() ^= 1;
     return index;
   };
-  EXPECT_EQ(kept_index(*files, *file, "tfrecord", 0, make).size(), 50u);
+  EXPECT_EQ(load_or_build_index(*files, *file, "tfrecord", 0, make).size(), 50u);
   EXPECT_EQ(files->list(""), std::vector<std::string>{"file"});
 }
 

@@ -1,4 +1,4 @@
-#include "penstock/io/kept_index.h"
+#include "penstock/io/sidecar_index.h"
 
 #include <algorithm>
 #include <array>
@@ -11,31 +11,31 @@
 
 #include "penstock/base/error.h"
 #include "penstock/io/crc32c.h"
-#include "penstock/io/dated_file.h"
+#include "penstock/io/file.h"
 
 namespace penstock {
 namespace {
 
 constexpr uint64_t kIndexMagic = 0x315844494b545350;  // "PSTKIDX1"
-constexpr uint64_t kMostFileBytes = uint64_t{1} << 63;
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 63;
 constexpr size_t kPiece = 64 << 10;
 
-// What a kept index begins with. Behind it are the places, then the checksum.
-struct IndexHead {
+// The header of a stored index; the places and the checksum follow.
+struct IndexHeader {
   uint64_t magic = kIndexMagic;
   std::array<char, 8> format{};
   uint64_t bytes = 0;
   int64_t modified_ns = 0;
   uint64_t begin = 0;
-  uint64_t first = 0;  // where the first place begins
+  uint64_t first = 0;  // offset of the first place
   uint64_t places = 0;
-  uint64_t list_bytes = 0;  // of what is said of the places
+  uint64_t list_bytes = 0;  // of the list of places
 };
-static_assert(sizeof(IndexHead) == 64);
+static_assert(sizeof(IndexHeader) == 64);
 using Checksum = uint32_t;
 
-IndexHead head_of(const IndexedFile& of) {
-  IndexHead head;
+IndexHeader head_of(const IndexedFile& of) {
+  IndexHeader head;
   std::copy_n(of.format.begin(), std::min(of.format.size(), head.format.size()),
               head.format.begin());
   head.bytes = of.bytes;
@@ -44,7 +44,7 @@ IndexHead head_of(const IndexedFile& of) {
   return head;
 }
 
-bool same_file(const IndexHead& a, const IndexHead& b) {
+bool same_file(const IndexHeader& a, const IndexHeader& b) {
   return a.magic == b.magic && a.format == b.format && a.bytes == b.bytes &&
          a.modified_ns == b.modified_ns && a.begin == b.begin;
 }
@@ -54,7 +54,7 @@ std::span<const std::byte> image_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-// What is said of a place: its length and whether it is damaged.
+// A place in one word: its length, and whether it is damaged.
 uint64_t word_of(const RecordIndex::Place& place) {
   return place.bytes << 1 | static_cast<uint64_t>(place.damaged);
 }
@@ -65,10 +65,10 @@ uint64_t bytes_of_varint(uint64_t word) {
   return bytes;
 }
 
-// Bytes on their way to a file, with the checksum of all of them.
-class Writing {
+// Writes to a file and computes the checksum of all bytes.
+class ChecksumWriter {
  public:
-  explicit Writing(Sink& sink) : sink_(sink) { buffer_.reserve(kPiece); }
+  explicit ChecksumWriter(Sink& sink) : sink_(sink) { buffer_.reserve(kPiece); }
 
   void put(std::byte byte) {
     if (buffer_.size() == kPiece) flush();
@@ -98,10 +98,10 @@ class Writing {
   uint32_t crc_ = 0;
 };
 
-// A stretch of a file from its front, with the checksum of all that was read so far.
-class Reading {
+// Reads a file from the front and computes the checksum of all bytes.
+class ChecksumReader {
  public:
-  Reading(File& file, uint64_t begin, uint64_t end, uint32_t crc)
+  ChecksumReader(File& file, uint64_t begin, uint64_t end, uint32_t crc)
       : file_(file),
         offset_(begin),
         end_(end),
@@ -112,7 +112,7 @@ class Reading {
   bool ended() const { return next_ == filled_ && offset_ == end_; }
   uint32_t crc() const { return crc_; }
 
-  // Nothing: there is none.
+  // nullopt: no complete varint follows.
   std::optional<uint64_t> varint() {
     uint64_t word = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {
@@ -154,30 +154,30 @@ T value_at(File& file, uint64_t offset) {
 
 }  // namespace
 
-void write_index(Sink& kept, const RecordIndex& index, const IndexedFile& of) {
-  IndexHead head = head_of(of);
+void write_index(Sink& sidecar, const RecordIndex& index, const IndexedFile& of) {
+  IndexHeader head = head_of(of);
   head.first = index.size() > 0 ? index.at(0).offset : of.begin;
   head.places = index.size();
   for (uint64_t i = 0; i < index.size(); ++i)
     head.list_bytes += bytes_of_varint(word_of(index.at(i)));
-  Writing out(kept);
+  ChecksumWriter out(sidecar);
   out.put(image_of(head));
   for (uint64_t i = 0; i < index.size(); ++i) out.put_varint(word_of(index.at(i)));
   out.finish();
 }
 
-std::optional<RecordIndex> read_index(File& kept, const IndexedFile& of) {
-  const uint64_t size = kept.size();
-  if (size < sizeof(IndexHead) + sizeof(Checksum)) return {};
-  const IndexHead head = value_at<IndexHead>(kept, 0);
-  if (!same_file(head, head_of(of)) || head.bytes >= kMostFileBytes) return {};
+std::optional<RecordIndex> read_index(File& sidecar, const IndexedFile& of) {
+  const uint64_t size = sidecar.size();
+  if (size < sizeof(IndexHeader) + sizeof(Checksum)) return {};
+  const IndexHeader head = value_at<IndexHeader>(sidecar, 0);
+  if (!same_file(head, head_of(of)) || head.bytes >= kMaxFileBytes) return {};
   const uint64_t end = size - sizeof(Checksum);
-  if (head.list_bytes != end - sizeof(IndexHead) || head.places > head.list_bytes) return {};
+  if (head.list_bytes != end - sizeof(IndexHeader) || head.places > head.list_bytes) return {};
   if (head.first < head.begin || head.first > head.bytes) return {};
-  // In a CSV file nothing but empty lines may be left out; in the others nothing may.
+  // Only a CSV index may leave out bytes: empty lines.
   const bool leaves_out = of.format.starts_with("csv");
   if (head.first != head.begin && !leaves_out) return {};
-  Reading list(kept, sizeof(IndexHead), end, crc32c(image_of(head)));
+  ChecksumReader list(sidecar, sizeof(IndexHeader), end, crc32c(image_of(head)));
   RecordIndex::Builder index;
   uint64_t offset = head.first;
   for (uint64_t i = 0; i < head.places; ++i) {
@@ -190,28 +190,28 @@ std::optional<RecordIndex> read_index(File& kept, const IndexedFile& of) {
   }
   if (!list.ended()) return {};
   if (offset != head.bytes && (head.places > 0 || !leaves_out)) return {};
-  if (value_at<Checksum>(kept, end) != list.crc()) return {};
+  if (value_at<Checksum>(sidecar, end) != list.crc()) return {};
   return index.finish(head.bytes);
 }
 
-RecordIndex kept_index(FileSystem& files, File& file, std::string format, uint64_t begin,
-                       const std::function<RecordIndex()>& make) {
-  auto* const dated = dynamic_cast<DatedFile*>(&file);
+RecordIndex load_or_build_index(FileSystem& files, File& file, std::string format, uint64_t begin,
+                                const std::function<RecordIndex()>& make) {
+  auto* const dated = dynamic_cast<TimestampedFile*>(&file);
   if (dated == nullptr) return make();
   const IndexedFile of{std::move(format), begin, file.size(), dated->modified_ns()};
   const std::string path = file.path() + std::string(kIndexSuffix);
   try {
     if (auto index = read_index(*files.open(path), of)) return std::move(*index);
-  } catch (const Error&) {  // there is none, or it cannot be read
+  } catch (const Error&) {  // no index, or unreadable
   }
   RecordIndex index = make();
-  // Of a file that somebody writes to nobody knows what the index is of.
+  // The file changed while it was indexed, so the index cannot be attributed to a version of it.
   if (file.size() != of.bytes || dated->modified_ns() != of.modified_ns) return index;
   try {
-    const std::unique_ptr<Sink> kept = files.create(path);
-    write_index(*kept, index, of);
-    kept->commit();
-  } catch (const Error&) {  // it lives in memory only
+    const std::unique_ptr<Sink> sidecar = files.create(path);
+    write_index(*sidecar, index, of);
+    sidecar->commit();
+  } catch (const Error&) {  // not stored; the caller gets it all the same
   }
   return index;
 }

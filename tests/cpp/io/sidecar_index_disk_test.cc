@@ -13,8 +13,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/unnamed_file.h"
-#include "penstock/io/kept_index.h"
-#include "penstock/io/tfrecord_index.h"
+#include "penstock/io/sidecar_index.h"
+#include "penstock/io/tfrecord.h"
 #include "penstock/io/tfrecord_writer.h"
 
 namespace penstock {
@@ -69,7 +69,7 @@ class KeptIndexDisk : public ::testing::Test {
   std::pair<uint64_t, bool> through(FileSystem& files) const {
     bool made = false;
     const auto file = files.open(path);
-    const RecordIndex index = kept_index(files, *file, "tfrecord", 0, [&] {
+    const RecordIndex index = load_or_build_index(files, *file, "tfrecord", 0, [&] {
       made = true;
       return index_tfrecord(*file);
     });
@@ -168,7 +168,7 @@ TEST_F(KeptIndexDisk, is_as_old_as_the_file_says) {
   auto made = [&] {
     int times = 0;
     const auto file = posix_files()->open(other / "file");
-    kept_index(*posix_files(), *file, "tfrecord", 0, [&] {
+    load_or_build_index(*posix_files(), *file, "tfrecord", 0, [&] {
       ++times;
       return index_tfrecord(*file);
     });

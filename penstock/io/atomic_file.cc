@@ -1,4 +1,4 @@
-#include "penstock/io/filling_file.h"
+#include "penstock/io/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,17 +12,17 @@
 #include <string_view>
 
 #include "penstock/base/error.h"
-#include "penstock/io/posix_folder.h"
+#include "penstock/io/posix_files.h"
 
 namespace penstock {
 namespace {
 
 constexpr std::string_view kSuffix = ".filling";
 
-// Where the name begins in a path.
+// The position of the file name in a path.
 size_t name_in(const std::string& path) { return path.rfind('/') + 1; }  // npos + 1 is 0
 
-// What hidden names begin with.
+// The beginning of the hidden names of a file.
 std::string prefix_of(const std::string& path) {
   std::string prefix = path;
   return prefix.insert(name_in(path), 1, '.').append(".");
@@ -32,13 +32,13 @@ os::Fd open_file(const std::string& path, int flags) {
   return os::Fd(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666));
 }
 
-// Those of writers that are no more.
-void remove_left(const std::string& path) {
+// Removes hidden files whose writers have ended.
+void remove_orphans(const std::string& path) {
   const std::string folder = path.substr(0, name_in(path));
   const std::string prefix = prefix_of(path).substr(folder.size());
-  for (const std::string& name : posix_list(folder.empty() ? "." : folder)) {
+  for (const std::string& name : list_posix_folder(folder.empty() ? "." : folder)) {
     if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) continue;
-    // Between these is a process and a number: no other file that is being written.
+    // Only <pid>-<n> may stand between prefix and suffix; anything else is another file.
     const std::string_view between =
         std::string_view(name).substr(prefix.size(), name.size() - prefix.size() - kSuffix.size());
     if (between.find_first_not_of("0123456789-") != std::string_view::npos) continue;
@@ -47,12 +47,13 @@ void remove_left(const std::string& path) {
   }
 }
 
-// The hidden names of this process, for whoever ends it with some of them in use: an interpreter
-// that does not destroy what its scripts leave.
-class InUse {
+// The hidden names of this process, removed when it exits. An interpreter may exit without
+// destroying the objects of its scripts.
+class HiddenNames {
  public:
-  static InUse& of_process() {
-    static auto* in_use = new InUse;  // never destroyed: files may outlive what destroys statics
+  static HiddenNames& of_process() {
+    static auto* in_use =
+        new HiddenNames;  // never destroyed: AtomicFiles may outlive static objects
     static const Sweeper sweeper;
     return *in_use;
   }
@@ -81,35 +82,35 @@ class InUse {
 
 }  // namespace
 
-FillingFile::FillingFile(const std::string& path) : owner_(getpid()) {
+AtomicFile::AtomicFile(const std::string& path) : owner_(getpid()) {
   static std::atomic<uint64_t> count{0};
-  remove_left(path);
+  remove_orphans(path);
   while (true) {
     hidden_ = prefix_of(path);
     hidden_.append(std::to_string(owner_)).append("-").append(std::to_string(count.fetch_add(1)));
     hidden_.append(kSuffix);
     fd_ = open_file(hidden_, O_RDWR | O_CREAT | O_EXCL);
     if (!fd_) {
-      if (errno == EEXIST) continue;  // of a process of this number in another container
+      if (errno == EEXIST) continue;  // made by a process with the same pid in another container
       if (errno == ENOENT || errno == ENOTDIR) {
         throw Error(Code::kNotFound, "create", "there is no folder for " + path);
       }
       throw Error::from_errno(errno, "create", path);
     }
-    // Somebody who looked before it was locked may have taken it for one that was left.
+    // Before the file was locked, another process may have removed it as an orphan.
     struct stat found {};
     if (os::lock_file(fd_.get()) && fstat(fd_.get(), &found) == 0 && found.st_nlink > 0) break;
   }
-  InUse::of_process().add(hidden_);
+  HiddenNames::of_process().add(hidden_);
 }
 
-FillingFile::~FillingFile() {
+AtomicFile::~AtomicFile() {
   if (!owned()) return;
-  InUse::of_process().remove(hidden_);
+  HiddenNames::of_process().remove(hidden_);
   unlink(hidden_.c_str());
 }
 
-bool FillingFile::owned() const { return getpid() == owner_; }
+bool AtomicFile::owned() const { return getpid() == owner_; }
 
 bool publish_file(int fd, const std::string& hidden, const std::string& path) {
   if (fsync(fd) != 0) throw Error::from_errno(errno, "write", path);
@@ -118,7 +119,7 @@ bool publish_file(int fd, const std::string& hidden, const std::string& path) {
     return true;
   }
   if (errno == EEXIST) return false;
-  // A file system without links.
+  // The file system has no hard links.
   if (access(path.c_str(), F_OK) == 0) return false;
   if (rename(hidden.c_str(), path.c_str()) != 0) throw Error::from_errno(errno, "write", path);
   return true;
