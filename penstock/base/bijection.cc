@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kChunk = 64;  // positions side by side: enough to fill vectors, few enough for L1
+constexpr size_t kChunk = 64;  // positions at a time: enough to fill vectors, few enough for L1
 
 struct Network {
   const uint32_t* keys;
@@ -33,13 +33,14 @@ PENSTOCK_INLINE void two_rounds(const Network& network, int round, uint32_t& row
                                 uint32_t& column) {
   uint64_t hash = mix(column, network.keys[round]);
   uint32_t moved = row + static_cast<uint32_t>((hash * network.rows) >> 32);
-  // Modulo rows: both summands are below rows <= 2^31, and a difference that wraps is the larger.
+  // Modulo rows: both summands are below rows <= 2^31, so a difference that wraps is the larger
+  // one.
   row = std::min(moved, moved - network.rows);
   column += mix(row, network.keys[round + 1]) >> (32 - network.column_bits);
   column &= (1u << network.column_bits) - 1;
 }
 
-PENSTOCK_INLINE uint64_t send_through(const Network& network, uint64_t position) {
+PENSTOCK_INLINE uint64_t apply_network(const Network& network, uint64_t position) {
   uint32_t row = static_cast<uint32_t>(position >> network.column_bits);
   uint32_t column = static_cast<uint32_t>(position) & ((1u << network.column_bits) - 1);
   for (int round = 0; round < Bijection::kRounds; round += 2) {
@@ -48,8 +49,8 @@ PENSTOCK_INLINE uint64_t send_through(const Network& network, uint64_t position)
   return uint64_t{row} << network.column_bits | column;
 }
 
-// The same for kChunk positions from `first` on, in loops that compilers turn into vector code.
-PENSTOCK_INLINE void send_chunk(const Network& network, uint64_t first, uint64_t* out) {
+// The same for kChunk positions from `first` on, in loops that compilers vectorise.
+PENSTOCK_INLINE void apply_to_chunk(const Network& network, uint64_t first, uint64_t* out) {
   uint32_t row[kChunk], column[kChunk];
   for (size_t i = 0; i < kChunk; ++i) {
     row[i] = static_cast<uint32_t>((first + i) >> network.column_bits);
@@ -63,25 +64,25 @@ PENSTOCK_INLINE void send_chunk(const Network& network, uint64_t first, uint64_t
   }
 }
 
-using SendChunk = void (*)(const Network&, uint64_t, uint64_t*);
+using ApplyToChunk = void (*)(const Network&, uint64_t, uint64_t*);
 
 void chunk_plain(const Network& network, uint64_t first, uint64_t* out) {
-  send_chunk(network, first, out);
+  apply_to_chunk(network, first, out);
 }
 
 #if defined(__x86_64__)
 
 __attribute__((target("avx2"))) void chunk_avx2(const Network& network, uint64_t first,
                                                 uint64_t* out) {
-  send_chunk(network, first, out);
+  apply_to_chunk(network, first, out);
 }
 
 __attribute__((target("avx2,avx512f,avx512vl,avx512dq,avx512bw"))) void chunk_avx512(
     const Network& network, uint64_t first, uint64_t* out) {
-  send_chunk(network, first, out);
+  apply_to_chunk(network, first, out);
 }
 
-SendChunk best_chunk() {
+ApplyToChunk best_chunk() {
   if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw")) {
     return chunk_avx512;
@@ -91,14 +92,14 @@ SendChunk best_chunk() {
 
 #else
 
-SendChunk best_chunk() { return chunk_plain; }
+ApplyToChunk best_chunk() { return chunk_plain; }
 
 #endif
 
 }  // namespace
 
 Bijection::Bijection(uint64_t length, uint64_t key) : length_(length) {
-  if (length > kMaximalLength) {
+  if (length > kMaxLength) {
     throw Error(Code::kInvalidArgument, "shuffle",
                 std::to_string(length) + " elements are more than 2^62");
   }
@@ -115,7 +116,7 @@ Bijection::Bijection(uint64_t length, uint64_t key) : length_(length) {
   std::array<uint32_t, kTableLength> words;
   philox::fill(words.data(), length, philox_key, counter);
   for (uint64_t last = length; last-- > 1;) {
-    // One word in 2^24 or fewer favours somebody: far below what any test can see.
+    // The bias is at most one word in 2^24: far below what any test can detect.
     uint64_t other = (uint64_t{words[last]} * (last + 1)) >> 32;
     std::swap(table_[last], table_[other]);
   }
@@ -125,7 +126,7 @@ uint64_t Bijection::operator()(uint64_t position) const {
   if (length_ <= kTableLength) return table_[position];
   Network network{keys_.data(), rows_, column_bits_};
   do {
-    position = send_through(network, position);
+    position = apply_network(network, position);
   } while (position >= length_);
   return position;
 }
@@ -136,21 +137,21 @@ void Bijection::map(uint64_t first, size_t count, uint64_t* out) const {
     return;
   }
   Network network{keys_.data(), rows_, column_bits_};
-  SendChunk send = best_chunk();
+  ApplyToChunk apply = best_chunk();
   while (count > 0) {
     size_t now = std::min(count, kChunk);
     if (now == kChunk) {
-      send(network, first, out);
+      apply(network, first, out);
     } else {
-      uint64_t chunk[kChunk];  // positions past the last are sent along and not looked at
-      send(network, first, chunk);
+      uint64_t chunk[kChunk];  // positions beyond the last are computed and ignored
+      apply(network, first, chunk);
       std::copy_n(chunk, now, out);
     }
     uint64_t largest = 0;
     for (size_t i = 0; i < now; ++i) largest = std::max(largest, out[i]);
     if (largest >= length_) {
       for (size_t i = 0; i < now; ++i) {
-        while (out[i] >= length_) out[i] = send_through(network, out[i]);
+        while (out[i] >= length_) out[i] = apply_network(network, out[i]);
       }
     }
     first += now;

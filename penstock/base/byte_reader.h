@@ -9,18 +9,18 @@
 
 namespace penstock {
 
-// Takes values off the front of bytes that somebody else wrote: whatever they say, it reads no
-// further than they go. A value; one thread.
+// Reads values from the front of untrusted bytes, and never beyond their end. A value; one thread.
 class ByteReader {
  public:
-  // `code`, `operation`: of the Error where there is less than is asked for.
+  // `code`, `operation`: of the Error if too few bytes are left.
   ByteReader(std::span<const std::byte> bytes, Code code, const char* operation)
       : left_(bytes), code_(code), operation_(operation) {}
 
   size_t left() const { return left_.size(); }
 
   std::span<const std::byte> take(size_t n) {
-    if (n > left_.size()) throw Error(code_, operation_, "shorter than it says");
+    if (n > left_.size())
+      throw Error(code_, operation_, "the data is shorter than its header says");
     auto taken = left_.first(n);
     left_ = left_.subspan(n);
     return taken;

@@ -46,7 +46,7 @@ ssize_t receive_message(int fd, std::span<std::byte> bytes, os::Fd& descriptor, 
     got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | flags);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return got;
-  // There may be more descriptors than one; none may be leaked.
+  // There may be several descriptors: close all but the last.
   for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
        item = CMSG_NXTHDR(&message, item)) {
     if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;

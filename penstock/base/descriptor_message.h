@@ -10,17 +10,17 @@
 
 namespace penstock {
 
-// Bytes over a Unix socket, and a descriptor beside them. Threads: any; one at a time at an end.
-// `flags` are sendmsg()'s and recvmsg()'s.
+// Sends bytes and a descriptor over a Unix socket. Threads: any; one at a time at each end.
+// `flags`: of sendmsg() and recvmsg().
 
-// What sendmsg() gives, with its errno; begun again after a signal, and without SIGPIPE.
-// `descriptor` -1: none. The caller keeps its own.
+// Like sendmsg(), with its result and errno; retried after a signal, and without SIGPIPE.
+// `descriptor` -1: none. The caller keeps its own copy.
 ssize_t send_message(int fd, std::span<const std::byte> bytes, int descriptor, int flags);
-// The same from several places, at most IOV_MAX.
+// The same from several buffers, at most IOV_MAX.
 ssize_t send_message(int fd, std::span<const iovec> parts, int descriptor, int flags);
 
-// What recvmsg() gives, with its errno; begun again after a signal. A descriptor that came, which
-// is closed on exec, takes the place of `descriptor`.
+// Like recvmsg(), with its result and errno; retried after a signal. A received descriptor, closed
+// on exec, replaces `descriptor`.
 ssize_t receive_message(int fd, std::span<std::byte> bytes, os::Fd& descriptor, int flags);
 
 }  // namespace penstock

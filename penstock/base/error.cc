@@ -33,9 +33,9 @@ std::string_view name_of(Code code) {
 }
 
 Error::Error(Code code, std::string operation, std::string text)
-    : std::runtime_error(shown_as_utf8(operation + ": " + text)),
+    : std::runtime_error(escape_invalid_utf8(operation + ": " + text)),
       code_(code),
-      operation_(shown_as_utf8(operation)) {}
+      operation_(escape_invalid_utf8(operation)) {}
 
 Error Error::from_errno(int error_number, std::string operation, std::string text) {
   Code code = error_number == ENOMEM ? Code::kOutOfMemory : Code::kSystem;

@@ -6,30 +6,30 @@
 
 namespace penstock {
 
-// What kind of thing went wrong. Python maps each to an exception class of the same name.
+// The kind of an error. Python maps each to an exception class of the same name.
 enum class Code {
-  kInvalidArgument,  // the caller asked for something that cannot be; nothing was changed
-  kOutOfMemory,      // no memory, shared memory or address space for it
-  kDataLoss,         // bytes on disk or in transit are not what they should be
-  kNotFound,         // a file or name that is not there
+  kInvalidArgument,  // an invalid argument or state; nothing was changed
+  kOutOfMemory,      // no memory, shared memory or address space
+  kDataLoss,         // bytes on disk or in transit are corrupt or missing
+  kNotFound,         // a file or name does not exist
   kClosed,           // the object was closed, perhaps by another thread
-  kTimeout,          // a ticket took longer than it was given
-  kWorkerLost,       // a worker died, and again, and again
-  kSystem,           // the operating system refused; the text has its errno
+  kTimeout,          // an operation took longer than allowed
+  kWorkerLost,       // workers died repeatedly
+  kSystem,           // an operating system error; the text describes its errno
   kInternal,         // a broken invariant of penstock itself
 };
 
 // "InvalidArgument", "OutOfMemory", ...
 std::string_view name_of(Code code);
 
-// The one exception of the public surface. what() is "<operation>: <text>"; `text` names the place
-// (file, offset, index) and the remedy. It is UTF-8, whatever a file's name, or what is quoted of a
-// file, is.
+// The exception of the public API. what() is "<operation>: <text>"; `text` names the place (file,
+// offset, index) and the remedy. what() is valid UTF-8, even if it quotes other bytes, such as the
+// name of a file.
 class Error : public std::runtime_error {
  public:
   Error(Code code, std::string operation, std::string text);
 
-  // An Error of kind kSystem (kOutOfMemory for ENOMEM) that spells out `error_number`.
+  // An Error kSystem (kOutOfMemory for ENOMEM) whose text ends with the description of the errno.
   static Error from_errno(int error_number, std::string operation, std::string text);
 
   Code code() const { return code_; }

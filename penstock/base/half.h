@@ -5,11 +5,11 @@
 
 namespace penstock {
 
-// Numbers of 16 bits, by their bits: IEEE 754 binary16 (float16) and the upper half of a float
-// (bfloat16). To them values are rounded to the nearest, ties to even; what is too large becomes
-// infinite, and a NaN stays one.
+// Conversions of 16-bit numbers, given by their bits: IEEE 754 binary16 (float16) and the upper
+// half of a float (bfloat16). Conversions to 16 bits round to nearest, ties to even; values that
+// are too large become infinite, and a NaN stays a NaN.
 
-constexpr float float_of_float16(uint16_t half) {
+constexpr float float16_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = half >> 10 & 0x1F;
   const uint32_t fraction = half & 0x3FF;
@@ -21,7 +21,7 @@ constexpr float float_of_float16(uint16_t half) {
   return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
 
-constexpr uint16_t float16_of(float value) {
+constexpr uint16_t float_to_float16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
   const uint32_t magnitude = bits & 0x7FFFFFFF;
@@ -38,11 +38,11 @@ constexpr uint16_t float16_of(float value) {
   return static_cast<uint16_t>(sign | half);
 }
 
-constexpr float float_of_bfloat16(uint16_t half) {
+constexpr float bfloat16_to_float(uint16_t half) {
   return std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
 }
 
-constexpr uint16_t bfloat16_of(float value) {
+constexpr uint16_t float_to_bfloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);

@@ -13,8 +13,8 @@ namespace {
 
 #define PENSTOCK_AVX2_PART __attribute__((target("avx2"), always_inline)) inline
 
-// A word lives in the low half of a 64-bit lane, because that is what vpmuludq multiplies. High
-// halves hold rubbish until the end: no operation below lets them reach a low half.
+// A word is in the low half of a 64-bit lane, which vpmuludq multiplies. The high halves hold
+// garbage until the end: no operation below moves them into a low half.
 struct Lanes {
   __m256i word[4];
 };
@@ -86,7 +86,7 @@ size_t fill_groups(uint32_t* out, size_t blocks, Key key, Counter counter) {
 
 #else
 
-// Eight blocks side by side, in loops that compilers turn into vector code.
+// Eight blocks at a time, in loops that compilers vectorise.
 constexpr size_t kGroup = 8;
 
 size_t fill_groups(uint32_t* out, size_t blocks, Key key, Counter counter) {

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// Philox 4x32-10: random numbers that have an address instead of a sequence. Salmon, Moraes, Dror
-// and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Not for cryptography.
-// Pure functions: any thread.
+// Philox 4x32-10: counter-based random numbers, which have an address instead of a sequence.
+// Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Not for
+// cryptography. Pure functions: any thread.
 namespace penstock::philox {
 
 using Counter = std::array<uint32_t, 4>;
@@ -31,8 +31,9 @@ constexpr Block block(Counter counter, Key key) {
   return counter;
 }
 
-// The first `n` words of the blocks at counter, counter + 1, ... where only counter[0] runs (and
-// wraps): out[4 * j + w] = block({counter[0] + j, counter[1], counter[2], counter[3]}, key)[w].
+// The first `n` words of the blocks at counter, counter + 1, ...; only counter[0] is incremented,
+// and it wraps: out[4 * j + w] = block({counter[0] + j, counter[1], counter[2], counter[3]},
+// key)[w].
 void fill(uint32_t* out, size_t n, Key key, Counter counter);
 
 }  // namespace penstock::philox

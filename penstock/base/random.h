@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// What a derived key is for, so that two uses of one (seed, epoch) have nothing in common.
+// The purpose of a derived key, so that the keys of two uses of one (seed, epoch) are independent.
 enum class KeyUse : uint32_t {
   kSamples = 0,
   kOrder = 1,
@@ -29,16 +29,16 @@ constexpr uint64_t derive_key(uint64_t seed, uint64_t epoch, KeyUse use) {
   return words[0] | uint64_t{words[1]} << 32;
 }
 
-// The address of a stream of random numbers: whose they are (a sample's index) and what for (a
-// number that each random operation of a plan has to itself).
+// The address of a stream of random numbers. `index`: of a sample; `operation`: a number that is
+// unique to each random operation of a plan.
 struct RandomKey {
   uint64_t seed = 0, epoch = 0, index = 0;
   uint32_t operation = 0;
 };
 
 // The numbers at one address, in order. Equal for equal addresses, on every machine, in every
-// thread and process; 2^34 words long, then it repeats. Costs one Philox block to make; a value
-// like any other: not synchronised, copies go on independently.
+// thread and process; repeats after 2^34 words. Construction costs one Philox block. A value: not
+// synchronised, copies advance independently.
 class RandomStream {
  public:
   explicit RandomStream(const RandomKey& key) {
@@ -62,10 +62,10 @@ class RandomStream {
     return low | uint64_t{next_u32()} << 32;
   }
 
-  // In [0, 1), every multiple of 2^-53 equally likely.
+  // Uniform in [0, 1), a multiple of 2^-53.
   double uniform() { return static_cast<double>(next_u64() >> 11) * 0x1p-53; }
 
-  // In [0, n), every one equally likely. REQUIRED: n > 0.
+  // Uniform in [0, n). REQUIRED: n > 0.
   // Lemire, "Fast random integer generation in an interval", ACM TOMACS 2019.
   uint64_t below(uint64_t n) {
     unsigned __int128 product = static_cast<unsigned __int128>(next_u64()) * n;
@@ -78,7 +78,7 @@ class RandomStream {
     return static_cast<uint64_t>(product >> 64);
   }
 
-  // The same words that next_u32 would give, faster when there are many.
+  // The same words as from next_u32(), faster for many.
   void fill(std::span<uint32_t> out);
 
  private:
@@ -87,5 +87,16 @@ class RandomStream {
   philox::Block words_{};
   uint32_t used_ = 4;
 };
+
+inline void RandomStream::fill(std::span<uint32_t> out) {
+  while (!out.empty() && used_ < 4) {
+    out.front() = next_u32();
+    out = out.subspan(1);
+  }
+  size_t blocks = out.size() / 4;
+  philox::fill(out.data(), 4 * blocks, key_, counter_);
+  counter_[0] += static_cast<uint32_t>(blocks);
+  for (uint32_t& word : out.subspan(4 * blocks)) word = next_u32();
+}
 
 }  // namespace penstock

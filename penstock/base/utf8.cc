@@ -60,9 +60,9 @@ bool is_utf8_plain(const unsigned char* at, const unsigned char* const end) {
 
 #define PENSTOCK_UTF8_AVX2 __attribute__((target("avx2")))
 
-// Each byte and the one before it, looked up by three halves of a byte, each of which says what
-// could be wrong: what all three say is. (Keiser and Lemire, "Validating UTF-8 in less than one
-// instruction per byte", 2020.)
+// Classifies each byte and the previous one by three table lookups of half a byte each; a fault
+// that all three report is real. (Keiser and Lemire, "Validating UTF-8 in less than one instruction
+// per byte", 2020.)
 enum Wrong : uint8_t {
   kTooShort = 1,       // a character's first byte, and then another one's
   kTooLong = 2,        // ASCII, and then a byte that continues something
@@ -137,7 +137,7 @@ PENSTOCK_UTF8_AVX2 inline __m256i high_half(__m256i bytes) {
   return _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(0x0F));
 }
 
-// Not 0 where something is wrong with a byte; `before` are the 32 in front.
+// Nonzero at invalid bytes; `before`: the preceding 32 bytes.
 PENSTOCK_UTF8_AVX2 inline __m256i wrong_in(__m256i bytes, __m256i before) {
   const __m256i middle = _mm256_permute2x128_si256(before, bytes, 0x21);
   const __m256i one = _mm256_alignr_epi8(bytes, middle, 15);
@@ -147,7 +147,7 @@ PENSTOCK_UTF8_AVX2 inline __m256i wrong_in(__m256i bytes, __m256i before) {
   const __m256i pair = _mm256_and_si256(
       _mm256_and_si256(looked_up(kByHighHalf, high_half(one)), looked_up(kByLowHalf, low)),
       looked_up(kByNextHighHalf, high_half(bytes)));
-  // A character of three or four bytes began two or three before: then two bytes must continue.
+  // If a character of three or four bytes began two or three bytes before, two bytes must continue.
   const __m256i third = _mm256_subs_epu8(two, _mm256_set1_epi8(0xE0 - 0x80));
   const __m256i fourth = _mm256_subs_epu8(three, _mm256_set1_epi8(0xF0 - 0x80));
   const __m256i must = _mm256_and_si256(_mm256_or_si256(third, fourth), _mm256_set1_epi8(-128));
@@ -160,7 +160,7 @@ PENSTOCK_UTF8_AVX2 inline __m256i thirty_two(const unsigned char* at) {
 
 PENSTOCK_UTF8_AVX2 bool is_utf8_avx2(const unsigned char* at, const unsigned char* const end) {
   __m256i wrong = _mm256_setzero_si256(), before = wrong;
-  bool ascii = true;  // all that is before is
+  bool ascii = true;  // of all bytes so far
   auto judge = [&](__m256i bytes) PENSTOCK_UTF8_AVX2 {
     const bool plain = _mm256_movemask_epi8(bytes) == 0;
     if (!plain || !ascii) wrong = _mm256_or_si256(wrong, wrong_in(bytes, before));
@@ -180,7 +180,7 @@ PENSTOCK_UTF8_AVX2 bool is_utf8_avx2(const unsigned char* at, const unsigned cha
     judge(thirty_two(at));
     at += 32;
   }
-  // Behind the last byte there is one of ASCII: a character that was cut off is too short.
+  // Append an ASCII byte: a truncated character is then too short.
   alignas(32) unsigned char rest[32] = {};
   std::memcpy(rest, at, static_cast<size_t>(end - at));
   judge(thirty_two(rest));
@@ -206,7 +206,7 @@ bool is_utf8(std::span<const std::byte> text) {
   return is_utf8_plain(first, first + text.size());
 }
 
-std::string shown_as_utf8(std::string_view bytes) {
+std::string escape_invalid_utf8(std::string_view bytes) {
   if (is_utf8(std::as_bytes(std::span(bytes)))) return std::string(bytes);
   constexpr const char* kDigits = "0123456789abcdef";
   std::string shown;

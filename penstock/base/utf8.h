@@ -7,11 +7,11 @@
 
 namespace penstock {
 
-// Whether bytes are UTF-8 as Unicode has it (and Python's decoder): no overlong forms, no
-// surrogates, nothing above U+10FFFF, nothing cut off. ASCII is gone over 16 bytes at a time.
+// True if the bytes are valid UTF-8 by the Unicode Standard (and Python's decoder): no overlong
+// forms, no surrogates, nothing above U+10FFFF, no truncated character.
 bool is_utf8(std::span<const std::byte> text);
 
-// Bytes that are to be shown, such as the name of a file: what of them is no UTF-8 becomes "\xff".
-std::string shown_as_utf8(std::string_view bytes);
+// Makes bytes such as a file name printable: bytes that are not UTF-8 are escaped like "\xff".
+std::string escape_invalid_utf8(std::string_view bytes);
 
 }  // namespace penstock

@@ -126,7 +126,7 @@ bool publish_file(int fd, const std::string& hidden, const std::string& path) {
 }
 
 void write_at(int fd, uint64_t offset, const void* bytes, size_t count, const std::string& path) {
-  const os::HoldFileSizeSignal hold;
+  const os::FileSizeSignalBlocker hold;
   const auto* from = static_cast<const char*>(bytes);
   while (count > 0) {
     const ssize_t done = pwrite(fd, from, count, static_cast<off_t>(offset));

@@ -20,7 +20,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/base/unnamed_file.h"
 #include "penstock/io/file.h"
 
 namespace penstock {
@@ -37,7 +36,7 @@ std::string hidden_beside(const std::string& path) {
 }
 
 void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
-  const os::HoldFileSizeSignal hold;
+  const os::FileSizeSignalBlocker hold;
   while (!bytes.empty()) {
     const ssize_t done = ::write(fd, bytes.data(), bytes.size());
     if (done < 0 && errno != EINTR) throw Error::from_errno(errno, "write", path);

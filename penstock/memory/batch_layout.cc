@@ -37,7 +37,7 @@ RowLayout::RowLayout(std::vector<Field> fields, uint64_t rows)
   for (Field& field : fields_) {
     if (field.dtype) {
       if (!is_valid(*field.dtype)) {
-        throw Error(Code::kInvalidArgument, "RowLayout", "a field of no known dtype");
+        throw Error(Code::kInvalidArgument, "RowLayout", "a field has an unknown dtype");
       }
       field.itemsize = static_cast<uint32_t>(size_of(*field.dtype));
     }
@@ -57,8 +57,8 @@ Shape RowLayout::column_shape(size_t field, uint64_t rows_used) const {
   return shape;
 }
 
-void RowLayout::close_gaps(std::byte* base, std::span<const uint32_t> lost,
-                           uint64_t end_of_rows) const {
+void RowLayout::compact_rows(std::byte* base, std::span<const uint32_t> lost,
+                             uint64_t end_of_rows) const {
   end_of_rows = std::min(end_of_rows, rows_);
   for (size_t f = 0; f < fields_.size(); ++f) {
     for (size_t i = 0; i < lost.size(); ++i) {

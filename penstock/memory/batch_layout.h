@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// One column of a batch of samples: every sample has an array of this type and shape.
+// One column of a batch of samples: each sample has an array of this type and shape.
 struct Field {
   std::optional<DType> dtype;  // nullopt: opaque elements (structured, strings, other byte orders)
   uint32_t itemsize = 0;       // bytes of an element; set by the constructor from a DType
@@ -23,7 +23,7 @@ struct Field {
   static Field opaque(uint32_t itemsize, Shape sample_shape);
 };
 
-// Where each sample's row of each field lies in one block: field after field, every column 64-byte
+// Where each sample's row of each field lies in one block: field after field, each column 64-byte
 // aligned and contiguous, so that a column is an array of shape (rows, ...). A value.
 class RowLayout {
  public:
@@ -44,11 +44,12 @@ class RowLayout {
   }
   std::byte* column(std::byte* base, size_t field) const { return base + fields_[field].offset; }
 
-  // Moves the rows that are kept together, where some were lost; `lost` ascends. Of those before
-  // `end`; others stay where they are.
-  void close_gaps(std::byte* base, std::span<const uint32_t> lost, uint64_t end = UINT64_MAX) const;
+  // Removes the lost rows from the rows before `end` by moving the others together. `lost`:
+  // ascending. Rows from `end` on are not moved.
+  void compact_rows(std::byte* base, std::span<const uint32_t> lost,
+                    uint64_t end = UINT64_MAX) const;
 
-  // (rows, *sample shape); `rows_used` <= rows() for a batch that is not full.
+  // (rows_used, *sample shape); rows_used <= rows(), less for a batch that is not full.
   Shape column_shape(size_t field, uint64_t rows_used) const;
 
  private:

@@ -8,17 +8,17 @@
 
 namespace penstock {
 
-// What an allocator knows of one block; private memory. A slot is a block's number, which also says
-// where its header lies in the region once it was shared.
+// An allocator's record of one block, in private memory. A slot is a block's number; it determines
+// where the block's header lies in the region once the block was shared.
 struct BlockRecord {
   enum Flag : uint8_t {
-    kLive = 1,    // between allocate and reuse
-    kOwned = 2,   // its owner has not released it
-    kShared = 4,  // its header counts references, in this generation
+    kLive = 1,    // allocated, and not reusable yet
+    kOwned = 2,   // not released by its owner
+    kShared = 4,  // its header counts references in this generation
   };
 
   uint64_t data = 0;   // offset in the region
-  uint64_t bytes = 0;  // asked for
+  uint64_t bytes = 0;  // requested
   uint32_t generation = 0;
   uint32_t home = 0;  // its slab's number, or kLarge
   uint32_t next = 0;  // in a free list
@@ -27,8 +27,8 @@ struct BlockRecord {
   static constexpr uint32_t kLarge = UINT32_MAX;
 };
 
-// All blocks' records by slot, given out in ranges of a few fixed lengths (a slab's, or 1). Not
-// synchronised.
+// The records of all blocks by slot, allocated in ranges of a few fixed lengths (a slab's, or 1).
+// Not synchronised.
 class BlockTable {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -39,9 +39,9 @@ class BlockTable {
   const BlockRecord& operator[](uint32_t slot) const { return blocks_[slot]; }
   uint32_t size() const { return static_cast<uint32_t>(blocks_.size()); }
 
-  // The first of `count` consecutive slots; every range of a `kind` has the same count. May throw
-  // std::bad_alloc, with nothing changed.
-  uint32_t take(uint32_t kind, uint32_t count) {
+  // Allocates `count` consecutive slots and returns the first; every range of a `kind` has the same
+  // count. May throw std::bad_alloc, with nothing changed.
+  uint32_t allocate(uint32_t kind, uint32_t count) {
     uint32_t first = free_[kind];
     if (first != kNone) {
       free_[kind] = blocks_[first].next;
@@ -52,7 +52,7 @@ class BlockTable {
     return first;
   }
 
-  void give(uint32_t kind, uint32_t first) noexcept {
+  void release(uint32_t kind, uint32_t first) noexcept {
     blocks_[first].next = free_[kind];
     free_[kind] = first;
   }

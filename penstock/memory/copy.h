@@ -7,21 +7,21 @@
 
 namespace penstock {
 
-// memcpy that, for large copies, writes past the caches: the bytes are next read by somebody else,
-// and what the caches hold is of more use to the caller. Visible to other threads and processes
-// under the ordinary rules of release and acquire after it returns. Any thread.
+// memcpy with non-temporal stores for large copies, which keep the caller's data in the caches:
+// another core reads the copy next. Once it returns, the copy is visible to other threads and
+// processes by ordinary release and acquire. Any thread.
 void copy_stream(void* dst, const void* src, size_t bytes);
 
-// Row i of dst (rows of row_bytes, one after the other) becomes the row_bytes at
-// src_base + indices[i] * row_stride, for i < count; fetches rows ahead of their turn, so that it
-// runs at the memory's throughput and not its latency. Indices are not checked. Any thread.
+// Copies row_bytes from src_base + indices[i] * row_stride to row i of dst, for i < count. The rows
+// of dst are contiguous. Prefetches rows, so that it is bound by memory bandwidth instead of
+// latency. Indices are not checked. Any thread.
 void gather_rows(void* dst, const void* src_base, size_t row_bytes, size_t row_stride,
                  const uint64_t* indices, size_t count);
 
-// Copies numbers of so many bytes each (1, 2, 4 or 8), with the bytes of each in the opposite
-// order. `dst` may be `src`. REQUIRED: `bytes` are whole numbers. Any thread.
-void copy_reversed(void* dst, const void* src, size_t bytes, size_t number);
-// Bytes of a number that stands in one byte order: of a complex value, each of its two.
+// Copies numbers of `number` bytes each (1, 2, 4 or 8) and reverses the byte order of each. `dst`
+// may be `src`. REQUIRED: `bytes` is a multiple of `number`. Any thread.
+void copy_byteswapped(void* dst, const void* src, size_t bytes, size_t number);
+// The size of the numbers that a byte order applies to: of a complex value, each of its two parts.
 size_t number_bytes(DType dtype);
 
 }  // namespace penstock

@@ -53,7 +53,7 @@ std::optional<DType> dtype_from(const dlpack::DataType& type) {
   return std::nullopt;
 }
 
-// What an exported struct points to, and the struct itself.
+// An exported struct, and the data that it points to.
 template <typename Managed>
 struct Exported {
   Managed managed{};
@@ -69,7 +69,7 @@ Managed* export_tensor(const Tensor& tensor) {
   auto itemsize = static_cast<int64_t>(size_of(tensor.dtype()));
   for (size_t axis = 0; axis < tensor.ndim(); ++axis) {
     int64_t stride = tensor.strides()[axis];
-    // A stride that no element uses may be anything; it must not be a reason to refuse.
+    // A stride that no element uses may have any value and is not checked.
     if (stride % itemsize != 0 && tensor.size() > 0 && tensor.dim(axis) > 1) {
       throw refuse_dlpack("a stride of " + std::to_string(stride) + " bytes is no multiple of " +
                           std::to_string(itemsize) + "; copy the tensor first");
@@ -119,7 +119,7 @@ Tensor import_tensor(Managed* managed, bool read_only) {
     }
   }
   void* data = raw.data == nullptr ? nullptr : static_cast<std::byte*>(raw.data) + raw.byte_offset;
-  // Takes `managed` over in the last step, after all that may throw.
+  // Takes ownership of `managed` in the last step, after everything that may throw.
   struct Holder {
     Managed* managed = nullptr;
     ~Holder() {

@@ -5,22 +5,22 @@
 
 namespace penstock {
 
-// Tensors out to and in from other frameworks without a copy, by the DLPack protocol. None of this
-// touches Python: wrapping in capsules is the bindings' business.
+// Exchanges tensors with other frameworks without a copy, by the DLPack protocol. Does not touch
+// Python; the bindings wrap the structs in capsules.
 //
 // Threads: any; deleters may be called from any thread too.
 
-// The caller owns the result: whoever consumes it calls its deleter once, which drops the tensor's
+// The caller owns the result. The consumer calls its deleter once, which releases the tensor's
 // owner (its lease). Error kInvalidArgument if a stride is no multiple of the element's size.
 dlpack::ManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor);
-// The old struct cannot say "read-only": a read-only tensor is an Error kInvalidArgument.
+// The old struct has no read-only flag: a read-only tensor is an Error kInvalidArgument.
 dlpack::ManagedTensor* to_dlpack(const Tensor& tensor);
 
-// A view of the producer's memory that calls its deleter when the last tensor of it dies. Takes
-// `managed` over, unless it throws: Error kInvalidArgument for a device other than the CPU, for
-// elements that are no DType (sub-byte, vector lanes, handles), or a newer major version.
+// A view of the producer's memory. The last tensor of it calls the deleter. Takes ownership of
+// `managed`, unless it throws: Error kInvalidArgument for a device other than the CPU, elements
+// that are no DType (sub-byte, vector lanes, handles), or a newer major version.
 Tensor from_dlpack(dlpack::ManagedTensorVersioned* managed);
-// The old struct says nothing about writing: `read_only` is for producers known to be immutable.
+// The old struct has no read-only flag: pass `read_only` for producers known to be immutable.
 Tensor from_dlpack(dlpack::ManagedTensor* managed, bool read_only = false);
 
 }  // namespace penstock

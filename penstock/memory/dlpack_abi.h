@@ -2,18 +2,18 @@
 
 #include <cstdint>
 
-// The structs of the DLPack protocol, version 1.1, as its public specification lays them out
-// (https://dmlc.github.io/dlpack/latest/c_api.html). Under names of our own, so that a program may
+// The structs of the DLPack protocol, version 1.1, as in its specification
+// (https://dmlc.github.io/dlpack/latest/c_api.html). They have other names, so that a program can
 // include a framework's dlpack.h as well.
 namespace penstock::dlpack {
 
 inline constexpr uint32_t kMajorVersion = 1;  // another major version is another layout
 inline constexpr uint32_t kMinorVersion = 1;
 
-// Device types (int32_t in the struct, of which we know these).
+// Device types (int32_t in the struct); the ones that penstock handles.
 inline constexpr int32_t kCpu = 1;
 inline constexpr int32_t kCuda = 2;
-inline constexpr int32_t kCudaHost = 3;  // pinned, and as good as kCpu for reading and writing
+inline constexpr int32_t kCudaHost = 3;  // pinned; the CPU can read and write it
 
 // Type codes.
 inline constexpr uint8_t kInt = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <complex>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +11,7 @@
 namespace penstock {
 
 // Types of elements, all of whole bytes and in the machine's byte order. The values are stable:
-// they travel between processes and into files.
+// they are sent between processes and stored in files.
 enum class DType : uint8_t {
   kBool = 0,
   kInt8 = 1,
@@ -30,17 +31,29 @@ enum class DType : uint8_t {
 };
 inline constexpr size_t kDTypeCount = 15;
 
-// False for a value out of the enumeration, as may come from another process or a file.
+// False for a value out of the enumeration, which may come from another process or a file.
 constexpr bool is_valid(DType dtype) { return static_cast<size_t>(dtype) < kDTypeCount; }
 // Bytes of one element; 0 if the value is no DType.
 constexpr size_t size_of(DType dtype) {
   constexpr uint8_t kBytes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
   return is_valid(dtype) ? kBytes[static_cast<size_t>(dtype)] : 0;
 }
-// NumPy's name: "bool", "int8", ..., "float16", "bfloat16", ..., "complex128"; else "invalid".
-std::string_view name_of(DType dtype);
-// nullopt for a name of no DType.
-std::optional<DType> dtype_from_name(std::string_view name);
+// In the order of the enumeration.
+inline constexpr std::array<std::string_view, kDTypeCount> kDTypeNames = {
+    "bool",   "int8",    "int16",    "int32",   "int64",   "uint8",     "uint16",    "uint32",
+    "uint64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"};
+
+// NumPy's name of the dtype; "invalid" for a value out of the enumeration.
+constexpr std::string_view name_of(DType dtype) {
+  return is_valid(dtype) ? kDTypeNames[static_cast<size_t>(dtype)] : "invalid";
+}
+// nullopt if the name is no DType.
+constexpr std::optional<DType> dtype_from_name(std::string_view name) {
+  for (size_t i = 0; i < kDTypeCount; ++i) {
+    if (kDTypeNames[i] == name) return static_cast<DType>(i);
+  }
+  return std::nullopt;
+}
 
 // The DType of a C++ type. float16 and bfloat16 have none.
 template <typename T>

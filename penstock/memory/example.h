@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-// Named tensors in the order in which they were set: a sample, or a batch of samples. Copying one
-// copies the views, not the data (see Tensor). A value: not synchronised.
+// Named tensors in the order in which they were set: a sample, or a batch of samples. Copies share
+// the data (see Tensor). A value: not synchronised.
 class Example {
  public:
   using Item = std::pair<std::string, Tensor>;
@@ -20,10 +20,10 @@ class Example {
   Example() = default;
   Example(std::initializer_list<Item> items);  // later ones replace earlier ones of the same name
 
-  // Adds, or replaces in its place.
+  // Adds a tensor, or replaces the one of this name in its place.
   void set(std::string name, Tensor tensor);
 
-  // Error kNotFound, which lists the names that there are.
+  // Error kNotFound, which lists the existing names.
   const Tensor& at(std::string_view name) const;
   const Tensor* find(std::string_view name) const;  // nullptr: there is none
 

@@ -12,19 +12,20 @@ namespace {
 
 constinit std::atomic<size_t> leases_outstanding{0};
 
-// Returns the lease at its end, which may come on any thread, in a signal-free place or not: so
-// nothing in here allocates, locks or throws (unmapping the region, with the last lease, aside).
-class Held {
+// Returns the lease when destroyed, on any thread. So the destructor must not allocate, lock or
+// throw (except that the last lease unmaps the region).
+class HeldLease {
  public:
-  Held(std::shared_ptr<Region> region, const Ref& ref) : region_(std::move(region)), ref_(ref) {
+  HeldLease(std::shared_ptr<Region> region, const Ref& ref)
+      : region_(std::move(region)), ref_(ref) {
     leases_outstanding.fetch_add(1, std::memory_order_relaxed);
   }
-  ~Held() {
+  ~HeldLease() {
     leases_outstanding.fetch_sub(1, std::memory_order_relaxed);
     region_->return_lease(ref_);
   }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  HeldLease(const HeldLease&) = delete;
+  HeldLease& operator=(const HeldLease&) = delete;
 
  private:
   std::shared_ptr<Region> region_;
@@ -42,17 +43,18 @@ Lease::Lease(std::shared_ptr<Region> region, const Ref& ref) {
   if (region == nullptr) throw refuse(Code::kInternal, "no region");
   const BlockHeader* block = region->header_at(ref.offset);
   if (block == nullptr) {
-    // Committed by its allocator, but past what this process could reserve.
+    // The allocator has committed it, but beyond the address space that this process reserved.
     if (ref.offset >= region->reserve()) {
-      throw refuse(Code::kOutOfMemory, "the block lies past the address space reserved here");
+      throw refuse(Code::kOutOfMemory,
+                   "the block lies beyond the address space reserved in this process");
     }
-    throw refuse(Code::kInternal, "no block can be there");
+    throw refuse(Code::kInternal, "the offset is no block's");
   }
   uint64_t state = block->state.load(std::memory_order_acquire);
   if (block->magic != (BlockHeader::kMagic ^ ref.offset) ||
       BlockHeader::generation_of(state) != ref.generation ||
       BlockHeader::references_of(state) == 0) {
-    throw refuse(Code::kInternal, "the block is not, or no longer, what the reference means");
+    throw refuse(Code::kInternal, "the block does not have the reference's generation (any more)");
   }
   uint64_t data = block->data.load(std::memory_order_relaxed);
   uint64_t bytes = block->bytes.load(std::memory_order_relaxed);
@@ -61,15 +63,16 @@ Lease::Lease(std::shared_ptr<Region> region, const Ref& ref) {
   }
   if (data + bytes > region->reserve()) {
     region->return_lease(ref);
-    throw refuse(Code::kOutOfMemory, "the block lies past the address space reserved here");
+    throw refuse(Code::kOutOfMemory,
+                 "the block lies beyond the address space reserved in this process");
   }
   if (data + bytes > region->committed()) {
     throw refuse(Code::kInternal, "the block's header is damaged");
   }
   std::byte* start = region->base() + data;
-  std::shared_ptr<Held> held;
+  std::shared_ptr<HeldLease> held;
   try {
-    held = std::make_shared<Held>(region, ref);
+    held = std::make_shared<HeldLease>(region, ref);
   } catch (...) {
     region->return_lease(ref);
     throw;

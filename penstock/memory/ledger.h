@@ -9,19 +9,19 @@
 
 namespace penstock {
 
-// The bytes of an arena's large blocks (size_class::kLargest) that are in use, in a word that
-// several processes write: its allocator adds a block when it makes it, and whoever gives up the
-// block's last reference takes it off, which may be the consumer, long before the allocator
-// collects it. So the word is right at every moment, whatever its allocator is busy with. Small
-// blocks are left out, for a lease of theirs to cost nothing more.
+// The bytes of an arena's large blocks (beyond size_class::kLargest) that are in use, in a word
+// that several processes write. The allocator adds a new block. The holder of a block's last
+// reference, which may be the consumer, subtracts it, long before the allocator reclaims the block.
+// So the word is right at every moment, even while its allocator is busy. Small blocks are not
+// counted, to keep their leases cheap.
 //
-// The word is arena << 48 | bytes. An arena that takes over the place of a killed process begins
-// with a number of its own, and leases of the one before, which end later, change nothing.
+// The word is arena << 48 | bytes. An arena that replaces one of a killed process has a new number,
+// so later returns of the old arena's leases change nothing.
 //
-// All of it is relaxed: who allocates because something was returned learnt of it through the
-// board, and with that of the word. Whoever is killed between giving up the last reference and the
-// push on the return stack loses that block: it is not used again, and counts on if it had not
-// been taken off yet.
+// All accesses are relaxed: a process that allocates because a lease was returned has learnt of it
+// through the board, and thereby also of the word. A process killed between dropping the last
+// reference and pushing the block on the return stack loses the block: it is not reused, and stays
+// counted if it was not subtracted yet.
 class BlocksInUse {
  public:
   BlocksInUse() = default;  // counts nothing
@@ -30,13 +30,13 @@ class BlocksInUse {
 
   static uint64_t bytes(uint64_t word) { return word & kBytes; }
 
-  void begin() const noexcept {
+  void reset() const noexcept {
     if (word_ != nullptr) word_->store(arena_, std::memory_order_relaxed);
   }
   void add(uint64_t bytes) const noexcept {
     if (word_ != nullptr) word_->fetch_add(bytes, std::memory_order_relaxed);
   }
-  void take_off(uint64_t bytes) const noexcept {
+  void subtract(uint64_t bytes) const noexcept {
     if (bytes == 0 || word_ == nullptr) return;
     uint64_t seen = word_->load(std::memory_order_relaxed);
     while ((seen & ~kBytes) == arena_ &&
@@ -52,24 +52,24 @@ class BlocksInUse {
   uint64_t arena_ = 0;
 };
 
-// What the allocators that feed one consumer hold together. Each worker's arena keeps the pages of
-// blocks that came back, for the next batch to cost no page faults. But who makes how many of the
-// batches in flight changes all the time, and if each arena kept the most that it ever needed, all
-// together would hold far more than there ever were batches. So each writes down what it holds, and
-// gives pages back while all of them hold more than was ever in use at once, or is expected to be
-// (Ledger::most_live, which anybody may raise).
+// The memory that all allocators of one consumer hold together. Each worker's arena keeps the pages
+// of returned blocks, so that the next batch costs no page faults. But the share of each worker in
+// the batches in flight keeps changing. If each arena kept its own peak, all together would hold
+// far more than all batches ever needed. So each allocator publishes what it holds, and returns
+// pages while all of them hold more than the largest amount ever in use at once, or expected to be
+// (Ledger::most_live, which any process may raise).
 //
-// Lies in shared memory, all zeroes at first. Any process may be killed in the middle of it: the
-// entries are only ever too old, and the next owner of a place overwrites them.
+// Lies in shared memory, initially all zeroes. A process may be killed at any point: its entries
+// are at worst outdated, and their next owner overwrites them.
 struct LedgerEntry {
   std::atomic<uint64_t> in_use;  // see BlocksInUse
-  // Its allocator's alone, and as old as its last look:
-  std::atomic<uint64_t> small;   // bytes in small blocks that are in use, as far as it knows
-  std::atomic<uint64_t> backed;  // bytes that have pages: in use, and free
+  // Written by its allocator alone, when it last updated them:
+  std::atomic<uint64_t> small;   // bytes of small blocks in use
+  std::atomic<uint64_t> backed;  // bytes with pages, in use and free
 };
 
-// Makes it at least `to`. What it is then.
-inline uint64_t raise_to(std::atomic<uint64_t>& most, uint64_t to) noexcept {
+// Raises `most` to at least `to`. Returns the new value.
+inline uint64_t atomic_max(std::atomic<uint64_t>& most, uint64_t to) noexcept {
   uint64_t seen = most.load(std::memory_order_relaxed);
   while (seen < to && !most.compare_exchange_weak(seen, to, std::memory_order_relaxed)) {
   }
@@ -84,7 +84,7 @@ struct Ledger {
   BlocksInUse in_use = {};  // of entry `mine`
   std::atomic<uint64_t>* most_live = nullptr;
 
-  // Writes down what this one holds. Returns how many bytes all hold that are too many.
+  // Publishes what this allocator holds. Returns how many bytes all allocators hold in excess.
   uint64_t excess(uint64_t small, uint64_t backed) const noexcept {
     entry(mine).small.store(small, std::memory_order_relaxed);
     entry(mine).backed.store(backed, std::memory_order_relaxed);
@@ -94,7 +94,7 @@ struct Ledger {
                   entry(i).small.load(std::memory_order_relaxed);
       all_backed += entry(i).backed.load(std::memory_order_relaxed);
     }
-    const uint64_t most = raise_to(*most_live, all_live);
+    const uint64_t most = atomic_max(*most_live, all_live);
     uint64_t bound = most + most / 16 + kSpare;
     return all_backed > bound ? all_backed - bound : 0;
   }

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/huge_pages.h"
+#include "penstock/base/os.h"
 #include "penstock/memory/region_layout.h"
 
 namespace penstock {
@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kUnit = Region::kFirstBlock;
 constexpr size_t kLargestReserve = size_t{64} << 30;
 constexpr size_t kSmallestReserve = size_t{64} << 20;
-// What growth leaves to the rest of the machine, so that it is us who are refused and not somebody
-// else who is killed.
+// Headroom that growth leaves to the rest of the machine, so that an allocation fails here before
+// another process is killed.
 constexpr size_t kMargin = size_t{32} << 20;
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -73,7 +73,7 @@ std::shared_ptr<Region> Region::open(int fd) {
     if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Region::open", "fstat");
     return file.st_size < 0 ? 0 : static_cast<size_t>(file.st_size);
   };
-  if (length() < kUnit || !S_ISREG(file.st_mode)) throw refuse("this descriptor is no region");
+  if (length() < kUnit || !S_ISREG(file.st_mode)) throw refuse("the descriptor is no region");
 
   void* probe = os::reserve_mapping(own.get(), os::page_size(), true);
   if (probe == nullptr) throw Error::from_errno(errno, "Region::open", "cannot map the header");
@@ -84,8 +84,8 @@ std::shared_ptr<Region> Region::open(int fd) {
   uint64_t reserve = header->reserve;
   uint64_t committed = header->committed.load(std::memory_order_acquire);
   os::unmap(probe, os::page_size());
-  size_t file_bytes = length();  // after `committed` was read: its allocator may be growing it
-  if (magic != RegionHeader::kMagic) throw refuse("this descriptor is no region");
+  size_t file_bytes = length();  // read after `committed`: the allocator may be growing the region
+  if (magic != RegionHeader::kMagic) throw refuse("the descriptor is no region");
   if (version != RegionHeader::kVersion) throw refuse("a region of another version of penstock");
   if (kind != static_cast<uint32_t>(Kind::kShared) || reserve % kUnit != 0 ||
       committed > file_bytes || committed < kUnit || reserve < committed) {
@@ -146,18 +146,19 @@ bool Region::extend(size_t up_to) noexcept {
   return true;
 }
 
-bool Region::back(size_t offset, size_t bytes) noexcept {
+bool Region::populate(size_t offset, size_t bytes) noexcept {
   if (inherited() || offset + bytes > committed()) return false;
   if (!headroom_for(bytes)) return false;
-  os::gather_pages(base_ + offset, bytes);
+  os::collapse_huge_pages(base_ + offset, bytes);
   return os::populate_write(base_ + offset, bytes, fd_.get(), offset) == 0;
 }
 
-void Region::give_back(size_t offset, size_t bytes) noexcept {
+void Region::discard(size_t offset, size_t bytes) noexcept {
   if (!inherited()) os::discard(fd_.get(), base_ + offset, offset, bytes);
 }
 
-// Reading the limits takes tens of microseconds, so a look is good for an eighth of what it found.
+// Reading the limits takes tens of microseconds, so one check covers an eighth of the headroom
+// found.
 bool Region::headroom_for(size_t bytes) noexcept {
   size_t left = headroom_credit_.load(std::memory_order_relaxed);
   while (left >= bytes) {
@@ -213,8 +214,8 @@ void Region::return_lease(const Ref& ref) noexcept {
     return;
   }
   if (left > 0) return;
-  // Before it is on the stack: from then on its allocator may use it again, and count that.
-  in_use_.take_off(block->counted.load(std::memory_order_relaxed));
+  // Subtract before the push: afterwards the allocator may reuse the block and count it again.
+  in_use_.subtract(block->counted.load(std::memory_order_relaxed));
   std::atomic<uint64_t>& top = header()->returned;
   uint64_t below = top.load(std::memory_order_relaxed);
   do {
@@ -243,9 +244,9 @@ uint64_t Region::backed_bytes() const noexcept {
 
 void Region::after_fork_in_child() noexcept {
   inherited_.store(true, std::memory_order_relaxed);
-  if (!fd_) return;  // private memory was copied by the fork itself
-  // Replaces the shared pages by copy-on-write ones at the same address. If the system refuses, the
-  // child still neither allocates nor returns anything; only its own stores would be seen.
+  if (!fd_) return;  // fork() itself copied the private memory
+  // Replaces the shared pages by copy-on-write ones at the same address. If that fails, the child
+  // still neither allocates nor returns anything, but its own stores are visible to the parent.
   mmap(base_, reserve_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_.get(),
        0);
 }

@@ -10,26 +10,40 @@
 #include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
 #include "penstock/memory/ledger.h"
-#include "penstock/memory/ref.h"
 
 namespace penstock {
+
+// A reference to a leased block, valid in every process that maps the region. Sent between
+// processes instead of the payload: trivially copyable, no padding.
+//
+// Every Ref represents exactly one lease: construct one Lease from it (lease.h), otherwise the
+// block stays allocated as long as its region lives.
+struct Ref {
+  uint64_t offset = 0;      // of the block's header in the region; the data is Lease::data()
+  uint64_t bytes = 0;       // of data, as requested
+  uint32_t generation = 0;  // of the block when it was shared; a reused block has another
+  uint32_t reserved = 0;
+
+  friend bool operator==(const Ref&, const Ref&) = default;
+};
+static_assert(sizeof(Ref) == 24);
 
 struct RegionHeader;  // region_layout.h
 struct BlockHeader;
 
 // A stretch of memory that grows up to a reserved size and never moves. kShared: an anonymous file,
-// mapped once here and by every process that opens its descriptor. kPrivate: this process's own
-// anonymous memory. Nothing has a name, so nothing is left once everyone has died.
+// mapped once here and by every process that opens its descriptor. kPrivate: anonymous memory of
+// this process. Neither has a name, so nothing is left once all processes have died.
 //
-// One Allocator, in the process that created the region, decides what lies where. Everyone else
-// only reads and writes blocks they hold leases on.
+// One Allocator, in the process that created the region, places the blocks. Other processes only
+// read and write blocks on which they hold leases.
 //
-// A forked child keeps a private copy of all its parent's regions: what it writes is seen by no
-// one else, and its leases return nothing. To share with its parent it opens fd() anew.
+// A forked child has a private copy of its parent's regions: its writes are not seen by other
+// processes, and its leases return nothing. To share memory with its parent, it opens fd() again.
 //
 // Threads: any, but for extend().
 class Region final : private ForkAware {
-  struct Token {};  // only create() and open() can construct
+  struct Token {};  // makes the constructor private to create() and open()
 
  public:
   enum class Kind : uint32_t { kShared = 1, kPrivate = 2 };
@@ -37,14 +51,14 @@ class Region final : private ForkAware {
   // The first bytes of every region are its header; blocks start here.
   static constexpr size_t kFirstBlock = size_t{64} << 10;
 
-  // Reserves address space, and no memory but one page. `reserve` is rounded up to 64 KiB; 0 means
-  // as much as fits: 64 GiB, halved until the system agrees (RLIMIT_AS), at least 64 MiB.
-  // Error kOutOfMemory (address space or the first page), kSystem (descriptors).
+  // Reserves address space, and the memory of one page. `reserve` is rounded up to 64 KiB. 0: as
+  // much as possible, that is 64 GiB, halved until the system accepts it (RLIMIT_AS), at least 64
+  // MiB. Error kOutOfMemory (address space or the first page), kSystem (descriptors).
   static std::shared_ptr<Region> create(Kind kind, size_t reserve = 0);
 
-  // Maps a region of another process (or of before a fork); takes a dup of `fd`, the caller keeps
-  // its own. Where not all of it can be reserved here, at least what is committed now is.
-  // Error kInvalidArgument if `fd` is no region, of another version or truncated.
+  // Maps a region of another process, or of the parent before a fork. Duplicates `fd`. If the
+  // address space does not suffice for all of it, maps at least the bytes committed now. Error
+  // kInvalidArgument if `fd` is no region, of another version, or truncated.
   static std::shared_ptr<Region> open(int fd);
 
   Region(Token, Kind kind, os::Fd fd, std::byte* base, size_t reserve, bool creator);
@@ -64,42 +78,45 @@ class Region final : private ForkAware {
     return static_cast<uint64_t>(static_cast<const std::byte*>(p) - base_);
   }
 
-  // Allocator's side. Makes the region at least this long, which costs nothing: the new pages come
-  // with back(), or at the first touch. False, with nothing changed, past reserve() or a limit on
-  // file size. Not from two threads at a time.
+  // For the allocator. Makes the region at least this long, without allocating pages: populate() or
+  // the first access does that. False, with nothing changed, beyond reserve() or a limit on file
+  // size. One thread at a time.
   bool extend(size_t up_to) noexcept;
-  // Faults in the pages of a stretch within committed(); contents do not change. False where there
-  // is no memory, or less headroom than the rest of the machine is to keep; some of the pages may
-  // be there then: give_back() those that hold nothing. Whole pages.
-  bool back(size_t offset, size_t bytes) noexcept;
-  // Gives a stretch's pages back to the system; they read as zero in every process until backed.
-  void give_back(size_t offset, size_t bytes) noexcept;
+  // Faults in the pages of a stretch within committed(); contents do not change. False: no memory,
+  // or less headroom than penstock leaves to the rest of the machine. Some of the pages may be
+  // present then: discard() the unused ones. Whole pages.
+  bool populate(size_t offset, size_t bytes) noexcept;
+  // Returns the pages of a stretch to the system; they read as zero in every process until
+  // populated.
+  void discard(size_t offset, size_t bytes) noexcept;
 
-  // Reader's side. Maps pages of a stretch that this process has not yet seen, in one go instead of
-  // one fault per touch. Cheap when there is nothing to do; failing is harmless.
+  // For readers. Maps the pages of a stretch that this process has not accessed yet, in one call
+  // instead of one fault per page. Cheap if there are none; a failure is harmless.
   void prefault(size_t offset, size_t bytes) noexcept;
 
-  // Gives one lease on a block back: any thread of any process, once per Ref. Lock-free, no memory
-  // needed. The last one puts the block on the return stack, from where its allocator takes it. A
-  // Ref that is stale, was given back already or makes no sense is counted and otherwise ignored.
+  // Returns one lease: any thread of any process, once per Ref. Lock-free, allocates nothing. The
+  // last lease pushes the block on the return stack, from which its allocator reclaims it. A Ref
+  // that is stale, already returned or invalid is counted and otherwise ignored.
   void return_lease(const Ref& ref) noexcept;
   uint64_t stale_returns() const noexcept;  // in all processes
 
-  // Allocator's side: takes the whole return stack. The offset of its first header, 0 if none; each
-  // header's `next` leads on. Nothing in it is to be trusted before it was checked.
+  // For the allocator: takes the whole return stack. Returns the offset of its first header, 0:
+  // empty; each header's `next` is the following one. Other processes can write them, so check
+  // every value.
   uint64_t take_returns() noexcept;
   bool has_returns() const noexcept;
 
-  // Where the end of a block's last lease is counted. Before there is a lease that may end here.
-  void count_in(BlocksInUse in_use) { in_use_ = std::move(in_use); }
+  // The counter that the return of a block's last lease updates. REQUIRED: no lease exists yet that
+  // may end in this process.
+  void set_in_use_counter(BlocksInUse in_use) { in_use_ = std::move(in_use); }
 
   // The block header at an offset, or nullptr where there cannot be one.
   BlockHeader* header_at(uint64_t offset) const noexcept;
 
-  // Bytes of memory that the system holds for a shared region (0 if unknown). For tests and stats.
+  // Bytes of memory that a shared region uses (0: unknown). For tests and stats.
   uint64_t backed_bytes() const noexcept;
 
-  // True in a child forked after the region was mapped: this is a private copy.
+  // True in a child forked after the region was mapped, which has a private copy.
   bool inherited() const noexcept { return inherited_.load(std::memory_order_relaxed); }
 
  private:
@@ -113,7 +130,7 @@ class Region final : private ForkAware {
   size_t reserve_;
   BlocksInUse in_use_;
   std::atomic<bool> inherited_{false};
-  std::atomic<size_t> headroom_credit_{0};   // bytes that may be backed before looking again
+  std::atomic<size_t> headroom_credit_{0};   // bytes that may be populated before checking again
   std::vector<std::atomic<uint64_t>> seen_;  // one bit per kFirstBlock bytes; empty: all seen
 };
 

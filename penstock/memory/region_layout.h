@@ -4,18 +4,20 @@
 #include <cstddef>
 #include <cstdint>
 
-// What lies in a region apart from payload: bytes that several processes read and write.
+// The parts of a region besides payload: words that several processes read and write.
 //
-// A block's `state` holds its generation and how many references are out: the owner's (once the
-// block was shared at all) and one per lease. Invariants:
+// A block's `state` holds its generation and the number of references: the owner's (once the block
+// was shared) and one per lease. Invariants:
 //   1. Only the allocator gives a block a new generation, and only while its count is 0.
-//   2. A reference is given up by compare-and-swap against its own generation. So one from an
-//      earlier generation changes nothing, and neither does one more than were given out.
-//   3. Whoever takes the count to 0 has the block for itself: the owner frees it, a lease pushes it
-//      on the return stack. So a block is on the stack at most once, and `next` has one writer.
-//   4. The stack is only ever pushed on or taken whole, so there is no A-B-A.
-// Headers lie in stretches of their own that never become payload: whatever a mistaken return does,
-// it does not touch anybody's data.
+//   2. A reference is dropped by compare-and-swap on its generation. So a reference of an earlier
+//      generation, or a duplicate one, changes nothing.
+//   3. The thread that drops the count to 0 has exclusive access to the block: the owner frees it,
+//   a
+//      lease pushes it on the return stack. So a block is on the stack at most once, and `next` has
+//      one writer.
+//   4. The stack is only pushed on or taken whole, so there is no ABA problem.
+// Headers lie in stretches of their own that never become payload, so an invalid return never
+// writes to payload.
 namespace penstock {
 
 struct alignas(64) RegionHeader {
@@ -28,7 +30,7 @@ struct alignas(64) RegionHeader {
   uint64_t reserve;
   alignas(64) std::atomic<uint64_t> committed;      // bytes of the file; only grows
   alignas(64) std::atomic<uint64_t> returned;       // offset of the return stack's top, 0: empty
-  alignas(64) std::atomic<uint64_t> stale_returns;  // ignored, see invariant 2
+  alignas(64) std::atomic<uint64_t> stale_returns;  // ignored ones, see invariant 2
 };
 
 struct alignas(64) BlockHeader {
@@ -39,7 +41,7 @@ struct alignas(64) BlockHeader {
   std::atomic<uint64_t> data;     // offset of the payload
   std::atomic<uint64_t> bytes;    // of payload
   std::atomic<uint64_t> next;     // in the return stack: offset of a header, or 0
-  std::atomic<uint64_t> counted;  // bytes of it in the arena's BlocksInUse; 0 for a small block
+  std::atomic<uint64_t> counted;  // its bytes in the arena's BlocksInUse; 0 for a small block
 
   static constexpr uint64_t state_of(uint32_t generation, uint32_t references) {
     return uint64_t{generation} << 32 | references;
@@ -49,7 +51,7 @@ struct alignas(64) BlockHeader {
   }
   static constexpr uint32_t references_of(uint64_t state) { return static_cast<uint32_t>(state); }
 
-  // Gives up one reference of `generation`. What was left, or -1 if there was none to give up.
+  // Drops one reference of `generation`. Returns how many are left, or -1 if there was none.
   int64_t drop(uint32_t generation) noexcept {
     uint64_t seen = state.load(std::memory_order_relaxed);
     do {
@@ -61,7 +63,6 @@ struct alignas(64) BlockHeader {
 };
 
 static_assert(sizeof(BlockHeader) == 64 && sizeof(RegionHeader) == 256);
-static_assert(
-    std::atomic<uint64_t>::is_always_lock_free);  // or it would not work between processes
+static_assert(std::atomic<uint64_t>::is_always_lock_free);  // necessary between processes
 
 }  // namespace penstock

@@ -5,9 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The sizes in which small blocks come: 64, 128, 192, 256, then four to each doubling up to
-// 256 KiB. So a block wastes at most a fifth of itself (beyond 256 bytes), and every start is
-// 64-byte aligned.
+// The sizes of small blocks: 64, 128, 192, 256, then four to each doubling up to 256 KiB. So a
+// block beyond 256 bytes wastes at most a fifth of itself, and every start is 64-byte aligned.
 namespace penstock::size_class {
 
 inline constexpr size_t kUnit = size_t{64} << 10;  // spans and slabs are multiples of it
@@ -32,11 +31,11 @@ constexpr size_t bytes_of(uint32_t size_class) {
 struct Division {
   uint32_t bytes;       // of a block
   uint32_t units;       // of the slab
-  uint32_t blocks;      // in it; what is left over at its end is less than one
+  uint32_t blocks;      // in the slab; the rest at its end is smaller than a block
   uint64_t reciprocal;  // of bytes / 64, times 2^32
 
-  // Of the block that holds the byte at this offset in the slab; may be `blocks` in what is left
-  // over. In steps of 64 bytes offsets are below 2^15 and block sizes at most 2^12, so the rounding
+  // The index of the block that contains this offset of the slab; `blocks` for the rest at the end.
+  // In steps of 64 bytes offsets are below 2^15 and block sizes at most 2^12, so the rounding
   // error of the reciprocal, below 2^15 / 2^32, never carries a quotient over the next integer.
   constexpr uint32_t index(uint64_t offset) const {
     return static_cast<uint32_t>((offset / 64 * reciprocal) >> 32);

@@ -23,7 +23,7 @@ void SpanMap::set_taken(Spans::iterator span) noexcept {
   span->second.node = free_.extract({span->second.count, span->first});
 }
 
-// Cuts a taken span after `count` units; what is cut off is taken too.
+// Splits an allocated span after `count` units; both parts stay allocated.
 void SpanMap::split(Spans::iterator span, uint32_t count) {
   FreeIndex::node_type node = make_node();
   spans_.emplace_hint(std::next(span), span->first + count,
@@ -36,8 +36,8 @@ void SpanMap::count_taken(uint32_t count) {
   peak_taken_ = std::max(peak_taken_, taken_);
 }
 
-// Of a free span that is long enough.
-uint32_t SpanMap::take_first(Spans::iterator span, uint32_t count) {
+// Allocates the first `count` units of a free span that is long enough.
+uint32_t SpanMap::split_off_front(Spans::iterator span, uint32_t count) {
   set_taken(span);
   if (span->second.count > count) {
     try {
@@ -52,13 +52,13 @@ uint32_t SpanMap::take_first(Spans::iterator span, uint32_t count) {
   return span->first;
 }
 
-uint32_t SpanMap::take_from_tail(uint32_t count) {
-  return take_first(std::prev(spans_.end()), count);
+uint32_t SpanMap::allocate_from_tail(uint32_t count) {
+  return split_off_front(std::prev(spans_.end()), count);
 }
 
 SpanMap::FreeIndex::const_iterator SpanMap::best_fit(uint32_t count, const Backing& backing,
                                                      uint32_t longest, uint32_t& missing) const {
-  constexpr int kTries = 16;  // looks past the best fit only for one that needs no page faults
+  constexpr int kTries = 16;  // spans to try for one without page faults
   auto best = free_.end();
   missing = count;
   int tries = 0;
@@ -74,11 +74,12 @@ SpanMap::FreeIndex::const_iterator SpanMap::best_fit(uint32_t count, const Backi
   return best;
 }
 
-std::optional<uint32_t> SpanMap::take(uint32_t count, const Backing& backing, uint32_t longest) {
+std::optional<uint32_t> SpanMap::allocate(uint32_t count, const Backing& backing,
+                                          uint32_t longest) {
   uint32_t missing = 0;
   const auto best = best_fit(count, backing, longest, missing);
   if (best == free_.end()) return std::nullopt;
-  return take_first(spans_.find(best->second), count);
+  return split_off_front(spans_.find(best->second), count);
 }
 
 std::optional<uint32_t> SpanMap::missing(uint32_t count, const Backing& backing) const {
@@ -87,7 +88,7 @@ std::optional<uint32_t> SpanMap::missing(uint32_t count, const Backing& backing)
   return missing;
 }
 
-Backing::Stretch SpanMap::give(uint32_t start) noexcept {
+Backing::Stretch SpanMap::release(uint32_t start) noexcept {
   auto span = spans_.find(start);
   taken_ -= span->second.count;
   auto after = std::next(span);
@@ -114,7 +115,7 @@ void SpanMap::extend(uint32_t count) {
   auto span = spans_.emplace_hint(spans_.end(), end_, Span{count, false, std::move(node)});
   end_ += count;
   taken_ += count;
-  give(span->first);
+  release(span->first);
 }
 
 uint32_t SpanMap::tail() const {
@@ -130,7 +131,7 @@ bool SpanMap::grow(uint32_t start, uint32_t count) noexcept {
   uint32_t left = after->second.count - more;
   set_taken(after);
   if (left > 0) {
-    // The free span starts later now: its map node is moved to the new key.
+    // The free span starts later now: move its map node to the new key.
     auto node = spans_.extract(after);
     node.key() = start + count;
     node.mapped().count = left;
@@ -147,7 +148,7 @@ void SpanMap::shrink(uint32_t start, uint32_t count) {
   auto span = spans_.find(start);
   if (span->second.count <= count) return;
   split(span, count);
-  give(start + count);
+  release(start + count);
 }
 
 bool SpanMap::is_free(uint32_t first, uint32_t count) const {

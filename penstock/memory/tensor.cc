@@ -16,7 +16,7 @@ Error invalid(const char* operation, const std::string& text) {
   return Error(Code::kInvalidArgument, operation, text);
 }
 
-// Of an array in C order. The shape was checked.
+// Strides of an array in C order. REQUIRED: the shape was checked.
 Shape dense_strides(const Shape& shape, size_t itemsize) {
   Shape strides(shape.size());
   auto step = static_cast<int64_t>(itemsize);
@@ -27,10 +27,9 @@ Shape dense_strides(const Shape& shape, size_t itemsize) {
   return strides;
 }
 
-// Bytes of a dense array; the check that products fit counts empty axes as one, so that strides
-// fit.
+// The size of a dense array. The overflow check counts empty axes as one, so that strides fit too.
 int64_t checked_bytes(const char* operation, const Shape& shape, DType dtype) {
-  if (!is_valid(dtype)) throw invalid(operation, "no such dtype");
+  if (!is_valid(dtype)) throw invalid(operation, "unknown dtype");
   auto bytes = static_cast<int64_t>(size_of(dtype));
   for (int64_t length : shape) {
     if (__builtin_mul_overflow(bytes, std::max<int64_t>(length, 1), &bytes)) {
@@ -40,7 +39,7 @@ int64_t checked_bytes(const char* operation, const Shape& shape, DType dtype) {
   return element_count(shape) == 0 ? 0 : bytes;
 }
 
-// Copies `shape` of elements to dense memory; the innermost axis in one go where it is dense.
+// Copies elements of `shape` to dense memory; a dense innermost axis with one memcpy.
 std::byte* copy_dense(std::byte* to, const std::byte* from, const Shape& shape,
                       const Shape& strides, size_t axis, size_t itemsize) {
   if (axis == shape.size()) {

@@ -20,10 +20,10 @@ std::string to_string(const Shape& shape);
 // Elements of a shape. Error kInvalidArgument if a length is negative or the product overflows.
 int64_t element_count(const Shape& shape);
 
-// A view of an n-dimensional array, and a share in what keeps its memory alive. Copying one copies
-// the view, not the data. A tensor in main memory; others do not exist here.
+// A view of an n-dimensional array in main memory, with shared ownership of that memory. Copying a
+// tensor copies the view, not the data.
 //
-// Threads: const members from any thread; as with any view, writers of the same data synchronise.
+// Threads: const members from any thread; writers of the same data must synchronise.
 class Tensor {
  public:
   Tensor() = default;  // no data: defined() is false
@@ -32,12 +32,13 @@ class Tensor {
   // Errors: kInvalidArgument (shape), kOutOfMemory.
   static Tensor make(DType dtype, Shape shape);
 
-  // Memory of somebody else, which `owner` keeps alive (empty: the caller sees to it). `strides` in
-  // bytes, may be negative or zero; empty: C order. Error kInvalidArgument on a wrong shape.
+  // A view of existing memory, which `owner` keeps alive (empty: the caller does). `strides` in
+  // bytes, may be negative or zero; empty: C order. Error kInvalidArgument: an invalid shape.
   static Tensor view(DType dtype, Shape shape, void* data, std::shared_ptr<void> owner,
                      Shape strides = {}, bool read_only = false);
 
-  // `offset` bytes into a leased block. All elements must lie inside it: Error kInvalidArgument.
+  // A view at `offset` bytes into a leased block. Error kInvalidArgument if an element lies
+  // outside.
   static Tensor view(DType dtype, Shape shape, const Lease& lease, size_t offset = 0,
                      Shape strides = {});
 
@@ -54,22 +55,22 @@ class Tensor {
   const std::shared_ptr<void>& owner() const { return owner_; }
 
   bool is_contiguous() const;  // in C order, without gaps
-  Tensor contiguous() const;   // itself, or a copy
+  Tensor contiguous() const;   // this tensor if it is contiguous, otherwise a copy
   Tensor copy() const;         // contiguous, its own memory, writable
 
-  // Rows [begin, end) of axis 0, the same memory. Error kInvalidArgument if out of range.
+  // A view of rows [begin, end) of axis 0. Error kInvalidArgument if out of range.
   Tensor rows(int64_t begin, int64_t end) const;
   // Row `index`, without axis 0.
   Tensor row(int64_t index) const;
 
-  // The elements in order. Error kInvalidArgument if T is not the dtype's type, or the tensor is
-  // not contiguous, or read-only and T not const.
+  // The elements in order. Error kInvalidArgument if T does not match the dtype, the tensor is not
+  // contiguous, or it is read-only and T is not const.
   template <typename T>
   std::span<T> as_span() const {
     check_span(dtype_of<T>(), std::is_const_v<T>);
     return {reinterpret_cast<T*>(data_), static_cast<size_t>(size())};
   }
-  // The bytes in order, of whatever dtype. Same errors.
+  // The bytes in order, for any dtype. Same errors.
   std::span<const std::byte> bytes() const;
 
   // Same dtype, shape and bits. NaN equals a NaN of the same bits, and 0.0 is not -0.0.

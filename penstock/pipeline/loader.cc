@@ -17,7 +17,7 @@ void write_file(const std::string& path, const std::string& text) {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  const os::HoldFileSizeSignal hold;
+  const os::FileSizeSignalBlocker hold;
   std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "wb"));
   bool fine = file && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
   if (!fine || std::fflush(file.get()) != 0) throw Error::from_errno(errno, "report", path);

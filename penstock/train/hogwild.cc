@@ -122,7 +122,7 @@ void Hogwild::work(HogwildWorker& worker, const MakeStep& make) {
     // Not before: a feed that is first asked by a step starts its threads there, which would
     // stay on these cores, too.
     if (first && options_.replicas > 1) {
-      os::stay_on(os::near_cores(options_.replicas)[group_of(worker.number())]);
+      os::pin_to_cores(os::core_groups(options_.replicas)[group_of(worker.number())]);
     }
   }
 }

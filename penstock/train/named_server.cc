@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/os_sleepers.h"
+#include "penstock/base/os.h"
 
 namespace penstock::train {
 namespace {

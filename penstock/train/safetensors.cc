@@ -148,7 +148,7 @@ void check_places(const std::string& path, const std::vector<StoredArray>& array
 }
 
 float widened(DType dtype, uint16_t half) {
-  return dtype == DType::kFloat16 ? float_of_float16(half) : float_of_bfloat16(half);
+  return dtype == DType::kFloat16 ? float16_to_float(half) : bfloat16_to_float(half);
 }
 
 // Writes values as numbers of 16 bits.
@@ -158,7 +158,7 @@ void write_halves(Sink& sink, const ArrayToStore& array, DType dtype) {
     const auto part =
         array.values.subspan(at, std::min(kConvertedAtOnce, array.values.size() - at));
     for (size_t i = 0; i < part.size(); ++i) {
-      halves[i] = dtype == DType::kFloat16 ? float16_of(part[i]) : bfloat16_of(part[i]);
+      halves[i] = dtype == DType::kFloat16 ? float_to_float16(part[i]) : float_to_bfloat16(part[i]);
       if (std::isfinite(part[i]) && std::isinf(widened(dtype, halves[i]))) {
         throw Error(Code::kInvalidArgument, "safetensors",
                     "block '" + array.name + "' has " + std::to_string(part[i]) +

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/huge_pages.h"
 #include "penstock/base/os.h"
 
 namespace penstock::train {

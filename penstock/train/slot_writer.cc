@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "penstock/base/error.h"
-#include "penstock/base/huge_pages.h"
+#include "penstock/base/os.h"
 
 namespace penstock::train {
 namespace {

@@ -12,8 +12,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/huge_pages.h"
-#include "penstock/base/os_sleepers.h"
+#include "penstock/base/os.h"
 #include "penstock/train/weights_layout.h"
 
 // Every operation on the shared words below is sequentially consistent: the proof in
@@ -189,13 +188,13 @@ void WeightsMemory::announce_sleeper(uint32_t row, int change) const {
 }
 
 void WeightsMemory::sleep_while(uint32_t seen, int64_t timeout_ns) const {
-  const os::Woken woken = os::futex_wait_in(header().changes, seen, timeout_ns, group_of(seen));
+  const os::Woken woken = os::futex_wait_bitset(header().changes, seen, timeout_ns, group_of(seen));
   if (woken == os::Woken::kWoken) wake_older(kWokenByEach);
 }
 
 // Not who waits for the next change already.
 void WeightsMemory::wake_older(int how_many) const {
-  os::futex_wake_in(header().changes, how_many, ~group_of(changes()));
+  os::futex_wake_bitset(header().changes, how_many, ~group_of(changes()));
 }
 
 void WeightsMemory::wake_late() const { wake_older(INT_MAX); }

@@ -14,7 +14,7 @@ Ledger Board::ledger(uint32_t worker, uint32_t arena) {
 BlocksInUse Board::in_use(uint32_t worker, uint32_t arena) {
   return {std::shared_ptr<std::atomic<uint64_t>>(base_, &places_[worker].memory.in_use), arena};
 }
-void Board::expect_in_use(uint64_t bytes) { raise_to(common_->most_live, bytes); }
+void Board::expect_in_use(uint64_t bytes) { atomic_max(common_->most_live, bytes); }
 ConsumerCounters& Board::consumer() { return header_->consumer; }
 
 WorkerFigures Board::figures(uint32_t worker) {

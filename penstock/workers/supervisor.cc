@@ -129,7 +129,7 @@ void Supervisor::hear(uint32_t worker, Event& event) {
     case LinkMessage::kArena: {
       auto region = Region::open(descriptor.get());
       const auto number = static_cast<uint32_t>(header.number);
-      region->count_in(board_.in_use(worker, number));
+      region->set_in_use_counter(board_.in_use(worker, number));
       std::lock_guard lock(mutex_);
       arenas_[number] = {std::move(region), worker};
       processes_[worker].ready = true;

@@ -251,7 +251,7 @@ nb::object Core::take_rows(Post& post) {
   }
   Lease lease = feed_->take_rows();
   std::byte* base = lease.data();
-  layout_.close_gaps(base, lost);
+  layout_.compact_rows(base, lost);
   nb::object owner = steal(owner_capsule(lease.owner()));
   nb::object batch = steal(batch_of(spec_, layout_, base, rows, owner.ptr(),
                                     objects.is_valid() ? objects.ptr() : nullptr));

@@ -18,7 +18,7 @@ void bind_os(nb::module_& m) {
   m.def("send_signal", &os::send_signal, nb::arg("pidfd"), nb::arg("signal"),
         "Signal the process behind a handle; no effect if it has ended.");
   m.def(
-      "die_with_parent", [](int pidfd) { os::die_with(os::Fd(pidfd), 1); }, nb::arg("pidfd"),
+      "die_with_parent", [](int pidfd) { os::exit_with(os::Fd(pidfd), 1); }, nb::arg("pidfd"),
       "End this process as soon as the one behind `pidfd` has ended. Takes the descriptor.");
   m.def("memory_headroom", &os::memory_headroom,
         "Bytes that may be used now before something is killed.");

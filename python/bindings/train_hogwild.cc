@@ -139,8 +139,8 @@ void bind_run(nb::module_& m) {
       .def("run", &run, nb::arg("work"), nb::arg("started"), nb::arg("steps"),
            nb::arg("duration_ns"), nb::arg("until").none(), nb::arg("ask_every_ns"));
   using Unlocked = nb::call_guard<WithoutGil>;
-  m.def("near_cores", &os::near_cores, nb::arg("groups"), Unlocked());
-  m.def("stay_on", &os::stay_on, nb::arg("cores"), Unlocked());
+  m.def("core_groups", &os::core_groups, nb::arg("groups"), Unlocked());
+  m.def("pin_to_cores", &os::pin_to_cores, nb::arg("cores"), Unlocked());
 }
 
 }  // namespace

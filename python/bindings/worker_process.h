@@ -30,7 +30,7 @@ class WorkerProcess {
       : board_(*Board::open(board_fd).release()), rows_(Region::open(arena_fd), link) {
     board_.place(worker).pid.store(pid);
     Allocator::Options options;
-    options.patient = true;  // leases are the consumer's
+    options.wait_for_returns = true;  // leases are the consumer's
     options.ledger = board_.ledger(worker, number);
     arena_ = new Allocator(Region::create(Region::Kind::kShared), options);
     // Fails only where the consumer is gone, and then the board is closed.

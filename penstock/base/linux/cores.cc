@@ -11,10 +11,11 @@
 namespace penstock::os {
 namespace {
 
-constexpr unsigned kMost = 1 << 16;  // cores: more than any kernel knows
+constexpr unsigned kMaxCores = 1 << 16;  // more than any kernel supports
 
 struct CoreSet {
-  explicit CoreSet(unsigned room) : set(CPU_ALLOC(room)), bytes(CPU_ALLOC_SIZE(room)) {
+  explicit CoreSet(unsigned max_cores)
+      : set(CPU_ALLOC(max_cores)), bytes(CPU_ALLOC_SIZE(max_cores)) {
     if (set != nullptr) CPU_ZERO_S(bytes, set);
   }
   ~CoreSet() {
@@ -29,16 +30,16 @@ struct CoreSet {
 
 std::vector<unsigned> cores_of_this_thread() {
   std::vector<unsigned> cores;
-  const CoreSet may(kMost);
-  if (may.set == nullptr || sched_getaffinity(0, may.bytes, may.set) != 0) return cores;
-  for (unsigned core = 0; core < kMost; ++core) {
-    if (CPU_ISSET_S(core, may.bytes, may.set)) cores.push_back(core);
+  const CoreSet allowed(kMaxCores);
+  if (allowed.set == nullptr || sched_getaffinity(0, allowed.bytes, allowed.set) != 0) return cores;
+  for (unsigned core = 0; core < kMaxCores; ++core) {
+    if (CPU_ISSET_S(core, allowed.bytes, allowed.set)) cores.push_back(core);
   }
   return cores;
 }
 
-// The first core that shares its largest cache: the same for all that do. Itself if unknown.
-unsigned first_beside(unsigned core) {
+// The first of the cores that share this core's largest cache; the core itself if unknown.
+unsigned first_sharing_cache(unsigned core) {
   const std::string caches = "/sys/devices/system/cpu/cpu" + std::to_string(core) + "/cache/index";
   unsigned first = core;
   int highest = 0;
@@ -46,19 +47,19 @@ unsigned first_beside(unsigned core) {
     std::ifstream level_file(caches + std::to_string(index) + "/level"),
         shared_file(caches + std::to_string(index) + "/shared_cpu_list");
     int level;
-    unsigned beside;
-    if (!(level_file >> level) || !(shared_file >> beside)) return first;
-    if (level > highest) highest = level, first = beside;
+    unsigned cache_of;
+    if (!(level_file >> level) || !(shared_file >> cache_of)) return first;
+    if (level > highest) highest = level, first = cache_of;
   }
 }
 
 }  // namespace
 
-std::vector<std::vector<unsigned>> near_cores(size_t groups) {
+std::vector<std::vector<unsigned>> core_groups(size_t groups) {
   std::vector<unsigned> cores = cores_of_this_thread();
-  std::map<unsigned, unsigned> beside;
-  for (const unsigned core : cores) beside[core] = first_beside(core);
-  std::ranges::stable_sort(cores, {}, [&](unsigned core) { return beside[core]; });
+  std::map<unsigned, unsigned> cache_of;
+  for (const unsigned core : cores) cache_of[core] = first_sharing_cache(core);
+  std::ranges::stable_sort(cores, {}, [&](unsigned core) { return cache_of[core]; });
   std::vector<std::vector<unsigned>> made(groups, cores);
   if (cores.size() < groups) return made;
   for (size_t group = 0; group < groups; ++group) {
@@ -70,8 +71,8 @@ std::vector<std::vector<unsigned>> near_cores(size_t groups) {
   return made;
 }
 
-void stay_on(const std::vector<unsigned>& cores) {
-  const CoreSet only(kMost);
+void pin_to_cores(const std::vector<unsigned>& cores) {
+  const CoreSet only(kMaxCores);
   if (only.set == nullptr || cores.empty()) return;
   for (const unsigned core : cores) CPU_SET_S(core, only.bytes, only.set);
   (void)sched_setaffinity(0, only.bytes, only.set);

@@ -44,7 +44,7 @@ bool has_word(const std::string& comma_separated, std::string_view word) {
   return false;
 }
 
-// Memory counted as used but dropped by the kernel before it kills: file pages not in active use.
+// Subtracts inactive file pages from the usage: the kernel drops these before it kills a process.
 void take_memory(CgroupLimits& limits, const std::string& folder, const char* limit_file,
                  const char* usage_file, const char* cache_key) {
   std::optional<uint64_t> limit = read_number(folder + limit_file);
@@ -124,7 +124,7 @@ unsigned cores_of_affinity() {
   return static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
-// What `read` says; reading takes memory, too.
+// The result of `read`, or `otherwise` if it ran out of memory.
 template <typename T, typename Read>
 T read_or(T otherwise, Read read) {
   try {
@@ -148,7 +148,7 @@ CgroupLimits read_cgroups(const std::string& root) {
     std::string controllers = line.substr(first + 1, second - first - 1);
     std::string path = line.substr(second + 1);
     for (const Mount& mount : mounts) {
-      // A container often sees only its own group, mounted as if it were the root.
+      // A container often sees only its own group, mounted as the root.
       std::string below = path;
       if (mount.root != "/" && below.starts_with(mount.root)) below.erase(0, mount.root.size());
       std::string point = root + mount.point;
@@ -174,7 +174,7 @@ uint64_t memory_limit() {
   });
 }
 
-// Where there is no memory for reading it, there is none.
+// 0 if there is no memory even to read it.
 uint64_t memory_headroom() {
   return read_or(uint64_t{0}, [] {
     uint64_t machine = meminfo("MemAvailable:");

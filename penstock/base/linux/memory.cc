@@ -7,13 +7,16 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 #include <string>
 
 #include "penstock/base/error.h"
-#include "penstock/base/huge_pages.h"
 #include "penstock/base/os.h"
 
+#ifndef MADV_COLLAPSE  // headers older than Linux 6.1
+#define MADV_COLLAPSE 25
+#endif
 #ifndef MADV_POPULATE_READ  // headers older than Linux 5.14
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
@@ -25,7 +28,7 @@ namespace {
 bool kernel_knows(int advice) { return madvise(nullptr, 0, advice) == 0; }
 
 int reserve_blocks(int fd, uint64_t offset, size_t bytes) {
-  HoldFileSizeSignal hold;
+  FileSizeSignalBlocker hold;
   while (fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                    static_cast<off_t>(bytes)) != 0) {
     if (errno != EINTR) return errno;
@@ -44,7 +47,8 @@ int populate(void* address, size_t bytes, int advice, int fd, uint64_t offset) {
     if (errno == EINTR) continue;
     if (errno != EINVAL || fd == kUnknownFile || kernel_knows(advice)) return errno;
     if (fd >= 0) {
-      // Once its blocks are allocated and it is long enough, touching a file's page cannot fail.
+      // Touching a file's page cannot fail once its blocks are allocated and the file is long
+      // enough.
       if (offset + bytes > size_of(fd)) return EFAULT;
       if (int error_number = reserve_blocks(fd, offset, bytes)) return error_number;
     }
@@ -65,7 +69,7 @@ int populate(void* address, size_t bytes, int advice, int fd, uint64_t offset) {
 
 void Fd::reset(int fd) {
   int before = std::exchange(fd_, fd);
-  if (before >= 0) close(before);  // not repeated on EINTR: Linux has closed it all the same
+  if (before >= 0) close(before);  // not repeated on EINTR: Linux has closed it anyway
 }
 
 size_t page_size() {
@@ -73,7 +77,7 @@ size_t page_size() {
   return bytes;
 }
 
-HoldFileSizeSignal::HoldFileSizeSignal() {
+FileSizeSignalBlocker::FileSizeSignalBlocker() {
   sigemptyset(&only_);
   sigaddset(&only_, SIGXFSZ);
   sigset_t pending;
@@ -83,7 +87,7 @@ HoldFileSizeSignal::HoldFileSizeSignal() {
   pthread_sigmask(SIG_BLOCK, &only_, &before_);
 }
 
-HoldFileSizeSignal::~HoldFileSizeSignal() {
+FileSizeSignalBlocker::~FileSizeSignalBlocker() {
   int error_number = errno;
   timespec at_once{};
   if (!was_pending_) {
@@ -96,8 +100,8 @@ HoldFileSizeSignal::~HoldFileSizeSignal() {
 
 Fd memory_file(const char* name) {
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Where a program closed its standard streams, their numbers are free, and what is printed would
-  // be written into the file.
+  // If the program closed its standard streams, the descriptor could take one of their numbers, and
+  // printed text would be written into the file.
   if (fd && fd.get() <= STDERR_FILENO) {
     fd = Fd(fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   }
@@ -108,7 +112,7 @@ Fd memory_file(const char* name) {
 void resize_file(int fd, uint64_t bytes) {
   int error_number = 0;
   {
-    HoldFileSizeSignal hold;
+    FileSizeSignalBlocker hold;
     while (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
       error_number = errno;
       if (error_number != EINTR) break;
@@ -175,6 +179,62 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, -1);  // and the heap never shrinks (-1: no trimming at all)
   mallopt(M_TOP_PAD, 64 << 20);   // it grows in few, large steps; also keeps threads' heaps
 #endif
+}
+
+namespace {
+
+size_t up_to(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+std::byte* first_huge_page(void* address) {
+  return reinterpret_cast<std::byte*>(up_to(reinterpret_cast<uintptr_t>(address), kHugePage));
+}
+
+}  // namespace
+
+void* map_for_huge_pages(size_t bytes, int protection, int flags, int fd) {
+  // Reserve more than needed, so that an aligned address is in it; unmap the rest afterwards.
+  std::byte* space = nullptr;
+  if (bytes >= kHugePage && bytes < SIZE_MAX / 2) {
+    void* found = mmap(nullptr, bytes + kHugePage, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (found != MAP_FAILED) space = static_cast<std::byte*>(found);
+  }
+  std::byte* wanted = first_huge_page(space);
+  if (space != nullptr) flags |= MAP_FIXED;
+  void* address = mmap(wanted, bytes, protection, flags, fd, 0);
+  if (space == nullptr) return address == MAP_FAILED ? nullptr : address;
+  if (address == MAP_FAILED) {
+    const int error_number = errno;
+    munmap(space, bytes + kHugePage);
+    errno = error_number;
+    return nullptr;
+  }
+  const auto before = static_cast<size_t>(wanted - space);
+  if (before > 0) munmap(space, before);
+  munmap(wanted + up_to(bytes, page_size()), kHugePage - before);
+  return address;
+}
+
+void collapse_huge_pages(void* address, size_t bytes) {
+  auto* end = static_cast<std::byte*>(address) + bytes;
+  std::byte* const first = first_huge_page(address);
+  std::byte* at = first;
+  // The kernel collapses a huge page only if one of its small pages is present; it adds the others.
+  while (at < end && static_cast<size_t>(end - at) >= kHugePage) {
+    if (populate_write(at, page_size()) != 0) break;
+    at += kHugePage;
+  }
+  // One call for all, since each call first drains the per-core page caches.
+  if (at > first) (void)madvise(first, static_cast<size_t>(at - first), MADV_COLLAPSE);
+}
+
+void prefer_huge_pages(void* address, size_t bytes, int fd) {
+  // Pages of a memory file are huge only by a system-wide setting, or if they are collapsed.
+  if (fd < 0) {
+    (void)madvise(address, bytes, MADV_HUGEPAGE);
+  } else {
+    collapse_huge_pages(address, bytes);
+  }
 }
 
 }  // namespace penstock::os

@@ -19,8 +19,8 @@
 namespace penstock::os {
 namespace {
 
-// All but those that a thread's own faults raise: blocking these would end the process without the
-// handler (Python's faulthandler, a sanitizer) that explains why.
+// All signals but those of a thread's own faults: if these were blocked, a fault would end the
+// process without the handler (Python's faulthandler, a sanitizer) that reports it.
 sigset_t asynchronous_signals() {
   sigset_t set;
   sigfillset(&set);
@@ -30,7 +30,7 @@ sigset_t asynchronous_signals() {
   return set;
 }
 
-// Threads started in its scope take no asynchronous signals from their first instruction on.
+// Threads started in its scope block asynchronous signals from their first instruction on.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -57,9 +57,9 @@ Fd open_process(pid_t pid) {
 }
 
 bool process_ended(int pidfd) {
-  pollfd what{pidfd, POLLIN, 0};
+  pollfd item{pidfd, POLLIN, 0};
   int ready;
-  while ((ready = poll(&what, 1, 0)) < 0 && errno == EINTR) {
+  while ((ready = poll(&item, 1, 0)) < 0 && errno == EINTR) {
   }
   return ready > 0;
 }
@@ -69,19 +69,18 @@ void send_signal(int pidfd, int signal) {
   throw Error::from_errno(errno, "send_signal", "signal " + std::to_string(signal));
 }
 
-void die_with(Fd process, int exit_code) {
+void exit_with(Fd process, int exit_code) {
   SignalsBlocked inherited_by_the_thread;
   try {
     std::thread([process = std::move(process), exit_code] {
-      pollfd what{process.get(), POLLIN, 0};
-      while (poll(&what, 1, -1) < 0 && errno == EINTR) {
+      pollfd item{process.get(), POLLIN, 0};
+      while (poll(&item, 1, -1) < 0 && errno == EINTR) {
       }
-      // Anything else means that somebody closed our descriptor: then we know nothing and do
-      // nothing.
-      if (what.revents & POLLIN) _exit(exit_code);
+      // Anything else means that the descriptor was closed by other code: then do nothing.
+      if (item.revents & POLLIN) _exit(exit_code);
     }).detach();
   } catch (const std::system_error& error) {
-    throw Error::from_errno(error.code().value(), "die_with", "cannot start a thread");
+    throw Error::from_errno(error.code().value(), "exit_with", "cannot start a thread");
   }
 }
 

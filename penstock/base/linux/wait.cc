@@ -2,6 +2,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ Woken futex_wait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout
     case EINTR:
       return Woken::kInterrupted;
     default:
-      return Woken::kChanged;  // EAGAIN; the caller looks at the word again in any case
+      return Woken::kChanged;  // EAGAIN; the caller checks the word again in any case
   }
 }
 
@@ -69,10 +70,10 @@ Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
 }
 
 void Poller::add(int fd, uint64_t tag) {
-  epoll_event what{};
-  what.events = EPOLLIN | EPOLLRDHUP;
-  what.data.u64 = tag;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &what) != 0) {
+  epoll_event item{};
+  item.events = EPOLLIN | EPOLLRDHUP;
+  item.data.u64 = tag;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &item) != 0) {
     throw Error::from_errno(errno, "Poller.add", "descriptor " + std::to_string(fd));
   }
 }
@@ -86,14 +87,14 @@ void Poller::remove(int fd) {
 
 size_t Poller::wait(int64_t timeout_ns, std::span<uint64_t> tags) {
   std::array<epoll_event, 64> ready;
-  size_t room = std::min(ready.size(), tags.size());
-  if (room == 0) throw Error(Code::kInvalidArgument, "Poller.wait", "no room for a tag");
+  size_t max_events = std::min(ready.size(), tags.size());
+  if (max_events == 0) throw Error(Code::kInvalidArgument, "Poller.wait", "tags must not be empty");
   int milliseconds = -1;
   if (timeout_ns >= 0) {
     milliseconds = static_cast<int>(
         std::min<int64_t>(timeout_ns / 1'000'000 + (timeout_ns % 1'000'000 != 0), INT_MAX));
   }
-  int count = epoll_wait(epoll_.get(), ready.data(), static_cast<int>(room), milliseconds);
+  int count = epoll_wait(epoll_.get(), ready.data(), static_cast<int>(max_events), milliseconds);
   if (count < 0) {
     if (errno == EINTR) return 0;
     throw Error::from_errno(errno, "Poller.wait", "epoll_wait");
@@ -101,6 +102,51 @@ size_t Poller::wait(int64_t timeout_ns, std::span<uint64_t> tags) {
   for (int i = 0; i < count; ++i)
     tags[static_cast<size_t>(i)] = ready[static_cast<size_t>(i)].data.u64;
   return static_cast<size_t>(count);
+}
+
+namespace {
+
+timespec timespec_of(int64_t ns) {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
+
+}  // namespace
+
+Woken futex_wait_bitset(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns,
+                        uint32_t groups) {
+  timespec end{};  // an absolute time of the monotonic clock, unlike that of futex_wait
+  if (timeout_ns >= 0) {
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const timespec timeout = timespec_of(timeout_ns);
+    end.tv_sec += timeout.tv_sec;
+    end.tv_nsec += timeout.tv_nsec;
+    if (end.tv_nsec >= 1'000'000'000) {
+      end.tv_nsec -= 1'000'000'000;
+      ++end.tv_sec;
+    }
+  }
+  if (syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, timeout_ns >= 0 ? &end : nullptr,
+              nullptr, groups) == 0) {
+    return Woken::kWoken;
+  }
+  if (errno == ETIMEDOUT) return Woken::kTimeout;
+  return errno == EINTR ? Woken::kInterrupted : Woken::kChanged;
+}
+
+void futex_wake_bitset(std::atomic<uint32_t>& word, int how_many, uint32_t groups) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_BITSET, how_many, nullptr, nullptr, groups);
+}
+
+Fd timer() {
+  Fd fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!fd) throw Error::from_errno(errno, "timer", "cannot make a timerfd");
+  return fd;
+}
+
+void set_timer(int fd, int64_t after_ns) {
+  itimerspec when{};
+  when.it_value = timespec_of(after_ns);
+  (void)timerfd_settime(fd, 0, &when, nullptr);
 }
 
 }  // namespace penstock::os

@@ -21,7 +21,7 @@ T given(T thing, const char* operation, const char* what) {
 inline std::string name_of_user(std::string name, const char* operation) {
   if (is_utf8(std::as_bytes(std::span(name)))) return name;
   throw Error(Code::kInvalidArgument, operation,
-              "the name '" + shown_as_utf8(name) + "' is not UTF-8");
+              "the name '" + escape_invalid_utf8(name) + "' is not UTF-8");
 }
 
 }  // namespace penstock

@@ -33,18 +33,22 @@ struct StoredFloat16 {
   using Value = float;
   static constexpr size_t kBytes = 2;
   static float load(const std::byte* from) {
-    return float_of_float16(Stored<uint16_t>::load(from));
+    return float16_to_float(Stored<uint16_t>::load(from));
   }
-  static void store(std::byte* to, float value) { Stored<uint16_t>::store(to, float16_of(value)); }
+  static void store(std::byte* to, float value) {
+    Stored<uint16_t>::store(to, float_to_float16(value));
+  }
 };
 
 struct StoredBfloat16 {
   using Value = float;
   static constexpr size_t kBytes = 2;
   static float load(const std::byte* from) {
-    return float_of_bfloat16(Stored<uint16_t>::load(from));
+    return bfloat16_to_float(Stored<uint16_t>::load(from));
   }
-  static void store(std::byte* to, float value) { Stored<uint16_t>::store(to, bfloat16_of(value)); }
+  static void store(std::byte* to, float value) {
+    Stored<uint16_t>::store(to, float_to_bfloat16(value));
+  }
 };
 
 constexpr bool is_complex(DType dtype) {

@@ -292,7 +292,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
     if (!ours) throw taken_away();
     std::vector<uint32_t> lost;
     for (const Outcome::Loss& loss : losses_) lost.push_back(loss.row);
-    layout_.fixed().close_gaps(base, lost, ticket.end);
+    layout_.fixed().compact_rows(base, lost, ticket.end);
   }
   finish(ticket, slot, share_of(ticket, layout_.bytes()));
 }

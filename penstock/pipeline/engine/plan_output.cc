@@ -117,7 +117,7 @@ Block PlanOutput::take_block(Post& post, const std::vector<Outcome::Loss>& losse
     gaps = gaps_of(post, losses);
   }
   Lease lease = feed_.take_rows();
-  if (!gaps.empty()) BlockLayout(*spec_, rows).fixed().close_gaps(lease.data(), gaps);
+  if (!gaps.empty()) BlockLayout(*spec_, rows).fixed().compact_rows(lease.data(), gaps);
   return Block(spec_, rows, lease.data(), bytes, lease.owner());
 }
 

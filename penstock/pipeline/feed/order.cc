@@ -22,11 +22,11 @@ Order::Order(const Options& options) : options_(options) {
     throw refuse_order("shard=(" + std::to_string(options.rank) + ", " +
                        std::to_string(options.world) + "): rank must be below world");
   }
-  if (options.length > Bijection::kMaximalLength) {
+  if (options.length > Bijection::kMaxLength) {
     throw refuse_order("a dataset of " + std::to_string(options.length) +
                        " samples is longer than 2^62");
   }
-  if (options.batch_size > Bijection::kMaximalLength / options.world) {
+  if (options.batch_size > Bijection::kMaxLength / options.world) {
     throw refuse_order("batch_size " + std::to_string(options.batch_size) + " times world " +
                        std::to_string(options.world) + " is more than 2^62");
   }

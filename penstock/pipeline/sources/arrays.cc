@@ -109,10 +109,10 @@ class Arrays : public Indexed {
       }
       for (uint64_t place : places) {
         if (column.contiguous) {
-          copy_reversed(to, column.row(place), column.row_bytes, column.number);
+          copy_byteswapped(to, column.row(place), column.row_bytes, column.number);
         } else {
           copy_strided(to, column.row(place), column.shape, column.strides, column.itemsize);
-          if (column.number > 1) copy_reversed(to, to, column.row_bytes, column.number);
+          if (column.number > 1) copy_byteswapped(to, to, column.row_bytes, column.number);
         }
         to += step;
       }

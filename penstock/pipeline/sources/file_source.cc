@@ -65,7 +65,7 @@ std::string FileSource::title() const {
     std::snprintf(digits.data(), digits.size(), "%08x", crc);
     text += ", and " + std::to_string(paths_.patterns.size() - kMost) + " more: " + digits.data();
   }
-  return shown_as_utf8(text) + arguments() + (stream_ ? ", stream)" : ")");
+  return escape_invalid_utf8(text) + arguments() + (stream_ ? ", stream)" : ")");
 }
 
 // The node knows its files as long as the Dataset lives; what is built, and its readers, hold them

@@ -44,7 +44,7 @@ class RecordRows : public FileStage {
         for (uint32_t i = 0; i < positions.size(); ++i, to += out.stride(leaf)) {
           const std::span<const std::byte> record = reader_.bytes(i);
           if (record.empty()) continue;  // it is lost
-          copy_reversed(to, record.data() + part.begin, out.row_bytes(leaf), part.number);
+          copy_byteswapped(to, record.data() + part.begin, out.row_bytes(leaf), part.number);
         }
       }
       stage_.fail(reader_.failures(), positions, out, row);
@@ -103,8 +103,8 @@ class RecordRowStream : public Streamed {
           if (part.number == 1) {
             out.view(leaf, i, from);
           } else {
-            copy_reversed(out.dense(leaf) + i * out.stride(leaf), from, out.row_bytes(leaf),
-                          part.number);
+            copy_byteswapped(out.dense(leaf) + i * out.stride(leaf), from, out.row_bytes(leaf),
+                             part.number);
           }
         }
       }

@@ -75,7 +75,7 @@ class SnapshotIndexed : public Indexed {
 
 // No folder is in it: a state restores where the file lies elsewhere.
 std::string SnapshotNode::title() const {
-  return "snapshot(" + shown_as_utf8(path_.substr(path_.find_last_of('/') + 1)) + ")";
+  return "snapshot(" + escape_invalid_utf8(path_.substr(path_.find_last_of('/') + 1)) + ")";
 }
 
 Built SnapshotNode::build(std::vector<Built>, Builder& builder) const {

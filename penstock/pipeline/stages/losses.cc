@@ -12,7 +12,7 @@ namespace penstock {
 namespace {
 
 State state_of_loss(const Failure& lost) {
-  return {lost.stage, lost.position, shown_as_utf8(text_of(lost.error)),
+  return {lost.stage, lost.position, escape_invalid_utf8(text_of(lost.error)),
           lost.decision == Decision::kReplace};
 }
 

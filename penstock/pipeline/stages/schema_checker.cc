@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "penstock/base/base64.h"
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/stages/restore_error.h"
 
 namespace penstock {

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "penstock/base/base64.h"
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"

@@ -38,7 +38,7 @@ class DecodeRun : public FieldOp::Run {
 
  private:
   void put(std::byte* to, const std::byte* from, uint64_t bytes) const {
-    if (!truths_) return copy_reversed(to, from, bytes, number_);
+    if (!truths_) return copy_byteswapped(to, from, bytes, number_);
     // A bool is 0 or 1, or whoever reads it may do anything.
     std::transform(from, from + bytes, to, [](std::byte b) { return std::byte{b != std::byte{}}; });
   }

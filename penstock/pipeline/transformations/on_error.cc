@@ -198,7 +198,7 @@ Built OnErrorNode::build(std::vector<Built> inputs, Builder& builder) const {
     return built;
   }
   const uint64_t length = inputs[0].indexed->length(0);
-  if (policy_ == OnError::kReplace && length > Bijection::kMaximalLength) {
+  if (policy_ == OnError::kReplace && length > Bijection::kMaxLength) {
     throw Error(Code::kInvalidArgument, "on_error",
                 "replace needs an input with an end, of at most 2^62 elements: repeat after it");
   }

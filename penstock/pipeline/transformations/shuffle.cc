@@ -70,7 +70,7 @@ Built ShuffleNode::build(std::vector<Built> inputs, Builder&) const {
                 "what has no end, or 2^64 - 1 elements, is too long to be shuffled as a whole: "
                 "where it is repeated, shuffle first, then repeat");
   }
-  if (length > Bijection::kMaximalLength) {
+  if (length > Bijection::kMaxLength) {
     throw Error(Code::kInvalidArgument, "shuffle",
                 "it is too long to be shuffled: " + std::to_string(length) +
                     " elements are more than 2^62");

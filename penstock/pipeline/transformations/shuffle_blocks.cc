@@ -149,7 +149,7 @@ std::string ShuffleBlocksNode::title() const {
 
 Built ShuffleBlocksNode::build(std::vector<Built> inputs, Builder&) const {
   const uint64_t length = inputs[0].indexed->length(0);
-  if (length > Bijection::kMaximalLength) {
+  if (length > Bijection::kMaxLength) {
     throw Error(
         Code::kInvalidArgument, "shuffle",
         length == kEndless

@@ -137,7 +137,7 @@ std::span<const float> Gradient::at(size_t begin, size_t n, std::span<float> scr
       for (size_t i = 0; i < n; ++i) {
         uint16_t half;
         std::memcpy(&half, from + i * sizeof half, sizeof half);
-        into[i] = brain ? float_of_bfloat16(half) : float_of_float16(half);
+        into[i] = brain ? bfloat16_to_float(half) : float16_to_float(half);
       }
       return into;
     }
@@ -208,7 +208,7 @@ void encode_half(Encoding encoding, std::span<const float> values, std::span<std
   std::byte* to = into.data();
   const bool brain = encoding == Encoding::kBfloat16;
   for (const float value : values) {
-    const uint16_t half = brain ? bfloat16_of(value) : float16_of(value);
+    const uint16_t half = brain ? float_to_bfloat16(value) : float_to_float16(value);
     std::memcpy(to, &half, sizeof half);
     to += sizeof half;
   }

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/huge_pages.h"
+#include "penstock/base/os.h"
 
 namespace penstock::train {
 namespace {

@@ -84,7 +84,7 @@ uint32_t port_of(const std::string& address) {
 
 // UTF-8, and no more than goes as a whole.
 std::string one_line(const char* what) {
-  std::string text = shown_as_utf8(what);
+  std::string text = escape_invalid_utf8(what);
   std::ranges::replace(text, '\n', ' ');
   if (text.size() > kLongestText) {
     size_t end = kLongestText;
@@ -110,7 +110,7 @@ void first_save(Shard& shard, const ShardFile& file) {
                             int control, os::Fd supervisor) {
   const std::string me = std::to_string(i) + " ";
   try {
-    os::die_with(std::move(supervisor), 0);
+    os::exit_with(std::move(supervisor), 0);
     const auto ranges = partition(plan.layout, plan.addresses.size());
     memory->set_ending(false);
     auto shard = std::make_shared<Shard>(memory, plan.optimizer, plan.mode);

@@ -89,7 +89,7 @@ class Threads:
         self._one_thread_each.__enter__()
         for loop in self._loops:
             loop.views.gradients.zero()  # of a step that failed
-        self._cores = _engine.near_cores(self._replicas) if self._replicas > 1 else []
+        self._cores = _engine.core_groups(self._replicas) if self._replicas > 1 else []
 
     def ready(self) -> None:
         pass
@@ -107,10 +107,10 @@ class Threads:
                     self._board.untake()
                     break
                 if mine:
-                    _engine.stay_on(mine)
+                    _engine.pin_to_cores(mine)
                 loop.use(batch)
                 if mine:  # what a feed starts while it is asked for a batch would stay there, too
-                    _engine.stay_on(anywhere)
+                    _engine.pin_to_cores(anywhere)
                 del batch  # the feed may use its memory again
         except BaseException as error:
             add_note(error, f"in worker {number} of Hogwild, step {loop.views.step}")

@@ -96,7 +96,7 @@ TEST(Bijection, many_at_once_are_the_same_as_one_by_one) {
 
 TEST(Bijection, the_longest_lengths_stay_inside_and_repeat_nothing) {
   for (uint64_t length : {(uint64_t{1} << 32) - 1, (uint64_t{1} << 32) + 1, (uint64_t{1} << 61) + 1,
-                          Bijection::kMaximalLength}) {
+                          Bijection::kMaxLength}) {
     Bijection bijection(length, 9);
     std::vector<uint64_t> images;
     for (uint64_t first : {uint64_t{0}, length / 2, length - 100'000}) {
@@ -109,13 +109,13 @@ TEST(Bijection, the_longest_lengths_stay_inside_and_repeat_nothing) {
     EXPECT_LT(images.back(), length);
     EXPECT_EQ(std::adjacent_find(images.begin(), images.end()), images.end());
   }
-  EXPECT_THROW(Bijection(Bijection::kMaximalLength + 1, 0), Error);
+  EXPECT_THROW(Bijection(Bijection::kMaxLength + 1, 0), Error);
 }
 
 // A saved state must mean the same after an upgrade and on another machine.
 TEST(Bijection, orders_never_change) {
   EXPECT_EQ(all_of(Bijection(8, 42)), (std::vector<uint64_t>{7, 6, 2, 1, 3, 0, 5, 4}));
-  Bijection thousand(1000, 42), most(Bijection::kMaximalLength, 42);
+  Bijection thousand(1000, 42), most(Bijection::kMaxLength, 42);
   std::vector<uint64_t> got{thousand(0), thousand(1), thousand(999), most(0), most(1)};
   EXPECT_EQ(got, (std::vector<uint64_t>{87, 209, 778, 4437077000618975289, 821541738713377951}));
 }

@@ -1,5 +1,3 @@
-#include "penstock/base/huge_pages.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

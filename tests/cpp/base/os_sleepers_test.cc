@@ -1,11 +1,10 @@
-#include "penstock/base/os_sleepers.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
 #include "penstock/base/clock.h"
+#include "penstock/base/os.h"
 
 namespace penstock::os {
 namespace {
@@ -15,21 +14,21 @@ TEST(Futex, a_wake_concerns_the_groups_it_names) {
   std::atomic<int> woken{0};
   std::thread sleeper([&] {
     while (word.load() == 0) {
-      if (futex_wait_in(word, 0, 20'000'000'000, 0b100) == Woken::kWoken) ++woken;
+      if (futex_wait_bitset(word, 0, 20'000'000'000, 0b100) == Woken::kWoken) ++woken;
     }
   });
   // Whether it sleeps by now or not: nothing of this concerns it.
   for (int i = 0; i < 1000; ++i) {
-    futex_wake_in(word, 1, 0b1011);
+    futex_wake_bitset(word, 1, 0b1011);
     std::this_thread::yield();
   }
   EXPECT_EQ(woken, 0);
   while (woken == 0) {
-    futex_wake_in(word, 1, 0b110);
+    futex_wake_bitset(word, 1, 0b110);
     std::this_thread::yield();
   }
   word.store(1);
-  futex_wake_in(word, 1, 0b100);
+  futex_wake_bitset(word, 1, 0b100);
   sleeper.join();
 }
 

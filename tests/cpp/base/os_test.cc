@@ -358,7 +358,7 @@ TEST(Process, a_killed_parent_takes_its_child_along_within_a_second) {
     alarm(20);
     Fd self = open_process(getpid());
     if (fork() == 0) {
-      die_with(std::move(self), 3);
+      exit_with(std::move(self), 3);
       (void)!write(pipe_in.get(), "x", 1);
       alarm(20);
       for (;;) pause();

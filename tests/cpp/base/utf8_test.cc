@@ -98,9 +98,10 @@ TEST(Utf8, what_is_none_is_none_wherever_it_stands) {
 }
 
 TEST(Utf8, what_is_none_can_be_shown) {
-  EXPECT_EQ(shown_as_utf8(""), "");
-  EXPECT_EQ(shown_as_utf8("caf\xC3\xA9"), "caf\xC3\xA9");
-  EXPECT_EQ(shown_as_utf8("\xFF/caf\xC3\xA9\xE2\x82/x\xC0"), "\\xff/caf\xC3\xA9\\xe2\\x82/x\\xc0");
+  EXPECT_EQ(escape_invalid_utf8(""), "");
+  EXPECT_EQ(escape_invalid_utf8("caf\xC3\xA9"), "caf\xC3\xA9");
+  EXPECT_EQ(escape_invalid_utf8("\xFF/caf\xC3\xA9\xE2\x82/x\xC0"),
+            "\\xff/caf\xC3\xA9\\xe2\\x82/x\\xc0");
 }
 
 TEST(Utf8, random_bytes_are_judged_as_plain_code_does) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/base/unnamed_file.h"
+#include "penstock/base/os.h"
 #include "penstock/io/sidecar_index.h"
 #include "penstock/io/tfrecord.h"
 #include "penstock/io/tfrecord_writer.h"

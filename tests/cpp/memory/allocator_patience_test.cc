@@ -1,4 +1,4 @@
-// Allocator::Options::patient: when a block is waited for rather than made.
+// Allocator::Options::wait_for_returns: when a block is waited for rather than made.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ TEST(AllocatorPatience, waits_for_what_comes_back_rather_than_grow) {
   uint64_t least_faulted = UINT64_MAX;
   for (int attempt = 0; attempt < 20 && least_faulted > 2 * kBytes + kMiB; ++attempt) {
     Allocator::Options options;
-    options.patient = true;
+    options.wait_for_returns = true;
     Allocator allocator(region_of(1024 * kMiB), options);
     auto leased = [&] {
       void* block = allocator.allocate(kBytes);
@@ -55,7 +55,7 @@ TEST(AllocatorPatience, waits_for_what_comes_back_rather_than_grow) {
 TEST(AllocatorPatience, grows_once_it_has_waited_for_long_enough) {
   constexpr size_t kBytes = 64 * kMiB, kQueue = 6;
   Allocator::Options options;
-  options.patient = true;
+  options.wait_for_returns = true;
   Allocator allocator(region_of(1024 * kMiB), options);
   const uint64_t begun = now_ns();
   allocator.release(allocator.allocate(kBytes));
@@ -96,7 +96,7 @@ TEST(AllocatorPatience, grows_once_it_has_waited_for_long_enough) {
 
 TEST(AllocatorPatience, waits_once_for_what_comes_back_no_more) {
   Allocator::Options options;
-  options.patient = true;
+  options.wait_for_returns = true;
   Allocator allocator(region_of(1024 * kMiB), options);
   std::vector<Lease> leases;
   auto more = [&] {

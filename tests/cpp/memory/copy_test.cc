@@ -37,8 +37,8 @@ TEST(CopyReversed, turns_each_number_around_in_place_too) {
   for (size_t number : {1, 2, 4, 8}) {
     const std::vector<uint8_t> from = noise(48);
     std::vector<uint8_t> to(48), place = from;
-    copy_reversed(to.data(), from.data(), 40, number);
-    copy_reversed(place.data(), place.data(), 40, number);
+    copy_byteswapped(to.data(), from.data(), 40, number);
+    copy_byteswapped(place.data(), place.data(), 40, number);
     for (size_t i = 0; i < 40; ++i) {
       ASSERT_EQ(to[i], from[i / number * number + number - 1 - i % number]);
       ASSERT_EQ(place[i], to[i]);

@@ -129,7 +129,7 @@ TEST_F(LedgerTest, the_last_lease_takes_its_block_off_in_any_process) {
   auto return_in_child = [&](const Ref& ref) {
     return testing::holds_in_child([&] {
       auto region = Region::open(a->region()->fd());
-      region->count_in(counted_as(0, 1));
+      region->set_in_use_counter(counted_as(0, 1));
       region->return_lease(ref);
       return true;
     });
@@ -173,7 +173,7 @@ TEST_F(LedgerTest, small_blocks_count_as_their_arena_knows_them) {
 }
 
 TEST_F(LedgerTest, what_is_expected_is_kept_although_less_was_in_use) {
-  raise_to(most_live, 48 * kMiB);
+  atomic_max(most_live, 48 * kMiB);
   give(*a, take(*a, 6));
   give(*b, take(*b, 6));
   a->collect();

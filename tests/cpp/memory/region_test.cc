@@ -21,16 +21,16 @@ TEST(Region, grows_and_never_moves) {
     auto region = Region::create(kind, 8 * kUnit);
     std::byte* base = region->base();
     EXPECT_EQ(region->committed(), kUnit);
-    ASSERT_TRUE(region->extend(4 * kUnit) && region->back(kUnit, 3 * kUnit));
+    ASSERT_TRUE(region->extend(4 * kUnit) && region->populate(kUnit, 3 * kUnit));
     std::memset(base + kUnit, 7, 3 * kUnit);
-    ASSERT_TRUE(region->extend(8 * kUnit) && region->back(4 * kUnit, 4 * kUnit));
+    ASSERT_TRUE(region->extend(8 * kUnit) && region->populate(4 * kUnit, 4 * kUnit));
     EXPECT_EQ(region->base(), base);
     EXPECT_EQ(region->committed(), 8 * kUnit);
     EXPECT_EQ(base[2 * kUnit], std::byte{7});
     EXPECT_EQ(base[5 * kUnit], std::byte{0});
     EXPECT_FALSE(region->extend(9 * kUnit)) << "past the reserve";
     EXPECT_EQ(region->committed(), 8 * kUnit);
-    EXPECT_FALSE(region->back(8 * kUnit, kUnit)) << "past what is committed";
+    EXPECT_FALSE(region->populate(8 * kUnit, kUnit)) << "past what is committed";
     EXPECT_TRUE(region->contains(base) && region->contains(base + 8 * kUnit - 1));
     EXPECT_FALSE(region->contains(base + 8 * kUnit) || region->contains(base - 1));
   }
@@ -44,7 +44,7 @@ TEST(Region, reserves_as_much_as_fits_by_default) {
 
 TEST(Region, what_one_process_writes_another_reads) {
   auto region = Region::create(Region::Kind::kShared, 64 * kUnit);
-  ASSERT_TRUE(region->extend(2 * kUnit) && region->back(kUnit, kUnit));
+  ASSERT_TRUE(region->extend(2 * kUnit) && region->populate(kUnit, kUnit));
   EXPECT_TRUE(holds_in_child([&] {
     auto mine = Region::open(region->fd());
     mine->base()[kUnit] = std::byte{42};
@@ -56,7 +56,7 @@ TEST(Region, what_one_process_writes_another_reads) {
 TEST(Region, growth_is_seen_by_those_who_opened_it_before) {
   auto region = Region::create(Region::Kind::kShared, 64 * kUnit);
   auto other = Region::open(region->fd());
-  ASSERT_TRUE(region->extend(3 * kUnit) && region->back(2 * kUnit, kUnit));
+  ASSERT_TRUE(region->extend(3 * kUnit) && region->populate(2 * kUnit, kUnit));
   region->base()[2 * kUnit + 5] = std::byte{9};
   EXPECT_EQ(other->committed(), 3 * kUnit);
   other->prefault(2 * kUnit, kUnit);
@@ -67,10 +67,10 @@ TEST(Region, growth_is_seen_by_those_who_opened_it_before) {
 
 TEST(Region, pages_given_back_are_memory_given_back) {
   auto region = Region::create(Region::Kind::kShared, 64 * kUnit);
-  ASSERT_TRUE(region->extend(33 * kUnit) && region->back(kUnit, 32 * kUnit));
+  ASSERT_TRUE(region->extend(33 * kUnit) && region->populate(kUnit, 32 * kUnit));
   EXPECT_GE(region->backed_bytes(), 32 * kUnit);
   region->base()[kUnit] = std::byte{1};
-  region->give_back(kUnit, 32 * kUnit);
+  region->discard(kUnit, 32 * kUnit);
   EXPECT_LE(region->backed_bytes(), kUnit);
   EXPECT_EQ(region->base()[kUnit], std::byte{0});
 }
@@ -109,12 +109,12 @@ TEST(Region, open_refuses_what_is_no_region) {
 TEST(Region, a_forked_child_has_a_copy_of_its_own) {
   for (auto kind : {Region::Kind::kShared, Region::Kind::kPrivate}) {
     auto region = Region::create(kind, 16 * kUnit);
-    ASSERT_TRUE(region->extend(2 * kUnit) && region->back(kUnit, kUnit));
+    ASSERT_TRUE(region->extend(2 * kUnit) && region->populate(kUnit, kUnit));
     region->base()[kUnit] = std::byte{5};
     EXPECT_TRUE(holds_in_child([&] {
       bool as_before = region->base()[kUnit] == std::byte{5} && region->inherited();
       region->base()[kUnit] = std::byte{6};
-      return as_before && !region->extend(4 * kUnit) && !region->back(kUnit, kUnit);
+      return as_before && !region->extend(4 * kUnit) && !region->populate(kUnit, kUnit);
     }));
     EXPECT_FALSE(region->inherited());
     EXPECT_EQ(region->base()[kUnit], std::byte{5});
@@ -126,7 +126,7 @@ TEST(Region, a_limit_on_file_size_is_a_refusal_and_not_a_signal) {
     rlimit limit{4 * kUnit, 4 * kUnit};
     setrlimit(RLIMIT_FSIZE, &limit);
     auto region = Region::create(Region::Kind::kShared, 64 * kUnit);
-    bool fits = region->extend(4 * kUnit) && region->back(kUnit, 3 * kUnit);
+    bool fits = region->extend(4 * kUnit) && region->populate(kUnit, 3 * kUnit);
     return fits && !region->extend(5 * kUnit) && region->committed() == 4 * kUnit;
   }));
 }
@@ -138,7 +138,7 @@ TEST(Region, a_limit_on_address_space_makes_the_reserve_smaller) {
     setrlimit(RLIMIT_AS, &limit);
     auto region = Region::create(Region::Kind::kShared);
     return region->reserve() >= size_t{64} << 20 && region->reserve() < size_t{1} << 30 &&
-           region->extend(10 * kUnit) && region->back(kUnit, 9 * kUnit);
+           region->extend(10 * kUnit) && region->populate(kUnit, 9 * kUnit);
   }));
   EXPECT_TRUE(holds_in_child([] {
     rlimit limit{size_t{40} << 20, size_t{40} << 20};
@@ -154,7 +154,7 @@ TEST(Region, a_limit_on_address_space_makes_the_reserve_smaller) {
 
 TEST(Region, a_reader_with_less_address_space_maps_what_is_committed) {
   auto region = Region::create(Region::Kind::kShared, size_t{8} << 30);
-  ASSERT_TRUE(region->extend(32 * kUnit) && region->back(kUnit, kUnit));
+  ASSERT_TRUE(region->extend(32 * kUnit) && region->populate(kUnit, kUnit));
   region->base()[kUnit] = std::byte{3};
   int fd = region->fd();
   EXPECT_TRUE(holds_in_child([&] {

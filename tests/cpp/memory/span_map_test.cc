@@ -21,13 +21,13 @@ struct World {
   uint32_t peak = 0;
 
   uint32_t take(uint32_t count) {
-    auto start = spans.take(count, backing);
+    auto start = spans.allocate(count, backing);
     if (!start) {
       uint32_t more = count - spans.tail();
       backing.resize(spans.end() + more);
       spans.extend(more);
       backing.set(spans.end() - more, more);
-      start = spans.take(count, backing);
+      start = spans.allocate(count, backing);
     }
     live += count;
     peak = std::max(peak, live);
@@ -35,7 +35,7 @@ struct World {
   }
   void give(uint32_t start) {
     live -= spans.length(start);
-    spans.give(start);
+    spans.release(start);
   }
   double waste() const { return double(spans.end() - 1) / peak; }
 };
@@ -132,8 +132,8 @@ TEST(SpanMap, prefers_a_span_that_has_its_pages) {
   world.give(bare);
   world.give(backed);
   world.backing.clear(bare, 4);
-  EXPECT_EQ(world.spans.take(4, world.backing), backed);
-  EXPECT_EQ(world.spans.take(4, world.backing), bare);
+  EXPECT_EQ(world.spans.allocate(4, world.backing), backed);
+  EXPECT_EQ(world.spans.allocate(4, world.backing), bare);
 }
 
 TEST(Backing, counts_and_finds) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "penstock/base/os_sleepers.h"
+#include "penstock/base/os.h"
 #include "penstock/train/named_socket.h"
 #include "penstock/train/weights_layout.h"
 #include "tests/cpp/threads.h"
@@ -45,7 +45,7 @@ TEST(PublishWakes, a_reader_that_is_woken_and_ends_before_it_wakes_others_keeps_
     row.waiting.fetch_add(1);
     const uint32_t seen = header.changes.load();
     first = this_thread();
-    woken = os::futex_wait_in(header.changes, seen, 50'000'000'000, uint32_t{1} << seen % 32) ==
+    woken = os::futex_wait_bitset(header.changes, seen, 50'000'000'000, uint32_t{1} << seen % 32) ==
             os::Woken::kWoken;
   });
   ASSERT_TRUE(eventually([&] { return first != 0 && sleeps(first); }));

@@ -97,8 +97,8 @@ TEST_F(Safetensors, what_was_written_is_read) {
       for (size_t i = 0; i < values.size(); ++i) {
         const float x = array.values[i];
         const float expected = dtype == DType::kFloat32   ? x
-                               : dtype == DType::kFloat16 ? float_of_float16(float16_of(x))
-                                                          : float_of_bfloat16(bfloat16_of(x));
+                               : dtype == DType::kFloat16 ? float16_to_float(float_to_float16(x))
+                                                          : bfloat16_to_float(float_to_bfloat16(x));
         ASSERT_EQ(values[i], expected);
       }
     }

@@ -51,11 +51,11 @@ std::vector<To> cast(std::vector<From> from) {
 TEST(Half, float16_is_exact_both_ways) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
-    const float value = float_of_float16(half);
+    const float value = float16_to_float(half);
     if (std::isnan(value)) {
-      EXPECT_TRUE(std::isnan(float_of_float16(float16_of(value))));
+      EXPECT_TRUE(std::isnan(float16_to_float(float_to_float16(value))));
     } else {
-      ASSERT_EQ(float16_of(value), half) << bits;
+      ASSERT_EQ(float_to_float16(value), half) << bits;
     }
 #ifdef __FLT16_MAX__
     _Float16 native;
@@ -66,16 +66,16 @@ TEST(Half, float16_is_exact_both_ways) {
 }
 
 TEST(Half, rounds_to_the_nearest_and_ties_to_even) {
-  EXPECT_EQ(float16_of(65504.0f), 0x7BFF);
-  EXPECT_EQ(float16_of(65519.99f), 0x7BFF);
-  EXPECT_EQ(float16_of(65520.0f), 0x7C00);
-  EXPECT_EQ(float16_of(1.0f + 0x1p-11f), 0x3C00) << "a tie";
-  EXPECT_EQ(float16_of(1.0f + 3 * 0x1p-11f), 0x3C02) << "a tie";
-  EXPECT_EQ(float16_of(0x1p-25f), 0);
-  EXPECT_EQ(float16_of(-0x1.8p-25f), 0x8001);
-  EXPECT_EQ(bfloat16_of(1.0f + 0x1p-8f), 0x3F80);
-  EXPECT_EQ(bfloat16_of(1.0f + 3 * 0x1p-8f), 0x3F82);
-  EXPECT_TRUE(std::isnan(float_of_bfloat16(bfloat16_of(NAN))));
+  EXPECT_EQ(float_to_float16(65504.0f), 0x7BFF);
+  EXPECT_EQ(float_to_float16(65519.99f), 0x7BFF);
+  EXPECT_EQ(float_to_float16(65520.0f), 0x7C00);
+  EXPECT_EQ(float_to_float16(1.0f + 0x1p-11f), 0x3C00) << "a tie";
+  EXPECT_EQ(float_to_float16(1.0f + 3 * 0x1p-11f), 0x3C02) << "a tie";
+  EXPECT_EQ(float_to_float16(0x1p-25f), 0);
+  EXPECT_EQ(float_to_float16(-0x1.8p-25f), 0x8001);
+  EXPECT_EQ(float_to_bfloat16(1.0f + 0x1p-8f), 0x3F80);
+  EXPECT_EQ(float_to_bfloat16(1.0f + 3 * 0x1p-8f), 0x3F82);
+  EXPECT_TRUE(std::isnan(bfloat16_to_float(float_to_bfloat16(NAN))));
 #ifdef __FLT16_MAX__
   uint32_t bits = 1;
   for (int i = 0; i < 1000000; ++i) {
@@ -85,7 +85,7 @@ TEST(Half, rounds_to_the_nearest_and_ties_to_even) {
     const auto native = static_cast<_Float16>(value);
     uint16_t half;
     std::memcpy(&half, &native, 2);
-    ASSERT_EQ(float16_of(value), half) << value;
+    ASSERT_EQ(float_to_float16(value), half) << value;
   }
 #endif
 }

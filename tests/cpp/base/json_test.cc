@@ -1,4 +1,4 @@
-#include "penstock/base/base64.h"
+#include "penstock/base/json.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/base/base64.h"
+#include "penstock/base/json.h"
 
 #include <cstdint>
 
@@ -28,7 +28,7 @@ std::string to_base64(std::span<const std::byte> bytes) {
 }
 
 std::vector<std::byte> from_base64(std::string_view text) {
-  auto refuse = [] { return Error(Code::kInvalidArgument, "base64", "the data is no base64"); };
+  auto refuse = [] { return Error(Code::kInvalidArgument, "base64", "the text is not base64"); };
   if (text.size() % 4 != 0) throw refuse();
   size_t bytes = text.size() / 4 * 3;
   for (size_t end = text.size(); bytes > 0 && end > text.size() - 2 && text[end - 1] == '=';
