@@ -25,6 +25,6 @@
 #include "penstock/train/relaxed.h"
 #include "penstock/train/server/parameter_client.h"
 #include "penstock/train/server/parameter_server.h"
-#include "penstock/train/tower_average.h"
+#include "penstock/train/tower.h"
 #include "penstock/train/towers.h"
 #include "penstock/train/weight_files.h"

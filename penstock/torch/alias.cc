@@ -51,7 +51,7 @@ Layout layout_of(const std::vector<Named>& found) {
   return Layout(specs);
 }
 
-// A tensor over a block, with a share in the slab's memory and a version counter of its own.
+// A tensor over a block; it keeps the slab's memory and has a version counter of its own.
 at::Tensor view_of(const Slab& slab, const Block& block) {
   return at::from_blob(
       slab.values_of(block).data(), block.shape, [slab](void*) {}, at::kFloat);
@@ -70,7 +70,7 @@ struct Alias::State {
   State(const std::vector<Named>& found, Slab::Kind kind)
       : State(found, Parameters(layout_of(found), kind), std::nullopt, kind, true) {}
 
-  // `own`: the parameters are this module's, and take its values.
+  // `own`: the parameters take this module's values.
   State(const std::vector<Named>& found, Parameters of, std::optional<Slab> given, Slab::Kind kind,
         bool own)
       : parameters(std::move(of)), gradients(given ? *given : parameters.gradients(kind)) {
@@ -83,7 +83,7 @@ struct Alias::State {
       if (own) weights.copy_(named.parameter);
       views.push_back({named.name, named.parameter, weights.data_ptr(), view_of(gradients, block)});
       // Not detach(), whose result shares a version counter: two modules on the same weights would
-      // stop each other's backward passes.
+      // make each other's backward passes fail.
       named.parameter.set_data(weights);
     }
     settle();
@@ -100,7 +100,8 @@ struct Alias::State {
     }
   }
 
-  // Takes in gradients that torch put elsewhere, and becomes the place for the next ones.
+  // Copies gradients that torch stored elsewhere into the slab, and makes the slab the place of the
+  // next ones.
   void settle() {
     check_views();
     at::NoGradGuard no_grad;
@@ -144,7 +145,7 @@ struct Alias::State {
   const Slab gradients;
   std::vector<View> views;
   std::vector<train::GradientPart> parts;
-  std::vector<at::Tensor> taken;  // what the parts refer to
+  std::vector<at::Tensor> taken;  // owners of the memory of `parts`
   uint64_t copied_bytes = 0;
 };
 

@@ -26,7 +26,7 @@ constexpr std::array<std::pair<DType, at::ScalarType>, 12> kTypes = {{
     {DType::kComplex128, at::kComplexDouble},
 }};
 
-// Whether torch can view it where it lies.
+// Whether torch can view the tensor in place.
 bool can_be_viewed(const Tensor& tensor) {
   if (tensor.read_only()) return false;
   const auto size = static_cast<int64_t>(size_of(tensor.dtype()));
@@ -47,13 +47,12 @@ at::Tensor to_torch(const Tensor& tensor) {
     if (!can_be_viewed(tensor)) return to_torch(tensor.copy());
     Shape strides = tensor.strides();
     for (int64_t& stride : strides) stride /= static_cast<int64_t>(size_of(dtype));
-    // Not the owner alone: a tensor is what says of a leased block that it is in use.
+    // Keeps the Tensor and not only its owner: a leased block counts as used while a Tensor exists.
     return at::from_blob(
         tensor.data(), tensor.shape(), strides, [tensor](void*) {}, type);
   }
-  throw Error(
-      Code::kInvalidArgument, "torch::to_torch",
-      "torch computes with no " + std::string(name_of(tensor.dtype())) + ": cast it before");
+  throw Error(Code::kInvalidArgument, "torch::to_torch",
+              "torch has no " + std::string(name_of(tensor.dtype())) + ": cast the tensor before");
 }
 
 Tensor from_torch(const at::Tensor& tensor) {

@@ -14,7 +14,7 @@
 namespace penstock::torch {
 namespace {
 
-// What of a module no slab has: a copy.
+// A copy of a module's state outside the slab: training modes, frozen parameters, buffers.
 struct Rest {
   explicit Rest(const ::torch::nn::Module& module) : training(module.is_training()) {
     for (const auto& item : module.named_modules({}, false)) {
@@ -39,7 +39,7 @@ struct Rest {
     for (const auto& item : buffers) found(others, item.key()).copy_(item.value());
     module.train(training);
     auto modules = module.named_modules({}, false);
-    for (const auto& [name, does] : trains) {  // parents first: train() goes down
+    for (const auto& [name, does] : trains) {  // parents first: train() also sets the children
       if (auto* found = modules.find(name)) (*found)->train(does);
     }
   }
@@ -57,7 +57,7 @@ struct Rest {
   }
 
   bool training;
-  std::vector<std::pair<std::string, bool>> trains;  // what is in it
+  std::vector<std::pair<std::string, bool>> trains;  // of the submodules
   Tensors frozen, buffers;
 };
 
@@ -67,19 +67,19 @@ train::Towers::MakeStep tower_steps(const ::torch::nn::Module& model,
                                     std::function<Replica(size_t tower)> make) {
   return [rest = std::make_shared<const Rest>(model),
           make = std::move(make)](train::Tower& tower) -> train::Towers::Step {
-    // Towers would wait for each other's teams. With OpenMP it holds for threads that begin later
-    // too (see tower_steps).
+    // Otherwise each tower would use all cores. With OpenMP it also holds for threads that begin
+    // later (see tower_steps).
     at::set_num_threads(1);
     Replica replica = make(tower.number());
     if (tower.number() > 0) rest->copy_into(*replica.module);
     const auto alias =
         std::make_shared<Alias>(*replica.module, tower.parameters(), tower.gradients());
-    tower.gradients().zero();  // of what the module was used for before
+    tower.gradients().zero();  // gradients from before the run
     return [&tower, alias, replica = std::move(replica)](Example& batch) -> std::optional<double> {
       const uint64_t copied = alias->copied_bytes();
       const at::Tensor loss = replica.loss(batch);
       loss.backward();
-      alias->gradients();  // whatever torch put elsewhere comes in
+      alias->gradients();  // copies in gradients that torch stored elsewhere
       tower.note_copied(alias->copied_bytes() - copied);
       return loss.item<double>();
     };

@@ -17,14 +17,14 @@ class Module;
 
 namespace penstock::torch {
 
-// What one tower computes with. `loss` is the mean over a batch, from which backward() starts.
+// A tower's module. `loss` returns the mean over a batch, from which backward() starts.
 struct Replica {
   std::shared_ptr<::torch::nn::Module> module;
   std::function<at::Tensor(Example& batch)> loss;
 };
 
-// Steps of train::Towers whose towers have a libtorch module each, all of them views of the same
-// weights. torch computes with one thread in each.
+// Makes steps for train::Towers with one libtorch module for each tower, all of them views of the
+// same weights. In each tower torch computes with one thread.
 //
 //   Alias alias(model);
 //   train::Updater updater(alias.parameters(), train::Optimizer::sgd(0.1));
@@ -33,23 +33,23 @@ struct Replica {
 //                return cross_entropy(net.forward(to_torch(batch.at("image"))), ...);
 //              }));
 //
-// Tower 0 computes with `model` itself, which must outlive the run; each other one with a module of
-// its own, made on its thread when a run begins, which takes over whether it and each module in it
-// train, and what `model` had, when this was called, of buffers and of parameters that require no
-// gradient. Buffers that change (BatchNorm's) are each tower's own from then on.
+// Tower 0 computes with `model`, which must outlive the run. Each other tower has a module of its
+// own, made on its thread when a run begins. It gets the training mode of `model` and of each
+// submodule, and the buffers and frozen parameters that `model` had when this was called. Buffers
+// that change (BatchNorm's) are each tower's own.
 //
-// Towers compute on one core each: they call at::set_num_threads(1), which with OpenMP holds for
-// threads that begin later, too. Call it again after the run where these are to use more.
+// Each tower computes on one core: it calls at::set_num_threads(1), which with OpenMP also holds
+// for threads that begin later. Call it again after the run to use more threads.
 //
-// What a model draws from torch's one generator (dropout) depends on which thread is first: only
-// without that are two runs the same, bit for bit.
+// Random numbers of torch's global generator (dropout) depend on the order of threads: only models
+// without them give the same bits in two runs.
 //
-// Errors come out of run(): as Alias; kInvalidArgument: a replica has no such buffer or parameter.
+// Errors, thrown by run(): as Alias; kInvalidArgument: a replica lacks a buffer or parameter.
 train::Towers::MakeStep tower_steps(const ::torch::nn::Module& model,
                                     std::function<Replica(size_t tower)> make);
 
-// The same for replicas that are made by default. loss: at::Tensor(Model&, Example& batch), called
-// from all towers' threads.
+// The same for replicas that are default-constructed. loss: at::Tensor(Model&, Example& batch),
+// called on all towers' threads.
 template <typename Model, typename Loss>
 requires std::is_invocable_v<const Loss&, Model&, Example&> train::Towers::MakeStep tower_steps(
     Model& model, Loss loss) {

@@ -29,11 +29,10 @@ RingMapping::~RingMapping() { os::unmap(data_, 2 * capacity_); }
 
 std::shared_ptr<ChannelMemory> ChannelMemory::make(uint64_t capacity, WhenFull when_full) {
   constexpr const char* kWhat = "channel";
-  if (capacity == 0 || capacity > Ring::kMostBytes) {
+  if (capacity == 0 || capacity > Ring::kMaxBytes) {
     throw Error(Code::kInvalidArgument, kWhat,
                 "capacity is " + std::to_string(capacity) +
-                    " bytes: give 1 to 2^33, as many as a producer's items may take until they "
-                    "are taken");
+                    " bytes: give 1 to 2^33, enough for the items that a producer has queued");
   }
   const uint64_t page = os::page_size();
   capacity = (capacity + page - 1) / page * page;
@@ -44,7 +43,7 @@ std::shared_ptr<ChannelMemory> ChannelMemory::make(uint64_t capacity, WhenFull w
     os::unmap(base, kDataAt);
     throw no_memory(kWhat, std::strerror(error));
   }
-  auto* header = new (base) ChannelHeader{};  // the rings' words are zeroes, as they must be
+  auto* header = new (base) ChannelHeader{};  // the rings' words are zero
   header->capacity = capacity;
   header->when_full = when_full;
   header->magic = ChannelHeader::kMagic;
@@ -55,14 +54,14 @@ std::shared_ptr<ChannelMemory> ChannelMemory::open(os::Fd fd) {
   constexpr const char* kWhat = "attach_channel";
   auto refuse = [](const char* why) {
     return Error(Code::kInvalidArgument, kWhat,
-                 "what the learner sent is no memory of a channel: " + std::string(why));
+                 "the descriptor from the learner is no channel memory: " + std::string(why));
   };
   try {
     os::forbid_shrinking(fd.get());
   } catch (const Error&) {
-    throw refuse("it may become shorter");
+    throw refuse("the file can shrink");
   }
-  // Sealed before it is measured: what is long enough now will stay so.
+  // Sealed before its size is read: afterwards it cannot shrink.
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) throw Error::from_errno(errno, kWhat, "fstat");
   if (!S_ISREG(file.st_mode)) throw refuse("it is no memory file");
@@ -70,10 +69,10 @@ std::shared_ptr<ChannelMemory> ChannelMemory::open(os::Fd fd) {
   void* base = os::reserve_mapping(fd.get(), kDataAt, true);
   if (base == nullptr) throw no_memory(kWhat, kNoAddressesLeft);
   auto memory = std::make_shared<ChannelMemory>(Token{}, std::move(fd), base);
-  if (memory->header().magic != ChannelHeader::kMagic) throw refuse("it begins otherwise");
-  if (memory->capacity_ == 0 || memory->capacity_ > Ring::kMostBytes ||
+  if (memory->header().magic != ChannelHeader::kMagic) throw refuse("wrong magic number");
+  if (memory->capacity_ == 0 || memory->capacity_ > Ring::kMaxBytes ||
       memory->capacity_ % os::page_size() != 0 || memory->when_full_ > WhenFull::kDropNewest) {
-    throw refuse("it says what cannot be");
+    throw refuse("its header has invalid values");
   }
   memory->rows_ = static_cast<uint32_t>(std::min(
       (static_cast<uint64_t>(file.st_size) - kDataAt) / memory->capacity_, uint64_t{kProducers}));
@@ -126,7 +125,7 @@ void ChannelMemory::clear_row(uint32_t row) {
   all.refused.store(0);
   all.head.store(0);
   all.waiting.store(0);
-  all.banished.store(0);
+  all.evicted.store(0);
 }
 
 void ChannelMemory::wake_takers() const {
@@ -139,8 +138,8 @@ void ChannelMemory::wake_all_takers() const {
 }
 
 void ChannelMemory::wake_producer(uint32_t row) const {
-  words(row).room.fetch_add(1);
-  os::futex_wake(words(row).room, INT_MAX, true);
+  words(row).space.fetch_add(1);
+  os::futex_wake(words(row).space, INT_MAX, true);
 }
 
 }  // namespace penstock::train

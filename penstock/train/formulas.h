@@ -5,10 +5,10 @@
 
 #include "penstock/train/kernels.h"
 
-// The formulas of the optimizers, element by element: for one float, or for several at once where
-// F is a vector of them. Files that use it are compiled with -ffp-contract=off, without which bits
-// depend on the instruction set, and with -fno-math-errno -fno-trapping-math, without which loops
-// with roots and comparisons stay scalar.
+// The optimizers' formulas, element by element: for one float, or for several at once if F is a
+// vector. Files that include this are compiled with -ffp-contract=off, without which bits depend on
+// the instruction set, and with -fno-math-errno -fno-trapping-math, without which loops with roots
+// and comparisons are not vectorised.
 namespace penstock::train::kernels {
 
 #define PENSTOCK_INLINE __attribute__((always_inline)) inline
@@ -51,7 +51,7 @@ PENSTOCK_INLINE F updated(const Pass& p, F w, F g, F& state0, F& state1) {
     state0 = p.memory * state0 + p.fresh * (g * g);
     state1 = state1 + p.fresh * (g - state1);
     F variance = state0 - state1 * state1;
-    variance = variance < F{} ? F{} : variance;  // rounding may take it below 0
+    variance = variance < F{} ? F{} : variance;  // rounding can make it negative
     return w - p.rate * (g / (root_of(variance) + p.eps));
   } else {
     state0 = state0 + p.fresh * (g - state0);
@@ -60,7 +60,7 @@ PENSTOCK_INLINE F updated(const Pass& p, F w, F g, F& state0, F& state1) {
   }
 }
 
-// call.template operator()<formula>(), the formula known when it is compiled.
+// Calls call.template operator()<formula>(), with the formula as a constant.
 template <typename Call>
 PENSTOCK_INLINE void with_formula(Formula formula, Call call) {
   switch (formula) {

@@ -1,13 +1,93 @@
 #include "penstock/train/gradient_parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "penstock/base/error.h"
-#include "penstock/train/gradient_checks.h"
 #include "penstock/train/kernels.h"
 
 namespace penstock::train {
+
+std::string first_not_finite(std::span<const float> values, const Shape& shape) {
+  size_t at = 0;
+  while (at < values.size() && std::isfinite(values[at])) ++at;
+  if (at == values.size()) return "";
+  const std::string what = std::isnan(values[at]) ? "nan" : values[at] < 0 ? "-inf" : "inf";
+  Shape place(shape.size());
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    const auto length = static_cast<size_t>(shape[axis]);
+    place[axis] = static_cast<int64_t>(at % length);
+    at /= length;
+  }
+  return "is " + what + (shape.empty() ? "" : " at " + to_string(place));
+}
+
+std::string describe_not_finite(const Slab& gradients) {
+  for (const Block& block : gradients.layout().blocks()) {
+    const std::string found = first_not_finite(gradients.values_of(block), block.shape);
+    if (!found.empty()) return "block '" + block.name + "' " + found;
+  }
+  return "it was changed while it was applied";
+}
+
+void check_scale(const char* operation, double scale) {
+  if (std::isfinite(scale)) return;
+  throw Error(Code::kInvalidArgument, operation,
+              "scale is " + std::to_string(scale) + "; it must be finite");
+}
+
+void check_gradients(const Slab& parameters, const Slab& gradients) {
+  parameters.layout().require_equal(gradients.layout(), "apply", "the gradient");
+  if (parameters.values().data() == gradients.values().data()) {
+    throw Error(Code::kInvalidArgument, "apply",
+                "the gradients are the parameters themselves; use parameters.gradients()");
+  }
+}
+
+void RowGradients::set(const char* operation, const Block& block, std::span<const int64_t> rows,
+                       std::span<const float> values) {
+  auto refuse = [&](const std::string& why) {
+    return Error(Code::kInvalidArgument, operation, "block '" + block.name + "' " + why);
+  };
+  if (block.shape.empty()) throw refuse("is one number and has no rows");
+  const int64_t count = block.shape[0];
+  for (int64_t row : rows) {
+    if (row < 0 || row >= count) {
+      throw refuse("has " + std::to_string(count) + " rows; there is no row " +
+                   std::to_string(row));
+    }
+  }
+  width_ = count == 0 ? 0 : block.size / static_cast<size_t>(count);
+  if (values.size() != rows.size() * width_) {
+    throw refuse("has rows of " + std::to_string(width_) +
+                 " numbers: " + std::to_string(rows.size()) + " rows need " +
+                 std::to_string(rows.size() * width_) + ", not " + std::to_string(values.size()));
+  }
+  if (std::ranges::adjacent_find(rows, std::ranges::greater_equal()) == rows.end()) {
+    rows_ = rows;
+    values_ = values;
+    return;
+  }
+  order_.resize(rows.size());
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::ranges::stable_sort(order_, {}, [&](size_t i) { return rows[i]; });
+  own_rows_.clear();
+  own_values_.clear();
+  for (size_t i : order_) {
+    const auto from = values.subspan(i * width_, width_);
+    if (own_rows_.empty() || own_rows_.back() != rows[i]) {
+      own_rows_.push_back(rows[i]);
+      own_values_.insert(own_values_.end(), from.begin(), from.end());
+      continue;
+    }
+    const auto to = std::span(own_values_).last(width_);
+    std::ranges::transform(to, from, to.begin(), std::plus());
+  }
+  rows_ = own_rows_;
+  values_ = own_values_;
+}
 
 void GradientParts::check_apart_from(const Slab& weights) const {
   const auto of = weights.values();
@@ -18,7 +98,7 @@ void GradientParts::check_apart_from(const Slab& weights) const {
     if (apart) continue;
     throw Error(Code::kInvalidArgument, "apply",
                 "the gradient of block '" + each.block +
-                    "' lies in the weights, which change while it is read; give a copy");
+                    "' lies in the weights that this update changes; give a copy");
   }
 }
 
@@ -35,7 +115,7 @@ void GradientParts::set(const char* operation, const Layout& layout,
     if (twice || (!part.of_rows && part.values.size() != block.size)) {
       throw Error(Code::kInvalidArgument, operation,
                   "block '" + block.name + "' " +
-                      (twice ? "is there twice"
+                      (twice ? "is given twice"
                              : "has " + std::to_string(block.size) + " numbers, its gradient " +
                                    std::to_string(part.values.size())));
     }

@@ -14,9 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::vector<HogwildBoard::Counts> all_counts(const HogwildBoard& board) {
-  std::vector<HogwildBoard::Counts> counts;
-  for (size_t i = 0; i < board.workers(); ++i) counts.push_back(board.counts(i));
+std::vector<SharedCounters::Counts> all_counts(const SharedCounters& counters) {
+  std::vector<SharedCounters::Counts> counts;
+  for (size_t i = 0; i < counters.workers(); ++i) counts.push_back(counters.counts(i));
   return counts;
 }
 
@@ -29,23 +29,23 @@ std::vector<Slab> copies(std::vector<Slab> slabs) {
   return slabs;
 }
 
-// Clocks that are far away overflow.
+// Times in the far future overflow.
 Clock::time_point after(Clock::time_point from, int64_t ns) {
-  constexpr int64_t kMost = int64_t{1} << 61;
-  return from + std::chrono::nanoseconds(ns < 0 || ns > kMost ? kMost : ns);
+  constexpr int64_t kMaxNs = int64_t{1} << 61;
+  return from + std::chrono::nanoseconds(ns < 0 || ns > kMaxNs ? kMaxNs : ns);
 }
 
 }  // namespace
 
-HogwildReport report_of(const HogwildBoard& board, std::span<const HogwildBoard::Counts> before,
-                        double seconds) {
+HogwildReport report_of(const SharedCounters& counters,
+                        std::span<const SharedCounters::Counts> before, double seconds) {
   HogwildReport report;
   report.seconds = seconds;
   uint64_t losses = 0;
   double loss = 0, recent = 0;
-  std::array<uint64_t, HogwildBoard::kBuckets> staleness{};
-  for (size_t worker = 0; worker < board.workers(); ++worker) {
-    const HogwildBoard::Counts now = board.counts(worker), &then = before[worker];
+  std::array<uint64_t, SharedCounters::kBuckets> staleness{};
+  for (size_t worker = 0; worker < counters.workers(); ++worker) {
+    const SharedCounters::Counts now = counters.counts(worker), &then = before[worker];
     report.steps += now.steps - then.steps;
     report.updates += now.applied - then.applied;
     report.skipped += now.skipped - then.skipped;
@@ -64,7 +64,8 @@ HogwildReport report_of(const HogwildBoard& board, std::span<const HogwildBoard:
     report.recent_loss = recent / static_cast<double>(losses);
   }
   for (size_t i = 0; i < staleness.size(); ++i) {
-    if (staleness[i] > 0) report.staleness.emplace_back(HogwildBoard::least_of(i), staleness[i]);
+    if (staleness[i] > 0)
+      report.staleness.emplace_back(SharedCounters::bucket_min(i), staleness[i]);
   }
   return report;
 }
@@ -72,8 +73,8 @@ HogwildReport report_of(const HogwildBoard& board, std::span<const HogwildBoard:
 Hogwild::Hogwild(Updater& updater, size_t workers, Options options)
     : updater_(updater),
       options_(options),
-      board_(
-          HogwildBoard::make(workers, updater.parameters().slab().kind() == Slab::Kind::kShared)) {
+      counters_(SharedCounters::make(workers,
+                                     updater.parameters().slab().kind() == Slab::Kind::kShared)) {
   if (workers == 0) throw Error(Code::kInvalidArgument, "Hogwild", "give 1 worker or more");
   const size_t groups = options_.replicas;
   if (groups == 0 || groups > workers) {
@@ -89,7 +90,7 @@ Hogwild::Hogwild(Updater& updater, size_t workers, Options options)
     if (number > 0 && (first || options_.own_state)) state = copies(updater.state());
     const auto replica = groups > 1 ? replicas_[group] : nullptr;
     workers_.emplace_back(replica ? replica->parameters() : updater.parameters(),
-                          updater.optimizer(), state, board_, number,
+                          updater.optimizer(), state, counters_, number,
                           HogwildWorker::Options{.shares_state = !options_.own_state,
                                                  .non_finite = options_.non_finite,
                                                  .snapshots = options_.snapshots,
@@ -100,11 +101,11 @@ Hogwild::Hogwild(Updater& updater, size_t workers, Options options)
 }
 
 size_t Hogwild::group_of(size_t worker) const {
-  return worker * options_.replicas / board_.workers();
+  return worker * options_.replicas / counters_.workers();
 }
 
-Hogwild::Hogwild(Updater& updater, HogwildBoard board)
-    : updater_(updater), options_(), board_(std::move(board)) {}
+Hogwild::Hogwild(Updater& updater, SharedCounters counters)
+    : updater_(updater), options_(), counters_(std::move(counters)) {}
 
 HogwildReport Hogwild::run(const MakeStep& make, const Until& until) {
   return run_workers([&](size_t number) { work(workers_[number], make); }, until);
@@ -113,14 +114,14 @@ HogwildReport Hogwild::run(const MakeStep& make, const Until& until) {
 void Hogwild::work(HogwildWorker& worker, const MakeStep& make) {
   worker.begin();
   const Step next = make(worker);
-  for (bool first = true; board_.take(); first = false) {
+  for (bool first = true; counters_.claim_step(); first = false) {
     if (!next()) {
-      board_.untake();
+      counters_.return_step();
       break;
     }
-    board_.note_step(worker.number());
-    // Not before: a feed that is first asked by a step starts its threads there, which would
-    // stay on these cores, too.
+    counters_.note_step(worker.number());
+    // After the first step only: a feed may start threads in the first call for a batch, and they
+    // would inherit these cores.
     if (first && options_.replicas > 1) {
       os::pin_to_cores(os::core_groups(options_.replicas)[group_of(worker.number())]);
     }
@@ -130,27 +131,27 @@ void Hogwild::work(HogwildWorker& worker, const MakeStep& make) {
 HogwildReport Hogwild::run_workers(const std::function<void(size_t)>& work, const Until& until,
                                    Threading threading, const std::function<void()>& started) {
   failed_.reset();
-  board_.begin(until.steps, updater_.step());
+  counters_.begin(until.steps, updater_.step());
   for (const auto& replica : replicas_) replica->begin();
-  const auto before = all_counts(board_);
+  const auto before = all_counts(counters_);
   auto began = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
   std::mutex mutex;
-  std::exception_ptr thrown;  // the first; guarded by mutex, as failed_ is
+  std::exception_ptr thrown;  // the first exception; guarded by mutex, as is failed_
   const auto job = [&](size_t number) {
     try {
       work(number);
     } catch (...) {
-      board_.stop();  // ends the others before their next step
+      counters_.stop();  // other workers end before their next step
       const std::lock_guard lock(mutex);
       if (thrown != nullptr) return;
       thrown = std::current_exception();
-      failed_ = Failed{number, board_.counts(number).steps - before[number].steps};
+      failed_ = Failed{number, counters_.counts(number).steps - before[number].steps};
     }
   };
   std::exception_ptr error;
   try {
-    ThreadGroup threads(board_.workers(), std::move(threading));
+    ThreadGroup threads(counters_.workers(), std::move(threading));
     threads.begin(job);
     try {
       if (started) started();
@@ -159,20 +160,20 @@ HogwildReport Hogwild::run_workers(const std::function<void(size_t)>& work, cons
       while (true) {
         const auto ask = until.enough ? after(Clock::now(), until.ask_every_ns) : end;
         if (threads.wait_until(std::min(ask, end)) || Clock::now() >= end) break;
-        if (until.enough && until.enough(report_of(board_, before, seconds()))) break;
+        if (until.enough && until.enough(report_of(counters_, before, seconds()))) break;
       }
     } catch (...) {
       error = std::current_exception();
     }
-    board_.stop();
-  } catch (...) {  // no more threads
+    counters_.stop();
+  } catch (...) {  // a thread could not start
     error = std::current_exception();
   }
   for (const auto& replica : replicas_) replica->merge();
-  updater_.set_step(board_.updates());
+  updater_.set_step(counters_.updates());
   if (error != nullptr) std::rethrow_exception(std::move(error));
   if (thrown != nullptr) std::rethrow_exception(std::move(thrown));
-  return report_of(board_, before, seconds());
+  return report_of(counters_, before, seconds());
 }
 
 }  // namespace penstock::train

@@ -5,26 +5,26 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/train/gradient_checks.h"
+#include "penstock/train/gradient_parts.h"
 #include "penstock/train/relaxed.h"
 
 namespace penstock::train {
 
 HogwildWorker::HogwildWorker(Parameters parameters, Optimizer optimizer, std::vector<Slab> state,
-                             HogwildBoard board, size_t number, Options options)
+                             SharedCounters counters, size_t number, Options options)
     : parameters_(std::move(parameters)),
       weights_(options.snapshots == Snapshots::kNone ? parameters_
                                                      : Parameters(parameters_.layout())),
       optimizer_(std::move(optimizer)),
       state_(std::move(state)),
-      board_(std::move(board)),
+      counters_(std::move(counters)),
       number_(number),
       options_(std::move(options)),
       read_version_(parameters_.version()),
       pace_(options_.merge_every) {
-  if (state_.size() != optimizer_.state_slabs() || number_ >= board_.workers()) {
+  if (state_.size() != optimizer_.state_slabs() || number_ >= counters_.workers()) {
     throw Error(Code::kInvalidArgument, "Hogwild",
-                "a worker needs the optimizer's slabs of state and a place on the board");
+                "a worker needs the optimizer's slabs of state, and counters with its number");
   }
   for (size_t i = 0; i < state_.size(); ++i) {
     parameters_.layout().require_equal(state_[i].layout(), "Hogwild", "the optimizer's state");
@@ -38,7 +38,7 @@ void HogwildWorker::begin() {
 }
 
 bool HogwildWorker::up_to_date() const {
-  // One update more comes in amid a step, too.
+  // One further update may as well come during a step.
   return options_.snapshots == Snapshots::kNone ||
          (current_ && parameters_.version() - carried_version_ <= 1);
 }
@@ -61,24 +61,24 @@ bool HogwildWorker::accept(bool finite, Describe describe) {
                     describe() + ". It was not applied. See non_finite for other policies");
   }
   const bool skips = options_.non_finite == NonFinite::kSkip;
-  board_.note_non_finite(number_, skips);
+  counters_.note_non_finite(number_, skips);
   return !skips;
 }
 
-// The squares are added up where they count.
+// `squares` is called only if the optimizer clips by norm.
 template <typename Squares>
 kernels::Pass HogwildWorker::begin_update(double scale, Squares squares) {
   const double norm = optimizer_.clip_norm() == Optimizer::kNone ? 0 : std::sqrt(squares());
-  carried_version_ = parameters_.version() + 1;  // others may end while this one goes on
-  board_.note_begun(number_, 1);
-  const uint64_t step = board_.advance(1);
-  uint64_t seen = own_updates_++;  // by the state
+  carried_version_ = parameters_.version() + 1;  // other updates may end during this one
+  counters_.note_begun(number_, 1);
+  const uint64_t step = counters_.add_updates(1);
+  uint64_t seen = own_updates_++;  // updates that the state has seen
   if (options_.shares_state) seen = options_.replica ? options_.replica->count(1) : step;
   return optimizer_.pass(step, scale, norm, seen);
 }
 
-// The snapshot, if an update of all weights leaves them there. After one of some of them the others
-// would have to be read, and after a merge all.
+// The snapshot, if this update writes to it: an update of all weights, without replicas. After an
+// update of some weights the others would have to be read, and after a merge all.
 float* HogwildWorker::carried(bool all) const {
   const bool carries = options_.snapshots == Snapshots::kUpdate && !options_.replica;
   return all && carries ? weights_.slab().values().data() : nullptr;
@@ -94,7 +94,7 @@ void HogwildWorker::update(const kernels::Pass& pass, size_t at, std::span<const
 
 void HogwildWorker::end_update(uint64_t n, bool carried) {
   const uint64_t before = parameters_.slab().version().fetch_add(n, std::memory_order_acq_rel);
-  board_.note_applied(number_, n, before - std::min(before, read_version_));
+  counters_.note_applied(number_, n, before - std::min(before, read_version_));
   read_version_ = carried ? before + n : read_version_ + n;
   current_ = carried;
   if (options_.replica) pace_.after(n, *options_.replica);
@@ -111,7 +111,7 @@ bool HogwildWorker::apply(const Slab& gradients, double scale) {
   }
   const kernels::Pass pass = begin_update(scale, [&] { return kernels::sum_of_squares(values); });
   float* const copy = carried(true);
-  // Piece by piece, so that each is zeroed while it is in the cache.
+  // In pieces, so that each is zeroed while it is in the cache.
   for (size_t at = 0; at < values.size(); at += kernels::kPiece) {
     const auto piece = values.subspan(at, std::min(kernels::kPiece, values.size() - at));
     update(pass, at, piece, copy);
@@ -139,8 +139,8 @@ bool HogwildWorker::apply(std::span<const GradientPart> parts, double scale) {
 }
 
 void HogwildWorker::count(uint64_t n) {
-  board_.note_begun(number_, n);
-  board_.advance(n);
+  counters_.note_begun(number_, n);
+  counters_.add_updates(n);
   own_updates_ += n;
   if (options_.replica) options_.replica->count(n);
   end_update(n, false);

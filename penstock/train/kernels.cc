@@ -47,7 +47,7 @@ PENSTOCK_INLINE double piece_body(const float* values, size_t n) {
 }
 
 PENSTOCK_INLINE bool finite_body(const float* values, size_t n) {
-  constexpr uint32_t kExponent = 0x7f800000;  // of infinity and of all that is no number
+  constexpr uint32_t kExponent = 0x7f800000;  // of infinity and NaN
   uint32_t found = 0;
   for (size_t i = 0; i < n; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]) & kExponent;
@@ -56,8 +56,8 @@ PENSTOCK_INLINE bool finite_body(const float* values, size_t n) {
   return found == 0;
 }
 
-// All that is compiled for one instruction set. With 512 bits the loops would wait for the same
-// memory as with 256.
+// The functions for one instruction set. Vectors of 512 bits would wait for the same memory as
+// those of 256.
 struct Set {
   void (*update)(const Pass&, float*, const float*, float*, float*, size_t);
   double (*piece)(const float*, size_t);
@@ -83,7 +83,7 @@ constexpr Set kSets[] = {kplain};
 size_t usable() { return 1; }
 #endif
 
-std::atomic<size_t> chosen{SIZE_MAX};  // SIZE_MAX: nobody has looked yet
+std::atomic<size_t> chosen{SIZE_MAX};  // not chosen yet
 
 const Set& set() {
   size_t which = chosen.load(std::memory_order_relaxed);

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <span>
 
-// The loops over floats: the formulas of the optimizers, and the sum of squares. Each is compiled
-// for several instruction sets, of which the best that the processor has is chosen at run time.
-// Every one of them gives the same bits: the formulas are element by element, nothing is contracted
-// into fused operations, and the sum has an order of its own. Any thread.
+// The loops over floats: the optimizers' formulas, and the sum of squares. Each is compiled for
+// several instruction sets, and the best that the processor has is chosen at run time. All give the
+// same bits: formulas are element by element, nothing is contracted into fused operations, and the
+// sum has a fixed order. Threads: any.
 namespace penstock::train::kernels {
 
 enum class Formula : uint8_t {
@@ -17,38 +17,38 @@ enum class Formula : uint8_t {
   kAdagrad,
   kRmsProp,
   kCenteredRmsProp,
-  kAdam,  // and AdamW, whose weights are multiplied by `keep` first
+  kAdam,  // and AdamW, whose weights are first multiplied by `keep`
 };
 
-// The numbers of one update. The gradient that a formula sees is
+// The numbers of one update. The formulas use the gradient
 //   clip(gradient * scale, -clip, clip) + decay * weight.
 struct Pass {
   Formula formula = Formula::kSgd;
   float scale = 1;
-  float clip = 0;  // infinity: it is not clipped
+  float clip = 0;  // infinity: no clipping
   float decay = 0;
   float keep = 1;
-  float rate = 0;  // the learning rate; Adam's is corrected for the bias of the first moment
+  float rate = 0;  // learning rate; for Adam with the bias correction of the first moment
   float memory = 0, fresh = 0;    // of the first state slab: m = memory * m + fresh * g
   float memory2 = 0, fresh2 = 0;  // of the second
-  float root = 1;  // what the root of Adam's second moment is multiplied with for its bias
+  float root = 1;  // factor for the root of Adam's second moment: its bias correction
   float eps = 0;
 };
 
-// weights and states, in place, for n floats. States that the formula has not are not touched and
-// may be nullptr. No two of the ranges overlap.
+// Updates n weights and states, in place. States that the formula does not have may be nullptr.
+// REQUIRED: the ranges do not overlap.
 void update(const Pass& pass, float* weights, const float* gradients, float* state0, float* state1,
             size_t n);
 
 // In doubles, in 16 lanes by position, over pieces of kPiece floats whose sums are added in order.
-// It is finite if and only if all values are.
+// Finite if and only if all values are.
 inline constexpr size_t kPiece = 4096;
 double sum_of_squares(std::span<const float> values);
-// Whether all values are; sooner said than by their squares.
+// Whether all values are finite; faster than the sum of squares.
 bool finite(std::span<const float> values);
 
-// For tests: how many instruction sets this processor runs, and from now on only this one of them
-// is used, from 0, the plainest.
+// For tests: the number of instruction sets that this processor runs, and a choice of one of them,
+// from 0, the plainest.
 size_t instruction_sets();
 void use_instruction_set(size_t which);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "penstock/base/error.h"
 
@@ -11,8 +12,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Bytes of a slab have to be countable as signed numbers, and a block cannot be larger than that.
-constexpr size_t kMostFloats = std::numeric_limits<int64_t>::max() / 64;
+// Bytes of a slab must fit into a signed number; so must those of a block.
+constexpr size_t kMaxFloats = std::numeric_limits<int64_t>::max() / 64;
 
 Error refuse_layout(const std::string& why) { return Error(Code::kInvalidArgument, "layout", why); }
 
@@ -25,10 +26,10 @@ uint64_t fnv1a(std::string_view text) {
 }
 
 void check_name(const std::string& name) {
-  if (name.empty()) throw refuse_layout("a block with no name");
+  if (name.empty()) throw refuse_layout("a block has no name");
   if (name == "__metadata__" || name.starts_with("optimizer/")) {
     throw refuse_layout("no block can be named " + quoted(name) +
-                        ": files use '__metadata__' and 'optimizer/...' for other things");
+                        ": files reserve '__metadata__' and 'optimizer/...'");
   }
   try {
     (void)OrderedJson(name).dump();
@@ -42,13 +43,13 @@ size_t checked_size(const BlockSpec& spec) {
     throw refuse_layout("block " + quoted(spec.name) + " has " + std::to_string(spec.shape.size()) +
                         " axes, more than " + std::to_string(Layout::kMaxDims));
   }
-  // As a tensor's: empty axes count as one, so that strides fit.
+  // As for a tensor, an empty axis counts as one, so that strides fit.
   uint64_t padded = 1;
   for (int64_t length : spec.shape) {
     const bool bad =
         length < 0 || __builtin_mul_overflow(
                           padded, std::max<uint64_t>(static_cast<uint64_t>(length), 1), &padded);
-    if (bad || padded > kMostFloats) {
+    if (bad || padded > kMaxFloats) {
       throw refuse_layout("block " + quoted(spec.name) + " cannot have the shape " +
                           to_string(spec.shape));
     }
@@ -77,7 +78,7 @@ Layout::Layout(const std::vector<BlockSpec>& specs) {
     blocks_.push_back({spec.name, spec.shape, floats_, size});
     floats_ += (size + kAlign - 1) / kAlign * kAlign;
     parameters_ += size;
-    if (floats_ > kMostFloats) throw refuse_layout("the blocks are too large together");
+    if (floats_ > kMaxFloats) throw refuse_layout("the blocks are too large together");
   }
   floats_ = std::max(floats_, kAlign);
   json_ = text_of(blocks_, floats_);
@@ -104,25 +105,25 @@ const Block& Layout::at(std::string_view name) const {
 Layout Layout::from_json(std::string_view text) {
   const OrderedJson json = OrderedJson::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("blocks") || !json["blocks"].is_array()) {
-    throw refuse_layout("this is no layout: it is no object with a list 'blocks'");
+    throw refuse_layout("no layout: the JSON is no object with a list 'blocks'");
   }
   std::vector<BlockSpec> specs;
   for (const OrderedJson& item : json["blocks"]) {
     auto wrong = [&] {
-      return refuse_layout("this is no layout: block " + std::to_string(specs.size()));
+      return refuse_layout("no layout: bad block " + std::to_string(specs.size()));
     };
     if (!item.is_object() || !item.contains("name") || !item.contains("shape")) throw wrong();
     if (!item["name"].is_string() || !item["shape"].is_array()) throw wrong();
     BlockSpec spec{item["name"].get<std::string>(), {}};
     for (const OrderedJson& length : item["shape"]) {
-      if (!length.is_number_unsigned() || length.get<uint64_t>() > kMostFloats) throw wrong();
+      if (!length.is_number_unsigned() || length.get<uint64_t>() > kMaxFloats) throw wrong();
       spec.shape.push_back(length.get<int64_t>());
     }
     specs.push_back(std::move(spec));
   }
   Layout layout(specs);
-  // Places follow from shapes; one that says otherwise was made by other rules.
-  if (layout.json_ != text) throw refuse_layout("this is no layout, or one of another version");
+  // Places follow from the shapes; another text was made by other rules.
+  if (layout.json_ != text) throw refuse_layout("no layout, or one of another version");
   return layout;
 }
 
@@ -149,6 +150,44 @@ void Layout::require_equal(const Layout& other, const char* operation, const cha
   if (*this == other) return;
   throw Error(Code::kInvalidArgument, operation,
               std::string(what) + " has another layout: " + difference(other));
+}
+
+std::vector<Range> partition(const Layout& layout, size_t shards) {
+  constexpr size_t kLine = Layout::kAlign;
+  const size_t lines = (layout.floats() + kLine - 1) / kLine;
+  if (shards == 0 || shards > kMaxShards || shards > lines) {
+    throw Error(Code::kInvalidArgument, "partition",
+                std::to_string(shards) + " shards for " + std::to_string(layout.floats()) +
+                    " floats; there are 1 to " + std::to_string(std::min(kMaxShards, lines)));
+  }
+  const size_t slack = layout.floats() / shards / 16;
+  std::vector<Range> ranges(shards);
+  size_t begin = 0;
+  for (size_t i = 0; i < shards; ++i) {
+    // Spreads the rest evenly again, so that a moved cut burdens no single shard.
+    const size_t left = shards - i;
+    size_t end = layout.floats();
+    if (left > 1) {
+      const size_t even = begin + (layout.floats() - begin) / left;
+      end = std::max(even / kLine * kLine, begin + kLine);
+      const auto& blocks = layout.blocks();
+      const auto after = std::ranges::lower_bound(blocks, even, {}, &Block::offset);
+      size_t best = slack + 1;
+      auto consider = [&](size_t start) {
+        const size_t off = start > even ? start - even : even - start;
+        const size_t lines_after = (layout.floats() - start + kLine - 1) / kLine;
+        if (start > begin && off < best && lines_after >= left - 1) {
+          best = off;
+          end = start;
+        }
+      };
+      if (after != blocks.end()) consider(after->offset);
+      if (after != blocks.begin()) consider((after - 1)->offset);
+    }
+    ranges[i] = {begin, end};
+    begin = end;
+  }
+  return ranges;
 }
 
 }  // namespace penstock::train

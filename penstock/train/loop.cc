@@ -41,7 +41,7 @@ Loop::Loop(Loader& feed, const Options& options) : options_(checked(options)), f
 bool Loop::fill() {
   if (left()) return true;
   begin_ = rows_ = 0;
-  super_.reset();  // its memory may be used again
+  super_.reset();  // releases its memory for the next batch
   batch_ = {};
   super_ = feed_.next();
   if (!super_) {
@@ -58,8 +58,8 @@ bool Loop::fill() {
     rows_ = 0;
     throw Error(Code::kInvalidArgument, kOperation,
                 "field '" + name +
-                    "' of a super-batch is no row for each sample; a step's batch "
-                    "is a part of its rows");
+                    "' of a super-batch does not have one row for each sample, so it cannot be "
+                    "cut into steps");
   }
   return true;
 }

@@ -14,19 +14,20 @@
 
 namespace penstock::train {
 
-// What a run of a Loop came to.
+// Result of a run of a Loop.
 struct LoopReport {
-  uint64_t steps = 0;      // that were finished
-  uint64_t check_ins = 0;  // how often the host looked
+  uint64_t steps = 0;      // finished steps
+  uint64_t check_ins = 0;  // calls of `look`
   double seconds = 0;
-  bool stopped = false;  // a look ended it
+  bool stopped = false;  // `look` returned false
 };
 
-// Training in runs of N steps, each from one super-batch, with one look at what they said after
-// each run: what a look costs (reading a loss, printing, a device that must be waited for) is paid
-// once in N steps. Steps get views of the super-batch's rows. The result is that of the plain loop,
-// for any N: the same steps on the same samples in the same order. A pass that is no multiple of N
-// ends with a smaller run, and one that is no multiple of the batch with a step of what is left.
+// Trains in runs of N steps, each run from one super-batch, and calls `look` with the steps'
+// results after each run: the cost of a look (reading a loss, printing, waiting for a device) is
+// paid once in N steps. Steps get views of the super-batch's rows. For any N the result is that of
+// the plain loop: the same steps on the same samples in the same order. If a pass is no multiple of
+// N steps, its last run is smaller; if it is no multiple of batch_size, its last step has fewer
+// samples.
 //
 //   Loop loop(Dataset::arrays({{"x", x}, {"y", y}}).shuffle({.seed = 1}),
 //             {.batch_size = 32, .steps = 20});
@@ -36,40 +37,41 @@ struct LoopReport {
 //              return true;
 //            });
 //
-// A step returns what is to be looked at: a number, a struct, or a tensor of a framework, which
-// need not be read before the look. Threads: one at a time.
+// A step returns the value to look at: a number, a struct, or a framework's tensor, which is not
+// read before the look. Threads: one at a time.
 class Loop {
  public:
   struct Options {
-    uint64_t batch_size = 1;    // samples of a step
-    uint64_t steps = 1;         // N
-    int64_t look_every_ns = 0;  // > 0: after as many runs as fit, and at the end
+    uint64_t batch_size = 1;  // samples of a step
+    uint64_t steps = 1;       // N
+    // > 0: look after as many runs as fit into this time, and at the end.
+    int64_t look_every_ns = 0;
     LoaderOptions feed = {};
   };
   struct Until {
-    uint64_t epochs = 1;          // passes; the rest of one that an earlier run began is one
-    uint64_t steps = UINT64_MAX;  // exactly; the next run goes on behind them
+    uint64_t epochs = 1;          // passes; the rest of an earlier run's pass counts as one
+    uint64_t steps = UINT64_MAX;  // exactly; the next run continues after them
   };
-  // What the steps from number `first` on said; false ends the run.
+  // Gets the results of the steps from number `first` on; false ends the run.
   template <class Said>
   using Look = std::function<bool(uint64_t first, std::span<const Said> said)>;
 
-  // `samples`: not batched. Errors as of Dataset::build; kInvalidArgument: a batch_size or steps of
-  // 0.
+  // `samples`: not batched. Errors of Dataset::build; kInvalidArgument: batch_size or steps is 0.
   Loop(const Dataset& samples, const Options& options);
-  // Over a feed of super-batches, whatever their size, which outlives this. options.steps and
+  // Over a feed of super-batches of any size. `feed` must outlive this. options.steps and
   // options.feed are not used.
   Loop(Loader& feed, const Options& options);
   Loop(Loop&&) = delete;
 
-  // Steps are numbered from 0 on over all runs. What a step or a look throws comes out once what
-  // the steps before it said was looked at; the batch of a step that threw counts as used. Errors:
-  // those of the feed; kInvalidArgument: fields of a super-batch that have not equally many rows, a
-  // pass without a batch.
+  // Steps are numbered from 0 over all runs. An exception from a step or a look is thrown after a
+  // last look at the results of the steps before it; the batch of a step that threw counts as used.
+  // Errors: those of the feed; kInvalidArgument: fields of a super-batch with different numbers of
+  // rows, a pass without a batch.
   template <class Step, class Said = std::invoke_result_t<Step&, const Example&>>
   LoopReport run(Step step, const std::type_identity_t<Look<Said>>& look, const Until& until) {
     static_assert(!std::is_void_v<Said> && !std::is_same_v<Said, bool>,
-                  "a step returns what is to be looked at: no bool, for there is no span of them");
+                  "a step returns the value to look at; a bool is not possible, since "
+                  "std::vector<bool> has no span");
     LoopReport report;
     const uint64_t began = now_ns();
     uint64_t looked = began, passes = 0;
@@ -115,10 +117,10 @@ class Loop {
     return run(std::move(step), look, Until());
   }
 
-  uint64_t steps() const { return done_; }  // that were finished, of all runs
+  uint64_t steps() const { return done_; }  // finished steps, of all runs
 
  private:
-  bool fill();  // there is a step to make; false: a pass has ended
+  bool fill();  // true: a step can be made; false: the pass has ended
   bool left() const { return begin_ < rows_; }
   const Example& next();
 
@@ -126,9 +128,9 @@ class Loop {
   std::optional<Loader> own_;
   Loader& feed_;
   std::optional<Example> super_;
-  Example batch_;  // the last step's
+  Example batch_;  // of the last step
   int64_t begin_ = 0, rows_ = 0;
-  bool empty_ = true;  // no batch came in this pass
+  bool empty_ = true;  // this pass has not given a batch yet
   uint64_t done_ = 0;
 };
 

@@ -1,32 +1,72 @@
 #include "penstock/train/model.h"
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <climits>
 #include <system_error>
 #include <utility>
 
 #include "penstock/base/clock.h"
+#include "penstock/train/weights_memory.h"
 
 namespace penstock::train {
 namespace {
 
-constexpr const char* kWhat = "attach";
+constexpr const char* kAttach = "attach";
 
-constexpr int64_t kPatienceNs = 100'000'000;   // between two calls of while_waiting
-constexpr int64_t kFirstLookNs = 250'000'000;  // for a learner to answer, at the least
+constexpr int64_t kWaitSliceNs = 100'000'000;    // between two calls of while_waiting
+constexpr int64_t kFirstAnswerNs = 250'000'000;  // least time to answer that a learner gets
 
 uint64_t end_of(uint64_t begin_ns, int64_t timeout_ns) {
   return timeout_ns < 0 ? UINT64_MAX : begin_ns + static_cast<uint64_t>(timeout_ns);
 }
 
-// < 0: for ever; 0: it is over.
+// < 0: no end; 0: the time is over.
 int64_t left_until(uint64_t end_ns) {
   if (end_ns == UINT64_MAX) return -1;
   const uint64_t now = now_ns();
   return end_ns > now ? static_cast<int64_t>(end_ns - now) : 0;
 }
 
+constexpr int kRetryMs = 50;
+
 }  // namespace
+
+Attachment::Attachment(std::shared_ptr<const WeightsMemory> memory, uint32_t row)
+    : memory_(std::move(memory)), row_(row) {
+  watch_forks();
+}
+
+Attachment::~Attachment() { ignore_forks(); }
+
+void Attachment::release(uint32_t slot) const {
+  if (!inherited_.load(std::memory_order_relaxed)) memory_->release(row_, slot);
+}
+
+// Otherwise the child would keep the row after its parent has ended.
+void Attachment::after_fork_in_child() noexcept {
+  inherited_.store(true, std::memory_order_relaxed);
+  connection_.reset();
+}
+
+Reading::Reading(std::shared_ptr<const Attachment> from, WeightsMemory::Version version) {
+  try {
+    hold_ = std::make_shared<Hold>(from, version);
+  } catch (...) {
+    from->release(version.slot);
+    throw;
+  }
+}
+
+Tensor Reading::at(std::string_view name) const {
+  const Block& block = layout().at(name);
+  float* data = hold_->from->memory().values(hold_->version.slot).data() + block.offset;
+  return Tensor::view(DType::kFloat32, block.shape, data, hold_, {}, true);
+}
 
 Model::Model(std::string name, ModelOptions options)
     : name_(std::move(name)),
@@ -39,7 +79,7 @@ Model::Model(std::string name, ModelOptions options)
       std::lock_guard lock(mutex_);
       start();
     }
-    now();
+    attachment();
   } catch (...) {
     close();
     ignore_forks();
@@ -57,13 +97,13 @@ void Model::start() {
   try {
     thread_ = std::make_unique<std::thread>([this] { run(); });
   } catch (const std::system_error& error) {
-    throw Error::from_errno(error.code().value(), kWhat, "cannot start a thread");
+    throw Error::from_errno(error.code().value(), kAttach, "cannot start a thread");
   }
 }
 
 Reading Model::read(uint64_t max_lag) {
   for (;;) {
-    const Shared from = now();
+    const AttachmentRef from = attachment();
     if (max_lag > 0) {
       std::lock_guard lock(mutex_);
       const auto newest = from->memory().newest();
@@ -84,15 +124,15 @@ Reading Model::read(uint64_t max_lag) {
   }
 }
 
-uint64_t Model::version() { return now()->memory().newest()->number; }
+uint64_t Model::version() { return attachment()->memory().newest()->number; }
 
 bool Model::wait(uint64_t version, int64_t timeout_ns) {
   const uint64_t end = end_of(now_ns(), timeout_ns);
   for (;;) {
     const uint32_t seen = changes_.load();
-    const Shared from = now();
+    const AttachmentRef from = attachment();
     if (from->memory().newest()->number >= version) return true;
-    Shared with;
+    AttachmentRef with;
     {
       std::lock_guard lock(mutex_);
       with = next_ ? next_ : attached_;
@@ -101,33 +141,32 @@ bool Model::wait(uint64_t version, int64_t timeout_ns) {
   }
 }
 
-Model::Shared Model::now() {
+Model::AttachmentRef Model::attachment() {
   const uint64_t begin = now_ns();
   for (;;) {
     const uint32_t seen = changes_.load();
-    Trash trash;
-    Shared with;
+    Retired retired;
+    AttachmentRef with;
     int64_t timeout_ns = timeout_ns_;
     {
       std::lock_guard lock(mutex_);
-      if (inherited_) revive(trash);
+      if (inherited_) reattach(retired);
       check();
-      if (Shared found = newest(trash)) return found;
+      if (AttachmentRef found = newest(retired)) return found;
       with = next_;
-      if (!looked_ && timeout_ns >= 0) timeout_ns = std::max(timeout_ns, kFirstLookNs);
+      if (!searched_ && timeout_ns >= 0) timeout_ns = std::max(timeout_ns, kFirstAnswerNs);
     }
-    if (!wait_for(with, seen, 0, end_of(begin, timeout_ns))) throw nobody();
+    if (!wait_for(with, seen, 0, end_of(begin, timeout_ns))) throw timeout_error();
   }
 }
 
-// Sleeps until the version is there, something changes after `seen`, or the time is over: then it
-// is false.
-bool Model::wait_for(const Shared& with, uint32_t seen, uint64_t version, uint64_t end_ns) {
+// Sleeps until the version is reached or something changes after `seen`. False: the time is over.
+bool Model::wait_for(const AttachmentRef& with, uint32_t seen, uint64_t version, uint64_t end_ns) {
   int64_t left = left_until(end_ns);
   if (left == 0) return false;
   if (while_waiting_) {
     while_waiting_();
-    left = left < 0 ? kPatienceNs : std::min(left, kPatienceNs);
+    left = left < 0 ? kWaitSliceNs : std::min(left, kWaitSliceNs);
   }
   if (!with) {
     os::futex_wait(changes_, seen, left, false);
@@ -141,16 +180,17 @@ bool Model::wait_for(const Shared& with, uint32_t seen, uint64_t version, uint64
   return true;
 }
 
-Error Model::nobody() {
+Error Model::timeout_error() {
   std::lock_guard lock(mutex_);
-  std::string why = "nobody publishes '" + name_ + "' (as this user, in this network namespace)";
+  std::string why =
+      "no process publishes '" + name_ + "' (as this user, in this network namespace)";
   if (alive_) {
-    why = "who publishes '" + name_ + "' has not published a version yet";
+    why = "the learner of '" + name_ + "' has not published a version yet";
   } else if (peer_) {
     why = "process " + std::to_string(peer_->pid) + ", which publishes '" + name_ +
           "', does not answer: is it stopped?";
   }
-  return Error(Code::kTimeout, kWhat, why);
+  return Error(Code::kTimeout, kAttach, why);
 }
 
 bool Model::would_wait() const {
@@ -164,18 +204,18 @@ bool Model::alive() const {
 }
 
 void Model::close() {
-  Trash trash;
+  Retired retired;
   std::unique_ptr<std::thread> thread;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
     alive_ = false;
     notify();
-    trash.attached.swap(attached_);
-    trash.next.swap(next_);
-    trash.last.swap(last_);
+    retired.attached.swap(attached_);
+    retired.next.swap(next_);
+    retired.last.swap(last_);
     thread = std::move(thread_);
-    if (inherited_) (void)thread.release();  // there is no such thread in this process
+    if (inherited_) (void)thread.release();  // this process has no such thread
   }
   if (!thread) return;
   os::signal_event(stop_.get());
@@ -183,34 +223,34 @@ void Model::close() {
 }
 
 void Model::check() {
-  if (closed_) throw Error(Code::kClosed, kWhat, "the model of '" + name_ + "' was closed");
-  if (refused_) throw Error(refused_->code, kWhat, refused_->text);
+  if (closed_) throw Error(Code::kClosed, kAttach, "the model of '" + name_ + "' was closed");
+  if (refused_) throw Error(refused_->code, kAttach, refused_->text);
 }
 
-Model::Shared Model::newest(Trash& trash) {
+Model::AttachmentRef Model::newest(Retired& retired) {
   if (next_ && next_->memory().newest()) {
-    trash.attached = std::exchange(attached_, std::exchange(next_, nullptr));
+    retired.attached = std::exchange(attached_, std::exchange(next_, nullptr));
   }
   return attached_;
 }
 
-void Model::revive(Trash& trash) {
+void Model::reattach(Retired& retired) {
   if (closed_) return;
-  // In this order: if it cannot start, the next call tries again.
+  // In this order: if the thread cannot start, the next call tries again.
   (void)thread_.release();
   start();
-  trash.attached.swap(attached_);
-  trash.next.swap(next_);
-  trash.last.swap(last_);
+  retired.attached.swap(attached_);
+  retired.next.swap(next_);
+  retired.last.swap(last_);
   refused_.reset();
-  looked_ = false;
+  searched_ = false;
   inherited_ = false;
 }
 
 void Model::notify() {
   changes_.fetch_add(1);
   os::futex_wake(changes_, INT_MAX, false);
-  for (const Shared& each : {attached_, next_}) {
+  for (const AttachmentRef& each : {attached_, next_}) {
     if (each) each->memory().wake();
   }
 }
@@ -221,9 +261,134 @@ void Model::after_fork_in_parent() noexcept { mutex_.unlock(); }
 void Model::after_fork_in_child() noexcept {
   inherited_ = true;
   alive_ = false;
-  stop_.reset();  // it is the parent's too
+  stop_.reset();  // shared with the parent
   if (peer_) peer_->fd.reset();
   mutex_.unlock();
+}
+
+void Model::run() noexcept {
+  os::block_all_signals();
+  for (;;) {
+    try {
+      follow_learner();
+    } catch (const Error& error) {
+      std::lock_guard lock(mutex_);
+      refuse(error);
+    } catch (const std::exception& error) {
+      std::lock_guard lock(mutex_);
+      refuse(Error(Code::kOutOfMemory, kAttach, error.what()));
+    }
+    pollfd stop{stop_.get(), POLLIN, 0};
+    if (poll(&stop, 1, kRetryMs) > 0) return;
+  }
+}
+
+// Follows one learner from its greeting to its end.
+void Model::follow_learner() {
+  int fd;
+  {
+    std::lock_guard lock(mutex_);  // so that a fork does not duplicate the connection
+    peer_ = connect_to_name("weights", name_);
+    if (!peer_) {
+      const bool known = std::exchange(searched_, true);
+      if (std::exchange(refused_, std::nullopt) || !known) notify();
+      return;
+    }
+    fd = peer_->fd.get();
+  }
+  GreetingReader reader;
+  if (!read_greeting(fd, reader)) {
+    std::lock_guard lock(mutex_);
+    peer_.reset();
+    searched_ = true;
+    notify();
+    return;
+  }
+  auto mine = std::make_shared<Attachment>(WeightsMemory::open(reader.take_descriptor()),
+                                           reader.greeting().row);
+  Retired retired;
+  {
+    std::lock_guard lock(mutex_);
+    mine->keep(std::move(peer_->fd));
+    peer_.reset();
+    searched_ = true;
+    try {
+      check_layout(mine->memory().layout());
+      refused_.reset();
+      alive_ = !closed_;
+      if (!closed_) next_ = mine;
+    } catch (const Error& error) {
+      refuse(error);  // until that learner has ended
+    }
+    notify();
+  }
+  std::array<char, 256> ignored;
+  while (readable(fd)) {
+    const ssize_t got = recv(fd, ignored.data(), ignored.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) break;
+  }
+  std::lock_guard lock(mutex_);
+  alive_ = false;
+  newest(retired);
+  if (next_ == mine) retired.next.swap(next_);
+  retired.mine = std::move(mine);
+  refused_.reset();
+  notify();
+}
+
+// False: the connection ended before the greeting was complete, or this thread must end.
+bool Model::read_greeting(int fd, GreetingReader& reader) {
+  auto garbage = [&] {
+    std::lock_guard lock(mutex_);
+    return Error(Code::kInvalidArgument, kAttach,
+                 "process " + std::to_string(peer_->pid) + ", which has the name '" + name_ +
+                     "', is no learner, or has another version of penstock");
+  };
+  for (;;) {
+    if (!readable(fd)) return false;
+    switch (reader.read(fd)) {
+      case GreetingReader::State::kMore:
+        continue;
+      case GreetingReader::State::kEnded:
+        return false;
+      case GreetingReader::State::kGarbage:
+        throw garbage();
+      case GreetingReader::State::kComplete:
+        break;
+    }
+    if (reader.greeting().answer == Greeting::Answer::kFull) {
+      throw Error(
+          Code::kOutOfMemory, kAttach,
+          "'" + name_ + "' has " + std::to_string(kReaders) + " readers, the maximum: close some");
+    }
+    if (reader.greeting().row >= kReaders) throw garbage();
+    return true;
+  }
+}
+
+// REQUIRED: mutex_ is held.
+void Model::check_layout(const Layout& layout) {
+  if (layout_) {
+    layout_->require_equal(layout, kAttach, "the published weights");
+  } else {
+    layout_ = layout;
+  }
+}
+
+// False: this thread must end.
+bool Model::readable(int fd) const {
+  pollfd both[2] = {{fd, POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  for (;;) {
+    const int ready = poll(both, 2, -1);
+    if (ready > 0) return both[1].revents == 0;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+void Model::refuse(const Error& error) {
+  peer_.reset();
+  refused_ = {error.code(), std::string(error.what()).substr(error.operation().size() + 2)};
+  notify();
 }
 
 }  // namespace penstock::train

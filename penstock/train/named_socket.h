@@ -2,53 +2,59 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
 
 namespace penstock::train {
 
-// Names in this user's namespace, through which processes that nobody started together find each
-// other: Unix sockets in Linux' abstract namespace, whose names have the user's number. There is no
-// file: a name is free when the last process that serves it is gone. Names of different kinds have
-// nothing to do with each other. Processes see each other's names if they share a network
-// namespace, as all do outside of containers.
+// Names in this user's namespace, by which processes that were not started together find each
+// other: Unix sockets in Linux' abstract namespace, whose names contain the user's id. There is no
+// file: a name is free when the last process that serves it has ended. Names of different kinds are
+// independent. Processes see each other's names within a network namespace, which all processes
+// outside containers share.
 //
-// Both ends look at the other's user before anything is read. Threads: any.
+// Both ends check the other's user before they read anything. Threads: any.
 
-// Serves a name. Error kInvalidArgument: no such name can be (empty, a zero byte in it, more than
-// kMostName bytes), or somebody serves it already, with the process's number.
-inline constexpr size_t kMostName = 64;
+// Serves a name. Error kInvalidArgument: an invalid name (empty, with a zero byte, longer than
+// kMaxNameBytes), or another process serves it (the text has its pid).
+inline constexpr size_t kMaxNameBytes = 64;
 os::Fd serve_name(const std::string& kind, const std::string& name);
 
 struct Peer {
-  os::Fd fd;  // non-blocking, closed on exec
+  os::Fd fd;  // non-blocking, close-on-exec
   pid_t pid = 0;
 };
 
-// Who serves a name, if anybody does. Error kInvalidArgument: the name; a process of another user
-// serves it, with its number. kSystem.
+// Connects to the process that serves a name; nothing if there is none. Error kInvalidArgument: the
+// name; a process of another user serves it (the text has its pid). kSystem.
 std::optional<Peer> connect_to_name(const std::string& kind, const std::string& name);
 
-// The next of those who connected; those of other users are sent away. `failed` is set if there is
-// one that could not be taken (descriptors).
+// The next connection from a process of this user; others are closed. `failed` is set if a
+// connection could not be accepted (no descriptors).
 std::optional<Peer> accept_peer(int server, bool& failed);
 
-// What a server says to who connects, at once and once: never blocks.
+// The server's only message, sent when a peer connects. Never blocks.
 struct Greeting {
   static constexpr uint64_t kMagic = 0x316F6C6C65687370;  // "pshello1"
   enum class Answer : uint32_t { kWelcome = 1, kFull = 2 };
 
   uint64_t magic = kMagic;
   Answer answer = Answer::kWelcome;
-  uint32_t row = 0;  // what is now the other's place
+  uint32_t row = 0;  // the peer's row
 };
-// False: it could not be sent, the connection is of no use.
+// False: it could not be sent, and the connection is useless.
 bool send_greeting(int fd, const Greeting& greeting, int descriptor = -1);
 
-// The same at the other end, in pieces as they come; called when `fd` is readable.
+// Receives a greeting, in pieces as they arrive. Call read() when `fd` is readable.
 class GreetingReader {
  public:
   enum class State { kMore, kComplete, kEnded, kGarbage };
@@ -60,6 +66,73 @@ class GreetingReader {
   Greeting greeting_{};
   size_t got_ = 0;
   os::Fd descriptor_;
+};
+
+// Serves a name: gives each process of this user that connects a row and the descriptor of the
+// shared memory, and notices the end of the connection. Uses a thread of its own, which never waits
+// for a peer.
+//
+// In a forked child the object does nothing: the name and the peers remain the parent's.
+//
+// Threads: any.
+class NamedServer final : private ForkAware {
+ public:
+  // Callbacks. Called one at a time, in the server's thread, with the server's lock held: they may
+  // call nothing of the server except call_later().
+  class Handler {
+   public:
+    // `row` is assigned to a new peer, which has not been greeted yet. Returns the descriptor to
+    // send, which the callee keeps; nothing: refuse the peer.
+    virtual std::optional<int> on_connect(uint32_t row, pid_t pid) = 0;
+    // The row's peer has ended, or closed its connection.
+    virtual void on_disconnect(uint32_t row) = 0;
+    // Whether the row, which has no peer, may be assigned.
+    virtual bool is_available(uint32_t) { return true; }
+    // The time of call_later() has passed.
+    virtual void on_timer() {}
+
+   protected:
+    ~Handler() = default;
+  };
+
+  // `handler` outlives the server. Errors: kInvalidArgument (the name, or another process has it),
+  // kSystem.
+  NamedServer(const char* kind, const std::string& name, uint32_t max_peers, Handler& handler);
+  ~NamedServer();
+
+  // Whether this process was forked from the server's.
+  bool inherited() const { return inherited_.load(); }
+  size_t peers() const;
+  // The peer's pid by row; nothing for rows without a peer.
+  std::vector<std::optional<pid_t>> pids() const;
+  // Calls Handler::on_timer() once, after so many nanoseconds (> 0). Does nothing while a call is
+  // scheduled. Takes no lock and wakes nobody. REQUIRED: not in a forked child, not at the same
+  // time as stop().
+  void call_later(int64_t after_ns);
+  // Releases the name and closes all connections, without on_disconnect(). Call once, and not in a
+  // forked child.
+  void stop();
+
+ private:
+  void before_fork() noexcept override;
+  void after_fork_in_parent() noexcept override;
+  void after_fork_in_child() noexcept override;
+
+  void serve() noexcept;
+  void admit(Peer peer);
+  void on_readable(uint32_t row);
+
+  Handler& handler_;
+  mutable std::mutex serving_;  // guards all below; also held while the process forks
+  os::Fd server_;
+  os::Fd stop_;
+  os::Fd timer_;
+  std::optional<os::Poller> poller_;
+  std::vector<std::optional<Peer>> peers_;  // by row
+  bool accept_failed_ = false;
+  std::atomic<bool> inherited_{false};
+  std::atomic<bool> call_scheduled_{false};
+  std::unique_ptr<std::thread> thread_;
 };
 
 }  // namespace penstock::train

@@ -1,6 +1,10 @@
 #include "penstock/train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <string>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -8,9 +12,24 @@
 namespace penstock::train {
 namespace {
 
+Error refuse_schedule(const std::string& why) {
+  return Error(Code::kInvalidArgument, "schedule", why);
+}
+
+double checked(const char* what, double value) {
+  if (std::isfinite(value) && value >= 0) return value;
+  throw refuse_schedule(std::string(what) + " is " + std::to_string(value) +
+                        "; it must be a number that is not negative");
+}
+
+uint64_t checked_steps(const char* what, uint64_t steps) {
+  if (steps == 0) throw refuse_schedule(std::string(what) + " is 0; it must be at least 1");
+  return steps;
+}
+
 using kernels::Formula;
 
-// Refuses hyper-parameters, in the name of their optimizer.
+// Checks the hyper-parameters of an optimizer.
 struct Check {
   const std::string& optimizer;
 
@@ -24,14 +43,103 @@ struct Check {
   double part(const char* name, double value) const {
     return value >= 0 && value < 1 ? value : refuse(name, value, "at least 0 and below 1");
   }
-  // As a float too: what divides must not vanish.
+  // Also as a float: a divisor must not become 0.
   double positive(const char* name, double value) const {
     return std::isfinite(value) && static_cast<float>(value) > 0 ? value
                                                                  : refuse(name, value, "above 0");
   }
 };
 
+using Json = nlohmann::json;
+
+// JSON has no infinity: null stands for it.
+Json number(double value) { return value == Optimizer::kNone ? Json() : Json(value); }
+double number(const Json& json) { return json.is_null() ? Optimizer::kNone : json.get<double>(); }
+
 }  // namespace
+
+Schedule::Schedule(double lr) : lr_(checked("lr", lr)) {}
+
+Schedule Schedule::steps(double lr, std::vector<uint64_t> at, double factor) {
+  if (!std::ranges::is_sorted(at))
+    throw refuse_schedule("the steps at which it changes do not ascend");
+  Schedule schedule(lr);
+  schedule.kind_ = Kind::kSteps;
+  schedule.factor_ = checked("factor", factor);
+  schedule.at_ = std::move(at);
+  return schedule;
+}
+
+Schedule Schedule::exponential(double lr, double factor, uint64_t every) {
+  Schedule schedule(lr);
+  schedule.kind_ = Kind::kExponential;
+  schedule.factor_ = checked("factor", factor);
+  schedule.length_ = checked_steps("every", every);
+  return schedule;
+}
+
+Schedule Schedule::cosine(double lr, uint64_t steps, double end) {
+  Schedule schedule(lr);
+  schedule.kind_ = Kind::kCosine;
+  schedule.factor_ = checked("end", end);
+  schedule.length_ = checked_steps("steps", steps);
+  return schedule;
+}
+
+Schedule Schedule::after_warmup(uint64_t steps) const {
+  if (warmup_ > 0) throw refuse_schedule("the schedule already has a warm-up");
+  Schedule schedule = *this;
+  schedule.warmup_ = checked_steps("steps", steps);
+  return schedule;
+}
+
+Schedule::Numbers Schedule::numbers() const {
+  return {static_cast<uint64_t>(kind_), lr_, factor_, length_, warmup_, at_};
+}
+
+Schedule Schedule::from_numbers(const Numbers& numbers) {
+  Schedule schedule(numbers.lr);
+  switch (static_cast<Kind>(numbers.kind)) {
+    case Kind::kConstant:
+      break;
+    case Kind::kSteps:
+      schedule = steps(numbers.lr, numbers.at, numbers.factor);
+      break;
+    case Kind::kExponential:
+      schedule = exponential(numbers.lr, numbers.factor, numbers.length);
+      break;
+    case Kind::kCosine:
+      schedule = cosine(numbers.lr, numbers.length, numbers.factor);
+      break;
+    default:
+      throw refuse_schedule("there is no kind " + std::to_string(numbers.kind));
+  }
+  return numbers.warmup > 0 ? schedule.after_warmup(numbers.warmup) : schedule;
+}
+
+double Schedule::at(uint64_t step) const {
+  if (step >= warmup_) return decayed(step - warmup_);
+  return decayed(0) * (static_cast<double>(step) + 1) / (static_cast<double>(warmup_) + 1);
+}
+
+double Schedule::decayed(uint64_t step) const {
+  switch (kind_) {
+    case Kind::kConstant:
+      return lr_;
+    case Kind::kSteps: {
+      const auto passed = std::ranges::upper_bound(at_, step) - at_.begin();
+      return lr_ * std::pow(factor_, static_cast<double>(passed));
+    }
+    case Kind::kExponential:
+      return lr_ * std::pow(factor_, static_cast<double>(step) / static_cast<double>(length_));
+    case Kind::kCosine: {
+      if (step >= length_) return factor_;
+      const double part = static_cast<double>(step) / static_cast<double>(length_);
+      return factor_ + (lr_ - factor_) * (1 + std::cos(std::numbers::pi * part)) / 2;
+    }
+  }
+  return lr_;
+}
 
 Optimizer::Optimizer(std::string name, Formula formula, Schedule lr, Common common)
     : name_(std::move(name)), formula_(formula), lr_(std::move(lr)), common_(common) {
@@ -130,6 +238,59 @@ kernels::Pass Optimizer::pass(uint64_t step, double scale, double norm, uint64_t
     pass.root = static_cast<float>(1 / std::sqrt(1 - std::pow(memory2_, t)));
   }
   return pass;
+}
+
+std::string OptimizerText::of(const Optimizer& optimizer) {
+  const Schedule& lr = optimizer.lr_;
+  return Json{{"name", optimizer.name_},
+              {"formula", static_cast<int>(optimizer.formula_)},
+              {"lr",
+               {{"kind", static_cast<int>(lr.kind_)},
+                {"lr", lr.lr_},
+                {"factor", lr.factor_},
+                {"length", lr.length_},
+                {"warmup", lr.warmup_},
+                {"at", lr.at_}}},
+              {"weight_decay", optimizer.common_.weight_decay},
+              {"clip_value", number(optimizer.common_.clip_value)},
+              {"clip_norm", number(optimizer.common_.clip_norm)},
+              {"decoupled", optimizer.decoupled_},
+              {"memory", optimizer.memory_},
+              {"memory2", optimizer.memory2_},
+              {"eps", optimizer.eps_},
+              {"initial", static_cast<double>(optimizer.initial_)}}
+      .dump();
+}
+
+Optimizer OptimizerText::read(const std::string& text) {
+  try {
+    const Json json = Json::parse(text);
+    const Json& rate = json.at("lr");
+    Schedule lr(rate.at("lr").get<double>());
+    const int kind = rate.at("kind").get<int>();
+    const int formula = json.at("formula").get<int>();
+    if (kind < 0 || kind > static_cast<int>(Schedule::Kind::kCosine) || formula < 0 ||
+        formula > static_cast<int>(kernels::Formula::kAdam)) {
+      throw Error(Code::kDataLoss, "optimizer", "no such formula");
+    }
+    lr.kind_ = static_cast<Schedule::Kind>(kind);
+    rate.at("factor").get_to(lr.factor_);
+    rate.at("length").get_to(lr.length_);
+    rate.at("warmup").get_to(lr.warmup_);
+    rate.at("at").get_to(lr.at_);
+    Optimizer made(json.at("name").get<std::string>(), static_cast<kernels::Formula>(formula), lr,
+                   {.weight_decay = json.at("weight_decay").get<double>(),
+                    .clip_value = number(json.at("clip_value")),
+                    .clip_norm = number(json.at("clip_norm"))});
+    json.at("decoupled").get_to(made.decoupled_);
+    json.at("memory").get_to(made.memory_);
+    json.at("memory2").get_to(made.memory2_);
+    json.at("eps").get_to(made.eps_);
+    made.initial_ = static_cast<float>(json.at("initial").get<double>());
+    return made;
+  } catch (const Json::exception& error) {
+    throw Error(Code::kDataLoss, "optimizer", error.what());
+  }
 }
 
 }  // namespace penstock::train

@@ -8,31 +8,31 @@
 
 namespace penstock::train {
 
-// Weights: a slab, and a version that counts the updates applied to it. A handle, as Slab is:
-// copies are the same parameters. Threads: as Slab.
+// Weights: a slab and a version that counts the applied updates. A handle: copies share the memory.
+// Threads: as Slab.
 class Parameters {
  public:
-  // Zeroes, version 0. Errors as of Layout and Slab::make.
+  // Zeroes, version 0. Errors of Layout and Slab::make.
   explicit Parameters(Layout layout, Slab::Kind kind = Slab::Kind::kPrivate)
       : slab_(Slab::make(std::move(layout), kind)) {}
-  // Those in a slab that is there already, with its version.
+  // The weights and version of an existing slab.
   explicit Parameters(Slab slab) : slab_(std::move(slab)) {}
 
   const Slab& slab() const { return slab_; }
   const Layout& layout() const { return slab_.layout(); }
   Tensor at(std::string_view name) const { return slab_.at(name); }  // Error kNotFound
 
-  // Room for gradients: zeroes, of the same layout. Errors as of Slab::make.
+  // A slab for gradients: zeroes, of the same layout. Errors of Slab::make.
   Slab gradients(Slab::Kind kind = Slab::Kind::kPrivate) const {
     return Slab::make(layout(), kind);
   }
 
-  // Whoever sees a version with `version` sees what was written before it was set.
+  // A thread that reads a version sees all weights written before that version was set.
   uint64_t version() const { return slab_.version().load(std::memory_order_acquire); }
   void set_version(uint64_t version) const {
     slab_.version().store(version, std::memory_order_release);
   }
-  // One more update was applied; returns the version that now is.
+  // Counts one more update; returns the new version.
   uint64_t advance() const { return slab_.version().fetch_add(1, std::memory_order_acq_rel) + 1; }
 
  private:

@@ -1,23 +1,88 @@
 #include "penstock/train/publisher.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/train/weights_layout.h"
+#include "penstock/base/os.h"
+#include "penstock/train/weights_memory.h"
 
 namespace penstock::train {
 namespace {
 
+uint64_t bit(uint32_t slot) { return uint64_t{1} << slot; }
+
 constexpr const char* kPublish = "publish";
 
-// Readers wake each other; where one that was to do so is stopped or killed, the server does it
-// within this time. It looks again so many times after the last version: setting the timer costs
-// publish() as much as waking somebody (25 us in a virtual machine), so it is left running.
+// Readers wake each other. If the next in the chain is stopped or killed, the server wakes the rest
+// within this time, and checks so many times after the last version. The timer keeps running that
+// long because setting it costs publish() as much as a wake (25 us in a virtual machine).
 constexpr int64_t kLateNs = 10'000'000;
-constexpr uint32_t kLooks = 10;
+constexpr uint32_t kLateWakes = 10;
 
 }  // namespace
+
+bool SlotWriter::publish(std::span<const float> values, uint64_t version) {
+  // Read after the current version was stored, so holders of every other version are seen.
+  uint64_t held = memory_->held();
+  if (const auto current = memory_->newest()) held |= bit(current->slot);
+  const int chosen = choose(held);
+  if (chosen < 0) return false;
+  const auto slot = static_cast<uint32_t>(chosen);
+  // An ordinary copy, since readers use the data next; for large sizes the C library bypasses the
+  // caches by itself.
+  std::memcpy(memory_->values(slot).data(), values.data(), values.size_bytes());
+  sleepers_ = memory_->announce({version, slot});
+  max_needed_ = std::max(max_needed_, static_cast<uint32_t>(std::popcount(held)) + 1);
+  if (++published_ % kWindow == 0) {
+    if (backed() > max_needed_) release(held | bit(slot), backed() - max_needed_);
+    max_needed_ = 0;
+  }
+  return true;
+}
+
+uint32_t SlotWriter::backed() const { return static_cast<uint32_t>(std::popcount(backed_)); }
+
+int SlotWriter::choose(uint64_t held) {
+  // The lowest free slot, so that higher ones stay unused.
+  if (const uint64_t free = backed_ & ~held; free != 0) return std::countr_zero(free);
+  // A slot without memory may still have a count: a reader that is about to retry.
+  const auto slot = static_cast<uint32_t>(std::countr_one(backed_));
+  if (slot >= kSlots || !allocate(slot)) return -1;
+  return static_cast<int>(slot);
+}
+
+bool SlotWriter::allocate(uint32_t slot) {
+  const uint64_t offset = memory_->offset_of(slot);
+  const size_t room = memory_->slot_bytes(), bytes = memory_->layout().bytes();
+  if (os::memory_headroom() < bytes) return false;
+  try {
+    if (offset + room > file_end_) os::resize_file(memory_->fd(), offset + room);
+  } catch (const Error&) {
+    return false;
+  }
+  file_end_ = std::max(file_end_, offset + room);
+  float* const first = memory_->values(slot).data();
+  os::prefer_huge_pages(first, bytes, memory_->fd());
+  if (os::populate_write(first, bytes, memory_->fd(), offset) != 0) {
+    os::discard(memory_->fd(), nullptr, offset, room);
+    return false;
+  }
+  backed_ |= bit(slot);
+  return true;
+}
+
+// A slot that is neither held nor current cannot become held before it is current again.
+void SlotWriter::release(uint64_t held, uint32_t surplus) {
+  for (uint64_t free = backed_ & ~held; free != 0 && surplus > 0; --surplus) {
+    const auto slot = static_cast<uint32_t>(std::bit_width(free) - 1);
+    os::discard(memory_->fd(), nullptr, memory_->offset_of(slot), memory_->slot_bytes());
+    free &= ~bit(slot);
+    backed_ &= ~bit(slot);
+  }
+}
 
 Publisher::Publisher(std::string name, Layout layout)
     : name_(std::move(name)),
@@ -36,20 +101,19 @@ uint64_t Publisher::publish(const Parameters& parameters) {
   std::lock_guard lock(publishing_);
   uint64_t version = parameters.version();
   if (last_ && version <= *last_) version = *last_ + 1;
-  if (version > WeightsMemory::kMostVersion) {
+  if (version > WeightsMemory::kMaxVersion) {
     throw Error(Code::kInvalidArgument, kPublish, "versions end at 2^57");
   }
   if (!writer_.publish(parameters.slab().values(), version)) {
     std::string who;
     for (pid_t pid : holders()) who += (who.empty() ? "" : ", ") + std::to_string(pid);
     throw Error(Code::kOutOfMemory, kPublish,
-                "no room for one more version of " + std::to_string(layout().bytes()) +
-                    " bytes beside the " + std::to_string(writer_.backed()) +
-                    " there are; versions are held by " +
+                "no space for one more version of " + std::to_string(layout().bytes()) +
+                    " bytes beside " + std::to_string(writer_.backed()) + " versions; held by " +
                     (who.empty() ? "nobody" : "process " + who));
   }
   if (writer_.sleepers() > 1) {
-    looks_left_.store(kLooks);
+    late_wakes_left_.store(kLateWakes);
     server_.call_later(kLateNs);
   }
   last_ = version;
@@ -75,30 +139,30 @@ uint32_t Publisher::slots() const {
   return writer_.backed();
 }
 
-void Publisher::count_rows() {
+void Publisher::update_rows_used() {
   uint32_t used = kReaders;
   while (used > 0 && !taken_[used - 1]) --used;
   memory_->use_rows(used);
 }
 
-std::optional<int> Publisher::came(uint32_t row, pid_t) {
+std::optional<int> Publisher::on_connect(uint32_t row, pid_t) {
   taken_[row] = true;
-  count_rows();
+  update_rows_used();
   return memory_->fd();
 }
 
-// Whoever had the row is gone, and with it all who could still read or write it.
-void Publisher::left(uint32_t row) {
+// The row's reader has ended, so nothing can read or write the row any more.
+void Publisher::on_disconnect(uint32_t row) {
   taken_[row] = false;
   memory_->clear(row);
-  count_rows();
+  update_rows_used();
 }
 
-void Publisher::due() {
+void Publisher::on_timer() {
   memory_->wake_late();
-  const uint32_t left = looks_left_.load();
+  const uint32_t left = late_wakes_left_.load();
   if (left == 0) return;
-  looks_left_.store(left - 1);
+  late_wakes_left_.store(left - 1);
   server_.call_later(kLateNs);
 }
 

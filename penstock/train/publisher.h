@@ -7,26 +7,59 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "penstock/train/named_server.h"
+#include "penstock/train/named_socket.h"
 #include "penstock/train/parameters.h"
-#include "penstock/train/slot_writer.h"
 #include "penstock/train/weights_memory.h"
 
 namespace penstock::train {
 
-// Publishes weights under a name: every process of this user that attaches to it (model.h) sees the
-// newest version, whole and in place. publish() copies the weights and never waits for a reader,
-// whatever readers do; a reader that is killed leaves nothing behind.
+// Chooses the slot of each version: one that no reader holds. A slot gets memory when all slots
+// with memory are held. After every kWindow versions, slots beyond the maximum needed by one of
+// these versions lose their memory.
 //
-// The name is this object's until it goes; readers then keep their last version and go on with
-// whoever publishes under the name next. A forked child does not publish: there, publish() is an
-// Error, and the name, the readers and the memory remain its parent's.
+// Threads: one at a time.
+class SlotWriter {
+ public:
+  static constexpr uint64_t kWindow = 64;
+
+  explicit SlotWriter(std::shared_ptr<const WeightsMemory> memory) : memory_(std::move(memory)) {}
+
+  // Copies `values` (all floats of a slab) and makes them current. Never waits for a reader. False,
+  // with nothing changed: all slots are held, or there is no memory for one more.
+  bool publish(std::span<const float> values, uint64_t version);
+
+  uint32_t backed() const;  // slots that have memory
+  // Sleepers at the last version: the result of WeightsMemory::announce().
+  uint32_t sleepers() const { return sleepers_; }
+
+ private:
+  int choose(uint64_t held);  // -1: no slot
+  bool allocate(uint32_t slot);
+  void release(uint64_t held, uint32_t surplus);
+
+  const std::shared_ptr<const WeightsMemory> memory_;
+  uint64_t published_ = 0;  // versions so far
+  uint64_t file_end_ = 0;   // the file's length
+  uint64_t backed_ = 0;     // a bit for each slot with memory
+  uint32_t sleepers_ = 0;
+  uint32_t max_needed_ = 0;  // largest number of slots needed by a version of this window
+};
+
+// Publishes weights under a name: every process of this user that attaches to it (model.h) sees the
+// newest version, whole and in place. publish() copies the weights and never waits for a reader. A
+// reader that is killed leaves nothing behind.
+//
+// The name belongs to this object until it is destroyed; readers then keep their last version and
+// continue with the next publisher of the name. In a forked child publish() is an Error: the name,
+// the readers and the memory remain the parent's.
 //
 // Threads: any.
-class Publisher final : private NamedServer::Rows {
+class Publisher final : private NamedServer::Handler {
  public:
   // Errors: kInvalidArgument (the name, or another process has it), kOutOfMemory, kSystem.
   Publisher(std::string name, Layout layout);
@@ -34,22 +67,22 @@ class Publisher final : private NamedServer::Rows {
   const std::string& name() const { return name_; }
   const Layout& layout() const { return memory_->layout(); }
 
-  // Readers see these weights from now on. Returns their version: that of the parameters, or one
-  // more than the last where that is not larger. Nobody writes to the parameters meanwhile; what is
-  // written all the same (Hogwild) is in this version or in the next.
-  // Errors: kInvalidArgument (another layout; a forked child), kOutOfMemory if readers hold so many
-  // versions that there is no slot or no memory for one more, with their processes.
+  // Makes these weights the newest version and returns its number: the parameters' version, or the
+  // last number + 1 if that is larger. The parameters should not change meanwhile; concurrent
+  // writes (Hogwild) are in this version or in the next. Errors: kInvalidArgument (another layout;
+  // a forked child), kOutOfMemory: readers hold so many versions that there is no slot or no memory
+  // for one more (the text has their pids).
   uint64_t publish(const Parameters& parameters);
 
   size_t readers() const;
-  std::vector<pid_t> holders() const;  // processes that hold a version, each once, ascending
-  uint32_t slots() const;              // that have memory now; 0 in a forked child
+  std::vector<pid_t> holders() const;  // pids of processes that hold a version, ascending
+  uint32_t slots() const;              // slots with memory now; 0 in a forked child
 
  private:
-  std::optional<int> came(uint32_t row, pid_t pid) override;
-  void left(uint32_t row) override;
-  void due() override;
-  void count_rows();
+  std::optional<int> on_connect(uint32_t row, pid_t pid) override;
+  void on_disconnect(uint32_t row) override;
+  void on_timer() override;
+  void update_rows_used();
 
   const std::string name_;
   const std::shared_ptr<WeightsMemory> memory_;
@@ -57,10 +90,10 @@ class Publisher final : private NamedServer::Rows {
   mutable std::mutex publishing_;
   SlotWriter writer_;
   std::optional<uint64_t> last_;
-  std::atomic<uint32_t> looks_left_{0};  // for sleepers that nobody has woken
+  std::atomic<uint32_t> late_wakes_left_{0};  // further calls of wake_late() after the last version
 
-  std::vector<bool> taken_;  // rows that have readers; the server's thread's
-  NamedServer server_;       // last: it calls the above
+  std::vector<bool> taken_;  // rows with a reader; used by the server's thread only
+  NamedServer server_;       // last: it calls the members above
 };
 
 }  // namespace penstock::train

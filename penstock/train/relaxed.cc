@@ -5,15 +5,15 @@
 
 #include "penstock/train/formulas.h"
 
-// Compilers make one instruction of each atomic access and no vectors of several. So floats are
-// moved by two or four, each time by one atomic access. Four are a vector, on which the formulas
-// work as it is; two go through a piece of the stack, on which kernels::update does.
+// Compilers emit one instruction for each atomic access and do not vectorise them. So floats are
+// moved in twos or fours, each by one atomic access. Fours are a vector to which the formulas apply
+// directly; twos go through a piece of the stack, to which kernels::update applies.
 namespace penstock::train::relaxed {
 namespace {
 
 using kernels::Formula;
 
-constexpr size_t kPiece = 512;  // floats: all of a formula's pieces stay in the first-level cache
+constexpr size_t kPiece = 512;  // floats: a formula's pieces stay in the first-level cache
 
 typedef uint64_t __attribute__((may_alias))
 Pair;  // NOLINT(modernize-use-using): takes no attribute
@@ -29,7 +29,7 @@ bool is_pair(const float* at) { return reinterpret_cast<uintptr_t>(at) % sizeof(
 void write(const float* from, float* to, size_t n) {
   size_t i = 0;
   if (n > 0 && !is_pair(to)) store(to[i], from[i]), ++i;
-#pragma GCC unroll 8  // which takes half of the time
+#pragma GCC unroll 8  // halves the time
   for (; i + 2 <= n; i += 2) {
     uint64_t two;
     std::memcpy(&two, from + i, sizeof(two));
@@ -49,8 +49,8 @@ void read(const float* from, float* to, size_t n) {
   if (i < n) to[i] = load(from[i]);
 }
 
-// One of the ranges that a formula changes: a piece of it on the stack, or, if it is nobody
-// else's, where it is.
+// A range that a formula changes: read in pieces onto the stack, or in place if no other thread
+// uses it.
 class Range {
  public:
   Range(float* first, bool shared) : first_(first), shared_(shared) {}
@@ -85,9 +85,8 @@ void update_by_pieces(const kernels::Pass& pass, float* weights, const float* gr
 }
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-// An aligned access of 16 bytes is atomic on every processor that has AVX (Intel SDM 3A, 9.1.1; AMD
-// APM 2, 7.3.2). Compilers offer it only as assembly, of which sanitizers see nothing: they are
-// shown the pairs.
+// An aligned access of 16 bytes is atomic on every processor with AVX (Intel SDM 3A, 9.1.1; AMD APM
+// 2, 7.3.2). Compilers offer it only as assembly, which sanitizers cannot see: they get the pairs.
 #define PENSTOCK_AVX __attribute__((target("avx")))
 
 using kernels::Quad;
@@ -95,7 +94,7 @@ typedef float __attribute__((vector_size(16), may_alias))
 QuadInMemory;  // NOLINT(modernize-use-using): takes no attribute
 
 constexpr size_t kLine = 16;    // floats in a line of the cache
-constexpr size_t kAhead = 512;  // floats: how far ahead lines are asked for
+constexpr size_t kAhead = 512;  // floats: prefetch distance
 
 bool has_quads() { return __builtin_cpu_supports("avx"); }
 bool is_quad(const float* at) { return reinterpret_cast<uintptr_t>(at) % sizeof(Quad) == 0; }
@@ -142,7 +141,7 @@ PENSTOCK_AVX void update_by_quads(const kernels::Pass& pass, float* w, const flo
     update_at<formula, shares_state, float>(p, i, w, g, s0, s1, copy);
   }
   for (; i + kLine <= n; i += kLine) {
-    // To be written to: else a line comes from another core's cache to be read, and once more.
+    // For writing: otherwise a line that another core changed is fetched twice, first for reading.
     if (n - i > kAhead) asm volatile("prefetchw %0" : : "m"(w[i + kAhead]));
 #pragma GCC unroll 4
     for (size_t j = 0; j < kLine; j += 4) {
@@ -188,7 +187,7 @@ void merge(std::span<float> common, float* own, float* base, float share) {
     read(own + at, mine, count);
     float* const before = base + at;
     for (size_t i = 0; i < count; ++i) {
-      // Not beyond both: where all are drawn to one place, what one has gone is not gone again.
+      // Limited to between both: if all groups are drawn to one value, their steps must not add up.
       const float least = std::min(theirs[i], mine[i]), most = std::max(theirs[i], mine[i]);
       float both = theirs[i] + share * (mine[i] - before[i]);
       both = both < least ? least : both;

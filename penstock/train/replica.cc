@@ -52,7 +52,7 @@ void Replica::merge_locked() {
 }
 
 void MergePace::after(uint64_t n, Replica& replica) {
-  constexpr uint64_t kOthers = 9;  // times as long as a merge took, before the next one
+  constexpr uint64_t kOthers = 9;  // pause after a merge, in durations of that merge
   since_ += n;
   const uint64_t began = every_ > 0 ? 0 : now_ns();
   const bool due = every_ > 0 ? since_ >= every_ : began >= not_before_;

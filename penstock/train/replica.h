@@ -11,39 +11,40 @@
 
 namespace penstock::train {
 
-// A group's own copy of weights that several groups of workers change, so that a cache line that
-// all of them write to moves between the cores of one group only (a replica per node: Zhang and Ré,
-// "DimmWitted", 2014). Now and then it is merged, float by float; `base` is what it was when it was
-// merged last:
+// A group's own copy of weights that several groups of workers change. Cache lines that all workers
+// write then move between the cores of one group only (a replica per node: Zhang and Ré,
+// "DimmWitted", 2014). From time to time it is merged, float by float; `base` is the value after
+// the last merge:
 //
 //   common = common == base ? own : common + (own - base) / groups, not beyond common and own
 //   own = base = common
 //
-// So what only one group changes, as most rows of a sparse model between two merges, is as if it
-// had been changed in the common weights; what several change lies between what they came to. (The
-// sum would go too far: each group has gone all the way to where its data draw a weight.) Those
-// updates count by about one over the number of groups: raise the learning rate as much.
+// A float that only one group changed (most rows of a sparse model between two merges) is treated
+// as if it had been changed in the common weights. A float that several groups changed ends between
+// their values. (The sum of the changes would go too far: each group has already gone all the way
+// to where its data draw the weight.) Those updates count by about one over the number of groups:
+// raise the learning rate by that factor.
 //
 // Threads: any; see each member. Lives in one process.
 class Replica {
  public:
-  // `groups` of them, of weights that have seen `updates`: begun. Error kOutOfMemory.
+  // Makes `groups` replicas of weights that have seen `updates` updates. begin() was called for
+  // each. Error kOutOfMemory.
   static std::vector<std::shared_ptr<Replica>> make(const Parameters& common, size_t groups,
                                                     uint64_t updates);
 
-  // What the group's workers read and change, by relaxed loads and stores.
+  // The weights that the group's workers read and change, by relaxed loads and stores.
   const Parameters& parameters() const { return own_; }
 
-  // Own weights are the common ones from here on. REQUIRED: no worker of the group is at work.
+  // Copies the common weights. REQUIRED: no worker of the group runs.
   void begin();
-  // The group's workers, and those of others, may go on meanwhile. Waits for other groups' merges;
-  // the common version goes up by the updates that came since the last one.
+  // Merges, while workers of all groups may go on. Waits for merges of other groups. The common
+  // version goes up by the updates since the last merge.
   void merge();
-  // The same, or false at once if another merge is going on.
+  // Merges; false at once if another merge is in progress.
   bool try_merge();
 
-  // Updates that an optimizer's state of this group's has seen; counts `n` more and returns how
-  // many it were.
+  // Adds `n` to the updates that the group's optimizer state has seen. Returns their number before.
   uint64_t count(uint64_t n) { return updates_.fetch_add(n, std::memory_order_relaxed); }
 
  private:
@@ -59,17 +60,17 @@ class Replica {
   const std::shared_ptr<Common> common_;
   const Parameters own_;
   const Slab base_;      // guarded by common_->merging, as is merged_
-  uint64_t merged_ = 0;  // own_'s version then
+  uint64_t merged_ = 0;  // own_'s version at the last merge
   std::atomic<uint64_t> updates_;
 };
 
-// When a worker merges its group's replica: after so many of its updates, or, if that is 0, as
-// often as takes a tenth of its time. One thread.
+// Decides when a worker merges its group's replica: after `every` updates of the worker, or, if
+// that is 0, so often that merges take a tenth of its time. One thread.
 class MergePace {
  public:
   explicit MergePace(uint64_t every) : every_(every) {}
 
-  // `n` more updates were made; merges if it is time to, and nobody else does.
+  // Counts `n` updates; merges if it is time and no other merge is in progress.
   void after(uint64_t n, Replica& replica);
 
  private:

@@ -6,8 +6,8 @@
 namespace penstock::train {
 namespace {
 
-// 28 bits of units: 2^28 * 64 bytes are above kMostBytes.
-static_assert(Ring::kMostBytes / kRecordUnit <= uint64_t{1} << (64 - Ring::kCountBits));
+// 28 bits of units: 2^28 * 64 bytes are above kMaxBytes.
+static_assert(Ring::kMaxBytes / kRecordUnit <= uint64_t{1} << (64 - Ring::kCountBits));
 
 using Word = std::atomic_ref<uint64_t>;
 
@@ -29,11 +29,11 @@ Ring::Place Ring::after(Place place, uint64_t bytes) const {
 uint64_t Ring::used(Place head, Place tail) const {
   if (head.count == tail.count) return 0;
   const uint64_t bytes = tail.at > head.at ? tail.at - head.at : tail.at + capacity_ - head.at;
-  return std::min(bytes, capacity_);  // of words that cannot be, too
+  return std::min(bytes, capacity_);  // also for corrupt words
 }
 
 uint64_t Ring::queued() const {
-  const Place first = head();  // not after the tail that is looked at
+  const Place first = head();  // read head first: it is never past the tail that is read next
   return (tail().count - first.count) & kCountMask;
 }
 
@@ -42,18 +42,18 @@ uint64_t Ring::queued_bytes() const {
   return used(first, tail());
 }
 
-bool Ring::has_room(uint64_t bytes) const {
+bool Ring::has_space(uint64_t bytes) const {
   const Place last = tail();
   return capacity_ - used(head(), last) >= bytes;
 }
 
-void Ring::make_room(uint64_t bytes) {
+void Ring::make_space(uint64_t bytes) {
   const Place last = tail();
   uint64_t word = words_->head.load();
   for (;;) {
     const Place first = unpack(word);
     if (capacity_ - used(first, last) >= bytes) return;
-    // Written by this producer, and by nobody since.
+    // Written by this producer only.
     const uint64_t size = load_word(data_ + first.at);
     if (words_->head.compare_exchange_strong(word, pack(after(first, size)))) {
       word = words_->head.load();
@@ -77,17 +77,17 @@ bool Ring::front(Record& record) const {
     record.place = head();
     const Place last = tail();
     if (record.place.count == last.count) return false;
-    record.sane = record.place.at < capacity_;
-    if (!record.sane) return true;  // words that no producer of ours wrote
+    record.valid = record.place.at < capacity_;
+    if (!record.valid) return true;  // corrupt words
     record.data = data_ + record.place.at;
     RecordHeader sizes;
     copy(record, 0, &sizes, sizeof(sizes));
     record.bytes = sizes.bytes;
     record.spec_bytes = sizes.spec_bytes;
-    if (!still(record)) continue;
-    record.sane = sizes.bytes % kRecordUnit == 0 && sizes.bytes >= kRecordUnit &&
-                  sizes.bytes <= used(record.place, last) &&
-                  sizes.spec_bytes <= sizes.bytes - sizeof(sizes);
+    if (!is_oldest(record)) continue;
+    record.valid = sizes.bytes % kRecordUnit == 0 && sizes.bytes >= kRecordUnit &&
+                   sizes.bytes <= used(record.place, last) &&
+                   sizes.spec_bytes <= sizes.bytes - sizeof(sizes);
     return true;
   }
 }
@@ -105,13 +105,15 @@ void Ring::copy(const Record& record, uint64_t from, void* to, uint64_t bytes) c
     const uint64_t value = load_word(first + at);
     std::memcpy(out + at, &value, sizeof(value));
   }
-  if (at < bytes) {  // the rest of a word: records end at whole ones
+  if (at < bytes) {  // a partial word: records end at whole words
     const uint64_t value = load_word(first + at);
     std::memcpy(out + at, &value, bytes - at);
   }
 }
 
-bool Ring::still(const Record& record) const { return words_->head.load() == pack(record.place); }
+bool Ring::is_oldest(const Record& record) const {
+  return words_->head.load() == pack(record.place);
+}
 
 bool Ring::take(const Record& record) {
   uint64_t expected = pack(record.place);

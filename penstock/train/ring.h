@@ -3,36 +3,37 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "penstock/train/channel_layout.h"
+#include "penstock/train/channel_memory.h"
 
 namespace penstock::train {
 
-// Records on their way from one producer to one learner, in memory that both have. Neither takes a
-// lock, so whoever is killed, at whatever instruction, has put or taken a record or has not.
+// A queue of records from one producer to one learner, in shared memory, without a lock. A process
+// that is killed at any instruction has either put (or taken) a record or not.
 //
-// 1. `tail` is moved by the producer alone, after the record was written: what lies before it is
-//    whole. `head` only goes forward, by compare-and-swap from one record's place to the next.
-// 2. Places count records, so two of them are equal only if nothing happened in between.
+// 1. Only the producer moves `tail`, after it wrote the record: records before `tail` are complete.
+//    `head` only moves forward, by compare-and-swap from one record's place to the next.
+// 2. Places count records, so two places are equal only if nothing happened in between.
 // 3. The producer writes only where no record lies between head and tail.
-// 4. The learner takes a record by moving head past it, after it copied it out. Where the producer
-//    may drop the oldest record it does so by the same: whoever moves head has the record. The
-//    learner may then have copied what was being written over, but its move fails. So that this is
-//    no data race, both ends copy by atomic words in such a ring (`contended`): a word that the
-//    learner read and that was written after a drop makes that drop visible to its move.
+// 4. The learner takes a record by moving head past it, after copying the record. A producer that
+//    drops the oldest record moves head in the same way: whoever moves head owns the record. The
+//    learner may then have copied bytes that were being overwritten, but its compare-and-swap
+//    fails. To avoid a data race, both ends copy such rings (`contended`) by atomic words: if the
+//    learner read a word written after a drop, its compare-and-swap sees that drop.
 //
-// Threads: one writer and one reader at a time; the const members any.
+// Threads: one writer and one reader at a time; const members: any.
 class Ring {
  public:
-  static constexpr uint64_t kMostBytes = uint64_t{1} << 33;
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 33;
 
   struct Place {
     uint64_t count = 0;  // records before it, modulo 2^kCountBits
-    uint64_t at = 0;     // byte, below the capacity
+    uint64_t at = 0;     // byte offset, below the capacity
   };
   static constexpr int kCountBits = 36;
   static constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
 
-  // `data`: the ring's bytes, twice in a row. `capacity` is a multiple of 64, at most kMostBytes.
+  // `data`: the ring's bytes, mapped twice in a row. `capacity`: a multiple of 64, at most
+  // kMaxBytes.
   Ring(RingWords* words, std::byte* data, uint64_t capacity, bool contended)
       : words_(words), data_(data), capacity_(capacity), contended_(contended) {}
 
@@ -44,13 +45,14 @@ class Ring {
 
   // ---- the producer's side. `bytes`: of a record, a multiple of 64, at most the capacity.
 
-  // Whether there is room at the tail.
-  bool has_room(uint64_t bytes) const;
-  // Lets go of the oldest records until there is. Contended rings only.
-  void make_room(uint64_t bytes);
-  // The record's place; nobody reads there until put(). REQUIRED: has_room(bytes).
+  // Whether a record of so many bytes fits at the tail.
+  bool has_space(uint64_t bytes) const;
+  // Drops the oldest records until it fits. Contended rings only.
+  void make_space(uint64_t bytes);
+  // The record's place; timeout_error reads there until put(). REQUIRED: has_space(bytes).
   std::byte* tail_data() const { return data_ + tail().at; }
-  // A record that was made elsewhere, 8-byte aligned. REQUIRED: as above, contended.
+  // Copies a complete record to the tail, from 8-byte aligned memory. REQUIRED: has_space(bytes),
+  // contended.
   void write(const std::byte* record, uint64_t bytes);
   void put(uint64_t bytes);
 
@@ -58,18 +60,18 @@ class Ring {
 
   struct Record {
     Place place;
-    const std::byte* data = nullptr;  // bytes that may be written over, if contended: copy()
+    const std::byte* data = nullptr;  // if contended, these bytes may be overwritten: use copy()
     uint64_t bytes = 0;
     uint64_t spec_bytes = 0;
-    bool sane = false;  // it is in the ring, and its sizes agree; otherwise it is not to be read
+    bool valid = false;  // it lies in the ring and its sizes are consistent; else do not read it
   };
-  // The oldest record; false: there is none.
+  // Finds the oldest record; false: the ring is empty.
   bool front(Record& record) const;
-  // To `to`, from `from` on within the record, which is a multiple of 8.
+  // Copies `bytes` bytes to `to`, from offset `from` of the record, a multiple of 8.
   void copy(const Record& record, uint64_t from, void* to, uint64_t bytes) const;
-  // The record is still the oldest: what was copied of it is what was put.
-  bool still(const Record& record) const;
-  // The same, and it is not in the ring any more.
+  // Whether the record is still the oldest: then everything copied from it is intact.
+  bool is_oldest(const Record& record) const;
+  // Removes the record if it is still the oldest; false otherwise.
   bool take(const Record& record);
 
  private:

@@ -14,7 +14,7 @@
 namespace penstock::train {
 namespace {
 
-// The parts of a batch whose leaves are "0/x", "1/x" or, without a name, "0", "1".
+// Splits a batch by its leaves' names: "0/x", "1/x", or without a name "0", "1".
 Rounds::Batches parts_of(const Example& batch, size_t towers) {
   Rounds::Batches parts(towers);
   for (const auto& [name, tensor] : batch) {
@@ -23,7 +23,7 @@ Rounds::Batches parts_of(const Example& batch, size_t towers) {
     const auto [stopped, error] = std::from_chars(name.data(), end, part);
     if (error != std::errc() || part >= towers || (stopped != end && *stopped != '/')) {
       throw Error(Code::kInvalidArgument, "Towers",
-                  "a batch has '" + name + "', which is of no part 0 to " +
+                  "a batch has '" + name + "', which belongs to no part 0 to " +
                       std::to_string(towers - 1) + "; end the Dataset with split_batch(" +
                       std::to_string(towers) + ")");
     }
@@ -117,7 +117,7 @@ std::optional<Rounds::Batches> Rounds::next() {
       return batches;
     }
     in_pass_ = false;
-    if (fresh_) passes_ = 0;  // a feed that has no second pass
+    if (fresh_) passes_ = 0;  // the feed has no second pass
   }
 }
 

@@ -16,20 +16,20 @@ class Loader;
 
 namespace penstock::train {
 
-// The batches of each round of towers, whichever way they are fed. Round r gives tower t
-//   in turns:  batch r * towers + t of the feed. The last round of a pass has as many as are left;
-//   by feeds:  batch r of its own feed. One that has ended has no part in the rounds after that;
-//   by parts:  its part of batch r.
+// The batches of each round of towers. Round r gives tower t
+//   in turns:  batch r * towers + t of the feed; the last round of a pass has the batches that are
+//   left; by feeds:  batch r of the tower's own feed; a tower whose feed has ended has no batch; by
+//   parts:  the tower's part of batch r.
 // No batch is left out, and no round has batches of two passes.
 //
-// A Loader begins an epoch with each pass, as Loader::epoch() says. Feeds must live while this is
-// used. Threads: one at a time, which is the feed's then.
+// A Loader begins an epoch with each pass, as Loader::epoch() does. REQUIRED: the feeds outlive
+// this. Threads: one at a time, and the feeds are used by that thread.
 class Rounds {
  public:
-  // The next batch of a pass; empty once at its end: the call after that begins the next one. A
-  // pass without a batch ends all.
+  // Returns the next batch of a pass; empty at its end, and the next call begins another pass. A
+  // pass without a batch ends the run.
   using Next = std::function<std::optional<Example>()>;
-  // Of one round, by towers; empty: that tower has no part in it.
+  // The batches of one round, by tower; empty: the tower has no batch in it.
   using Batches = std::vector<std::optional<Example>>;
 
   // In turns.
@@ -39,23 +39,23 @@ class Rounds {
   Rounds(Feeds& feeds);  // NOLINT
   static Rounds feeds(std::vector<Next> feeds);
   static Rounds feeds(std::span<Loader> feeds);
-  // By parts: the feed is a Dataset's that ends with split_batch(towers); part t's leaves get back
-  // the names they had before it.
+  // By parts: the feed's Dataset ends with split_batch(towers); the leaves of part t get their
+  // original names.
   static Rounds parts(Loader& feed);
 
-  // At most so many passes from here on; UINT64_MAX: for ever. Error kInvalidArgument: there are
-  // feeds, and not one for each tower.
+  // Begins a run of at most so many passes; UINT64_MAX: no limit. Error kInvalidArgument: the
+  // number of feeds is not the number of towers.
   void begin(size_t towers, uint64_t passes);
-  // The next round; empty: there is none. Errors: the feed's; kInvalidArgument: a batch that has
-  // not one part for each tower.
+  // The next round; empty: the run is over. Errors: the feed's; kInvalidArgument: a batch without
+  // exactly one part for each tower.
   std::optional<Batches> next();
 
  private:
   enum class Deal : uint8_t { kTurns, kFeeds, kParts };
   struct Source {
-    std::function<void()> begin;  // a pass; may be empty
+    std::function<void()> begin;  // begins a pass; may be empty
     Next next;
-    bool ended = false;  // in this pass; not asked again: that might begin another
+    bool ended = false;  // in this pass; next() is not called again, as it might begin another pass
   };
   Rounds(Deal deal, std::vector<Source> sources);
   static Source source_of(Loader& feed);
@@ -65,9 +65,9 @@ class Rounds {
   Deal deal_;
   std::vector<Source> sources_;
   size_t towers_ = 0;
-  uint64_t passes_ = 0;  // that may still begin
+  uint64_t passes_ = 0;  // passes that may still begin
   bool in_pass_ = false;
-  bool fresh_ = false;  // nothing came of this pass yet
+  bool fresh_ = false;  // this pass has not given a batch yet
 };
 
 }  // namespace penstock::train

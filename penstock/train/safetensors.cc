@@ -18,9 +18,10 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kMostHeader = 100'000'000;  // as in the reference implementation
-constexpr int kMostDepth = 4;                 // of its JSON: all, an array, its lists, one to spare
-constexpr size_t kConvertedAtOnce = 1 << 16;  // floats that are converted at a time
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as in the reference implementation
+// Of its JSON: the object, an array's object, its lists, one in reserve.
+constexpr int kMaxDepth = 4;
+constexpr size_t kConvertChunk = 1 << 16;  // floats that are converted at a time
 
 using Name = std::pair<std::string_view, DType>;
 constexpr Name kNames[] = {
@@ -35,9 +36,8 @@ Error damaged_file(const std::string& path, const std::string& what) {
   return Error(Code::kDataLoss, "safetensors", path + ": " + what);
 }
 
-// Looks through the header before anything is made of it: which name comes as which, none twice,
-// and nested no more deeply than it can be. (With a callback, or as an ordered_json, the parser
-// compares each name with all others.)
+// Checks the header before anything is allocated for it: the order of names, no name twice, bounded
+// nesting. (With a callback, or as an ordered_json, the parser compares each name with all others.)
 class Names : public nlohmann::json_sax<Json> {
  public:
   explicit Names(const std::string& path) : path_(path) {}
@@ -46,7 +46,7 @@ class Names : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     if (depth_ == 1 && !places.emplace(name, places.size()).second) {
-      throw damaged_file(path_, "'" + name + "' is twice in its header");
+      throw damaged_file(path_, "'" + name + "' occurs twice in its header");
     }
     return true;
   }
@@ -65,7 +65,7 @@ class Names : public nlohmann::json_sax<Json> {
 
  private:
   bool deeper() {
-    if (++depth_ > kMostDepth) throw damaged_file(path_, "its header is nested too deeply");
+    if (++depth_ > kMaxDepth) throw damaged_file(path_, "its header is nested too deeply");
     return true;
   }
 
@@ -98,7 +98,7 @@ StoredArray described(const std::string& path, const std::string& name, const Js
     for (const Json& number : json[member]) {
       if (!number.is_number_unsigned() ||
           number.get<uint64_t>() > std::numeric_limits<int64_t>::max() / 2) {
-        throw damaged_file(path, who + "has a '" + member + "' that cannot be");
+        throw damaged_file(path, who + "has an invalid '" + member + "'");
       }
       numbers.push_back(number.get<uint64_t>());
     }
@@ -113,7 +113,7 @@ StoredArray described(const std::string& path, const std::string& name, const Js
   const auto shape = list("shape");
   const auto offsets = list("data_offsets");
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
-    throw damaged_file(path, who + "has 'data_offsets' that cannot be");
+    throw damaged_file(path, who + "has invalid 'data_offsets'");
   }
   StoredArray array{name, known->second, Shape(shape.begin(), shape.end()), data_begin + offsets[0],
                     offsets[1] - offsets[0]};
@@ -151,12 +151,11 @@ float widened(DType dtype, uint16_t half) {
   return dtype == DType::kFloat16 ? float16_to_float(half) : bfloat16_to_float(half);
 }
 
-// Writes values as numbers of 16 bits.
+// Writes values as 16-bit numbers.
 void write_halves(Sink& sink, const ArrayToStore& array, DType dtype) {
-  std::vector<uint16_t> halves(std::min(array.values.size(), kConvertedAtOnce));
-  for (size_t at = 0; at < array.values.size(); at += kConvertedAtOnce) {
-    const auto part =
-        array.values.subspan(at, std::min(kConvertedAtOnce, array.values.size() - at));
+  std::vector<uint16_t> halves(std::min(array.values.size(), kConvertChunk));
+  for (size_t at = 0; at < array.values.size(); at += kConvertChunk) {
+    const auto part = array.values.subspan(at, std::min(kConvertChunk, array.values.size() - at));
     for (size_t i = 0; i < part.size(); ++i) {
       halves[i] = dtype == DType::kFloat16 ? float_to_float16(part[i]) : float_to_bfloat16(part[i]);
       if (std::isfinite(part[i]) && std::isinf(widened(dtype, halves[i]))) {
@@ -179,7 +178,7 @@ SafetensorsReader::SafetensorsReader(std::shared_ptr<File> file) : file_(std::mo
   uint64_t length = 0;
   const File::Segment first{0, reinterpret_cast<std::byte*>(&length), kLengthBytes};
   file_->read({&first, 1});
-  if (length > kMostHeader || length > size - kLengthBytes) {
+  if (length > kMaxHeaderBytes || length > size - kLengthBytes) {
     throw damaged_file(path(), "its first 8 bytes say that " + std::to_string(length) +
                                    " bytes of header follow; it has " +
                                    std::to_string(size - kLengthBytes));
@@ -201,7 +200,7 @@ SafetensorsReader::SafetensorsReader(std::shared_ptr<File> file) : file_(std::mo
       metadata_[key] = text_of.get<std::string>();
     }
   }
-  // Empty ones first among those that begin at one place, in the header's order.
+  // Of arrays at the same offset, empty ones first, in the header's order.
   std::ranges::sort(arrays_, {}, [&](const StoredArray& array) {
     return std::tuple(array.offset, array.bytes, head.places.at(array.name));
   });
@@ -232,9 +231,9 @@ void SafetensorsReader::read(const StoredArray& array, std::span<float> into) co
     const File::Segment all{array.offset, std::as_writable_bytes(into).data(), array.bytes};
     return file_->read({&all, 1});
   }
-  std::vector<uint16_t> halves(std::min(into.size(), kConvertedAtOnce));
-  for (size_t at = 0; at < into.size(); at += kConvertedAtOnce) {
-    const size_t n = std::min(kConvertedAtOnce, into.size() - at);
+  std::vector<uint16_t> halves(std::min(into.size(), kConvertChunk));
+  for (size_t at = 0; at < into.size(); at += kConvertChunk) {
+    const size_t n = std::min(kConvertChunk, into.size() - at);
     const File::Segment part{array.offset + 2 * at,
                              std::as_writable_bytes(std::span(halves)).data(), 2 * n};
     file_->read({&part, 1});
@@ -264,8 +263,8 @@ void write_safetensors(FileSystem& files, const std::string& path,
     at = end;
   }
   header += header.empty() ? "{}" : "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
-  if (header.size() > kMostHeader) {
+  header.resize((header.size() + 7) / 8 * 8, ' ');  // aligns the data
+  if (header.size() > kMaxHeaderBytes) {
     throw Error(Code::kInvalidArgument, "safetensors", "the names do not fit into a header");
   }
   const uint64_t length = header.size();

@@ -12,11 +12,11 @@
 #include "penstock/memory/dtype.h"
 #include "penstock/memory/tensor.h"
 
-// Files of named arrays in the form of https://github.com/huggingface/safetensors: 8 bytes of
-// header length, JSON, data. docs/formats.md has the bytes.
+// Files of named arrays in the format of https://github.com/huggingface/safetensors: 8 bytes of
+// header length, JSON, data. docs/formats.md has the byte layout.
 namespace penstock::train {
 
-// An array in a file. Everything was checked against the file's length.
+// An array in a file. All values were checked against the file's length.
 struct StoredArray {
   std::string name;
   DType dtype;
@@ -25,22 +25,21 @@ struct StoredArray {
   uint64_t bytes = 0;
 };
 
-// An open file, its header read. One thread.
+// An open file whose header was read. One thread.
 class SafetensorsReader {
  public:
-  // Error kDataLoss, with path and place, for whatever is wrong with the header: its length against
-  // the file's and 100 MB, its JSON, names that are there twice, dtypes that are not known, arrays
-  // that overlap, leave gaps, do not end where the file does, or are not as long as their shape
-  // says. kSystem if it cannot be read.
+  // Error kDataLoss, with path and place, for a damaged header: a length above the file's or above
+  // 100 MB, invalid JSON, repeated names, unknown dtypes, arrays that overlap, leave gaps, do not
+  // end at the file's end, or do not have their shape's size. Error kSystem: cannot be read.
   explicit SafetensorsReader(std::shared_ptr<File> file);
 
   const std::string& path() const { return file_->path(); }
-  const std::vector<StoredArray>& arrays() const { return arrays_; }  // as they lie in the file
-  const StoredArray* find(std::string_view name) const;               // nullptr: there is none
+  const std::vector<StoredArray>& arrays() const { return arrays_; }  // in the file's order
+  const StoredArray* find(std::string_view name) const;               // nullptr: no such array
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // An array's numbers, which are float32, or float16 or bfloat16 and widened.
-  // Error kInvalidArgument for another dtype or `into` of another size; kDataLoss, kSystem.
+  // Reads an array of float32, or of float16 or bfloat16, which are widened. Error
+  // kInvalidArgument: another dtype, or `into` has another size; kDataLoss, kSystem.
   void read(const StoredArray& array, std::span<float> into) const;
 
  private:
@@ -50,17 +49,16 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
-// An array that is to be written.
+// An array to write.
 struct ArrayToStore {
   std::string name;
   Shape shape;
   std::span<const float> values;
 };
 
-// Writes a file that appears under its name, or replaces the one that was there, when all of it is
-// on the disk; until then nothing is seen of it. `dtype`: float32, or float16 or bfloat16, to which
-// numbers are rounded. Error kInvalidArgument for another dtype, or a finite number that would
-// become infinite; kSystem.
+// Writes a file. It appears, or replaces an existing one, when all of it is on the disk. `dtype`:
+// float32, or float16 or bfloat16, to which numbers are rounded. Error kInvalidArgument: another
+// dtype, or a finite number that would become infinite; kSystem.
 void write_safetensors(FileSystem& files, const std::string& path,
                        std::span<const ArrayToStore> arrays,
                        const std::map<std::string, std::string>& metadata,

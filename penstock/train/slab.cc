@@ -14,7 +14,7 @@
 namespace penstock::train {
 namespace {
 
-// The first page of a slab's memory; the floats begin at the second.
+// The first page of a slab's memory; the floats begin at the second page.
 struct Header {
   static constexpr uint64_t kMagic = 0x62616C736B74536E;  // "nStkslab"
 
@@ -82,9 +82,9 @@ Slab Slab::open(int fd, Layout layout) {
   try {
     os::forbid_shrinking(own.get());
   } catch (const Error&) {
-    throw refuse("this descriptor is no slab: its file may become shorter");
+    throw refuse("this descriptor is no slab: its file can shrink");
   }
-  // Sealed before it is measured: what is long enough now will stay so.
+  // Sealed before its size is read: afterwards it cannot shrink.
   if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "slab", "fstat");
   const auto length = static_cast<size_t>(std::max<off_t>(file.st_size, 0));
   if (length < os::page_size()) throw refuse("this descriptor is no slab");
@@ -99,7 +99,7 @@ Slab Slab::open(int fd, Layout layout) {
   } else if (header.layout_hash != layout.hash() || header.bytes != layout.bytes()) {
     wrong = "this slab has another layout";
   } else if (mapped < bytes) {
-    wrong = "this slab is shorter than it says";
+    wrong = "this slab is shorter than its header says";
   }
   if (!wrong.empty()) {
     os::unmap(base, mapped);

@@ -11,44 +11,44 @@
 
 namespace penstock::train {
 
-// One aligned piece of memory that has a layout: weights, gradients, a moment of Adam's. A handle:
-// copies share the memory, which lives until the last of them, and the last tensor made from one,
-// is gone.
+// One aligned piece of memory with a layout: weights, gradients, or an optimizer's moment. A
+// handle: copies share the memory, which lives until the last copy, and the last tensor made from
+// one, is destroyed.
 //
-// A shared slab is a memfd. Other processes map it by its descriptor; children of fork share it
-// with no more ado. What a child of fork writes to a private slab is seen by no one else.
+// A shared slab is a memfd: other processes map it by its descriptor, and forked children share it.
+// A private slab is copied by fork.
 //
-// Threads: members from any thread; writers of the same floats synchronise.
+// Threads: members from any thread; writers of the same floats must synchronise.
 class Slab {
  public:
   enum class Kind : uint32_t { kPrivate = 1, kShared = 2 };
 
-  // Zeroes. The memory is there when it returns: no page fault and no SIGBUS later.
-  // Error kOutOfMemory, kSystem (descriptors).
+  // Zeroes. The pages are allocated on return: no page fault or SIGBUS later. Error kOutOfMemory,
+  // kSystem (descriptors).
   static Slab make(Layout layout, Kind kind = Kind::kPrivate);
 
-  // Maps the slab of another process; takes a dup of `fd`, the caller keeps its own. Its pages are
-  // sealed against shrinking. Error kInvalidArgument if `fd` is no slab, or one of another layout.
+  // Maps the slab of another process; duplicates `fd`, and seals the file against shrinking. Error
+  // kInvalidArgument: `fd` is no slab, or has another layout.
   static Slab open(int fd, Layout layout);
 
   const Layout& layout() const;
   Kind kind() const;
   int fd() const;  // of a shared slab, which keeps it open; else -1
 
-  // Everything, gaps included: layout().floats() of them, 64-byte aligned.
+  // All floats, gaps included: layout().floats() of them, 64-byte aligned.
   std::span<float> values() const;
-  // A block; float32, contiguous, a share in the memory. Error kNotFound.
+  // A block: float32, contiguous; keeps the memory. Error kNotFound.
   Tensor at(std::string_view name) const;
   std::span<float> values_of(const Block& block) const {
     return values().subspan(block.offset, block.size);
   }
 
   void zero() const;
-  // Error kInvalidArgument, naming the first block that differs, if the layouts are not equal.
+  // Error kInvalidArgument: the layouts differ; the text names the first block that does.
   void copy_from(const Slab& other) const;
 
-  // A count that lies in the slab's memory, so that all who share it see the same; starts at 0.
-  // What it counts is the owner's affair: the updates that were applied, for Parameters.
+  // A counter in the slab's memory, shared by all who share the slab; starts at 0. For Parameters:
+  // the number of applied updates.
   std::atomic<uint64_t>& version() const;
 
  private:

@@ -76,7 +76,7 @@ bool ThreadGroup::wait_until(Clock::time_point time) {
 std::optional<ThreadGroup::Failure> ThreadGroup::wait() {
   while (!wait_until(Clock::now() + std::chrono::hours(24))) {
   }
-  job_ = nullptr;  // and what it holds
+  job_ = nullptr;  // releases what the job holds
   std::optional<Failure> first;
   for (size_t number = 0; number < size(); ++number) {
     std::exception_ptr error = std::exchange(errors_[number], nullptr);
@@ -101,7 +101,7 @@ void ThreadGroup::work(size_t number) {
     }
     lock.lock();
     errors_[number] = std::move(error);
-    error = nullptr;  // before another thread may look at it
+    error = nullptr;  // before another thread can read it
     if (--working_ == 0) done_.notify_all();
   }
 }

@@ -12,13 +12,13 @@
 
 namespace penstock::train {
 
-// How a ThreadGroup gets its threads and waits for them. By default threads are the engine's own;
-// steps that are Python need threads that Python has made.
+// How a ThreadGroup starts threads and waits for them. By default it uses C++ threads; Python steps
+// need threads that Python made.
 struct Threading {
-  // Starts a thread that calls `body`; returns a function that waits for its end. May throw.
+  // Starts a thread that calls `body`; returns a function that joins it. May throw.
   using Start = std::function<std::function<void()>(size_t number, std::function<void()> body)>;
   Start start = {};
-  // Called every 50 ms by the thread that waits for the group; what it throws ends the wait.
+  // Called every 50 ms by the thread that waits for the group; an exception ends the wait.
   std::function<void()> while_waiting = {};
 };
 
@@ -27,10 +27,10 @@ struct Threading {
 //   waiting ──begin()──> working ──the job returns, or throws──> waiting
 //           ──~ThreadGroup()──> ended
 //
-// wait() returns when no thread works: the jobs see what was written before begin(), and the caller
-// of wait() sees what the jobs wrote.
+// wait() returns when no thread works. Jobs see all writes before begin(); the caller of wait()
+// sees all writes of the jobs.
 //
-// Threads: one at a time for everything here. A job may not use the group.
+// Threads: one at a time for all members. A job must not use the group.
 class ThreadGroup {
  public:
   using Job = std::function<void(size_t number)>;
@@ -39,18 +39,18 @@ class ThreadGroup {
     std::exception_ptr error;
   };
 
-  // Throws what a start throws, once the threads before it have ended.
+  // An exception from a start is thrown here, after the threads before it were joined.
   ThreadGroup(size_t count, Threading threading = {});
-  ~ThreadGroup();  // waits for threads that work
+  ~ThreadGroup();  // waits for working threads
   ThreadGroup(const ThreadGroup&) = delete;
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   size_t size() const { return errors_.size(); }
   // Calls job(number) on each thread. REQUIRED: none works.
   void begin(Job job);
-  // Until no thread works. Of several that threw, the exception of the lowest number.
+  // Waits until no thread works. Of several exceptions, returns that of the lowest number.
   std::optional<Failure> wait();
-  // The same for at most so long; whether no thread works.
+  // Waits until no thread works, or until `time`; whether no thread works.
   bool wait_until(std::chrono::steady_clock::time_point time);
 
  private:

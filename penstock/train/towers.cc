@@ -9,19 +9,19 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/train/tower_average.h"
+#include "penstock/train/tower.h"
 
 namespace penstock::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Below this many floats a thread more costs more than it adds up.
-constexpr size_t kWorthAThread = size_t{1} << 19;
+// With fewer floats a further thread costs more than it saves.
+constexpr size_t kFloatsPerThread = size_t{1} << 19;
 
 Error refuse_towers(const std::string& why) { return Error(Code::kInvalidArgument, "Towers", why); }
 
-// The name of the leaf whose rows these are the offsets of; empty: they are no offsets.
+// If `name` is the offsets of a ragged leaf: that leaf's name.
 std::optional<std::string_view> of_offsets(const Example& batch, std::string_view name) {
   constexpr std::string_view kOffsets = "offsets";
   if (name.size() < kOffsets.size() || !name.ends_with(kOffsets)) return std::nullopt;
@@ -30,9 +30,9 @@ std::optional<std::string_view> of_offsets(const Example& batch, std::string_vie
   return batch.find(name) != nullptr ? std::optional(name) : std::nullopt;
 }
 
-// How many rows all leaves of a batch have. A ragged one has one offset more than rows.
+// The number of rows of all leaves of a batch. Ragged leaves have one offset more than rows.
 double rows_of(const Example& batch) {
-  const char* remedy = ", or say what it counts for: Options::weigh";
+  const char* remedy = ", or set its weight with Options::weigh";
   std::vector<std::string_view> ragged;
   for (const auto& [name, tensor] : batch) {
     if (const auto of = of_offsets(batch, name)) ragged.push_back(*of);
@@ -54,7 +54,7 @@ double rows_of(const Example& batch) {
 
 }  // namespace
 
-// Rounds of Examples, each tower with a step of its own.
+// Rounds of Examples, with one step for each tower.
 class Towers::Examples : public Work {
  public:
   Examples(const Options& options, Rounds feed, const MakeStep& make, size_t towers,
@@ -92,10 +92,10 @@ class Towers::Examples : public Work {
   Rounds feed_;
   const MakeStep& make_;
   std::vector<Step> steps_;
-  Rounds::Batches now_, next_;  // a batch is moved out of now_ by its tower
+  Rounds::Batches now_, next_;  // each tower moves its batch out of now_
 };
 
-// What one run does between its rounds, on run()'s thread while no tower works; and the jobs.
+// One run: its rounds, on run()'s thread, and the jobs of the towers' threads.
 class Towers::Run {
  public:
   Run(Towers& of, Work& work, Threading threading)
@@ -107,14 +107,14 @@ class Towers::Run {
         losses_(towers_.size()),
         began_(Clock::now()),
         threads_(towers_.size(), std::move(threading)) {
-    for (Tower& tower : towers_) {  // of a round that failed
+    for (Tower& tower : towers_) {  // from a round that failed
       tower.gradients_.zero();
       tower.clear();
       tower.copied_ = 0;
     }
   }
 
-  void go(const Until& until) {
+  void run_rounds(const Until& until) {
     threads_.begin([this](size_t tower) { work_.make(towers_[tower]); });
     take(until.steps > 0);
     wait();
@@ -136,7 +136,7 @@ class Towers::Run {
       }
       if (until.enough && until.enough(report())) break;
     }
-    if (taking_ != nullptr) fail(std::nullopt, std::exchange(taking_, nullptr));
+    if (feed_error_ != nullptr) fail(std::nullopt, std::exchange(feed_error_, nullptr));
   }
 
   TowersReport report() const {
@@ -158,7 +158,7 @@ class Towers::Run {
     if (auto failure = threads_.wait()) fail(failure->number, std::move(failure->error));
   }
 
-  // The next round, and what the feed threw: the round before it is still to be finished.
+  // Takes the next round. Keeps an exception from the feed: the round before it is finished first.
   void take(bool wanted) {
     next_.reset();
     if (!wanted) return;
@@ -167,7 +167,7 @@ class Towers::Run {
       if (next_) check(*next_);
     } catch (...) {
       next_.reset();
-      taking_ = std::current_exception();
+      feed_error_ = std::current_exception();
     }
   }
 
@@ -198,14 +198,15 @@ class Towers::Run {
     }
     shares_.clear();
     for (const Tower& tower : towers_) {
-      shares_.push_back(static_cast<float>(tower.weight_ / largest));  // 1 where all are alike
+      shares_.push_back(
+          static_cast<float>(tower.weight_ / largest));  // 1 where all weights are equal
     }
     const double scale = largest / sum;
     if (gives_rows()) return apply_rows(scale);
     slabs_.clear();
     for (const Tower& tower : towers_) slabs_.push_back(tower.gradients_);
     const size_t floats = slabs_[0].layout().floats(), count = towers_.size();
-    if (floats < kWorthAThread || count == 1) {
+    if (floats < kFloatsPerThread || count == 1) {
       add_towers(slabs_, shares_, 0, floats);
     } else {
       threads_.begin([this, floats, count](size_t tower) {
@@ -228,7 +229,7 @@ class Towers::Run {
     return with > 0;
   }
 
-  // One update of all blocks that towers gave rows of. Without rows there is no update.
+  // One update of all blocks of which towers gave rows. Without rows there is no update.
   void apply_rows(double scale) {
     std::vector<Tower::Rows> all;
     for (size_t tower = 0; tower < towers_.size(); ++tower) {
@@ -243,7 +244,7 @@ class Towers::Run {
     try {
       if (!all.empty()) updater_.apply_parts(parts_of(all), scale);
     } catch (...) {
-      blame_for_rows();
+      find_refused_tower();
       throw;
     }
     for (Tower& tower : towers_) tower.clear();
@@ -259,8 +260,8 @@ class Towers::Run {
     return parts;
   }
 
-  // The update refused the rows of all towers: names the first tower whose own rows it refuses.
-  void blame_for_rows() {
+  // The update refused the rows: finds the first tower whose own rows it refuses.
+  void find_refused_tower() {
     for (size_t tower = 0; tower < towers_.size() && !failed_; ++tower) {
       try {
         updater_.check(parts_of(rows_of_tower(tower)));
@@ -277,7 +278,7 @@ class Towers::Run {
       if (!weights_[tower]) continue;
       ++report_.batches;
       ++towers_[tower].step_;
-      // A part that weighs nothing may have no loss that is a number.
+      // A part of weight 0 may have a loss of NaN.
       if (!losses_[tower] || *weights_[tower] == 0) continue;
       loss += *losses_[tower] * *weights_[tower];
       weight += *weights_[tower];
@@ -293,9 +294,9 @@ class Towers::Run {
   Work& work_;
   const uint64_t applied_;
 
-  Work::Weights weights_;              // of the round that is computed
-  std::optional<Work::Weights> next_;  // of the round that was taken
-  std::exception_ptr taking_;          // what the feed threw instead
+  Work::Weights weights_;              // of the current round
+  std::optional<Work::Weights> next_;  // of the next round
+  std::exception_ptr feed_error_;      // thrown by the feed instead
   std::vector<std::optional<double>> losses_;
   std::vector<Slab> slabs_;
   std::vector<float> shares_;
@@ -303,7 +304,7 @@ class Towers::Run {
   TowersReport report_;
   double loss_sum_ = 0, loss_weight_ = 0;
   const Clock::time_point began_;
-  ThreadGroup threads_;  // the last: its threads use the others
+  ThreadGroup threads_;  // last: its threads use the members above
 };
 
 Towers::Towers(Updater& updater, size_t towers, Options options)
@@ -331,7 +332,7 @@ TowersReport Towers::run(Rounds feed, const MakeStep& make, const Until& until) 
 TowersReport Towers::run(Work& work, const Until& until, Threading threading) {
   failed_.reset();
   Run run(*this, work, std::move(threading));
-  run.go(until);
+  run.run_rounds(until);
   return run.report();
 }
 

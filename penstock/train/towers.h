@@ -15,26 +15,26 @@
 
 namespace penstock::train {
 
-// What a run of towers came to, or has come to so far.
+// Result of a run of towers, or its progress so far.
 struct TowersReport {
-  uint64_t updates = 0;  // that were applied: rounds without those whose gradient was skipped
+  uint64_t updates = 0;  // applied updates: rounds whose gradient was not skipped
   uint64_t rounds = 0;
-  uint64_t batches = 0;  // that were used in them
+  uint64_t batches = 0;  // batches used in these rounds
   double seconds = 0;
-  // The mean of all that steps returned, and of the last round, weighted as gradients are.
+  // Mean of all losses that steps returned, and that of the last round; weighted as gradients are.
   double loss = std::numeric_limits<double>::quiet_NaN();
   double last_loss = std::numeric_limits<double>::quiet_NaN();
-  uint64_t copied_bytes = 0;  // of gradients that a framework could not leave in place
+  uint64_t copied_bytes = 0;  // bytes of gradients that had to be copied for a framework
   double updates_per_second() const {
     return seconds > 0 ? static_cast<double>(updates) / seconds : 0;
   }
 };
 
-// Trains by rounds: each tower computes a gradient from its own batch, their mean is applied as one
-// update, which all see in the next round. Gradients are added up as a tree over tower numbers, so
-// the result is the same, bit for bit, however long each takes; it is that of one large batch but
-// for the rounding of sums. While towers compute, the next round is taken and staged.
-// States, and who moves them: docs/training.md, section 7.
+// Trains by rounds: each tower computes a gradient from its own batch, and the mean of the
+// gradients is applied as one update, which all towers see in the next round. Gradients are added
+// up as a tree over tower numbers, so the result has the same bits whatever the timing; it equals
+// that of one large batch, except for the rounding of sums. While towers compute, the next round is
+// taken and staged. docs/training.md, section 7, has the states and transitions.
 //
 //   Loader feed = dataset.batch(32).build();
 //   Towers towers(updater, 2);
@@ -49,60 +49,62 @@ struct TowersReport {
 //
 // Memory: a slab of gradients for each tower, and two rounds of batches.
 //
-// Threads: one at a time. Steps run on one thread for each tower, which live for a run; the feed,
-// `weigh` and `stage` are called on run()'s. Whoever closes the feed ends a run.
+// Threads: one at a time. Steps run on one thread for each tower, for the duration of a run; the
+// feed, `weigh` and `stage` are called on run()'s thread. Closing the feed ends a run.
 class Towers {
  public:
   struct Options {
-    // How much a batch counts for in the mean, >= 0. Empty: as many rows as it has.
+    // The weight of a batch in the mean, >= 0. Empty: its number of rows.
     std::function<double(const Example& batch)> weigh = {};
-    // Called while the step before runs; what it returns is that tower's batch.
+    // Called while the step before runs; returns the tower's batch, for example on its device.
     std::function<Example(size_t tower, Example batch)> stage = {};
   };
-  // One step of a tower: leaves the gradient of the mean over the batch with the tower, and returns
-  // the loss, if it has one. The batch is the step's to keep or to let go.
+  // One step of a tower: leaves the gradient of the mean over the batch in the tower, and returns
+  // the loss, if there is one. The step owns the batch.
   using Step = std::function<std::optional<double>(Example& batch)>;
-  // Called by each tower on its thread when a run begins; no step begins before all have been made.
+  // Called on each tower's thread when a run begins; no step begins before all calls have returned.
   using MakeStep = std::function<Step(Tower&)>;
 
-  // The rounds of a run, for batches of any type; Rounds and MakeStep are one for Examples.
+  // The rounds of a run, for batches of any type. Rounds with MakeStep is the implementation for
+  // Examples.
   class Work {
    public:
-    // How much each tower's batch counts for in the mean, >= 0; empty: the tower has no batch.
+    // The weight of each tower's batch in the mean, >= 0; empty: the tower has no batch.
     using Weights = std::vector<std::optional<double>>;
 
     virtual ~Work() = default;
     // Called on each tower's thread when a run begins.
     virtual void make(Tower& tower) = 0;
-    // Takes and stages the next round, while steps compute the round before; empty: there is none.
+    // Takes and stages the next round, while steps compute the round before. Empty: there is none.
     virtual std::optional<Weights> take() = 0;
-    // The round that was taken last is the round to compute. No step runs meanwhile.
+    // Makes the round that was taken last the current one. No step runs meanwhile.
     virtual void advance() = 0;
-    // A step with the tower's batch, on the tower's thread.
+    // Runs a step with the tower's batch of the current round, on the tower's thread.
     virtual std::optional<double> compute(Tower& tower) = 0;
   };
 
-  // When a run ends: at the first of these.
+  // Conditions that end a run: the first that is met.
   struct Until {
-    uint64_t epochs = 1;          // passes over the feed; UINT64_MAX: without end
-    uint64_t steps = UINT64_MAX;  // rounds; no batch more is taken
-    int64_t duration_ns = -1;     // < 0: for ever; the round that has begun is finished
-    std::function<bool(const TowersReport&)> enough = {};  // asked after each round
+    uint64_t epochs = 1;          // passes over the feed; UINT64_MAX: no limit
+    uint64_t steps = UINT64_MAX;  // rounds, exactly; no further batch is taken
+    int64_t duration_ns = -1;     // < 0: no limit; a round that has begun is finished
+    // Called after each round; true ends the run.
+    std::function<bool(const TowersReport&)> enough = {};
   };
 
-  // `updater` must outlive this; nobody else applies with it during a run.
-  // Error kInvalidArgument (no towers), kOutOfMemory.
+  // `updater` must outlive this. REQUIRED: nothing else applies with it during a run. Error
+  // kInvalidArgument (no towers), kOutOfMemory.
   Towers(Updater& updater, size_t towers, Options options);
   Towers(Updater& updater, size_t towers) : Towers(updater, towers, Options()) {}
-  // A tower for each of these gradients; options.weigh and options.stage are not used.
+  // One tower for each of these slabs of gradients. options.weigh and options.stage are not used.
   Towers(Updater& updater, std::vector<Slab> gradients);
 
-  // What a step, `make`, the feed, the update or `enough` throws ends the run and is thrown here
-  // once all towers have ended their step, and the feed has given the next round or refused it
-  // (whoever must not wait for a feed closes it). Of several towers' it is the first's. Nothing of
-  // its round was applied; what the feed throws comes after the rounds before it. Batches that were
-  // taken and not used are let go. Error kInvalidArgument: a batch that cannot be weighed, a round
-  // of weight 0, or as Rounds.
+  // An exception from a step, `make`, the feed, the update or `enough` ends the run and is thrown
+  // here once all towers have ended their step and the feed has returned the next round or failed
+  // (to end a wait for the feed, close it). Of several towers' exceptions the lowest number's is
+  // thrown. Nothing of that round was applied; an exception from the feed is thrown after the
+  // rounds before it. Batches that were taken and not used are dropped. Error kInvalidArgument: a
+  // batch without a weight, a round of weight 0, or as Rounds.
   TowersReport run(Rounds feed, const MakeStep& make, const Until& until);
   TowersReport run(Rounds feed, const MakeStep& make) {
     return run(std::move(feed), make, Until());
@@ -110,10 +112,10 @@ class Towers {
   TowersReport run(Work& work, const Until& until, Threading threading);
 
   struct Failed {
-    std::optional<size_t> tower;  // empty: the feed, or the update from all towers' gradients
+    std::optional<size_t> tower;  // empty: the feed, or the update from all gradients
     uint64_t round;               // of this run, from 0
   };
-  // Where what ended the last run was thrown.
+  // The origin of the exception that ended the last run.
   const std::optional<Failed>& failed() const { return failed_; }
 
   const std::vector<Tower>& towers() const { return towers_; }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/train/gradient_checks.h"
+#include "penstock/train/gradient_parts.h"
 
 namespace penstock::train {
 Updater::Updater(Parameters parameters, Optimizer optimizer, Options options)

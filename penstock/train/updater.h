@@ -18,24 +18,24 @@ class FileSystem;
 
 namespace penstock::train {
 
-// What is done with a gradient that has a NaN or an infinity in it.
+// What to do with a gradient that has a NaN or an infinity.
 enum class NonFinite : uint8_t {
-  kRaise,  // Error kInvalidArgument that names block and element; nothing was changed
-  kSkip,   // nothing is changed, and it is counted
-  kCount,  // it is applied, and counted
+  kRaise,  // Error kInvalidArgument that names block and element; nothing is changed
+  kSkip,   // nothing is changed; counted in skipped()
+  kCount,  // it is applied; counted in non_finite()
 };
 
-// An optimizer's state for certain parameters. Computing gradients is somebody else's affair.
+// An optimizer with its state for certain parameters. Applies gradients, which the caller computes.
 //
 // The same gradients in the same order give the same bits, on every machine with the same libm.
 //
-// Threads: any; updates are applied one after the other. Whoever reads the parameters meanwhile
-// sees some floats of before and some of after. After an exception nothing was changed.
+// Threads: any; updates are applied one after the other. A thread that reads the parameters during
+// an update sees some old and some new floats. After an exception nothing was changed.
 class Updater {
  public:
   struct Options {
     NonFinite non_finite = NonFinite::kRaise;
-    Slab::Kind state = Slab::Kind::kPrivate;  // where the optimizer's state lives
+    Slab::Kind state = Slab::Kind::kPrivate;  // memory of the optimizer's state
   };
 
   // Error kOutOfMemory.
@@ -43,39 +43,39 @@ class Updater {
   Updater(Parameters parameters, Optimizer optimizer)
       : Updater(std::move(parameters), std::move(optimizer), Options()) {}
 
-  // One update from `gradients` * scale, which are only read. False: they were not finite, and
+  // Applies one update from `gradients` * scale. Only reads the gradients. False: not finite, and
   // skipped. Error kInvalidArgument: another layout, the parameters themselves, a scale that is not
-  // finite, or see NonFinite.
+  // finite; see also NonFinite.
   bool apply(const Slab& gradients, double scale = 1);
 
-  // One update of some rows (axis 0) of some blocks, each block once, and of nothing else, the
-  // optimizer's state included: what is not touched neither decays nor moves on. It counts as one
-  // update, however many blocks it is of, also for Adam's correction of the bias; clipping is by
-  // the norm of all parts together. Errors as apply; kNotFound: no such block.
+  // Applies one update to some rows (axis 0) of some blocks, each block at most once. Everything
+  // else, the optimizer's state included, is untouched and does not decay. It is one update for any
+  // number of blocks, also for Adam's bias correction; clipping uses the norm of all parts
+  // together. Errors as apply(); kNotFound: no such block.
   bool apply_parts(std::span<const GradientPart> parts, double scale = 1);
-  // Throws what apply_parts() would; changes nothing.
+  // Throws what apply_parts() would throw; changes nothing.
   void check(std::span<const GradientPart> parts);
-  // The same of one block. `values`: rows.size() rows, one after the other.
+  // apply_parts() for rows of one block. `values`: rows.size() rows, one after the other.
   bool apply_rows(std::string_view block, std::span<const int64_t> rows,
                   std::span<const float> values, double scale = 1);
 
   const Parameters& parameters() const { return parameters_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  // Slabs of the parameters' layout, in the order of the formula: m and v of Adam. Not while
-  // another thread applies.
+  // State slabs of the parameters' layout, in the formula's order: m and v for Adam. REQUIRED: no
+  // thread applies meanwhile.
   const std::vector<Slab>& state() const { return state_; }
 
-  uint64_t step() const;        // updates applied with this state; the next one's step
+  uint64_t step() const;        // updates applied with this state
   uint64_t skipped() const;     // gradients that were not finite and not applied
-  uint64_t non_finite() const;  // gradients that were not finite
-  double norm() const;  // Euclidean, of the last gradient that was applied, scaled, unclipped
-  double lr() const;    // of the next update
+  uint64_t non_finite() const;  // all gradients that were not finite
+  double norm() const;          // Euclidean norm of the last applied gradient: scaled, not clipped
+  double lr() const;            // of the next update
 
-  // Goes on as after `step` updates; state() and the parameters are the caller's to set.
+  // Continues as after `step` updates. The caller sets state() and the parameters.
   void set_step(uint64_t step);
 
  private:
-  // Whether to go on with a gradient of this sum of squares; sets norm_ then.
+  // Whether to apply a gradient with this sum of squares; if so, sets norm_.
   template <typename Describe>
   bool accept(double squares, double scale, Describe describe);
   void advance();

@@ -27,14 +27,14 @@ Error refuse(const SafetensorsReader& reader, const std::string& why) {
   return Error(Code::kInvalidArgument, "load", reader.path() + ": " + why);
 }
 
-// That the file has the slab's blocks under this prefix, and no others.
+// Checks that the file has exactly the slab's blocks under this prefix.
 void check(const SafetensorsReader& reader, const Layout& layout, const std::string& prefix) {
   for (const Block& block : layout.blocks()) {
     const StoredArray* array = reader.find(prefix + block.name);
-    if (array == nullptr) throw refuse(reader, "it has no '" + prefix + block.name + "'");
+    if (array == nullptr) throw refuse(reader, "the file has no '" + prefix + block.name + "'");
     if (array->shape != block.shape) {
       throw refuse(reader, "block '" + array->name + "' is " + to_string(block.shape) +
-                               " here and " + to_string(array->shape) + " there");
+                               " here and " + to_string(array->shape) + " in the file");
     }
     if (array->dtype != DType::kFloat32 && array->dtype != DType::kFloat16 &&
         array->dtype != DType::kBfloat16) {
@@ -45,7 +45,8 @@ void check(const SafetensorsReader& reader, const Layout& layout, const std::str
   for (const StoredArray& array : reader.arrays()) {
     const bool of_optimizer = array.name.starts_with("optimizer/");
     if (prefix.empty() && !of_optimizer && layout.find(array.name) == nullptr) {
-      throw refuse(reader, "it has a block '" + array.name + "' that is not here");
+      throw refuse(reader,
+                   "the file has a block '" + array.name + "', which these parameters do not have");
     }
   }
 }
@@ -56,7 +57,7 @@ void read(const SafetensorsReader& reader, const Slab& slab, const std::string& 
   }
 }
 
-// A number in the metadata; nullopt where there is none.
+// A number in the metadata; nullopt if it is missing.
 std::optional<uint64_t> number(const SafetensorsReader& reader, const std::string& name) {
   const auto found = reader.metadata().find(name);
   if (found == reader.metadata().end()) return std::nullopt;
@@ -93,7 +94,7 @@ Parameters load_parameters(const std::string& path, Slab::Kind kind, FileSystem&
   for (const StoredArray& array : reader.arrays()) {
     if (!array.name.starts_with("optimizer/")) specs.push_back({array.name, array.shape});
   }
-  if (specs.empty()) throw refuse(reader, "it has no weights");
+  if (specs.empty()) throw refuse(reader, "the file has no weights");
   const Layout layout(specs);
   check(reader, layout, "");
   const auto version = number(reader, "version");
@@ -121,19 +122,20 @@ void load(Updater& updater, const std::string& path, FileSystem& files) {
   const auto formula = reader.metadata().find("optimizer");
   const auto step = number(reader, "step");
   if (formula == reader.metadata().end() || !step) {
-    throw refuse(reader, "it has weights only, and no state of an optimizer");
+    throw refuse(reader, "the file has weights only, without the state of an optimizer");
   }
   const std::string& mine = updater.optimizer().name();
   if (formula->second != mine) {
-    throw refuse(reader, "it has the state of " + formula->second + "; this is " + mine);
+    throw refuse(reader, "the file has the state of " + formula->second +
+                             "; this updater's optimizer is " + mine);
   }
   std::lock_guard lock(updater.mutex_);
   const Layout& layout = updater.parameters().layout();
   check(reader, layout, "");
   for (size_t i = 0; i < updater.state().size(); ++i) check(reader, layout, state_prefix(i));
-  // Centered RMSProp has one more than the other.
+  // Centered RMSProp has one slab more than the plain one.
   if (reader.find(state_prefix(updater.state().size()) + layout.blocks()[0].name) != nullptr) {
-    throw refuse(reader, "it has more state than this " + mine + " has");
+    throw refuse(reader, "the file has more state than this " + mine + " has");
   }
   const auto version = number(reader, "version");
   read(reader, updater.parameters().slab(), "");

@@ -13,10 +13,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/train/weights_layout.h"
 
-// Every operation on the shared words below is sequentially consistent: the proof in
-// docs/training.md needs one order of all of them.
+// All operations on the shared words are sequentially consistent: the proof in docs/training.md
+// needs a single order.
 namespace penstock::train {
 namespace {
 
@@ -27,10 +26,11 @@ WeightsMemory::Version unpack(uint64_t word) {
   return {word >> 7, static_cast<uint32_t>(word >> 1 & 63)};
 }
 
-// Of those who sleep since they saw this many changes.
+// The futex bit of threads that sleep since `changes` had this value.
 uint32_t group_of(uint32_t changes) { return uint32_t{1} << changes % 32; }
 
-constexpr int kWokenByEach = 2;  // of who has been woken: in few steps all are, however many
+// Threads that each woken thread wakes: a tree, so all are awake after few steps.
+constexpr int kWokenByEach = 2;
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -38,7 +38,7 @@ struct Sizes {
   size_t slots_at, slot_bytes, mapped;
 };
 
-// False: it would be too large to map. Slots that can be in huge pages begin with one.
+// False: too large to map. Slots of at least a huge page begin at one.
 bool sizes_of(const Layout& layout, Sizes& sizes) {
   const size_t unit = layout.bytes() >= os::kHugePage ? os::kHugePage : os::page_size();
   sizes.slots_at = round_up(kJsonAt + layout.to_json().size(), unit);
@@ -55,7 +55,7 @@ Error no_memory(const char* operation, const Layout& layout, const std::string& 
 }
 
 constexpr const char* kNoAddresses =
-    "they need address space for 63 versions, which a limit (ulimit -v) does not leave";
+    "63 versions do not fit into the address space (see ulimit -v)";
 
 }  // namespace
 
@@ -73,7 +73,7 @@ std::shared_ptr<WeightsMemory> WeightsMemory::make(Layout layout) {
     throw no_memory(kWhat, memory->layout(), std::strerror(error));
   }
   std::memcpy(memory->base_ + kJsonAt, json.data(), json.size());
-  // The rows are zeroes, as they must be.
+  // The rows are zero.
   auto* header = new (base) WeightsHeader{};
   header->layout_hash = memory->layout().hash();
   header->json_bytes = json.size();
@@ -87,7 +87,7 @@ std::shared_ptr<WeightsMemory> WeightsMemory::open(os::Fd fd) {
   constexpr const char* kWhat = "attach";
   auto refuse = [](const char* why) {
     return Error(Code::kInvalidArgument, kWhat,
-                 "what the learner sent is no memory of weights: " + std::string(why));
+                 "the descriptor from the learner is no weights memory: " + std::string(why));
   };
   struct stat file {};
   if (fstat(fd.get(), &file) != 0) throw Error::from_errno(errno, kWhat, "fstat");
@@ -95,9 +95,9 @@ std::shared_ptr<WeightsMemory> WeightsMemory::open(os::Fd fd) {
   try {
     os::forbid_shrinking(fd.get());
   } catch (const Error&) {
-    throw refuse("it may become shorter");
+    throw refuse("the file can shrink");
   }
-  // Sealed before it is measured: what is long enough now will stay so.
+  // Sealed before its size is read: afterwards it cannot shrink.
   if (fstat(fd.get(), &file) != 0) throw Error::from_errno(errno, kWhat, "fstat");
   const auto length = static_cast<uint64_t>(file.st_size);
   if (length < kJsonAt) throw refuse("it is too short");
@@ -108,9 +108,9 @@ std::shared_ptr<WeightsMemory> WeightsMemory::open(os::Fd fd) {
   const uint64_t magic = words->magic, hash = words->layout_hash, json_bytes = words->json_bytes;
   const uint64_t slots_at = words->slots_at, slot_bytes = words->slot_bytes;
   os::unmap(front, kJsonAt);
-  if (magic != WeightsHeader::kMagic) throw refuse("it begins otherwise");
+  if (magic != WeightsHeader::kMagic) throw refuse("wrong magic number");
   if (slots_at > length || slots_at < kJsonAt || json_bytes > slots_at - kJsonAt) {
-    throw refuse("it is shorter than it says");
+    throw refuse("its header has sizes beyond the file's end");
   }
   void* text = os::reserve_mapping(fd.get(), slots_at, true);
   if (text == nullptr) throw Error::from_errno(errno, kWhat, "cannot map the layout");
@@ -120,7 +120,7 @@ std::shared_ptr<WeightsMemory> WeightsMemory::open(os::Fd fd) {
   Sizes sizes{};
   if (!sizes_of(layout, sizes) || layout.hash() != hash || sizes.slots_at != slots_at ||
       sizes.slot_bytes != slot_bytes) {
-    throw refuse("its sizes are not those of its layout");
+    throw refuse("its sizes do not match its layout");
   }
   void* base = os::reserve_mapping(fd.get(), sizes.mapped, true);
   if (base == nullptr) throw no_memory(kWhat, layout, kNoAddresses);
@@ -170,7 +170,7 @@ std::optional<WeightsMemory::Version> WeightsMemory::hold(uint32_t row) const {
     const uint32_t slot = unpack(word).slot;
     row_at(row).holds[slot].fetch_add(1);
     word = header().current.load();
-    // Perhaps another version, but in this slot, and current after it was held.
+    // Possibly a newer version, but in this slot, which was held before it became current.
     if (unpack(word).slot == slot) return unpack(word);
     release(row, slot);
   }
@@ -192,7 +192,7 @@ void WeightsMemory::sleep_while(uint32_t seen, int64_t timeout_ns) const {
   if (woken == os::Woken::kWoken) wake_older(kWokenByEach);
 }
 
-// Not who waits for the next change already.
+// Not threads that already wait for the next change.
 void WeightsMemory::wake_older(int how_many) const {
   os::futex_wake_bitset(header().changes, how_many, ~group_of(changes()));
 }
@@ -228,7 +228,7 @@ uint32_t WeightsMemory::announce(Version version) const {
   uint32_t sleepers = 0;
   const uint32_t rows = header().rows_used.load();
   for (uint32_t row = 0; row < rows; ++row) sleepers += row_at(row).waiting.load();
-  // Each that is woken here may take this core from the caller before it returns: one only.
+  // A woken thread may take this core before the caller returns: wake only one.
   if (sleepers > 0) wake_older(1);
   return sleepers;
 }

@@ -17,9 +17,9 @@ namespace nb = nanobind;
 namespace penstock::python {
 namespace {
 
-constexpr uint64_t kLongCopy = 1 << 20;  // other threads need not wait for it
+constexpr uint64_t kLongCopy = 1 << 20;  // bytes; for longer copies the GIL is released
 
-// Memory that somebody may write to, held until this is destroyed, with the GIL.
+// A writable buffer, held until this is destroyed, with the GIL.
 class Memory {
  public:
   explicit Memory(nb::handle object) {
@@ -36,8 +36,8 @@ class Memory {
   Py_buffer view_{};
 };
 
-// How many bytes of `memory` the batch takes; if there are less nothing was written. None: it needs
-// a pickle.
+// Bytes of `memory` that the batch takes; if there are fewer, nothing was written. None: the batch
+// needs a pickle.
 std::optional<uint64_t> write_batch(nb::handle batch, nb::handle memory) {
   WorkerCounters uncounted{};
   Encoder encoder(uncounted);
@@ -63,7 +63,7 @@ std::optional<uint64_t> write_batch(nb::handle batch, nb::handle memory) {
   return end;
 }
 
-// What write_batch wrote; its arrays are views of `memory` and keep it.
+// Reads the batch that write_batch() wrote; its arrays are views of `memory` and keep it.
 nb::object read_batch(nb::handle memory) {
   auto held = std::make_shared<Memory>(memory);
   const std::span<std::byte> all = held->bytes();

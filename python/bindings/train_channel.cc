@@ -42,7 +42,7 @@ std::unique_ptr<Channel> make_channel(const std::string& name, uint64_t capacity
                                                                .while_waiting = look_for_signals});
 }
 
-// A batch, or a list of items where they are not alike or were asked for one by one; or None.
+// A batch; or a list of items, if they have different specs or `stack` is false; or None.
 nb::object get(Channel& channel, uint64_t most, int64_t timeout_ns, bool stack) {
   Items items;
   {
@@ -75,7 +75,7 @@ nb::list counts(const Channel& channel) {
   return all;
 }
 
-// A Producer, and what the last value that it put looked like.
+// A Producer with the spec of its last value.
 class ValueProducer {
  public:
   ValueProducer(const std::string& name, int64_t timeout_ns, bool reconnect)
@@ -88,50 +88,50 @@ class ValueProducer {
 
   bool put(nb::handle value, int64_t timeout_ns) {
     const uint64_t end = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
-    // Of this thread alone, though user code that runs here may let another one in.
-    std::unique_ptr<Room> room = std::move(room_);
-    if (room == nullptr) room = std::make_unique<Room>();
-    const bool put = put_in(*room, value, end);
-    room_ = std::move(room);
+    // Used by this thread alone: user code that runs here may let another thread call put().
+    std::unique_ptr<Workspace> space = std::move(workspace_);
+    if (space == nullptr) space = std::make_unique<Workspace>();
+    const bool put = put_in(*space, value, end);
+    workspace_ = std::move(space);
     return put;
   }
 
  private:
-  struct Room {
+  struct Workspace {
     SpecRef spec;
-    BlockLayout layout;  // of one element, if it is fixed
+    BlockLayout layout;  // of one element, if its size is fixed
     Scratch scratch;
     Chunk chunk{scratch};
   };
 
-  bool put_in(Room& room, nb::handle value, uint64_t end) {
-    const SpecRef spec = spec_of(value.ptr(), room.spec);
-    if (spec != room.spec) {
-      room.spec = spec;
-      room.layout = spec->fixed() ? BlockLayout(*spec, 1) : BlockLayout();
+  bool put_in(Workspace& space, nb::handle value, uint64_t end) {
+    const SpecRef spec = spec_of(value.ptr(), space.spec);
+    if (spec != space.spec) {
+      space.spec = spec;
+      space.layout = spec->fixed() ? BlockLayout(*spec, 1) : BlockLayout();
     }
-    room.scratch.empty();
+    space.scratch.empty();
     if (spec->fixed()) {  // straight into the ring
-      return attempt(*spec, room.layout.bytes(), end, [&](std::byte* to) {
-        room.chunk.reset(spec, 1);
-        const RowLayout& fixed = room.layout.fixed();
+      return attempt(*spec, space.layout.bytes(), end, [&](std::byte* to) {
+        space.chunk.reset(spec, 1);
+        const RowLayout& fixed = space.layout.fixed();
         for (size_t leaf = 0; leaf < spec->leaves().size(); ++leaf) {
-          room.chunk.bind(leaf, fixed.column(to, leaf), fixed.fields()[leaf].row_bytes);
+          space.chunk.bind(leaf, fixed.column(to, leaf), fixed.fields()[leaf].row_bytes);
         }
-        put_element(value.ptr(), room.chunk, 0, room.scratch);
+        put_element(value.ptr(), space.chunk, 0, space.scratch);
       });
     }
-    room.chunk.reset(spec, 1);
-    put_element(value.ptr(), room.chunk, 0, room.scratch);
-    const BlockLayout layout = row_layout(room.chunk, 0);
+    space.chunk.reset(spec, 1);
+    put_element(value.ptr(), space.chunk, 0, space.scratch);
+    const BlockLayout layout = row_layout(space.chunk, 0);
     const bool put = attempt(*spec, layout.bytes(), end,
-                             [&](std::byte* to) { write_row(room.chunk, 0, layout, to); });
-    room.chunk.reset(spec, 1);  // keeps nothing of the value's
+                             [&](std::byte* to) { write_row(space.chunk, 0, layout, to); });
+    space.chunk.reset(spec, 1);  // releases the value's arrays
     return put;
   }
 
-  // The GIL is kept while an item is written: its arrays are the caller's, and whoever lets go of
-  // it may wait long to have it back.
+  // Keeps the GIL while an item is written: the caller owns its arrays, and it may take long to get
+  // the GIL back.
   bool attempt(const ElementSpec& spec, uint64_t bytes, uint64_t end,
                const Producer::Write& write) {
     for (;;) {
@@ -149,7 +149,7 @@ class ValueProducer {
   }
 
   Producer producer_;
-  std::unique_ptr<Room> room_;
+  std::unique_ptr<Workspace> workspace_;
 };
 
 }  // namespace

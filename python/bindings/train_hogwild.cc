@@ -23,12 +23,12 @@ namespace penstock::python {
 namespace {
 
 using train::Hogwild;
-using train::HogwildBoard;
 using train::HogwildReport;
 using train::HogwildWorker;
 using train::NonFinite;
 using train::Optimizer;
 using train::Parameters;
+using train::SharedCounters;
 using train::Slab;
 using train::Snapshots;
 using train::Updater;
@@ -39,8 +39,8 @@ bool apply_parts(HogwildWorker& worker, nb::list parts, double scale) {
   return worker.apply(given.parts(), scale);
 }
 
-nb::dict counts_of(const HogwildBoard& board, size_t worker) {
-  const HogwildBoard::Counts counts = board.counts(worker);
+nb::dict counts_of(const SharedCounters& counters, size_t worker) {
+  const SharedCounters::Counts counts = counters.counts(worker);
   nb::dict made;
   made["steps"] = counts.steps;
   made["begun"] = counts.begun;
@@ -49,16 +49,16 @@ nb::dict counts_of(const HogwildBoard& board, size_t worker) {
   return made;
 }
 
-void bind_board(nb::module_& m) {
-  nb::class_<HogwildBoard>(m, "HogwildBoard", "Internal: use penstock.train.Hogwild.")
-      .def_static("make", &HogwildBoard::make, nb::arg("workers"), nb::arg("shared"))
-      .def_static("open", &HogwildBoard::open, nb::arg("fd"))
-      .def_prop_ro("fd", &HogwildBoard::fd)
-      .def("take", &HogwildBoard::take)
-      .def("untake", &HogwildBoard::untake)
-      .def("stop", &HogwildBoard::stop)
-      .def_prop_ro("stopped", &HogwildBoard::stopped)
-      .def_prop_ro("updates", &HogwildBoard::updates)
+void bind_counters(nb::module_& m) {
+  nb::class_<SharedCounters>(m, "SharedCounters", "Internal: use penstock.train.Hogwild.")
+      .def_static("make", &SharedCounters::make, nb::arg("workers"), nb::arg("shared"))
+      .def_static("open", &SharedCounters::open, nb::arg("fd"))
+      .def_prop_ro("fd", &SharedCounters::fd)
+      .def("claim_step", &SharedCounters::claim_step)
+      .def("return_step", &SharedCounters::return_step)
+      .def("stop", &SharedCounters::stop)
+      .def_prop_ro("stopped", &SharedCounters::stopped)
+      .def_prop_ro("updates", &SharedCounters::updates)
       .def("counts", &counts_of, nb::arg("worker"));
 }
 
@@ -126,9 +126,9 @@ void bind_run(nb::module_& m) {
           },
           nb::arg("updater"), nb::arg("workers"), nb::arg("own_state"), nb::arg("non_finite"),
           nb::arg("snapshots"), nb::arg("replicas"), nb::arg("merge_every"), nb::keep_alive<1, 2>())
-      .def(nb::init<Updater&, HogwildBoard>(), nb::arg("updater"), nb::arg("board"),
+      .def(nb::init<Updater&, SharedCounters>(), nb::arg("updater"), nb::arg("counters"),
            nb::keep_alive<1, 2>())
-      .def_prop_ro("board", [](const Hogwild& hogwild) { return hogwild.board(); })
+      .def_prop_ro("counters", [](const Hogwild& hogwild) { return hogwild.counters(); })
       .def(
           "worker",
           [](Hogwild& hogwild, size_t number) -> HogwildWorker& {
@@ -147,21 +147,21 @@ void bind_run(nb::module_& m) {
 
 void bind_train_hogwild(nb::module_& m) {
   using Unlocked = nb::call_guard<WithoutGil>;
-  bind_board(m);
+  bind_counters(m);
   bind_run(m);
   nb::class_<HogwildWorker>(m, "HogwildWorker", "Internal: use penstock.train.Hogwild.")
       .def(
           "__init__",
           [](HogwildWorker* made, const Slab& parameters, const Optimizer& optimizer,
-             std::vector<Slab> state, const HogwildBoard& board, size_t number, bool shares_state,
-             int non_finite, int snapshots) {
+             std::vector<Slab> state, const SharedCounters& counters, size_t number,
+             bool shares_state, int non_finite, int snapshots) {
             new (made)
-                HogwildWorker(Parameters(parameters), optimizer, std::move(state), board, number,
+                HogwildWorker(Parameters(parameters), optimizer, std::move(state), counters, number,
                               {.shares_state = shares_state,
                                .non_finite = static_cast<NonFinite>(non_finite),
                                .snapshots = static_cast<Snapshots>(snapshots)});
           },
-          nb::arg("parameters"), nb::arg("optimizer"), nb::arg("state"), nb::arg("board"),
+          nb::arg("parameters"), nb::arg("optimizer"), nb::arg("state"), nb::arg("counters"),
           nb::arg("number"), nb::arg("shares_state"), nb::arg("non_finite"), nb::arg("snapshots"))
       .def_prop_rw("updates", &HogwildWorker::updates, &HogwildWorker::set_updates)
       .def_prop_ro("parameters",
@@ -183,9 +183,9 @@ void bind_train_hogwild(nb::module_& m) {
           "finish_step",
           [](HogwildWorker& worker, std::optional<double> loss, uint64_t copied) {
             if (loss) worker.note_loss(*loss);
-            const HogwildBoard& board = worker.board();
-            if (copied > 0) board.note_copied(worker.number(), copied);
-            board.note_step(worker.number());
+            const SharedCounters& counters = worker.counters();
+            if (copied > 0) counters.note_copied(worker.number(), copied);
+            counters.note_step(worker.number());
           },
           nb::arg("loss").none(), nb::arg("copied"));
 }

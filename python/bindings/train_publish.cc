@@ -27,8 +27,8 @@ using train::Publisher;
 using train::Reading;
 using train::Slab;
 
-// A `with` over one version: on leaving it the dict is emptied, so that names that stay bound do
-// not keep the version. Arrays that were taken out of it do.
+// The context manager over one version. On exit the dict is emptied, so that a variable that still
+// refers to it does not keep the version. Arrays taken out of it do.
 class HeldWeights {
  public:
   HeldWeights(uint64_t version, nb::dict weights)
@@ -41,7 +41,7 @@ class HeldWeights {
   mutable nb::dict weights_;
 };
 
-// A Model, and what its arrays look like, so that a read looks nothing up.
+// A Model with the shapes of its arrays, so that read() looks nothing up.
 class ReadModel {
  public:
   ReadModel(const std::string& name, std::optional<Layout> like, int64_t timeout_ns)
@@ -56,7 +56,7 @@ class ReadModel {
       WithoutGil unlocked;
       model_.version();
     }
-    // The GIL is kept: whoever lets go of it may wait long to have it back.
+    // Keeps the GIL: it may take long to get it back.
     return held(model_.read(max_lag));
   }
 
@@ -78,8 +78,8 @@ class ReadModel {
     Owned owner(owner_capsule(std::make_shared<Reading>(reading)));
     if (!owner) throw nb::python_error();
     nb::dict weights;
-    // Readers' pages are read-only: a write past NumPy's flag is a fault and not another's
-    // surprise.
+    // Readers' pages are read-only: a write past NumPy's flag is a fault, and does not change what
+    // others read.
     auto* first = const_cast<float*>(reading.values().data());
     for (const View& view : views_) {
       nb::object array = nb::steal(PyArray_New(
@@ -121,7 +121,7 @@ void bind_train_publish(nb::module_& m) {
         return std::vector<int64_t>(pids.begin(), pids.end());
       });
 
-  nb::class_<HeldWeights>(m, "HeldWeights", "Internal: what Model.read() gives.")
+  nb::class_<HeldWeights>(m, "HeldWeights", "Internal: the result of Model.read().")
       .def("__enter__", &HeldWeights::enter)
       .def(
           "__exit__", [](const HeldWeights& held, nb::args) { held.exit(); },

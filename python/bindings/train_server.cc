@@ -11,9 +11,9 @@
 
 #include "gil.h"
 #include "gradient_parts.h"
-#include "penstock/train/server/observer.h"
 #include "penstock/train/server/parameter_client.h"
 #include "penstock/train/server/parameter_server.h"
+#include "penstock/train/server/shard_link.h"
 #include "penstock/train/server/shard_supervisor.h"
 #include "train.h"
 
@@ -31,7 +31,7 @@ using train::ServerMode;
 using train::ShardProcesses;
 using train::Slab;
 
-// Both ways to serve are told the same.
+// Both kinds of servers take the same arguments.
 template <class Server>
 void make_server(Server* made, const Slab& parameters, const Optimizer& optimizer, size_t shards,
                  const ServerMode& mode, std::vector<std::string> listen, std::string secret,
@@ -68,7 +68,7 @@ void bind_making(nb::class_<Server>& server) {
 
 void bind_train_server(nb::module_& m) {
   using Unlocked = nb::call_guard<WithoutGil>;
-  nb::class_<ServerMode>(m, "ServerMode", "Internal: what penstock.train.ParameterServer is told.")
+  nb::class_<ServerMode>(m, "ServerMode", "Internal: the mode of a penstock.train.ParameterServer.")
       .def(
           "__init__",
           [](ServerMode* made, std::optional<uint32_t> staleness, double lease, uint32_t workers,
@@ -94,11 +94,11 @@ void bind_train_server(nb::module_& m) {
       .def("descriptors", &ShardProcesses::descriptors)
       .def("text", &ShardProcesses::text, nb::arg("addresses"))
       .def("read", &ShardProcesses::read, nb::arg("into"), Unlocked())
-      .def("save_rest", &ShardProcesses::save_rest, Unlocked())
+      .def("save_unsaved", &ShardProcesses::save_unsaved, Unlocked())
       .def(
-          "die_at",
+          "crash_at",
           [](const ShardProcesses& self, size_t shard, int place) {
-            self.die_at(shard, static_cast<train::DeathAt>(place));
+            self.crash_at(shard, static_cast<train::CrashPoint>(place));
           },
           nb::arg("shard"), nb::arg("place"));
   m.def("supervise_shards", &train::supervise_shards, nb::arg("text"), nb::arg("descriptors"),
@@ -152,7 +152,7 @@ void bind_train_server(nb::module_& m) {
         return train::shard_stats(address, secret, encrypt, timeout, look_for_signals);
       },
       nb::arg("address"), nb::arg("secret"), nb::arg("encrypt"), nb::arg("timeout"), Unlocked(),
-      "Internal: what a shard says of itself, as JSON.");
+      "Internal: the statistics of a shard, as JSON.");
 }
 
 }  // namespace penstock::python

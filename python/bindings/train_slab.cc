@@ -31,7 +31,7 @@ nb::object array_of(const Tensor& tensor) {
   return made;
 }
 
-// Every block by its name, in order.
+// All blocks by name, in order.
 nb::dict arrays_of(const Slab& slab) {
   nb::dict arrays;
   for (const Block& block : slab.layout().blocks()) {

@@ -15,8 +15,8 @@ namespace nb = nanobind;
 namespace penstock::python {
 namespace {
 
-// Waits for a Python thread whose body returns by itself. Ctrl-C is raised later, by the next call
-// that looks for it: what waits here owns what the thread uses.
+// Joins a Python thread whose body returns by itself. Ctrl-C is raised later, by the next check for
+// signals: the caller owns objects that the thread uses.
 void join(nb::handle thread) {
   while (true) {
     try {

@@ -23,8 +23,8 @@ using train::Towers;
 using train::TowersReport;
 using train::Updater;
 
-// Rounds of Python batches: `take` returns a list of (batch, weight), or of None for a tower
-// without a batch; `compute(tower, step, batch)` returns an Outcome (steps.py).
+// Rounds of Python batches. `take` returns a list with (batch, weight) for each tower, or None for
+// a tower without a batch; `compute(tower, step, batch)` returns an Outcome (steps.py).
 class PythonRounds : public Towers::Work {
  public:
   PythonRounds(nb::object begin, nb::object take, nb::object compute)

@@ -37,25 +37,26 @@ std::span<const T> values_of(const Buffer& buffer) {
 void bind_schedule(nb::module_& m) {
   nb::class_<Schedule>(m, "Schedule", R"(The learning rate as a function of the step.
 
-A step is the number of updates applied before, from 0. ``Schedule(lr)`` is constant; wherever an
-optimizer takes ``lr`` a number will do for that. Errors: `penstock.InvalidArgument` for numbers
-that are negative or not finite, and for 0 steps. A value; any thread.)")
+Step n is the update after n updates, from 0. ``Schedule(lr)`` is constant; optimizers also take a
+number as ``lr``. Errors: `penstock.InvalidArgument` for numbers that are negative or not finite,
+and for 0 steps. An immutable value. Threads: any.)")
       .def(nb::init<double>(), nb::arg("lr"))
       .def_static("steps", &Schedule::steps, nb::arg("lr"), nb::arg("at"), nb::arg("factor") = 0.1,
-                  "``lr``, times ``factor`` from each of the steps ``at`` on (they ascend).\n\n"
+                  "``lr``, multiplied by ``factor`` at each of the steps ``at``, which ascend.\n\n"
                   "torch's MultiStepLR.")
       .def_static("exponential", &Schedule::exponential, nb::arg("lr"), nb::arg("factor"),
                   nb::arg("every") = 1,
-                  "``lr * factor ** (step / every)``, in between too.\n\n"
+                  "``lr * factor ** (step / every)``, with a real exponent.\n\n"
                   "With every=1 torch's ExponentialLR.")
       .def_static("cosine", &Schedule::cosine, nb::arg("lr"), nb::arg("steps"),
                   nb::arg("end") = 0.0,
-                  "Half a cosine from ``lr`` down to ``end`` at step ``steps``, where it stays.\n\n"
+                  "Half a cosine from ``lr`` to ``end`` at step ``steps``, constant afterwards.\n\n"
                   "Loshchilov and Hutter 2017, without restarts.")
       .def("after_warmup", &Schedule::after_warmup, nb::arg("steps"),
-           "The same, ``steps`` later: before, it rises in a line to what this one begins with,\n"
-           "by ``(step + 1) / (steps + 1)`` of it.")
-      .def("at", &Schedule::at, nb::arg("step"), "The rate of the update after ``step`` updates.")
+           "This schedule after a linear warm-up of ``steps`` steps.\n\n"
+           "Step s has ``(s + 1) / (steps + 1)`` of this schedule's first rate.")
+      .def("at", &Schedule::at, nb::arg("step"),
+           "The learning rate of the update after ``step`` updates.")
       .def("__repr__",
            [](const Schedule& schedule) {
              static constexpr const char* kNames[] = {"", ".steps", ".exponential", ".cosine"};

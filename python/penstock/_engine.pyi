@@ -385,16 +385,16 @@ class Schedule:
     """
     The learning rate as a function of the step.
 
-    A step is the number of updates applied before, from 0. ``Schedule(lr)`` is constant; wherever an
-    optimizer takes ``lr`` a number will do for that. Errors: `penstock.InvalidArgument` for numbers
-    that are negative or not finite, and for 0 steps. A value; any thread.
+    Step n is the update after n updates, from 0. ``Schedule(lr)`` is constant; optimizers also take a
+    number as ``lr``. Errors: `penstock.InvalidArgument` for numbers that are negative or not finite,
+    and for 0 steps. An immutable value. Threads: any.
     """
 
     def __init__(self, lr: float) -> None: ...
     @staticmethod
     def steps(lr: float, at: Sequence[int], factor: float = 0.1) -> Schedule:
         """
-        ``lr``, times ``factor`` from each of the steps ``at`` on (they ascend).
+        ``lr``, multiplied by ``factor`` at each of the steps ``at``, which ascend.
 
         torch's MultiStepLR.
         """
@@ -402,7 +402,7 @@ class Schedule:
     @staticmethod
     def exponential(lr: float, factor: float, every: int = 1) -> Schedule:
         """
-        ``lr * factor ** (step / every)``, in between too.
+        ``lr * factor ** (step / every)``, with a real exponent.
 
         With every=1 torch's ExponentialLR.
         """
@@ -410,19 +410,20 @@ class Schedule:
     @staticmethod
     def cosine(lr: float, steps: int, end: float = 0.0) -> Schedule:
         """
-        Half a cosine from ``lr`` down to ``end`` at step ``steps``, where it stays.
+        Half a cosine from ``lr`` to ``end`` at step ``steps``, constant afterwards.
 
         Loshchilov and Hutter 2017, without restarts.
         """
 
     def after_warmup(self, steps: int) -> Schedule:
         """
-        The same, ``steps`` later: before, it rises in a line to what this one begins with,
-        by ``(step + 1) / (steps + 1)`` of it.
+        This schedule after a linear warm-up of ``steps`` steps.
+
+        Step s has ``(s + 1) / (steps + 1)`` of this schedule's first rate.
         """
 
     def at(self, step: int) -> float:
-        """The rate of the update after ``step`` updates."""
+        """The learning rate of the update after ``step`` updates."""
 
     def __repr__(self) -> str: ...
     def __getstate__(self) -> tuple[int, float, float, int, int, list[int]]: ...
@@ -482,17 +483,17 @@ class Updater:
     @property
     def lr(self) -> float: ...
 
-class HogwildBoard:
+class SharedCounters:
     """Internal: use penstock.train.Hogwild."""
 
     @staticmethod
-    def make(workers: int, shared: bool) -> HogwildBoard: ...
+    def make(workers: int, shared: bool) -> SharedCounters: ...
     @staticmethod
-    def open(fd: int) -> HogwildBoard: ...
+    def open(fd: int) -> SharedCounters: ...
     @property
     def fd(self) -> int: ...
-    def take(self) -> bool: ...
-    def untake(self) -> None: ...
+    def claim_step(self) -> bool: ...
+    def return_step(self) -> None: ...
     def stop(self) -> None: ...
     @property
     def stopped(self) -> bool: ...
@@ -515,9 +516,9 @@ class Hogwild:
         merge_every: int,
     ) -> None: ...
     @overload
-    def __init__(self, updater: Updater, board: HogwildBoard) -> None: ...
+    def __init__(self, updater: Updater, counters: SharedCounters) -> None: ...
     @property
-    def board(self) -> HogwildBoard: ...
+    def counters(self) -> SharedCounters: ...
     def worker(self, number: int) -> HogwildWorker: ...
     def group_of(self, worker: int) -> int: ...
     def run(
@@ -541,7 +542,7 @@ class HogwildWorker:
         parameters: Slab,
         optimizer: Optimizer,
         state: Sequence[Slab],
-        board: HogwildBoard,
+        counters: SharedCounters,
         number: int,
         shares_state: bool,
         non_finite: int,
@@ -596,7 +597,7 @@ class Publisher:
     def holders(self) -> list[int]: ...
 
 class HeldWeights:
-    """Internal: what Model.read() gives."""
+    """Internal: the result of Model.read()."""
 
     def __enter__(self) -> tuple: ...
     def __exit__(self, *args: object) -> None: ...
@@ -615,7 +616,7 @@ class ReadModel:
     def alive(self) -> bool: ...
 
 class ServerMode:
-    """Internal: what penstock.train.ParameterServer is told."""
+    """Internal: the mode of a penstock.train.ParameterServer."""
 
     def __init__(
         self,
@@ -667,8 +668,8 @@ class ShardProcesses:
     def descriptors(self) -> list[int]: ...
     def text(self, addresses: Sequence[str]) -> str: ...
     def read(self, into: Slab) -> list[int]: ...
-    def save_rest(self) -> None: ...
-    def die_at(self, shard: int, place: int) -> None: ...
+    def save_unsaved(self) -> None: ...
+    def crash_at(self, shard: int, place: int) -> None: ...
 
 def supervise_shards(text: str, descriptors: Sequence[int], control: int) -> None: ...
 
@@ -699,7 +700,7 @@ class ParameterClient:
     def local(self) -> bool: ...
 
 def shard_stats(address: str, secret: str, encrypt: bool, timeout: float) -> str:
-    """Internal: what a shard says of itself, as JSON."""
+    """Internal: the statistics of a shard, as JSON."""
 
 class ChannelEnd:
     """Internal: use penstock.train.channel."""

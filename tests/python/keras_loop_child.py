@@ -239,7 +239,7 @@ def what_cannot_be_is_refused():
     with pytest.raises(penstock.InvalidArgument, match="compile"):
         train.Loop(raw, [_data()], steps=1)
     for wrong in ({"state": 1}, {"convert": np.asarray}):
-        with pytest.raises(penstock.InvalidArgument, match="leave these out"):
+        with pytest.raises(penstock.InvalidArgument, match="omit these"):
             train.Loop(_model(), [_data()], steps=1, **wrong)
 
 

@@ -148,7 +148,7 @@ def test_other_batches_are_pickled(name):
     check_same(got, given)
 
 
-def test_what_a_dtype_says_beside_its_kind_is_kept():
+def test_metadata_of_a_dtype_is_kept():
     assert through(of_metadata(), pickled=True).dtype.metadata == {"a": 1}
 
 
@@ -162,7 +162,7 @@ def test_an_array_of_a_file_travels_by_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("make", [list, dict, lambda: np.arange(3), lambda: np.arange(900)])
-def test_what_is_one_object_stays_one(make):
+def test_an_object_that_occurs_twice_stays_one_object(make):
     one = make()
     first, second = through((one, {"again": [one]}), pickled=True)
     assert first is second["again"][0]
@@ -176,7 +176,7 @@ def test_a_list_that_holds_itself():
     assert got[1] is got
 
 
-def test_what_is_faster_pickled_is_and_now_and_then_it_is_looked_again():
+def test_batches_that_pickle_faster_are_pickled_and_checked_again_at_intervals():
     many = [{"name": "x", "value": 1.5} for _ in range(5000)]
     with slots() as (writer, _):
         assert writer.write(many)[0] > 0
@@ -201,7 +201,7 @@ def test_arrays_may_be_written_to_where_they_could_be(size):
     batch = array, fixed, fixed.reshape(-1, 3).T, fixed[::2]
     flags = [got.flags.writeable for got in through(batch)]
     pickled = through([*batch, Point(1, 2)], pickled=True)
-    # What a pickle copies anyway comes out writeable: it is so here, too.
+    # Arrays that a pickle copies are writeable: also here.
     assert flags == [got.flags.writeable for got in pickled[:-1]] == [True, False, False, True]
 
 
@@ -214,7 +214,7 @@ def test_arrays_are_views_of_the_slot():
             assert again.ctypes.data % 64 == 0
 
 
-def test_a_slot_grows_and_what_was_read_stays():
+def test_a_slot_grows_and_read_batches_stay_valid():
     with slots() as (writer, reader):
         for size in (10, 1000, 100_000, 300, 1_000_000, 0):
             given = {"x": np.full(size, size), "y": np.arange(size)[::-1], "size": size}
@@ -247,7 +247,7 @@ def test_nothing_of_a_batch_is_held_by_its_writer():
         assert sys.getrefcount(array) == before
 
 
-def test_memory_that_was_written_over_is_said_or_read_as_something_else():
+def test_overwritten_memory_is_an_error_or_another_batch():
     given = [
         np.arange(100.0),
         np.arange(600).reshape(20, 30).T,

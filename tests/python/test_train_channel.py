@@ -18,7 +18,7 @@ from penstock import train
 
 Step = namedtuple("Step", "state action")
 
-# Puts numbered items until it is told to end, and says how many were let in.
+# Puts numbered items until it is stopped, and prints how many were accepted.
 PUTTER = """
 import sys
 import numpy as np
@@ -108,7 +108,7 @@ def test_items_of_other_shapes_come_as_a_list_in_their_order(name):
         assert channel.get(2).tolist() == [[0, 1, 2]]
 
 
-def test_what_was_taken_is_the_learners_own(name):
+def test_taken_items_belong_to_the_learner(name):
     with train.channel(name, capacity=4096) as channel:
         with train.attach_channel(name) as experience:
             for i in range(10):
@@ -123,7 +123,7 @@ def test_what_was_taken_is_the_learners_own(name):
 
 
 @pytest.mark.parametrize("when_full", ["block", "drop_oldest", "drop_newest"])
-def test_what_foreign_processes_put_is_counted_exactly(name, start, when_full):
+def test_items_of_other_processes_are_counted_exactly(name, start, when_full):
     count = 500
     with train.channel(name, capacity=4096, when_full=when_full) as channel:
         putters = [start(PUTTER, name, who, count) for who in range(3)]
@@ -184,12 +184,12 @@ def test_a_killed_learner_is_an_error_or_waited_for(name, start):
     assert learner.stdout.readline() == "1\n"
     learner.kill()
     learner.wait()
-    with pytest.raises(penstock.errors.Closed, match="is gone, and 0 items"):
+    with pytest.raises(penstock.errors.Closed, match="has ended, and 0 items"):
         while True:
             closing.put({"x": 1})
     with pytest.raises(penstock.errors.Closed):
         closing.put({"x": 1})
-    with pytest.raises(penstock.errors.Timeout, match="no other has come"):
+    with pytest.raises(penstock.errors.Timeout, match="no other learner has come"):
         while True:
             lasting.put({"x": 1}, timeout=0.01)
     assert lasting.lost >= 3
@@ -231,7 +231,7 @@ def test_threads_put_through_one_producer(name):
             thread.join()
 
 
-def test_what_cannot_be_is_refused_with_a_remedy(name):
+def test_invalid_arguments_are_refused_with_a_remedy(name):
     with train.channel(name, capacity=4096) as channel, train.attach_channel(name) as experience:
         with pytest.raises(penstock.errors.InvalidArgument, match="larger capacity"):
             experience.put(np.zeros(600))
@@ -239,7 +239,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(name):
             experience.put(object())
         with pytest.raises(penstock.errors.InvalidArgument, match="the item is None"):
             experience.put(None)
-        with pytest.raises(penstock.errors.InvalidArgument, match="one item at least"):
+        with pytest.raises(penstock.errors.InvalidArgument, match="at least one item"):
             channel.get(0)
         with pytest.raises(penstock.errors.InvalidArgument, match="give an integer"):
             channel.get(1.5)
@@ -258,7 +258,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(name):
     for call in (train.channel, train.attach_channel):
         with pytest.raises(penstock.errors.InvalidArgument, match="give a str of UTF-8"):
             call("\ud800")
-    with pytest.raises(penstock.errors.Timeout, match="nobody has a channel"):
+    with pytest.raises(penstock.errors.Timeout, match="no process has a channel"):
         train.attach_channel(name, timeout=0)
 
 

@@ -71,14 +71,14 @@ def test_half_precision_is_rounded_and_widened(tmp_path, dtype, error):
     assert same(train.Parameters.from_file(tmp_path / "file"), made)
 
 
-def test_what_does_not_fit_is_refused(tmp_path):
+def test_files_of_other_layouts_are_refused(tmp_path):
     updater = train.Updater(train.Parameters(drawn()), train.Adam())
     updater.save(tmp_path / "updater")
     updater.parameters.save(tmp_path / "weights")
     (tmp_path / "damaged").write_bytes((tmp_path / "weights").read_bytes()[:-3])
     other = train.Updater(train.Parameters({"w": (13, 5), "b": 6, "scalar": ()}), train.Adam())
     for target, name, error, text in [
-        (other, "updater", penstock.InvalidArgument, r"'b' is \(6,\) here and \(5,\) there"),
+        (other, "updater", penstock.InvalidArgument, r"'b' is \(6,\) here and \(5,\) in the file"),
         (other.parameters, "weights", penstock.InvalidArgument, r"'b' is \(6,\) here"),
         (
             train.Updater(updater.parameters, train.SGD()),

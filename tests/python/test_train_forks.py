@@ -92,7 +92,7 @@ server.close()
     )
 
 
-def test_a_clients_child_is_told_so_while_a_push_is_held():
+def test_a_clients_child_gets_an_error_while_a_push_is_held():
     run(
         """
 server = train.ParameterServer(train.Parameters({"w": (10,)}), train.SGD(1.0), staleness=0,

@@ -124,7 +124,7 @@ def test_a_generator_is_taken_from_by_one_worker_at_a_time_and_has_one_pass():
     assert hogwild.run(epochs=5).steps == 0
 
 
-def test_staleness_is_what_others_applied_between_a_read_and_a_write():
+def test_staleness_counts_updates_of_others_between_a_read_and_a_write():
     """Worker A reads; B applies three updates; then A writes: its staleness is 3."""
     reading, written = threading.Event(), threading.Event()
     names = {}
@@ -171,7 +171,7 @@ def test_it_stops_after_some_seconds():
     assert report.updates_per_second == pytest.approx(report.updates / report.seconds)
 
 
-def test_it_stops_when_a_callback_says_so():
+def test_a_callback_ends_the_run():
     asked = []
 
     def enough(report):
@@ -186,7 +186,7 @@ def test_it_stops_when_a_callback_says_so():
     assert hogwild.run().steps == len(batches())  # and it runs again
 
 
-def test_an_exception_ends_all_workers_and_says_whose_it_was():
+def test_an_exception_ends_all_workers_and_names_the_worker():
     began = threading.Barrier(2)
 
     def fails(batch, views):
@@ -203,7 +203,7 @@ def test_an_exception_ends_all_workers_and_says_whose_it_was():
     assert "in worker 1 of Hogwild, step 3" in notes
 
 
-def test_what_the_feed_raises_ends_the_run():
+def test_an_exception_of_the_feed_ends_the_run():
     def broken():
         yield batches()[0]
         raise OSError("no more")
@@ -285,7 +285,7 @@ def test_blocks_that_are_not_in_a_gradient_do_not_change():
         ("high", "returned a str as its loss"),
     ],
 )
-def test_what_a_step_may_not_return(returned, says):
+def test_invalid_results_of_a_step_are_refused(returned, says):
     hogwild = train.Hogwild(lambda batch, views: returned, fresh(), train.SGD(0.1), [0], workers=1)
     with pytest.raises(penstock.errors.Error, match=says):
         hogwild.run()
@@ -301,10 +301,10 @@ def test_what_a_step_may_not_return(returned, says):
         ({"snapshot": "step"}, "snapshot is 'step'; give False, True"),
         ({"non_finite": "ignore"}, "non_finite is 'ignore'"),
         ({"model": 3}, "model is a int"),
-        ({"optimizer": train.Updater(fresh(), train.SGD(0.1))}, "of other parameters"),
+        ({"optimizer": train.Updater(fresh(), train.SGD(0.1))}, "belongs to other parameters"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, says):
+def test_invalid_arguments_are_refused(arguments, says):
     given = {"step": step, "parameters": fresh(), "optimizer": train.SGD(0.1), "feed": []}
     with pytest.raises(penstock.errors.InvalidArgument, match=says):
         train.Hogwild(**{**given, **arguments})
@@ -396,7 +396,7 @@ def test_a_model_of_a_group_is_a_view_of_its_weights():
     )
     for _ in range(8):
         hogwild.run(epochs=10)
-    assert not torch.equal(before, module.weight)  # the module sees what was merged
+    assert not torch.equal(before, module.weight)  # the module sees the merge
     np.testing.assert_allclose(module.weight.detach()[0], np.arange(INPUTS), atol=0.1)
 
 

@@ -102,7 +102,7 @@ def test_steps_are_exact_and_no_batch_more_is_taken():
     assert hogwild.run(epochs=None, until=lambda r: r.steps >= 20, interval=0.01).steps >= 20
 
 
-def test_what_a_process_raises_is_raised_with_its_place():
+def test_an_exception_in_a_process_is_raised_with_its_place():
     def fails(batch, views):
         if views.step == 3:
             raise KeyError("of mine")
@@ -115,7 +115,7 @@ def test_what_a_process_raises_is_raised_with_its_place():
     assert "in fails" in str(raised.value.__cause__)
 
 
-def test_what_a_process_raises_is_raised_though_it_has_ended_before_the_next_batch(tmp_path):
+def test_an_exception_in_a_process_is_raised_after_the_process_has_ended(tmp_path):
     number = tmp_path / "pid"
 
     def fails(batch, views):
@@ -139,7 +139,7 @@ def test_what_a_process_raises_is_raised_though_it_has_ended_before_the_next_bat
         processes(fails, feed=feed(), workers=1).run(epochs=None)
 
 
-def test_a_step_that_cannot_be_sent_or_started_is_said_so():
+def test_a_step_that_cannot_be_pickled_or_started_is_an_error():
     own = threading.local()
     with pytest.raises(penstock.errors.InvalidArgument, match="cannot be sent"):
         processes(lambda batch, views: own, workers=1).run()
@@ -200,17 +200,17 @@ def test_a_process_that_is_killed_in_the_middle_of_an_update():
         ones, parameters, train.SGD(1.0, clip_value=1.0), [np.zeros(1)] * 12, workers=1,
         on_lost="restart",
     )  # fmt: skip
-    board = hogwild._runner.board
+    counters = hogwild._runner.counters
     over = threading.Event()
     killed = []
 
     def kill_in_an_update():
         while not over.is_set():
-            counts = board.counts(0)
+            counts = counters.counts(0)
             if counts["begun"] > counts["applied"] and not killed:
                 (process,) = hogwild._runner.running.values()
                 process.kill()
-                killed.append(board.counts(0))
+                killed.append(counters.counts(0))
 
     killer = threading.Thread(target=kill_in_an_update)
     killer.start()

@@ -32,7 +32,7 @@ def test_a_snapshot_is_of_the_weights_as_they_are_when_a_run_begins(options, sna
 
 
 @pytest.mark.parametrize(("snapshot", "later"), [(True, 0), ("update", 1)])
-def test_what_a_feed_writes_is_seen_by_the_next_step_or_an_update_later(snapshot, later):
+def test_weights_written_by_a_feed_are_seen_by_the_next_step_or_an_update_later(snapshot, later):
     parameters = fresh()
     seen = []
 

@@ -133,7 +133,7 @@ def test_callbacks_as_keras_has_them(data):
     assert callback.seen == [(number, 1.5) for number in range(14)]
 
 
-def test_an_exception_says_at_which_step_and_what_was_before_is_replayed(data):
+def test_an_exception_names_its_step_and_callbacks_are_called_for_earlier_steps(data):
     def fails(batch):
         if batch["x"][0, 0] == data["x"][6 * SIZE, 0]:
             raise ValueError("no")
@@ -165,7 +165,7 @@ def test_an_exception_says_at_which_step_and_what_was_before_is_replayed(data):
     assert any("feed of Loop, before step 4" in note for note in caught.value.__notes__)
 
 
-def test_what_cannot_be_is_refused(data):
+def test_invalid_arguments_are_refused(data):
     for wrong in (
         {"steps": 0},
         {"steps": 2, "batch_size": 0},
@@ -238,7 +238,7 @@ def test_a_torch_loop_has_the_plain_loops_bits(data, steps):
         assert torch.equal(mine, other)
 
 
-def test_what_a_step_writes_into_the_same_tensor_is_its_own():
+def test_metrics_in_a_reused_tensor_are_those_of_their_step():
     torch = pytest.importorskip("torch")
     total, dtype = torch.zeros((), dtype=torch.bfloat16), torch.int64
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock import train
-from penstock.train.loop_runs import Said
+from penstock.train.loop_runs import RunResult
 from penstock.train.pace import MOST_STEPS, Timed, super_batch_of
 
 ROWS, SIZE = 107, 8  # 13 steps of 8 and one of 3
@@ -140,7 +140,7 @@ def test_a_jax_scan_compiles_powers_of_two_and_gives_the_same_bits():
             workers=0,
             **how,
         )
-        plain = loop._run
+        plain = loop._runner
 
         class Noted(type(plain)):
             def __call__(self, batches):
@@ -177,7 +177,7 @@ class World:
             self.now += steps * self.step + self.extra
             self.extra = 0.0
 
-        return steps, pace.due(Said(steps, list, lambda: None, None, wait))
+        return steps, pace.due(RunResult(steps, list, lambda: None, None, wait))
 
 
 def looks(world, pace, runs):
@@ -195,7 +195,7 @@ def looks(world, pace, runs):
 
 
 @pytest.mark.parametrize("step", [1e-6, 1e-3, 0.03, 0.3, 5.0])
-def test_a_look_comes_when_it_is_time_whatever_a_step_takes(step):
+def test_check_ins_are_on_time_for_any_duration_of_a_step(step):
     world = World(step)
     pace = Timed(1.0, 256, lambda: world.now)
     found = looks(world, pace, 20_000)
@@ -234,7 +234,7 @@ def test_a_super_batch_of_a_dataset_is_as_large_as_its_samples_allow(data):
     assert list(numbers) == list(untouched), "no pass was begun"
 
 
-def test_the_look_at_a_sample_makes_one_in_line_and_on_this_thread():
+def test_measuring_a_sample_makes_one_sample_in_line_and_on_this_thread():
     made = []
 
     def slow_to_share(number):
@@ -262,7 +262,7 @@ def test_batches_of_a_feed_are_grouped_by_their_bytes():
     assert most <= 4
 
 
-def test_what_cannot_be_is_refused(data):
+def test_invalid_arguments_are_refused(data):
     class OfSomebody:
         def __call__(self, batch):
             return batch
@@ -270,7 +270,7 @@ def test_what_cannot_be_is_refused(data):
         def train_step(self, batch):
             return {}
 
-    with pytest.raises(penstock.errors.InvalidArgument, match="none of Keras 3"):
+    with pytest.raises(penstock.errors.InvalidArgument, match="no Keras 3 model"):
         train.Loop(OfSomebody(), [data], steps=2)
     for wrong in ({}, {"seconds": 0}, {"seconds": -1.0}, {"seconds": float("nan")}):
         with pytest.raises(penstock.errors.InvalidArgument, match="seconds"):

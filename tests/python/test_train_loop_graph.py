@@ -114,7 +114,7 @@ def loop_of(model, device, seen, feed, **options):
         workers=0,
         **options,
     )
-    loop._run = Graph(device.step, device)
+    loop._runner = Graph(device.step, device)
     return loop
 
 
@@ -143,13 +143,13 @@ def test_the_clock_makes_runs_of_few_lengths():
     assert device.captures <= 5  # 1, 2, 4, 8 and 11
 
 
-def test_what_steps_say_is_not_written_over_before_it_is_looked_at():
+def test_metrics_are_not_overwritten_before_the_check_in():
     """With seconds= the host looks after many replays of one graph."""
     model, seen = Line(), []
     device = Pretended(model)
     loop = loop_of(model, device, seen, "batches", steps=1, seconds=60.0)
     loop.run(epochs=4)
-    assert loop._looks == 1
+    assert loop._check_ins == 1
     assert_same(seen, plain(4)[1])
 
 
@@ -165,7 +165,7 @@ def test_steps_may_say_nothing():
 def by_hand(feed, step, steps=2):
     device = Pretended(step)
     loop = train.Loop(step, feed, steps=steps, convert=torch.from_numpy, workers=0)
-    loop._run = Graph(device.step, device)
+    loop._runner = Graph(device.step, device)
     return loop, device
 
 
@@ -198,7 +198,7 @@ def test_batches_that_convert_made_different_are_not_spread_over_each_other():
     assert set(seen) == {25.0, 1.0}
 
 
-def test_what_failed_as_it_is_is_not_captured_next():
+def test_a_run_that_failed_is_not_captured_next():
     fails = [True]
 
     def step(batch):
@@ -234,7 +234,7 @@ def test_a_step_that_fails_ends_the_run_with_its_number():
     assert len(seen) == 11
 
 
-def test_what_a_graph_cannot_have_is_refused():
+def test_unsupported_steps_and_batches_of_a_graph_are_refused():
     model, seen = Line(), []
     device = Pretended(model)
     loop = loop_of(model, device, seen, "samples", steps=4)
@@ -242,15 +242,17 @@ def test_what_a_graph_cannot_have_is_refused():
     with pytest.raises(penstock.InvalidArgument, match="ndarray that is not on the current CUDA"):
         loop.run()
     loop = loop_of(model, device, seen, "samples", steps=4)
-    loop._run = Graph(lambda batch: {"loss": float(device.step(batch)["loss"])}, device)
-    with pytest.raises(penstock.InvalidArgument, match=r"a step says [0-9.]+; .* are tensors of"):
+    loop._runner = Graph(lambda batch: {"loss": float(device.step(batch)["loss"])}, device)
+    with pytest.raises(
+        penstock.InvalidArgument, match=r"a step returned [0-9.]+; .* must return tensors of"
+    ):
         loop.run()
 
 
-def test_without_a_device_it_says_so():
+def test_without_a_device_it_is_an_error():
     arguments = {"steps": 2, "batch_size": SIZE, "graph": True}
     if not torch.cuda.is_available():
-        with pytest.raises(penstock.InvalidArgument, match="needs torch, and a CUDA device"):
+        with pytest.raises(penstock.InvalidArgument, match="needs torch with a usable CUDA device"):
             train.Loop(Line(), SAMPLES, **arguments)
     with pytest.raises(penstock.InvalidArgument, match="graph is 1; give True or False"):
         train.Loop(Line(), SAMPLES, **{**arguments, "graph": 1})

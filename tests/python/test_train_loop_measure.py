@@ -9,8 +9,8 @@ import pytest
 
 import penstock
 from penstock import train
-from penstock.train.loop_measure import measured
-from penstock.train.loop_runs import Run, Said, Scan, Steps
+from penstock.train.loop import measured
+from penstock.train.loop_runs import Runner, RunResult, Scan, Steps
 from penstock.train.super_batches import SuperBatch
 
 ROWS, SIZE = 96, 4
@@ -92,10 +92,10 @@ def test_the_loop_goes_on_where_it_was():
     assert sorted(before + order) == list(range(ROWS))
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_arguments_are_refused():
     loop = train.Loop(lambda batch: None, SAMPLES, steps=3, batch_size=SIZE, workers=0)
     for steps, seconds, said in [
-        ((), 1.0, "give some N"),
+        ((), 1.0, "give values of N"),
         ((0,), 1.0, "steps is 0; give 1 or more"),
         (3, 1.0, "give a list of integers"),
         ((1,), 0.0, "a time above 0"),
@@ -120,13 +120,15 @@ def test_steps_that_say_nothing_are_waited_for():
     def wait():
         time.sleep(max(0.0, end[0] - time.perf_counter()))
 
-    class Behind(Run):
+    class Behind(Runner):
         def __call__(self, batches):
             end[0] = max(end[0], time.perf_counter()) + 0.002 * batches.steps
-            return Said(batches.steps, lambda: [None] * batches.steps, lambda: None, None, wait)
+            return RunResult(
+                batches.steps, lambda: [None] * batches.steps, lambda: None, None, wait
+            )
 
     loop = train.Loop(lambda batch: None, SAMPLES, steps=3, batch_size=SIZE, workers=0)
-    loop._run = Behind()
+    loop._runner = Behind()
     found = loop.measure((1, 8), seconds=0.3)
     assert all(0.0015 < each < 0.2 for each in found.step_seconds.values()), found
 
@@ -142,7 +144,7 @@ def test_a_scan_is_measured_with_its_compilations_left_out():
     assert found.step_seconds[8] < found.step_seconds[1]  # a dispatch costs more than the step
 
 
-def test_a_scan_that_says_nothing_and_gives_its_state_away_is_waited_for():
+def test_a_scan_without_metrics_and_with_a_donated_state_is_waited_for():
     """As of a Keras model on JAX whose train_step returns no logs."""
     jax = pytest.importorskip("jax")
 
@@ -150,7 +152,7 @@ def test_a_scan_that_says_nothing_and_gives_its_state_away_is_waited_for():
         return w + batch["x"].sum(), {}
 
     loop = train.Loop(step, SAMPLES, steps=1, batch_size=SIZE, state=jax.numpy.zeros(()), workers=0)
-    loop._run = Scan(step, jax.numpy.zeros(()), donate=True)
+    loop._runner = Scan(step, jax.numpy.zeros(()), donate=True)
     assert set(loop.measure((1, 8), seconds=0.1).step_seconds) == {1, 8}
     assert float(loop.state) > 0
 
@@ -181,7 +183,7 @@ class Event:
 
 @pytest.mark.parametrize("said", [None, 3])
 @pytest.mark.parametrize("state", [None, 0])
-def test_steps_of_torch_that_say_nothing_of_the_gpu_are_waited_for(monkeypatch, said, state):
+def test_torch_steps_without_gpu_metrics_are_waited_for(monkeypatch, said, state):
     torch = pytest.importorskip("torch")
     cuda = Cuda()
     monkeypatch.setattr(torch, "cuda", cuda)

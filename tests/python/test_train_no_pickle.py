@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(120)
 
-# Before penstock is imported, so that whoever imports a name from them has what refuses.
+# Before penstock is imported: modules that import names from these get the refusing functions.
 WITHOUT = """
 import _pickle, pickle, sys
 
@@ -95,7 +95,7 @@ with train.connect(sys.argv[2:], name="a", secret="a secret of tests", encrypt=e
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_a_server_its_client_and_its_snapshots(encrypt: bool, tmp_path: Path) -> None:
-    for version in (6, 12):  # the second server goes on from what the first left in its files
+    for version in (6, 12):  # the second server continues from the first one's files
         with started(SERVER, tmp_path, encrypt) as server:
             assert server.stdout is not None
             addresses = server.stdout.readline().split()

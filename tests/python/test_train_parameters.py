@@ -129,7 +129,7 @@ def test_a_state_leads_back():
         ({"w": object()}, "'w'"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_name(blocks, text):
+def test_invalid_blocks_are_refused_by_name(blocks, text):
     with pytest.raises(penstock.InvalidArgument, match=text):
         train.Parameters(blocks)
 

@@ -50,7 +50,7 @@ def test_every_row_is_predicted_once_in_order_with_its_extras(given, batch_size,
     assert sizes == [batch_size] * full + last
 
 
-def test_a_dataset_is_batched_anew_by_itself():
+def test_a_dataset_is_rebatched_automatically():
     columns = Dataset.arrays({"image": IMAGES, "id": np.arange(ROWS)})
     outputs, extras = train.predict(model, columns.batch(5), inputs="image", batch_size=8)
     assert np.array_equal(outputs["class"], CLASSES)
@@ -83,7 +83,7 @@ def test_the_models_part_of_a_batch_is_named(make, inputs, extras):
 
 
 @pytest.mark.parametrize("batch_size", [None, 2, 3, 10])
-def test_fields_go_by_their_names_whatever_order_a_batch_has_them_in(batch_size):
+def test_fields_are_matched_by_name_in_any_order(batch_size):
     feed = [
         {"a": np.zeros(3), "b": np.ones(3), "id": np.arange(3)},
         {"id": np.arange(3, 6), "b": np.ones(3), "a": np.zeros(3)},
@@ -175,7 +175,7 @@ def _batch_of(sample):
         lambda samples: samples.take(1).map(_all_rows).rebatch(5),
     ],
 )
-def test_samples_are_batched_and_batches_cut_anew(chain):
+def test_samples_are_batched_and_batches_are_rebatched(chain):
     """Rows of images are no samples, also where no leaf without rows tells."""
     samples = Dataset.arrays({"image": IMAGES})
     sizes = []
@@ -193,7 +193,7 @@ def test_samples_are_batched_and_batches_cut_anew(chain):
 
 def test_samples_without_a_batch_are_refused_and_the_remedy_is_named():
     samples = Dataset.arrays({"image": IMAGES, "id": np.arange(ROWS)}).map(_same)
-    remedy = r"a leaf without rows; .*\.batch\(n\) behind map"
+    remedy = r"a leaf without rows; .*\.batch\(n\) after the stages"
     with pytest.raises(penstock.InvalidArgument, match=remedy):
         train.predict(model, samples, inputs="image")
     with pytest.raises(penstock.InvalidArgument, match=remedy):
@@ -205,11 +205,14 @@ def test_samples_without_a_batch_are_refused_and_the_remedy_is_named():
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        (lambda samples: samples.flat_map(_one_of), "flat_map gives"),
-        (lambda samples: samples.interleave(_one_of).take(3), r"interleave\(function\) gives"),
+        (lambda samples: samples.flat_map(_one_of), "elements of flat_map"),
+        (
+            lambda samples: samples.interleave(_one_of).take(3),
+            r"elements of interleave\(function\)",
+        ),
     ],
 )
-def test_what_the_datasets_of_a_function_give_is_not_guessed(chain, said):
+def test_elements_of_a_functions_datasets_are_not_guessed(chain, said):
     feed = chain(Dataset.arrays({"image": IMAGES}))
     with pytest.raises(penstock.InvalidArgument, match=said + r".*\.batch\(n\).*\.rebatch\(n\)"):
         train.predict(model, feed, batch_size=4)
@@ -247,16 +250,16 @@ def test_a_model_may_use_its_outputs_memory_again():
         ([IMAGES], {"batch_size": 0}, "batch_size=0"),
         ([(IMAGES, 3.0)], {"batch_size": 2}, "a leaf without rows"),
         ([{"x": IMAGES}, {}], {"inputs": lambda batch: batch}, "has no rows"),
-        ([IMAGES, IMAGES[:, :2]], {"batch_size": 30}, "not alike"),
+        ([IMAGES, IMAGES[:, :2]], {"batch_size": 30}, "different shapes"),
     ],
 )
-def test_what_cannot_be_is_said(feed, settings, message):
+def test_invalid_arguments_are_refused(feed, settings, message):
     with pytest.raises(penstock.InvalidArgument, match=message):
         train.predict(lambda x: x, feed, **settings)
 
 
 def test_a_model_that_gives_other_rows_is_refused():
-    with pytest.raises(penstock.InvalidArgument, match="gave 1 rows for 23"):
+    with pytest.raises(penstock.InvalidArgument, match="returned 1 rows for 23"):
         train.predict(lambda x: x[:1], [IMAGES])
 
 
@@ -296,7 +299,7 @@ def test_a_mean_over_a_batch_that_is_filled_up_is_refused():
 
 
 def test_other_metrics_than_before_and_empty_feeds_are_refused():
-    with pytest.raises(penstock.InvalidArgument, match="each batch gives the same"):
+    with pytest.raises(penstock.InvalidArgument, match="they must be the same"):
         train.evaluate(lambda x: {f"m{len(x)}": x}, [np.ones(3), np.ones(2)])
     with pytest.raises(penstock.InvalidArgument, match="gave no batch"):
         train.evaluate(lambda x: {}, [])
@@ -328,7 +331,7 @@ class Sums:
 @pytest.mark.parametrize("window", [1, 3, 20])
 @pytest.mark.parametrize("lanes", [1, 4, 9])
 @pytest.mark.parametrize("count", [1, 7, 40])
-def test_a_lane_goes_on_where_it_ended_and_begins_anew_with_a_sequence(count, lanes, window):
+def test_a_lane_continues_where_it_ended_and_resets_with_a_sequence(count, lanes, window):
     feed = [{"x": x, "id": number} for number, x in enumerate(sequences(count))]
     outputs, extras = train.predict(
         Sums(lanes), feed, inputs="x", stateful=True, batch_size=lanes, window=window
@@ -339,7 +342,7 @@ def test_a_lane_goes_on_where_it_ended_and_begins_anew_with_a_sequence(count, la
         assert np.allclose(made, np.cumsum(x, axis=0))
 
 
-def test_batches_say_what_lies_in_each_lane():
+def test_batches_describe_each_lane():
     first, second, third = np.arange(1, 6), np.arange(10, 12), np.arange(20, 23)
     seen = list(train.Stateful([first, second, third], batch_size=2, window=2))
     assert [batch.x.tolist() for batch in seen] == [

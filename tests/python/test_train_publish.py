@@ -45,7 +45,7 @@ def started(source, *arguments):
     return process
 
 
-def test_what_is_read_is_the_newest_version_in_place(name):
+def test_a_read_returns_the_newest_version_in_place(name):
     parameters = fill(train.Parameters(SHAPES), 3)
     assert train.publish(name, parameters) == 3
     with train.attach(name) as model:
@@ -71,7 +71,7 @@ def test_what_is_read_is_the_newest_version_in_place(name):
 
 
 @pytest.mark.parametrize("shape", ["q", None, {}, np])
-def test_what_is_no_shape_is_refused_by_its_block(name, shape):
+def test_an_invalid_shape_is_refused_by_its_block(name, shape):
     with pytest.raises(penstock.InvalidArgument, match="for block 'w'; give a shape"):
         train.attach(name, like={"w": shape}, timeout=0)
 
@@ -178,8 +178,8 @@ def test_another_schema_is_refused_when_it_is_attached_to(name):
         train.publish(name, train.Parameters({"w": (30, 4)}))
 
 
-def test_attach_waits_for_the_first_version_or_says_that_there_is_none(name):
-    with pytest.raises(penstock.errors.Timeout, match=f"nobody publishes '{name}'"):
+def test_attach_waits_for_the_first_version_or_raises_timeout(name):
+    with pytest.raises(penstock.errors.Timeout, match=f"no process publishes '{name}'"):
         train.attach(name, timeout=0)
     found = []
     thread = threading.Thread(target=lambda: found.append(train.attach(name, timeout=None)))

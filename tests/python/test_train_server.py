@@ -50,7 +50,7 @@ def test_processes_push_and_pull(listen):
         assert server.pull() == [40, 40]
         stats = server.stats()
         assert [shard["pushes"] for shard in stats] == [40, 40]
-        assert stats[0]["workers"] == []  # both said that they go
+        assert stats[0]["workers"] == []  # both have left
     for array in server.parameters.values():
         assert (array == 40).all()
     assert server.parameters.version == 40
@@ -158,7 +158,7 @@ def test_synchronous_training_is_one_large_batch():
         assert (server.parameters["v"] == 20).all()
 
 
-def test_a_worker_whose_lease_ended_is_told():
+def test_push_returns_false_after_the_lease_has_expired():
     with (
         served(staleness=1, lease=0.2) as server,
         train.connect(server.addresses) as slow,
@@ -180,7 +180,7 @@ def test_compressed_gradients(compress):
         assert (server.parameters["w"] == 0.5).all()
 
 
-def test_what_rounding_takes_is_lost_and_what_top_k_leaves_out_is_not():
+def test_rounding_loses_values_and_top_k_sends_the_rest_later():
     for compress, sum_of in (("float16", 0), ("top_k", 100 * 1e-8)):
         parameters = train.Parameters({"w": (100,)})
         with (
@@ -191,7 +191,7 @@ def test_what_rounding_takes_is_lost_and_what_top_k_leaves_out_is_not():
                 assert client.push({"w": np.full(100, -1e-8)})
             server.pull()
             got = parameters["w"].sum() / 100
-        # What top_k has left out at the end is on its way.
+        # The last rest of top_k has not been sent.
         assert 0.4 * sum_of <= got <= sum_of
 
 
@@ -254,7 +254,7 @@ def test_a_push_that_was_interrupted_is_not_applied_later(listen):
 
 
 @pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
-def test_who_only_pulls_notices_that_the_server_is_gone(listen):
+def test_a_worker_that_only_pulls_notices_the_servers_end(listen):
     server = served(listen=listen)
     with train.connect(server.addresses, timeout=0.2) as client:
         assert client.pull() == [0, 0]
@@ -276,7 +276,7 @@ def test_versions_go_on_from_those_of_the_parameters():
     assert parameters.version == 7
 
 
-def test_what_cannot_be_is_said():
+def test_invalid_arguments_are_refused():
     parameters, sgd = train.Parameters(BLOCKS), train.SGD(1.0)
     for options in (
         {"shards": 0},
@@ -382,7 +382,7 @@ def test_numbers_of_numpy_are_taken():
         assert client.pull() == [0, 0]
 
 
-def test_what_is_no_slab_rows_or_gradients_is_refused():
+def test_other_objects_than_slabs_rows_and_gradients_are_refused():
     with served() as server, train.connect(server.addresses) as client:
         for pull in (client.pull, server.pull):
             for into in ({}, np.zeros(3), False):
@@ -424,14 +424,14 @@ def test_a_server_goes_on_from_its_snapshots(tmp_path):
     client.close()
     second.close()
     with serve() as third, train.connect(third.addresses) as another:
-        assert len(third.stats()[0]["workers"]) == 1  # who left is not waited for
+        assert len(third.stats()[0]["workers"]) == 1  # a worker that left is not waited for
         assert another.push(ones)
-    with pytest.raises(penstock.InvalidArgument, match="of other shards"):
+    with pytest.raises(penstock.InvalidArgument, match="another number of shards"):
         train.ParameterServer(train.Parameters(BLOCKS), train.Adam(0.1), shards=3, **options)
     kept = (tmp_path / "shards" / "shard-1-of-2.safetensors").rename(tmp_path / "kept")
-    with pytest.raises(penstock.InvalidArgument, match="some of the shards, and no"):
+    with pytest.raises(penstock.InvalidArgument, match="snapshots of some shards only"):
         serve()
-    # A start that was cut off has left files, of which nobody has seen anything.
+    # An interrupted start has left files that no worker has used.
     begun = tmp_path / "begun"
     train.ParameterServer(
         train.Parameters(BLOCKS), train.Adam(0.1), shards=2, snapshots=begun

@@ -26,7 +26,7 @@ def in_the_way(folder):
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_a_last_snapshot_that_cannot_be_written_is_said_and_the_weights_are_back(
+def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_back(
     tmp_path, processes
 ):
     folder = tmp_path / "snapshots"
@@ -71,7 +71,7 @@ def ends_with_what_was_pushed(server, folder, seconds):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_close_saves_what_shards_that_were_killed_did_not(tmp_path, stopped):
+def test_close_saves_the_unsaved_state_of_killed_shards(tmp_path, stopped):
     server = served(snapshots=tmp_path, use_multiprocessing=True)
     with train.connect(server.addresses) as client:
         client.push(ones(client))
@@ -115,7 +115,7 @@ def test_a_folder_may_have_any_name(tmp_path, name, processes):
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_why_it_does_not_start_is_said_however_long_and_of_whatever_letters(
+def test_the_reason_of_a_failed_start_may_have_any_length_and_characters(
     tmp_path, monkeypatch, shift
 ):
     def start_without_it(*arguments, real=subprocess.Popen, **options):
@@ -176,7 +176,7 @@ def test_a_child_that_was_forked_while_it_started_keeps_nothing(monkeypatch):
             os.waitpid(child, 0)
 
 
-def test_what_was_started_in_vain_is_waited_for(monkeypatch):
+def test_processes_of_a_failed_start_are_waited_for(monkeypatch):
     started = []
 
     def start_it(*arguments, real=subprocess.Popen, **options):
@@ -194,7 +194,7 @@ def test_what_was_started_in_vain_is_waited_for(monkeypatch):
     assert process.returncode is not None
 
 
-def test_who_hears_of_a_shard_that_cannot_start_may_ask_the_server():
+def test_a_log_handler_may_use_the_server():
     class Asks(logging.Handler):
         def emit(self, record):
             thread = threading.Thread(target=lambda: heard.append((record.msg, server.pids)))
@@ -205,7 +205,7 @@ def test_who_hears_of_a_shard_that_cannot_start_may_ask_the_server():
     logging.getLogger("penstock").addHandler(handler)
     try:
         with served(use_multiprocessing=True) as server:
-            server._processes._hear("1 0 there is no room")
+            server._processes._on_message("1 0 there is no room")
             ((text, pids),) = heard
             assert "no room" in text
             assert pids == server.pids
@@ -298,7 +298,7 @@ def test_a_connect_that_fails_leaves_no_worker_to_wait_for():
 
 
 @pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
-def test_who_pulled_after_a_common_pause_loses_nothing(listen):
+def test_workers_that_pull_after_a_common_pause_lose_no_push(listen):
     with served(staleness=100, lease=1.0, listen=listen) as server:
         clients = [train.connect(server.addresses) for _ in range(3)]
         for client in clients:

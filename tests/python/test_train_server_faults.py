@@ -18,7 +18,7 @@ from train_servers import BLOCKS, gone, ones, served, start, until
 
 BEFORE_APPLY, IN_APPLY, BEFORE_COMMIT, AFTER_COMMIT = 1, 2, 3, 4
 
-# Pushes -1 again and again, and says how often, and how often it was told that it is too late.
+# Pushes -1 repeatedly, and prints the number of pushes and of lapsed ones.
 WORKER = """
 import sys
 from penstock import train
@@ -57,14 +57,14 @@ def test_a_shard_killed_at_any_point_of_a_push_applies_it_once(place, listen, li
         pushes, deaths = 0, 0
         for round in range(6):
             if round in (1, 3, 4):
-                server._plan.die_at(round % 2, place)
+                server._plan.crash_at(round % 2, place)
                 deaths += 1
             assert client.push(ones(client))
             pushes += 1
             assert client.pull() == [pushes, pushes]
             for block in client.parameters.values():
                 assert (block == pushes).all()
-        until(lambda: server.restarts == deaths)  # it is told of the last one, too
+        until(lambda: server.restarts == deaths)  # the last restart is reported, too
     assert (server.parameters["v"] == pushes).all()
 
 
@@ -80,7 +80,7 @@ def test_a_shard_killed_at_any_point_of_a_push_of_rows_applies_it_once(place, li
         deaths = 0
         for round in range(9):
             if round in (0, 2, 3, 6):
-                server._plan.die_at(0, place)
+                server._plan.crash_at(0, place)
                 deaths += 1
             if round == 5:
                 assert client.push(ones(client))
@@ -93,7 +93,7 @@ def test_a_shard_killed_at_any_point_of_a_push_of_rows_applies_it_once(place, li
             assert client.pull() == [round + 1] * 2
             for name, block in client.parameters.items():
                 assert (block == expected[name]).all()
-        until(lambda: server.restarts == deaths)  # it is told of the last one, too
+        until(lambda: server.restarts == deaths)  # the last restart is reported, too
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -236,7 +236,7 @@ def test_a_worker_killed_while_it_pushes_leaves_whole_pushes(listen):
             worker.communicate()
             assert client.push(ones(client))
         pushed = client.pull()
-        # Whole, in each shard: what it had been given of a push that it did not get whole is gone.
+        # Complete in each shard: the received part of an incomplete push is dropped.
         until(lambda: client.pull() == client.pull())
         blocks = np.concatenate([block.ravel() for block in client.parameters.values()])
         assert set(np.unique(blocks)) <= {float(version) for version in client.pull()}

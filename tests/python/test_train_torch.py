@@ -84,7 +84,7 @@ def test_a_module_trains_as_with_torchs_optimizer(ours, torchs, zero):
     for name, weights in weights_of(module).items():
         assert weights.ctypes.data != parameters[name].ctypes.data
         assert np.array_equal(weights, parameters[name])
-        # What one rounding changes, later steps make larger.
+        # Later steps enlarge a difference by rounding.
         np.testing.assert_allclose(weights, expected[name], atol=1e-4)
     assert abs(loss_of(module, *next(batches(1, 9))).item() - loss) < 1e-4
     copies = 0 if zero != "module" else (STEPS - 1) * sum(a.nbytes for a in parameters.values())
@@ -146,7 +146,7 @@ def test_frozen_and_tied_parameters():
     assert module[1].weight.data_ptr() == parameters["0.weight"].ctypes.data
 
 
-def test_what_cannot_be_a_view_is_refused_and_left_alone():
+def test_parameters_that_cannot_be_views_are_refused_and_unchanged():
     module = network()
     module[2].half()
     before = module[0].weight.data_ptr()

@@ -191,14 +191,14 @@ def test_a_tower_that_throws_ends_all_and_nothing_of_its_round_is_applied(tower)
     expected = fresh()
     train.Towers(step, expected, train.SGD(0.05), batches()[:6], towers=3).run()
     assert np.array_equal(parameters["w"], expected["w"])
-    # What the failed round left in the gradients has no part in the next.
+    # Gradients left by the failed round are not part of the next.
     again = train.Towers(step, parameters, train.SGD(0.05), batches()[6:9], towers=3)
     train.Towers(step, expected, train.SGD(0.05), batches()[6:9], towers=3).run()
     again.run()
     assert np.array_equal(parameters["w"], expected["w"])
 
 
-def test_what_the_feed_raises_comes_after_the_rounds_before_it():
+def test_an_exception_of_the_feed_comes_after_the_rounds_before_it():
     def broken():
         yield from batches()[:4]
         raise OSError("no more")
@@ -377,7 +377,7 @@ def test_rows_of_several_blocks_are_one_update():
         np.testing.assert_allclose(parameters[name], dense[name], rtol=1e-6)
 
 
-def test_a_tower_whose_thread_cannot_start_leaves_none_waiting(monkeypatch):
+def test_a_tower_whose_thread_cannot_start_ends_the_others(monkeypatch):
     _, towers = rows_of_two_blocks(lambda number: ([1], [[1, 1]]), towers=3)
     start = threading.Thread.start
 
@@ -417,7 +417,7 @@ def test_batches_are_staged_for_their_device():
     feed = [np.zeros(4)] * 4
     train.Towers(check, fresh(), train.SGD(0.1), feed, devices="ab", stage=stage).run()
     assert staged == ["a", "b", "a", "b"]
-    with pytest.raises(penstock.errors.InvalidArgument, match="neither a device of torch"):
+    with pytest.raises(penstock.errors.InvalidArgument, match="no device of an imported torch"):
         train.Towers(check, fresh(), train.SGD(0.1), feed, devices=[object(), object()])
 
 
@@ -442,7 +442,7 @@ def test_batches_are_put_on_jax_devices():
 
 @pytest.mark.parametrize("kind", [train.Hogwild, train.Towers])
 @pytest.mark.parametrize("policy", ["raise", "skip"])
-def test_what_is_not_finite_is_for_the_updater_that_was_given_to_say(kind, policy):
+def test_the_given_updaters_policy_for_non_finite_gradients_holds(kind, policy):
     """With an updater that says nothing else, and with one whose word is another."""
 
     def bad(batch, views):
@@ -458,7 +458,7 @@ def test_what_is_not_finite_is_for_the_updater_that_was_given_to_say(kind, polic
         else:
             assert made.run().updates == 0
         assert np.isfinite(parameters["w"]).all()
-    with pytest.raises(penstock.errors.InvalidArgument, match="'count', and the updater's is"):
+    with pytest.raises(penstock.errors.InvalidArgument, match="'count', but the updater's is"):
         kind(bad, parameters, updater, [], non_finite="count")
     # One that it makes itself goes on elsewhere as it was.
     made = kind(bad, parameters, train.SGD(0.1), batches()[:2], non_finite="skip")
@@ -478,7 +478,7 @@ def test_what_is_not_finite_is_for_the_updater_that_was_given_to_say(kind, polic
         ({"deal": "cards"}, "deal is 'cards'"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, says):
+def test_invalid_arguments_are_refused(arguments, says):
     given = {"step": step, "parameters": fresh(), "optimizer": train.SGD(0.1), "feed": iter([])}
     with pytest.raises(penstock.errors.InvalidArgument, match=says):
         train.Towers(**{**given, **arguments})

@@ -23,7 +23,7 @@ def snapshot(updater):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("policy", ["raise", "skip", "count"])
-def test_what_is_not_finite_follows_the_policy(policy, bad):
+def test_a_non_finite_gradient_follows_the_policy(policy, bad):
     updater = train.Updater(embedding(), train.Adam(), non_finite=policy)
     gradients = updater.parameters.gradients()
     gradients["e"][:] = 1

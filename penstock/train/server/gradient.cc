@@ -27,7 +27,7 @@ Pair pair_at(std::span<const std::byte> bytes, size_t i) {
 
 Error damaged_push(const std::string& why) { return Error(Code::kDataLoss, "push", why); }
 
-// For ordering by magnitude; NaN is above all.
+// For ordering by magnitude; NaN is the largest.
 uint32_t magnitude(float value) { return std::bit_cast<uint32_t>(value) & 0x7FFFFFFF; }
 
 }  // namespace
@@ -41,7 +41,7 @@ size_t Gradient::bytes_of(Encoding encoding, size_t count) {
       return count * sizeof(uint16_t);
     case Encoding::kTopK:
       return count * sizeof(Pair);
-    case Encoding::kRuns:  // every other float
+    case Encoding::kRuns:  // the maximum: every other float
       return sizeof(uint64_t) + (count + 1) / 2 * sizeof(Run) + count * sizeof(float);
   }
   return 0;
@@ -79,14 +79,14 @@ Gradient::Gradient(Encoding encoding, std::span<const std::byte> bytes, size_t f
 
 Gradient::Gradient(std::span<const std::byte> runs, std::span<const float> values, size_t floats)
     : encoding_(Encoding::kRuns), bytes_(std::as_bytes(values)), floats_(floats) {
-  if (take_runs(runs) != runs.size()) throw damaged_push("there is more than runs");
-  if (carried() > values.size()) throw damaged_push("runs of more floats than there are");
+  if (take_runs(runs) != runs.size()) throw damaged_push("bytes after the runs");
+  if (carried() > values.size()) throw damaged_push("the runs have more floats than were sent");
 }
 
-// Returns where they end.
+// Parses the runs; returns the offset of their end.
 size_t Gradient::take_runs(std::span<const std::byte> bytes) {
   uint64_t count = 0;
-  if (bytes.size() < sizeof count) throw damaged_push("no number of runs");
+  if (bytes.size() < sizeof count) throw damaged_push("the number of runs is missing");
   std::memcpy(&count, bytes.data(), sizeof count);
   const auto from = bytes.subspan(sizeof count);
   if (count > from.size() / sizeof(Run)) {
@@ -111,7 +111,7 @@ size_t Gradient::take_runs(std::span<const std::byte> bytes) {
 
 std::span<const float> Gradient::at_pieces(size_t begin, size_t n, std::span<float> into) const {
   const auto* values = reinterpret_cast<const float*>(bytes_.data());
-  // The first that ends after `begin`.
+  // The first piece that ends after `begin`.
   auto piece = std::ranges::upper_bound(pieces_, begin, {}, &Piece::end);
   if (piece != pieces_.end() && piece->begin <= begin && begin + n <= piece->end) {
     return {values + piece->at + (begin - piece->begin), n};
@@ -158,7 +158,7 @@ std::span<const float> Gradient::at(size_t begin, size_t n, std::span<float> scr
   }
   for (; low < bytes_.size() / sizeof(Pair); ++low) {
     const Pair pair = pair_at(bytes_, low);
-    // The bytes may lie in memory that their worker can still write.
+    // The bytes may lie in memory that the worker can still write.
     if (pair.index < begin || pair.index >= begin + n) break;
     into[pair.index - begin] = pair.value;
   }
@@ -176,7 +176,7 @@ std::vector<std::byte> encode_runs(const GradientParts& parts, const Range& rang
   for (; piece != parts.pieces().end() && piece->at < range.end; ++piece) {
     const size_t begin = std::max(piece->at, range.begin);
     const size_t end = std::min(piece->at + piece->values.size(), range.end);
-    if (begin >= end) continue;  // of a block with nothing in it
+    if (begin >= end) continue;  // an empty block
     const auto size = static_cast<uint32_t>(end - begin);
     const auto at = static_cast<uint32_t>(begin - range.begin);
     if (!runs.empty() && size_t{runs.back().begin} + runs.back().floats == at) {

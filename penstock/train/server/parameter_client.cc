@@ -12,16 +12,16 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/train/gradient_checks.h"
+#include "penstock/train/gradient_parts.h"
 #include "penstock/train/kernels.h"
 
 namespace penstock::train {
 namespace {
 
-constexpr double kLeastTryS = 0.1;
-constexpr double kTakeBackS = 1;
-constexpr double kGoodbyeS = 5;  // of all shards together
-constexpr double kStallS = 60;   // at most, however long one that is gone is looked for
+constexpr double kMinTryS = 0.1;
+constexpr double kCancelS = 1;
+constexpr double kLeaveS = 5;   // for all shards together
+constexpr double kStallS = 60;  // upper limit, for any retry_s
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
 
@@ -41,9 +41,8 @@ uint64_t random_number() {
   return number;
 }
 
-// Whether another try may do better: the line or the shard is gone, or the shard does not know this
-// worker any more.
-bool passes(const Error& error) {
+// Whether to retry: the connection or the shard is lost, or the shard does not know this worker.
+bool is_retryable(const Error& error) {
   switch (error.code()) {
     case Code::kClosed:
     case Code::kDataLoss:
@@ -62,14 +61,14 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
     : options_(std::move(options)), pid_(getpid()), worker_(random_number()) {
   if (addresses.empty()) throw refuse("connect", "no addresses");
   if (!(options_.top_k > 0 && options_.top_k <= 1)) {
-    throw refuse("connect", "top_k is a part of the gradient, above 0 and up to 1");
+    throw refuse("connect", "top_k is a fraction of the gradient, above 0 and at most 1");
   }
   if (options_.encoding == Encoding::kRuns) {
-    throw refuse("connect", "runs are what rows are sent as, and no option");
+    throw refuse("connect", "kRuns is for rows and no option");
   }
   if (!(options_.retry_s >= 0)) throw refuse("connect", "retry is a number of seconds");
   if (options_.name.empty()) options_.name = std::to_string(pid_);
-  if (options_.name.size() > wire::kMostName) throw refuse("connect", "a name that is too long");
+  if (options_.name.size() > wire::kMaxNameBytes) throw refuse("connect", "the name is too long");
   for (const std::string& address : addresses) {
     links_.push_back(std::make_unique<ShardLink>(
         address, ShardLink::Worker{.id = worker_,
@@ -77,18 +76,18 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
                                    .secret = options_.secret,
                                    .encrypt = options_.encrypt,
                                    .stall_timeout_s = std::clamp(options_.retry_s, 1.0, kStallS),
-                                   .while_waiting = [this] { look_around(); }}));
+                                   .while_waiting = [this] { poll_caller(); }}));
   }
   try {
-    converse(
+    call_all(
         "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
-    arrange();
-    converse(
-        "connect", [](ShardLink&, size_t) {}, [](ShardLink& link, size_t) { link.say_ready(); });
-  } catch (...) {  // else shards would wait for a worker that is none
+    check_shards();
+    call_all(
+        "connect", [](ShardLink&, size_t) {}, [](ShardLink& link, size_t) { link.send_ready(); });
+  } catch (...) {  // otherwise shards would wait for this worker
     try {
-      say_goodbye();
-    } catch (...) {  // NOLINT: what failed first is what is told
+      leave_all();
+    } catch (...) {  // the first exception is thrown
     }
     throw;
   }
@@ -97,31 +96,32 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
 ParameterClient::~ParameterClient() {
   try {
     close();
-  } catch (...) {  // NOLINT: nobody is there to be told
+  } catch (...) {  // a destructor does not throw
   }
 }
 
-void ParameterClient::look_around() const {
-  if (enough_ && enough_->passed()) throw Error(Code::kTimeout, "push", "no answer");
+void ParameterClient::poll_caller() const {
+  if (cancel_deadline_ && cancel_deadline_->passed())
+    throw Error(Code::kTimeout, "push", "no answer");
   if (options_.while_waiting) options_.while_waiting();
 }
 
-// A push that was given up may be held by shards, which would apply it later, and on this host read
-// it where it lies, which is the caller's again. A shard gives up what it holds for a worker who
+// Cancels pushes that shards may hold: a shard would apply them later, and on this host read the
+// gradient from memory that the caller uses again. A shard drops the held push of a worker that
 // says hello.
-void ParameterClient::take_back(const std::vector<ShardLink*>& asked) noexcept {
-  enough_.emplace(kTakeBackS);
+void ParameterClient::cancel_pushes(const std::vector<ShardLink*>& asked) noexcept {
+  cancel_deadline_.emplace(kCancelS);
   for (ShardLink* link : asked) {
     try {
-      if (!enough_->passed()) link->connect(kTakeBackS);
-    } catch (...) {  // NOLINT: the next one may be there
+      if (!cancel_deadline_->passed()) link->connect(kCancelS);
+    } catch (...) {  // try the next shard
     }
   }
-  enough_.reset();
+  cancel_deadline_.reset();
 }
 
-// That the shards are those of one server, and all of them.
-void ParameterClient::arrange() {
+// Checks that the links are all shards of one server, and sorts them.
+void ParameterClient::check_shards() {
   std::ranges::sort(links_, {}, [](const auto& link) { return link->range().begin; });
   layout_ = links_[0]->layout();
   size_t next = 0;
@@ -148,7 +148,7 @@ bool ParameterClient::local() const {
   return std::ranges::any_of(links_, [](const auto& link) { return link->local(); });
 }
 
-// The process first: in a forked child the lock's holder may be a thread that there is not.
+// The process id first: in a forked child a thread of the parent may hold the lock.
 std::unique_lock<std::mutex> ParameterClient::begin(const char* operation) {
   if (getpid() != pid_) {
     throw refuse(operation, "this client is the parent process's; connect in the forked child");
@@ -158,15 +158,16 @@ std::unique_lock<std::mutex> ParameterClient::begin(const char* operation) {
   return lock;
 }
 
-// Asks all shards, then takes all answers; goes on with those who were lost until they are back.
+// Calls `ask` for all shards, then `take` for all answers. Retries lost shards until they are back,
+// or retry_s has passed.
 template <typename Ask, typename Take>
-void ParameterClient::converse(const char* operation, Ask ask, Take take) {
+void ParameterClient::call_all(const char* operation, Ask ask, Take take) {
   enum class State { kToAsk, kAsked, kDone };
   std::vector<State> states(links_.size(), State::kToAsk);
-  std::optional<Deadline> end;  // from the first loss on
+  std::optional<Deadline> end;  // set at the first loss
   std::optional<Error> refused;
   std::string lost;
-  std::vector<bool> asked(links_.size());  // once at least
+  std::vector<bool> asked(links_.size());  // at least once
   auto give_up = [&] {
     std::vector<ShardLink*> unanswered;
     for (size_t i = 0; i < links_.size(); ++i) {
@@ -174,7 +175,7 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
       links_[i]->drop();
       if (asked[i]) unanswered.push_back(links_[i].get());
     }
-    take_back(unanswered);
+    cancel_pushes(unanswered);
   };
   auto attempt = [&](size_t i, State next, auto what) {
     ShardLink& link = *links_[i];
@@ -183,19 +184,19 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
       what(link);
       states[i] = next;
     } catch (const Error& error) {
-      if (passes(error)) {
+      if (is_retryable(error)) {
         link.drop();
-        // Who did not answer was gone all the while.
+        // A shard that did not answer counts as lost since it was asked.
         const bool silent = error.code() == Code::kTimeout;
         if (!end) end = silent ? patience : Deadline(options_.retry_s);
         states[i] = State::kToAsk;
         lost = error.what();
       } else {
-        if (states[i] == State::kToAsk) link.drop();  // it may have asked half of it
+        if (states[i] == State::kToAsk) link.drop();  // the request may be incomplete
         states[i] = State::kDone;
         if (!refused) refused = error;
       }
-    } catch (...) {  // while_waiting() had enough: nobody will take these answers
+    } catch (...) {  // thrown by while_waiting(): the answers will not be read
       give_up();
       throw;
     }
@@ -204,10 +205,10 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
   for (;;) {
     for (size_t i = 0; i < links_.size(); ++i) {
       if (states[i] != State::kToAsk) continue;
-      if (end && end->passed()) break;  // for all of them
+      if (end && end->passed()) break;  // the time is over for all shards
       attempt(i, State::kAsked, [&](ShardLink& link) {
-        if (end) look_around();
-        link.connect(std::max(end ? end->left_s() : options_.retry_s, kLeastTryS));
+        if (end) poll_caller();
+        link.connect(std::max(end ? end->left_s() : options_.retry_s, kMinTryS));
         asked[i] = true;
         ask(link, i);
       });
@@ -215,18 +216,19 @@ void ParameterClient::converse(const char* operation, Ask ask, Take take) {
     for (size_t i = 0; i < links_.size(); ++i) {
       if (states[i] != State::kAsked) continue;
       attempt(i, State::kDone, [&](ShardLink& link) {
-        if (end) link.wait_no_longer_than(end->left_s());
+        if (end) link.limit_wait(end->left_s());
         take(link, i);
       });
     }
     if (std::ranges::all_of(states, [](State state) { return state == State::kDone; })) break;
     if (refused) break;
     if (end->passed()) {
-      throw Error(Code::kTimeout, operation,
-                  "no shard where one was for " + std::to_string(options_.retry_s) + " s: " + lost);
+      throw Error(
+          Code::kTimeout, operation,
+          "a shard was unreachable for " + std::to_string(options_.retry_s) + " s: " + lost);
     }
     try {
-      look_around();
+      poll_caller();
     } catch (...) {
       give_up();
       throw;
@@ -241,7 +243,7 @@ std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
   const auto lock = begin("pull");
   layout_->require_equal(into.layout(), "pull", "this slab");
   std::vector<uint64_t> versions(links_.size());
-  converse(
+  call_all(
       "pull", [](ShardLink& link, size_t) { link.begin_pull(); },
       [&](ShardLink& link, size_t i) {
         const Range range = link.range();
@@ -254,8 +256,8 @@ std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
   return versions;
 }
 
-// In memory that shards on this host can map.
-const Slab& ParameterClient::sendable(const Slab& gradients) {
+// The gradients in memory that shards on this host can map.
+const Slab& ParameterClient::as_shared(const Slab& gradients) {
   if (gradients.kind() == Slab::Kind::kShared || !local()) return gradients;
   if (!staging_) staging_ = Slab::make(*layout_, Slab::Kind::kShared);
   staging_->copy_from(gradients);
@@ -266,16 +268,16 @@ ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
   const auto lock = begin("push");
   layout_->require_equal(gradients.layout(), "push", "the gradient");
   if (compensated_ && !base_)
-    throw refuse("push", "delay compensation: pull before the first push");
+    throw refuse("push", "delay compensation needs a pull before the first push");
   double squares = kernels::sum_of_squares(gradients.values());
   if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
     throw not_finite(describe_not_finite(gradients));
   }
   const Encoding encoding = options_.encoding;
-  const Slab& source = encoding == Encoding::kFloat32 ? sendable(gradients) : gradients;
+  const Slab& source = encoding == Encoding::kFloat32 ? as_shared(gradients) : gradients;
   const uint64_t number = names_.number_of(source);
   std::vector<ShardLink::Push> parts(links_.size());
-  // What is skipped leaves nothing behind in what top-k has not sent yet.
+  // A skipped gradient does not change the top-k residual.
   const bool skipped =
       encoding == Encoding::kTopK && non_finite_ == NonFinite::kSkip && !std::isfinite(squares);
   if (encoding != Encoding::kFloat32 && !skipped) squares = 0;
@@ -309,23 +311,24 @@ ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
     squares += sum_of_squares(Gradient(encoding, encoded_[i], range.size()));
   }
   if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
-    throw refuse("push", "the gradient has numbers that are too large for float16");
+    throw refuse("push", "the gradient has numbers too large for float16");
   }
-  return deliver(parts, encoding, squares);
+  return send_to_all(parts, encoding, squares);
 }
 
 ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> given) {
   const auto lock = begin("push");
   parts_.set("push", *layout_, given);
   if (options_.encoding != Encoding::kFloat32) {
-    throw refuse("push",
-                 "this client compresses, which is for whole gradients; give those, or "
-                 "connect without compress");
+    throw refuse(
+        "push",
+        "compression is for whole gradients only: give whole gradients, or connect without "
+        "compress");
   }
   if (compensated_) {
     throw refuse("push",
-                 "the server compensates for delay, which takes whole gradients; give "
-                 "those, or serve without delay_compensation");
+                 "delay compensation is for whole gradients only: give whole gradients, or serve "
+                 "without delay_compensation");
   }
   const double squares = parts_.squares();
   if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
@@ -337,7 +340,7 @@ ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> give
   for (size_t i = 0; i < links_.size(); ++i) {
     const Range range = links_[i]->range();
     if (range.size() > UINT32_MAX) {
-      throw refuse("push", "rows take shards of up to 2^32 floats; serve with more shards");
+      throw refuse("push", "for rows a shard has at most 2^32 floats: serve with more shards");
     }
     if (links_[i]->local()) {
       encoded_[i] =
@@ -349,18 +352,17 @@ ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> give
     }
     parts[i].gradient = encoded_[i];
   }
-  return deliver(parts, Encoding::kRuns, squares);
+  return send_to_all(parts, Encoding::kRuns, squares);
 }
 
-// A push that is given up may still be held by a shard, which reads its gradient when it applies
-// it.
-ParameterClient::Pushed ParameterClient::deliver(std::vector<ShardLink::Push>& parts,
-                                                 Encoding encoding, double squares) try {
+// After an exception the staging slab is dropped: a shard may still hold the push and read from it.
+ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push>& parts,
+                                                     Encoding encoding, double squares) try {
   const uint64_t base_number = base_ ? names_.number_of(*base_) : 0;
   ++sequence_;
   Pushed pushed;
   pushed.versions.resize(links_.size());
-  converse(
+  call_all(
       "push",
       [&](ShardLink& link, size_t i) {
         ShardLink::Push& part = parts[i];
@@ -389,7 +391,7 @@ ParameterClient::Pushed ParameterClient::deliver(std::vector<ShardLink::Push>& p
 std::string ParameterClient::stats() {
   const auto lock = begin("stats");
   std::vector<std::string> said(links_.size());
-  converse(
+  call_all(
       "stats", [](ShardLink&, size_t) {},
       [&](ShardLink& link, size_t i) { said[i] = link.stats(); });
   std::string all = "[";
@@ -402,12 +404,13 @@ void ParameterClient::close() {
   std::lock_guard lock(mutex_);
   if (closed_) return;
   closed_ = true;
-  say_goodbye();
+  leave_all();
 }
 
-// Who has had enough while one shard is silent waits for no other: they are told, all the same.
-void ParameterClient::say_goodbye() {
-  const Deadline end(kGoodbyeS);
+// After an exception of while_waiting() the other shards are still told, without waiting for their
+// answers.
+void ParameterClient::leave_all() {
+  const Deadline end(kLeaveS);
   std::exception_ptr enough;
   for (const auto& link : links_) {
     try {

@@ -19,24 +19,24 @@
 namespace penstock::train {
 
 struct ClientOptions {
-  std::string name = {};                     // "": the process's number; see Shard::Worker
-  std::string secret = {};                   // of the server, over TCP
-  bool encrypt = false;                      // as the server does, over TCP; takes a secret
-  double retry_s = 60;                       // how long a shard may be gone, or say nothing
+  std::string name = {};                     // "": the process id; see Shard::Worker
+  std::string secret = {};                   // the server's secret, over TCP
+  bool encrypt = false;                      // as the server, over TCP; needs a secret
+  double retry_s = 60;                       // seconds that a shard may be unreachable or silent
   Encoding encoding = Encoding::kFloat32;    // of gradients
-  double top_k = 0.01;                       // kTopK: which part of the floats is sent, in (0, 1]
+  double top_k = 0.01;                       // kTopK: the fraction of the floats to send, in (0, 1]
   std::function<void()> while_waiting = {};  // see ShardLink::Worker
 };
 
-// A worker of a parameter server: pulls weights and pushes gradients. Every push counts once at
-// every shard, also if a shard is killed and started anew meanwhile, or a line is cut: it connects
-// again and sends again what was not answered.
+// A worker of a parameter server: pulls weights and pushes gradients. Each push is applied once at
+// each shard, even if a shard is killed and restarted or a connection is cut: the client reconnects
+// and repeats requests that were not answered.
 //
-// Threads: any; one call at a time goes on. A forked child makes a client of its own.
+// Threads: any; calls run one at a time. A forked child must make a client of its own.
 class ParameterClient {
  public:
-  // Addresses of all shards of one server, in any order. Errors: kInvalidArgument (addresses of
-  // several servers, or not of all shards; options), kTimeout (no answer in retry_s), kSystem.
+  // The addresses of all shards of one server, in any order. Errors: kInvalidArgument (shards of
+  // different servers, a missing shard; options), kTimeout (no answer within retry_s), kSystem.
   ParameterClient(const std::vector<std::string>& addresses, ClientOptions options);
   ~ParameterClient();
   ParameterClient(const ParameterClient&) = delete;
@@ -46,50 +46,52 @@ class ParameterClient {
   const std::string& name() const { return options_.name; }
   uint64_t worker() const { return worker_; }
   size_t shards() const { return links_.size(); }
-  bool local() const;  // whether gradients go through shared memory to some shard
+  bool local() const;  // whether some shard reads gradients from shared memory
 
-  // The weights, from every shard as they are there now. Returns each shard's version, in the order
-  // of their ranges: every update up to it is in the weights, and parts may be newer.
-  // Errors: kInvalidArgument (layout; another server has an address now), kTimeout: a shard was
-  // gone for retry_s.
+  // Copies the weights from every shard as they are at that moment. Returns each shard's version,
+  // in the order of their ranges: all updates up to that version are included, and parts may be
+  // newer. Errors: kInvalidArgument (layout; another server has an address now), kTimeout (a shard
+  // was unreachable for retry_s).
   std::vector<uint64_t> pull(const Slab& into);
 
   struct Pushed {
-    bool applied = true;  // false: not finite and skipped, or the lease had ended
-    // The lease had ended: weights were too old; pull. Where it had at some shards only, the others
-    // have applied their part.
+    bool applied = true;  // false: not finite and skipped, or the lease had expired
+    // The lease had expired: the weights were too old; pull again. If it had expired at some shards
+    // only, the others have applied their part.
     bool lapsed = false;
     std::vector<uint64_t> versions;
   };
-  // One push to all shards; waits until each has it, and as the server's mode says. The slab is
-  // only read, and not written to by anybody meanwhile. Errors as pull; kInvalidArgument also for a
-  // gradient that is not finite, if that is the server's policy. After kTimeout some shards may
-  // have applied it. Where the mode may hold pushes, a shard that has it is waited for, for ever.
+  // Pushes to all shards; returns when each has decided on the push, as the server's mode says. The
+  // slab must not be written meanwhile. Errors as pull(); kInvalidArgument also for a non-finite
+  // gradient, if that is the server's policy. After kTimeout some shards may have applied the push.
+  // If the mode may hold pushes, the answer of a shard that has received the push is waited for
+  // without a limit.
   Pushed push(const Slab& gradients);
-  // One push of some blocks, or some rows of them, which are all that travels and all that shards
-  // touch, the optimizer's state included; it counts as an update at all shards, also with no rows.
-  // Where pushes are averaged, what a worker leaves out counts as zero. Errors as push(); also
-  // kNotFound and kInvalidArgument as GradientParts::set(), and for a client that compresses and a
-  // server that compensates. Nothing was sent then.
+  // Pushes some blocks, or some rows of them. Only these are sent and changed, the optimizer's
+  // state included; it is an update at all shards, even without rows. Where pushes are averaged,
+  // missing parts count as zero. Errors as push(); also kNotFound and kInvalidArgument as
+  // GradientParts::set(), and for a client that compresses or a server with delay compensation;
+  // then nothing was sent.
   Pushed push(std::span<const GradientPart> parts);
 
   // A JSON list with an object for each shard; see Shard::stats().
   std::string stats();
 
-  // Tells the shards that this worker will not be back. Later calls are kClosed, also if it throws
-  // what while_waiting() does. Nothing in a forked child, where other calls are kInvalidArgument.
+  // Leaves the server: no shard waits for this worker any more. Later calls throw kClosed, also if
+  // close() throws an exception of while_waiting(). Does nothing in a forked child, where other
+  // calls throw kInvalidArgument.
   void close();
 
  private:
-  std::unique_lock<std::mutex> begin(const char* operation);  // of a call
+  std::unique_lock<std::mutex> begin(const char* operation);  // starts a call
   template <typename Ask, typename Take>
-  void converse(const char* operation, Ask ask, Take take);
-  void look_around() const;
-  void take_back(const std::vector<ShardLink*>& asked) noexcept;
-  void say_goodbye();
-  void arrange();
-  const Slab& sendable(const Slab& gradients);
-  Pushed deliver(std::vector<ShardLink::Push>& parts, Encoding encoding, double squares);
+  void call_all(const char* operation, Ask ask, Take take);
+  void poll_caller() const;
+  void cancel_pushes(const std::vector<ShardLink*>& asked) noexcept;
+  void leave_all();
+  void check_shards();
+  const Slab& as_shared(const Slab& gradients);
+  Pushed send_to_all(std::vector<ShardLink::Push>& parts, Encoding encoding, double squares);
 
   ClientOptions options_;
   const pid_t pid_;
@@ -101,11 +103,11 @@ class ParameterClient {
   bool compensated_ = false;
   NonFinite non_finite_ = NonFinite::kRaise;
   uint64_t sequence_ = 0;
-  std::optional<Deadline> enough_;  // while pushes are taken back
-  NamedSlabs names_;
-  std::optional<Slab> staging_;   // for gradients in private memory
-  std::optional<Slab> base_;      // the weights that were pulled, for compensation
-  std::optional<Slab> residual_;  // what top-k has not sent yet
+  std::optional<Deadline> cancel_deadline_;  // set while pushes are cancelled
+  SlabNumbers names_;
+  std::optional<Slab> staging_;   // shared copy of gradients in private memory
+  std::optional<Slab> base_;      // the pulled weights, for delay compensation
+  std::optional<Slab> residual_;  // top-k: the part that was not sent yet
   std::vector<std::vector<std::byte>> encoded_;
   GradientParts parts_;
 };

@@ -21,7 +21,7 @@ Error refuse_server(const std::string& why) {
   return Error(Code::kInvalidArgument, "ParameterServer", why);
 }
 
-// The address so many ports on; port 0 and addresses without a port stay what they are.
+// The address with its port increased by `by`; port 0 and addresses without a port are unchanged.
 std::string ports_on(const std::string& address, size_t by) {
   const size_t colon = address.rfind(':');
   if (address.starts_with("unix:")) {
@@ -31,35 +31,35 @@ std::string ports_on(const std::string& address, size_t by) {
   unsigned port = 0;
   const char* first = address.data() + (colon == std::string::npos ? address.size() : colon + 1);
   const auto [end, error] = std::from_chars(first, address.data() + address.size(), port);
-  if (error != std::errc() || port == 0) return address;  // resolve() says what is wrong with it
+  if (error != std::errc() || port == 0) return address;  // resolve() reports invalid addresses
   return address.substr(0, colon + 1) + std::to_string(port + by);
 }
 
-bool is_there(const std::string& path) {
+bool file_exists(const std::string& path) {
   std::error_code unknown;
-  return std::filesystem::exists(path, unknown) || unknown;  // who opens it says what is wrong
+  return std::filesystem::exists(path, unknown) || unknown;  // opening it reports the error
 }
 
-// Where there is no snapshot of these shards, there is none of others either.
+// If there are no snapshots of these shards, requires that the folder has none of other shards.
 void require_no_others(const std::string& folder, size_t shards) {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename();
     if (!name.starts_with("shard-") || !name.ends_with(kSnapshotEnd)) continue;
-    throw refuse_server(folder + " has snapshots of a server of other shards (" + name +
-                        "), and this one has " + std::to_string(shards) +
-                        ". Give as many shards as it had, or another folder");
+    throw refuse_server(folder + " has snapshots of a server with another number of shards (" +
+                        name + "), this server has " + std::to_string(shards) +
+                        ": give the same number of shards, or another folder");
   }
 }
 
-// A start that was cut off leaves files of some shards, of which nobody has seen anything.
+// An interrupted start leaves files of some shards, which no worker has used.
 void require_unused(const ShardRecord& record, const std::string& missing) {
   const bool used =
       record.step > 0 || record.skipped > 0 ||
       std::ranges::any_of(record.rows, [](const auto& row) { return row.worker > 0; });
   if (!used) return;
-  throw refuse_server("there are snapshots of some of the shards, and no " + missing +
-                      ". Bring it back, or begin anew with an empty folder");
+  throw refuse_server("there are snapshots of some shards only; " + missing +
+                      " is missing. Restore it, or start with an empty folder");
 }
 
 }  // namespace
@@ -90,11 +90,11 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
   const auto ranges = partition(layout, options.shards);
   std::vector<std::shared_ptr<Shard>> shards;
   uint64_t server = 0;
-  std::vector<ShardFile> files;  // those that there are
+  std::vector<ShardFile> files;  // existing files
   std::string missing;
   for (size_t i = 0; i < ranges.size() && !options.snapshots.empty(); ++i) {
     ShardFile file = file_of(options.snapshots, i, ranges, optimizer, layout);
-    if (is_there(file.path)) {
+    if (file_exists(file.path)) {
       files.push_back(std::move(file));
     } else {
       missing = file.path;
@@ -131,7 +131,7 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
   while (server == 0) server = uint64_t{device()} << 32 | device();
   for (const auto& shard : shards) {
     const auto& memory = shard->memory();
-    memory->commit(memory->now().copy, [&](ShardRecord& next) { next.server = server; });
+    memory->commit(memory->current().copy, [&](ShardRecord& next) { next.server = server; });
   }
   return shards;
 }
@@ -151,9 +151,9 @@ ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& 
     addresses_.push_back(services_[i]->addresses()[0]);
   }
   if (options.snapshots.empty()) return;
-  // At once, so that workers know the server again that takes this one's place, however early; and
-  // a folder that cannot be written to is said now. Not before the addresses are there: what never
-  // served leaves nothing.
+  // Save at once: workers then recognise a server that replaces this one, and a folder without
+  // write permission is reported now. Not before the addresses exist: a server that never served
+  // leaves no files.
   for (size_t i = 0; i < options.shards; ++i) {
     const ShardFile file = file_of(options.snapshots, i, ranges_, optimizer, layout_);
     save(*shards_[i], file);
@@ -164,13 +164,13 @@ ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& 
 ParameterServer::~ParameterServer() {
   try {
     close();
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): for who calls it
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): close() reports it
   }
 }
 
-// Of locks and conditions there the parent's threads are the holders and sleepers: who takes one,
-// or destroys it, may wait for ever. So they stay.
-void ParameterServer::let_go() {
+// In a forked child the locks and conditions may be held by threads of the parent: locking or
+// destroying them could wait for ever. So these objects are leaked.
+void ParameterServer::leak_inherited() {
   (void)new std::vector<std::unique_ptr<ShardSaver>>(std::move(savers_));
   (void)new std::vector<std::shared_ptr<Shard>>(shards_);
 }
@@ -181,7 +181,7 @@ void ParameterServer::check() const {
 }
 
 void ParameterServer::close() {
-  if (getpid() != pid_) return let_go();
+  if (getpid() != pid_) return leak_inherited();
   const std::lock_guard lock(closing_);
   if (closed_) return;
   closed_ = true;

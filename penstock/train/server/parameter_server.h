@@ -18,31 +18,31 @@ namespace penstock::train {
 struct ServerOptions {
   size_t shards = 1;
   ServerMode mode = {};
-  // Where each shard listens: an address for each shard, or one for all, whose port, if it is not
-  // 0, is the first shard's, those of the others coming after it. Empty: at a free name on this
-  // host.
+  // One address for each shard, or one for all: its port, if not 0, is the first shard's, and the
+  // others use the following ports. Empty: a free name on this host.
   std::vector<std::string> listen = {};
-  std::string secret = {};  // see net::LinkOptions; hosts other than this one need it
-  bool encrypt = false;     // lines over TCP, to clients that want it too; takes a secret
-  // A folder for snapshots: if it has those of this server, it goes on from them. Empty: none.
+  std::string secret = {};  // see net::LinkOptions; required for other hosts
+  bool encrypt = false;     // encrypt TCP connections, with clients that do so too; needs a secret
+  // A folder for snapshots. If it has snapshots of this server, the server continues from them.
+  // Empty: no snapshots.
   std::string snapshots = {};
-  double snapshot_s = 60;  // between two
-  uint32_t copies = 1;     // of weights and state; 2: see ShardMemory
+  double snapshot_s = 60;  // between two snapshots
+  uint32_t copies = 1;     // copies of weights and state; 2: see ShardMemory
 };
 
-// A server's addresses for its shards, from what was given. Error kInvalidArgument.
+// The address of each shard. Error kInvalidArgument.
 std::vector<std::string> listen_addresses(const ServerOptions& options);
 
-// A server's shards, with its weights or those of its snapshots. Errors as ParameterServer.
+// Makes the shards, with these weights or those of the snapshots. Errors as ParameterServer.
 std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
                                                 const Optimizer& optimizer,
                                                 const ServerOptions& options);
 
-// A parameter server whose shards are threads of this process. Weights are copied from the
-// parameters, and live in the shards from then on. docs/training.md, section 8.
+// A parameter server whose shards are threads of this process. The weights are copied from the
+// parameters and then live in the shards. docs/training.md, section 8.
 //
-// Threads: any. A forked child does not serve: close() does nothing there, read() and stats() are
-// kInvalidArgument.
+// Threads: any. A forked child does not serve: there close() does nothing, and read() and stats()
+// throw kInvalidArgument.
 class ParameterServer {
  public:
   // Errors: kInvalidArgument, kOutOfMemory, kSystem.
@@ -55,19 +55,19 @@ class ParameterServer {
   const Layout& layout() const { return layout_; }
   const std::vector<std::string>& addresses() const { return addresses_; }  // for connect()
 
-  // The weights as they are now. Returns each shard's version. Error kInvalidArgument: layout.
+  // Copies the current weights. Returns each shard's version. Error kInvalidArgument: layout.
   std::vector<uint64_t> read(const Slab& into) const;
   std::string stats() const;  // as ParameterClient::stats()
 
   const std::vector<std::shared_ptr<Shard>>& shards() const { return shards_; }
 
-  // Ends all connections. read() goes on. Any number of times. Error kSystem: a last snapshot could
-  // not be written; what it would have had is here only.
+  // Ends all connections; read() still works. Idempotent. Error kSystem: a last snapshot could not
+  // be written; that state exists only in this object.
   void close();
 
  private:
   void check() const;
-  void let_go();
+  void leak_inherited();
 
   const pid_t pid_;
   const Layout layout_;
@@ -77,7 +77,7 @@ class ParameterServer {
   std::vector<std::unique_ptr<ShardSaver>> savers_;
   std::vector<std::string> addresses_;
   std::mutex closing_;
-  bool closed_ = false;  // with closing_
+  bool closed_ = false;  // guarded by closing_
 };
 
 }  // namespace penstock::train

@@ -12,149 +12,153 @@
 #include <string>
 #include <vector>
 
+#include "penstock/train/layout.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/server/gradient.h"
-#include "penstock/train/server/partition.h"
 #include "penstock/train/server/shard_memory.h"
 #include "penstock/train/updater.h"
 
 namespace penstock::train {
 
-// What all shards of a server agree on.
+// The settings that all shards of a server share.
 struct ServerMode {
-  // How far a worker may run ahead of the slowest, in pushes. 0: synchronous. Nothing:
-  // asynchronous, nobody waits.
+  // How many pushes a worker may be ahead of the slowest. 0: synchronous. Empty: asynchronous, no
+  // worker waits.
   std::optional<uint32_t> staleness = {};
-  double lease_s = 30;      // how long others wait for a worker that says nothing
-  uint32_t workers = 0;     // nothing is applied until so many are ready
+  double lease_s = 30;      // seconds that others wait for a silent worker
+  uint32_t workers = 0;     // nothing is applied until so many workers are ready
   double compensation = 0;  // lambda of DC-ASGD; 0: none
   NonFinite non_finite = NonFinite::kRaise;
 };
-// Error kInvalidArgument: numbers that cannot be, compensation in synchronous mode.
+// Error kInvalidArgument: invalid numbers, compensation in synchronous mode.
 void check(const ServerMode& mode);
 
-// One shard: a range of the weights with its optimizer state, who works on it, and which pushes
-// were applied. Knows no transport. What must not be forgotten is in its memory, so that another
-// Shard over the same memory goes on where this one was killed. docs/training.md, section 8, has
-// the states of workers and why every push counts once.
+// One shard: a range of the weights with its optimizer state, its workers, and a ledger of applied
+// pushes. Knows no transport. Its persistent state is in the ShardMemory: another Shard over the
+// same memory continues where this one was killed. docs/training.md, section 8, has the states of
+// workers and the reason why every push counts once.
 //
-// Threads: any. push() blocks while the mode says so.
+// Threads: any. push() blocks while the mode requires it.
 class Shard {
  public:
   struct Push {
     uint64_t worker = 0;
     uint64_t sequence = 0;  // from 1, ascending
     Gradient gradient;
-    double squares = 0;  // the sum over all shards; decides on clipping and what is not finite
-    uint64_t base = 0;   // the version of the weights that it was computed from
-    std::span<const float> base_weights;  // those; where there is compensation, else empty
-    uint64_t bytes = 0;                   // as it travelled, for statistics
-    // Of the worker since its last push, that this shard saw nothing of: how many, and when it last
-    // did, by now_ns(); 0: never.
+    // Sum of squares over all shards; decides on clipping and on non-finite gradients.
+    double squares = 0;
+    uint64_t base = 0;  // version of the weights from which the gradient was computed
+    std::span<const float> base_weights;  // these weights, for delay compensation; else empty
+    uint64_t bytes = 0;                   // bytes received, for statistics
+    // The worker's pulls since its last push that this shard did not see: their number, and the
+    // time of the last, by now_ns(); 0: none.
     uint64_t pulls = 0;
     uint64_t pulled_ns = 0;
-    std::function<bool()> awaited = {};  // whether its worker is still there; none: it is
+    std::function<bool()> is_connected = {};  // whether the worker is still connected; empty: it is
   };
   struct Answer {
     Outcome outcome = Outcome::kApplied;
-    uint64_t version = 0;  // that has it
+    uint64_t version = 0;  // version that includes the push
   };
   struct Worker {
     uint64_t id = 0;   // not 0
-    std::string name;  // workers are averaged in the order of their names
+    std::string name;  // synchronous mode averages in the order of names
     std::string address;
   };
 
-  // REQUIRED: nobody else works on this memory.
+  // REQUIRED: no other Shard works on this memory.
   Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const ServerMode& mode);
 
   const std::shared_ptr<ShardMemory>& memory() const { return memory_; }
 
-  // What is known of a worker: the last push that was decided.
-  struct Known : LedgerRow {
-    uint64_t hello = 0;  // this one's number
-    bool anew = false;   // it made it a worker
+  // The result of join(): the worker's row with its last decided push.
+  struct JoinResult : LedgerRow {
+    uint64_t hello = 0;   // number of this call of join()
+    bool is_new = false;  // the worker was unknown before
   };
-  // A worker comes, or comes back. One that is held for it is given up, kClosed: nobody waits for
-  // its answer any more, and where it lies there may soon be the next.
-  // Error kOutOfMemory: kMostWorkers are here.
-  Known join(const Worker& worker);
-  // It has connected to all shards, and is one of those that the mode begins with; who leaves later
-  // takes nothing back. Who has only joined may yet give up, because of another shard.
+  // A worker connects or reconnects. A push of the worker that is held is dropped (kClosed): nobody
+  // waits for its answer, and its memory may soon hold the next gradient. Error kOutOfMemory:
+  // kMaxWorkers have joined.
+  JoinResult join(const Worker& worker);
+  // The worker has connected to all shards. Counts towards ServerMode::workers, also if the worker
+  // leaves later. A worker that only joined may still give up because of another shard.
   void ready(uint64_t worker);
-  // Its connection has ended without a goodbye: it is one of them again when it says so again.
-  void hung_up(uint64_t worker, uint64_t hello);
-  // It has come, and was gone again before it could join: that much is left to do.
-  void give_up(uint64_t worker);
-  // It was gone before it did anything: as if that hello had not been. Nothing if there was
-  // another.
-  void take_back(uint64_t worker, uint64_t hello);
-  // It will not be back: nobody waits for it, what is known of it is forgotten.
+  // The worker's connection has ended without bye: it is not ready until it says so again. `hello`:
+  // from join().
+  void on_disconnect(uint64_t worker, uint64_t hello);
+  // The worker hung up before it could join: only drops its held push.
+  void cancel_push(uint64_t worker);
+  // The worker hung up right after join(): undoes that join. Does nothing if the worker has joined
+  // again.
+  void undo_join(uint64_t worker, uint64_t hello);
+  // The worker leaves: nobody waits for it, and its row is erased.
   void leave(uint64_t worker);
-  // It gave a sign of life (a pull of so many bytes).
+  // The worker pulled so many bytes, which renews its lease.
   void pulled(uint64_t worker, uint64_t bytes);
 
-  // One push. The spans must stay until it returns. Sent again, it is answered again, and not
-  // applied. Errors: kNotFound (who did not join), kInvalidArgument (see NonFinite; sizes),
-  // kClosed.
+  // Applies one push; its spans must stay valid until the return. A repeated push gets the same
+  // answer and is not applied again. Errors: kNotFound (the worker did not join), kInvalidArgument
+  // (see NonFinite; sizes), kClosed.
   Answer push(const Push& push);
 
-  // The weights between two updates. Returns their version. REQUIRED: as many floats.
+  // Copies the weights between two updates. Returns their version. REQUIRED: `into` has the shard's
+  // size.
   uint64_t read(std::span<float> into) const;
 
-  // Ends waits; later pushes are kClosed.
+  // Ends all waits; later pushes throw kClosed.
   void close();
 
-  // For people: see stats.cc.
+  // Statistics as JSON, for people. Counts start with this object, except those of the record,
+  // which persist. "staleness"[i] counts pushes that came 2^(i-1) to 2^i - 1 versions after the
+  // weights from which they were computed ([0]: none).
   std::string stats() const;
-  // Weights, state and record of one moment, copied: for snapshots.
-  struct Moment {
+  // A consistent copy of weights, state and record, for snapshots.
+  struct Checkpoint {
     ShardRecord record;
-    uint64_t commits = 0;  // of its memory: whether anything came after it
+    uint64_t commits = 0;  // the memory's commits at that time
     std::vector<float> weights;
     std::vector<std::vector<float>> states;
   };
-  std::unique_ptr<Moment> moment() const;
-  void restore(const Moment& moment);  // before anybody joins
-  // Why the last snapshot could not be written; "": it was. For stats().
+  std::unique_ptr<Checkpoint> checkpoint() const;
+  void restore(const Checkpoint& checkpoint);  // REQUIRED: no worker has joined
+  // Sets the reason why the last snapshot could not be written, for stats(); "": it was written.
   void saving_failed(const std::string& why);
 
  private:
-  // A worker that joined, or that the record says had joined when the last process died.
+  // A worker that has joined this object, or an earlier one according to the record.
   struct Member {
     std::string name;
     std::string address;
     uint64_t lease_end = 0;  // now_ns()
-    uint32_t inside = 0;     // calls of push()
-    uint64_t hello = 0;      // a push is given up when the next one comes
-    uint64_t joined = 0;     // the last one that it joined with
-    bool gone = false;       // it left while inside
+    uint32_t inside = 0;     // running calls of push()
+    uint64_t hello = 0;      // number of its last hello; a later one drops held pushes
+    uint64_t joined = 0;     // number of the hello of its last join()
+    bool gone = false;       // it left during a push()
     bool lapsed = false;
-    bool here = false;   // it said hello to this object
+    bool here = false;   // it has joined this object
     bool ready = false;  // and has connected to all shards
     const Push* held = nullptr;
     uint64_t pushes = 0;
   };
   using Members = std::map<uint64_t, Member>;
-  class Inside;  // counts a call of push()
+  class PushScope;  // counts a running call of push()
 
   LedgerRow row_of(uint64_t worker) const;
-  uint32_t index_of(uint64_t worker);  // of its row, a new one if need be
-  void decide(uint64_t worker, Outcome outcome);
+  uint32_t index_of(uint64_t worker);  // of its row; a new row if needed
+  void record_decision(uint64_t worker, Outcome outcome);
   void renew(Member& member);
-  void be_back(uint64_t worker, Member& member);
-  bool lives(const Member& member) const;
-  void end_leases();
-  void give_up_held(Member& member);
-  void let_go(Members::iterator member);
-  void forget(Members::iterator member);
-  uint64_t slowest() const;
-  bool complete() const;
-  bool may_go(uint64_t worker) const;
+  void rejoin(uint64_t worker, Member& member);
+  bool has_lease(const Member& member) const;
+  void expire_leases();
+  void drop_held_push(Member& member);
+  void remove(Members::iterator member);
+  void erase_member(Members::iterator member);
+  uint64_t slowest_clock() const;
+  bool all_pushes_held() const;
+  bool may_apply(uint64_t worker) const;
   void wait(std::unique_lock<std::mutex>& lock);
-  std::optional<Outcome> look(const Push& push);
+  std::optional<Outcome> decide_without_update(const Push& push);
   void apply_round();
-  // shard_apply.cc
   struct Part {
     const Push* push;
     float scale;
@@ -162,7 +166,7 @@ class Shard {
   void apply(std::span<const Part> parts);
   void run(const kernels::Pass& pass, std::span<const Part> parts, std::span<const Range> touched,
            uint32_t from, uint32_t to);
-  void catch_up(uint32_t from, uint32_t to);
+  void copy_stale_ranges(uint32_t from, uint32_t to);
 
   const std::shared_ptr<ShardMemory> memory_;
   const Optimizer optimizer_;
@@ -173,16 +177,16 @@ class Shard {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool closed_ = false;
-  bool started_ = false;  // mode.workers were ready
+  bool started_ = false;  // mode.workers were ready once
   Members members_;
   uint64_t hellos_ = 0;
-  std::map<uint64_t, uint32_t> rows_;  // of the record
+  std::map<uint64_t, uint32_t> rows_;  // index in the record, by worker
   std::vector<float> scratch_;
-  // Where the copy that is not current may differ from the one that is: what the last update
-  // touched; all of it, unless this object made that update.
-  std::vector<Range> behind_;
+  // Where the other copy may differ from the current one: the ranges of the last update if this
+  // object made it, else everything.
+  std::vector<Range> stale_ranges_;
 
-  // Statistics of this object's life.
+  // Statistics since this object was made.
   static constexpr size_t kBins = 16;  // staleness 0, 1, 2-3, 4-7, ...
   std::array<uint64_t, kBins> staleness_{};
   uint64_t pushes_ = 0, repeated_ = 0, lapsed_ = 0, pulls_ = 0, bytes_in_ = 0, bytes_out_ = 0;

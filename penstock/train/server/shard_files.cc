@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 std::string state_name(size_t i) { return "optimizer/" + std::to_string(i); }
 
-// The record as JSON: version, step, counts, and the rows that are not free.
+// The record as JSON: version, step, counts, and the used rows.
 std::string to_json(const ShardRecord& record) {
   Json rows = Json::array();
   for (const LedgerRow& row : record.rows) {
@@ -39,8 +39,7 @@ ShardRecord record_of(const std::string& text) {
   json.at("non_finite").get_to(record.non_finite);
   size_t i = 0;
   for (const Json& row : json.at("workers")) {
-    if (i == kMostWorkers)
-      throw Error(Code::kDataLoss, "restore", "more workers than there can be");
+    if (i == kMaxWorkers) throw Error(Code::kDataLoss, "restore", "too many workers");
     const auto outcome = row.at(3).get<uint32_t>();
     record.rows[i++] = {row.at(0).get<uint64_t>(), row.at(1).get<uint64_t>(),
                         row.at(2).get<uint64_t>(),
@@ -65,16 +64,16 @@ ShardFile file_of(const std::string& folder, size_t shard, const std::vector<Ran
 }
 
 void save(const Shard& shard, const ShardFile& file, FileSystem& files) {
-  const auto moment = shard.moment();
-  const Shape shape{static_cast<int64_t>(moment->weights.size())};
-  std::vector<ArrayToStore> arrays{{"weights", shape, moment->weights}};
-  for (size_t i = 0; i < moment->states.size(); ++i) {
-    arrays.push_back({state_name(i), shape, moment->states[i]});
+  const auto checkpoint = shard.checkpoint();
+  const Shape shape{static_cast<int64_t>(checkpoint->weights.size())};
+  std::vector<ArrayToStore> arrays{{"weights", shape, checkpoint->weights}};
+  for (size_t i = 0; i < checkpoint->states.size(); ++i) {
+    arrays.push_back({state_name(i), shape, checkpoint->states[i]});
   }
   auto metadata = identity(file);
-  metadata["record"] = to_json(moment->record);
+  metadata["record"] = to_json(checkpoint->record);
   write_safetensors(files, file.path, arrays, metadata);
-  shard.memory()->set_saved({moment->record.version, moment->commits});
+  shard.memory()->set_saved({checkpoint->record.version, checkpoint->commits});
 }
 
 bool has_unsaved(const ShardMemory& memory) { return memory.commits() != memory.saved().commits; }
@@ -98,16 +97,16 @@ bool load(Shard& shard, const ShardFile& file, FileSystem& files) {
     const auto found = reader.metadata().find(name);
     if (found == reader.metadata().end() || found->second != value) {
       throw Error(Code::kInvalidArgument, "restore",
-                  file.path + " is of another server: its " + name + " is " +
+                  file.path + " belongs to another server: its " + name + " is " +
                       (found == reader.metadata().end() ? "missing" : found->second) + ", not " +
                       value);
     }
   }
-  Shard::Moment moment;
+  Shard::Checkpoint checkpoint;
   const auto record = reader.metadata().find("record");
   try {
     if (record == reader.metadata().end()) throw Error(Code::kDataLoss, "restore", "no record");
-    moment.record = record_of(record->second);
+    checkpoint.record = record_of(record->second);
   } catch (const std::exception& error) {
     throw Error(Code::kDataLoss, "restore", file.path + ": " + error.what());
   }
@@ -118,11 +117,11 @@ bool load(Shard& shard, const ShardFile& file, FileSystem& files) {
     reader.read(*array, values);
     return values;
   };
-  moment.weights = read("weights");
+  checkpoint.weights = read("weights");
   for (uint32_t i = 0; i < shard.memory()->shape().states; ++i) {
-    moment.states.push_back(read(state_name(i)));
+    checkpoint.states.push_back(read(state_name(i)));
   }
-  shard.restore(moment);
+  shard.restore(checkpoint);
   return true;
 }
 
@@ -152,7 +151,7 @@ void ShardSaver::run() noexcept {
     stop_.wait_for(lock, std::chrono::duration<double>(seconds_), [&] { return stopping_; });
     last = stopping_;
     lock.unlock();
-    save_if_changed();  // once more in the end, also if that came before this thread began
+    save_if_changed();  // also the last time, even if the end came before this thread began
     lock.lock();
   }
 }
@@ -163,7 +162,7 @@ void ShardSaver::save_if_changed() noexcept {
   try {
     save(*shard_, file_);
   } catch (const std::exception& error) {
-    failure_ = error.what();  // the next one may do better; stats() says it
+    failure_ = error.what();  // reported by stats(); the next attempt may succeed
   }
   shard_->saving_failed(failure_);
 }

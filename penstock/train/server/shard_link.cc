@@ -6,29 +6,33 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
+#include "penstock/net/connection.h"
+#include "penstock/train/server/shard_messages.h"
 
 namespace penstock::train {
 namespace {
 
-constexpr size_t kMostNamed = 8;
-constexpr size_t kMostKnown = 32;               // fewer than a shard keeps
-constexpr double kConnectS = 5;                 // for one try
-constexpr double kLeastPatienceS = 1;           // a shard may be in the middle of an update
-constexpr size_t kMostText = size_t{64} << 20;  // of a layout, or of statistics
+constexpr size_t kMaxNumbered = 8;
+constexpr size_t kMaxKnownSlabs = 32;               // fewer than a shard keeps
+constexpr double kConnectS = 5;                     // for one attempt
+constexpr double kMinWaitS = 1;                     // a shard may be busy with an update
+constexpr size_t kMaxTextBytes = size_t{64} << 20;  // of a layout, or of statistics
 
 Error damaged_answer(const std::string& address, const std::string& why) {
   return Error(Code::kDataLoss, "connect", address + " is no shard of this kind: " + why);
 }
 
+constexpr char kOperation[] = "shard_stats";
+
 }  // namespace
 
-uint64_t NamedSlabs::number_of(const Slab& slab) {
+uint64_t SlabNumbers::number_of(const Slab& slab) {
   const auto found = std::ranges::find_if(
       slabs_, [&](const Named& each) { return each.slab.values().data() == slab.values().data(); });
   if (found != slabs_.end()) {
     std::rotate(found, found + 1, slabs_.end());
   } else {
-    if (slabs_.size() == kMostNamed) slabs_.erase(slabs_.begin());
+    if (slabs_.size() == kMaxNumbered) slabs_.erase(slabs_.begin());
     slabs_.push_back({slab, next_++});
   }
   return slabs_.back().number;
@@ -39,15 +43,15 @@ ShardLink::ShardLink(std::string address, Worker worker)
 
 void ShardLink::drop() {
   connection_.reset();
-  named_.clear();
+  known_slabs_.clear();
 }
 
-void ShardLink::wait_no_longer_than(double timeout_s) {
-  patience_s_ = timeout_s > 0 ? std::max(timeout_s, kLeastPatienceS) : 0;
+void ShardLink::limit_wait(double timeout_s) {
+  wait_s_ = timeout_s > 0 ? std::max(timeout_s, kMinWaitS) : 0;
 }
 
 void ShardLink::connect(double timeout_s) {
-  wait_no_longer_than(timeout_s);
+  limit_wait(timeout_s);
   if (connection_ != nullptr && !connection_->closed()) return;
   drop();
   net::ConnectOptions options;
@@ -65,21 +69,21 @@ void ShardLink::connect(double timeout_s) {
                                         .name_bytes = static_cast<uint32_t>(worker_.name.size())});
     wire::append(hello, worker_.name);
     ask(wire::Ask::kHello, hello);
-    Answer said = answer(patience_s_);
+    Answer said = answer(wait_s_);
     ByteReader rest = wire::reader(said.rest, "connect");
     const auto server = rest.get<wire::ServerHead>();
     const std::string json = text_body(said.body_bytes);
     Layout layout = Layout::from_json(json);
     if (server.begin >= server.end || server.end > layout.floats()) {
-      throw damaged_answer(address_, "it has floats that there are not");
+      throw damaged_answer(address_, "its range is outside the layout");
     }
     if (again && (layout != *layout_ || server.begin != server_.begin ||
                   server.end != server_.end || server.server != server_.server)) {
       throw Error(Code::kInvalidArgument, "connect",
-                  address_ + " is another server now; connect to it anew");
+                  address_ + " is another server now; make a new client");
     }
     if (connection_->local()) {
-      if (!said.descriptor) throw damaged_answer(address_, "no memory came along");
+      if (!said.descriptor) throw damaged_answer(address_, "no descriptor of its memory");
       memory_ = ShardMemory::open(said.descriptor.get(), ShardMemory::Access::kRead);
       if (memory_->shape().floats != server.end - server.begin) {
         throw damaged_answer(address_, "its memory has another size");
@@ -88,7 +92,7 @@ void ShardLink::connect(double timeout_s) {
     layout_ = std::move(layout);
     server_ = server;
     if (!again) base_version_ = said.head.version;
-    if (ready_) say_ready();
+    if (ready_) send_ready();
   } catch (...) {
     drop();
     throw;
@@ -105,15 +109,16 @@ void ShardLink::ask(wire::Ask what, std::span<const std::byte> rest,
   connection_->send(head, body, descriptor);
 }
 
-// The deadline is the answer's beginning's; that a body goes on coming is the connection's to see.
-ShardLink::Answer ShardLink::answer(double patience_s) {
+// The limit is for the beginning of the answer; the connection itself checks that a body keeps
+// coming.
+ShardLink::Answer ShardLink::answer(double wait_s) {
   std::optional<net::Received> message;
   try {
-    message = connection_->receive(patience_s);
+    message = connection_->receive(wait_s);
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout || connection_->closed()) throw;
     throw Error(Code::kTimeout, "connect",
-                address_ + " has said nothing for " + std::to_string(patience_s) + " s");
+                address_ + " has not answered for " + std::to_string(wait_s) + " s");
   }
   if (!message) throw Error(Code::kClosed, "connect", address_ + " closed the connection");
   ByteReader head = wire::reader(message->head, "connect");
@@ -133,28 +138,28 @@ ShardLink::Answer ShardLink::answer(double patience_s) {
 }
 
 std::string ShardLink::text_body(uint64_t bytes) {
-  if (bytes > kMostText)
+  if (bytes > kMaxTextBytes)
     throw damaged_answer(address_, "a text of " + std::to_string(bytes) + " bytes");
   std::string text(bytes, '\0');
   connection_->receive_body(std::as_writable_bytes(std::span(text)));
   return text;
 }
 
-void ShardLink::name_slab(const Slab& slab, uint64_t number) {
-  if (std::ranges::find(named_, number) != named_.end()) return;
+void ShardLink::register_slab(const Slab& slab, uint64_t number) {
+  if (std::ranges::find(known_slabs_, number) != known_slabs_.end()) return;
   std::vector<std::byte> head;
   wire::append(head, wire::SlabHead{number});
   ask(wire::Ask::kSlab, head, {}, slab.fd());
-  (void)answer(patience_s_);
-  if (named_.size() == kMostKnown) named_.erase(named_.begin());
-  named_.push_back(number);
+  (void)answer(wait_s_);
+  if (known_slabs_.size() == kMaxKnownSlabs) known_slabs_.erase(known_slabs_.begin());
+  known_slabs_.push_back(number);
 }
 
 // ---- pushes and pulls ---------------------------------------------------------------------------
 
 void ShardLink::send_push(const Push& push) {
-  if (push.slab != nullptr) name_slab(*push.slab, push.slab_number);
-  if (push.base_slab != nullptr) name_slab(*push.base_slab, push.base_number);
+  if (push.slab != nullptr) register_slab(*push.slab, push.slab_number);
+  if (push.base_slab != nullptr) register_slab(*push.base_slab, push.base_number);
   wire::PushHead head;
   head.sequence = push.sequence;
   head.squares = push.squares;
@@ -178,54 +183,79 @@ void ShardLink::send_push(const Push& push) {
 }
 
 Shard::Answer ShardLink::receive_push() {
-  const Answer said = answer(server_.holds != 0 ? kForEver : patience_s_);
+  const Answer said = answer(server_.holds != 0 ? kForEver : wait_s_);
   pulls_ = pulled_ns_ = 0;
   return {said.head.outcome, said.head.version};
 }
 
 void ShardLink::begin_pull() {
   if (!connection_->local()) return ask(wire::Ask::kPull);
-  // What it left behind can be read, and is not what another serves by now.
+  // The memory of a shard that has ended can be read, but is no longer what the server has.
   if (!connection_->idle()) throw Error(Code::kClosed, "pull", address_ + " is gone");
 }
 
 uint64_t ShardLink::end_pull(std::span<float> into) {
   if (connection_->local()) {
     pulled_ns_ = now_ns();
-    const ShardMemory::Now now = memory_->now();
+    const ShardMemory::Current now = memory_->current();
     copy_stream(into.data(), memory_->weights(now.copy).data(), into.size_bytes());
     ++pulls_;
     return base_version_ = now.version;
   }
-  const Answer said = answer(patience_s_);
+  const Answer said = answer(wait_s_);
   if (said.body_bytes != into.size_bytes())
     throw damaged_answer(address_, "weights of another size");
   connection_->receive_body(std::as_writable_bytes(into));
   return base_version_ = said.head.version;
 }
 
-void ShardLink::say_ready() {
+void ShardLink::send_ready() {
   ask(wire::Ask::kReady);
-  (void)answer(patience_s_);
+  (void)answer(wait_s_);
   ready_ = true;
 }
 
 std::string ShardLink::stats() {
   ask(wire::Ask::kStats);
-  return text_body(answer(patience_s_).body_bytes);
+  return text_body(answer(wait_s_).body_bytes);
 }
 
-void ShardLink::bye(double patience_s) {
+void ShardLink::bye(double wait_s) {
   if (connection_ == nullptr) return;
   try {
     ask(wire::Ask::kBye);
-    (void)answer(patience_s);
+    (void)answer(wait_s);
   } catch (const Error&) {
   } catch (...) {
     drop();
     throw;
   }
   drop();
+}
+
+std::string shard_stats(const std::string& address, const std::string& secret, bool encrypt,
+                        double timeout_s, const std::function<void()>& while_waiting) {
+  net::ConnectOptions options;
+  options.secret = secret;
+  options.encrypt = encrypt;
+  options.timeout_s = timeout_s;
+  options.stall_timeout_s = timeout_s;
+  options.max_body_bytes = uint64_t{64} << 20;
+  options.while_waiting = while_waiting;
+  const auto connection = net::connect(address, options);
+
+  const wire::AskHead question{.ask = wire::Ask::kStats};
+  connection->send(std::as_bytes(std::span(&question, 1)));
+  const auto received = connection->receive(timeout_s);
+  if (!received) throw Error(Code::kClosed, kOperation, address + " left without an answer");
+  ByteReader head = wire::reader(received->head, kOperation);
+  const auto answer = head.get<wire::AnswerHead>();
+  if (answer.magic != wire::AskHead::kMagic || answer.status != wire::AnswerHead::kOk) {
+    throw Error(Code::kDataLoss, kOperation, address + " is no shard of this kind");
+  }
+  std::string text(received->body_bytes, '\0');
+  connection->receive_body(std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 }  // namespace penstock::train

@@ -42,7 +42,7 @@ struct ShardMemory::Header {
   uint64_t magic;
   Shape shape;
   std::atomic<uint64_t> current{};  // version << 2 | record << 1 | copy
-  std::atomic<uint32_t> death{};    // DeathAt
+  std::atomic<uint32_t> death{};    // CrashPoint
   std::atomic<uint32_t> port{};
   std::atomic<uint32_t> served{};
   std::atomic<uint32_t> ending{};
@@ -109,7 +109,7 @@ std::shared_ptr<ShardMemory> ShardMemory::open(int fd, Access access) {
     throw refuse("this descriptor is no shard's memory");
   }
   void* base = map(mapped_bytes(shape));
-  // Page tables now rather than fault by fault; whether it works or not changes no result.
+  // Fill the page tables now instead of fault by fault; a failure changes no result.
   if (access == Access::kRead) os::populate_read(base, mapped_bytes(shape));
   return std::make_shared<ShardMemory>(Token(), std::move(own), static_cast<std::byte*>(base),
                                        shape);
@@ -122,14 +122,15 @@ os::Fd ShardMemory::read_only() const {
   return fd;
 }
 
-ShardMemory::Now ShardMemory::now() const {
+ShardMemory::Current ShardMemory::current() const {
   const uint64_t word = header().current.load(std::memory_order_acquire);
   return {word >> 2, static_cast<uint32_t>(word >> 1 & 1),
           static_cast<uint32_t>(word & 1) % shape_.copies};
 }
 
-void ShardMemory::set_current(const Now& now) const {
-  header().current.store(now.version << 2 | now.record << 1 | now.copy, std::memory_order_release);
+void ShardMemory::set_current(const Current& current) const {
+  header().current.store(current.version << 2 | current.record << 1 | current.copy,
+                         std::memory_order_release);
 }
 
 ShardRecord& ShardMemory::record(uint32_t which) const {
@@ -163,11 +164,11 @@ void ShardMemory::set_saved(const Saved& saved) const {
   header().saved_commits.store(saved.commits);
 }
 
-void ShardMemory::die_at(DeathAt place) const {
+void ShardMemory::crash_at(CrashPoint place) const {
   header().death.store(static_cast<uint32_t>(place));
 }
 
-void ShardMemory::die_if(DeathAt place) const {
+void ShardMemory::crash_if(CrashPoint place) const {
   auto wanted = static_cast<uint32_t>(place);
   if (header().death.load(std::memory_order_relaxed) != wanted) return;
   if (!header().death.compare_exchange_strong(wanted, 0)) return;

@@ -8,9 +8,9 @@
 #include "penstock/base/byte_reader.h"
 #include "penstock/train/server/shard_memory.h"
 
-// What workers and shards say to each other: heads of messages of penstock/net. A worker asks, the
-// shard answers, in turns. Numbers are little-endian. What does not read as one of these is
-// DataLoss, and the end of the connection.
+// Heads of the messages between workers and shards, over penstock/net. A worker asks and the shard
+// answers, in turns. Numbers are little-endian. A message that cannot be parsed is DataLoss and
+// ends the connection.
 namespace penstock::train::wire {
 
 enum class Ask : uint32_t {
@@ -36,7 +36,7 @@ struct HelloHead {
 };
 
 struct SlabHead {
-  uint64_t slab = 0;  // a number of the worker's, for this connection
+  uint64_t slab = 0;  // the worker's number for it, on this connection
 };
 
 struct PushHead {
@@ -45,15 +45,15 @@ struct PushHead {
   uint64_t sequence = 0;
   double squares = 0;
   uint64_t base = 0;             // version
-  uint64_t slab = kInBody;       // where the gradient is
-  uint64_t base_slab = kInBody;  // where the weights are, if compensation needs them
+  uint64_t slab = kInBody;       // the slab with the gradient
+  uint64_t base_slab = kInBody;  // the slab with the base weights, for delay compensation
   uint64_t pulls = 0;
-  uint64_t pulled_ns = 0;  // on the same host: now_ns() at the last of them
+  uint64_t pulled_ns = 0;  // on the same host: now_ns() at the last of these pulls
   uint32_t encoding = 0;
   uint32_t has_base = 0;
 };
 
-// An answer's head begins with this; what went wrong follows as text.
+// Begins the head of an answer; the text of an error follows.
 struct AnswerHead {
   static constexpr uint32_t kOk = 0;  // else 1 + Code
 
@@ -64,20 +64,20 @@ struct AnswerHead {
   uint64_t version = 0;
 };
 
-// Comes after AnswerHead in answer to kHello; the descriptor of the shard's memory comes along on
-// the same host.
+// Follows AnswerHead in the answer to kHello; on the same host the message carries the descriptor
+// of the shard's memory.
 struct ServerHead {
   uint64_t server = 0;    // the same for all shards of one server
-  uint64_t sequence = 0;  // of this worker, the last that was decided; AnswerHead has its outcome
-  uint64_t begin = 0;     // floats of the slab
+  uint64_t sequence = 0;  // number of this worker's last decided push; AnswerHead has its outcome
+  uint64_t begin = 0;     // the shard's floats of the slab
   uint64_t end = 0;
   uint32_t compensated = 0;
   uint32_t non_finite = 0;
-  uint32_t holds = 0;  // pushes, as its mode says, for any time
+  uint32_t holds = 0;  // whether the mode may hold pushes for any time
   uint32_t reserved = 0;
 };
 
-inline constexpr uint32_t kMostName = 256;
+inline constexpr uint32_t kMaxNameBytes = 256;
 
 template <typename T>
 void append(std::vector<std::byte>& head, const T& value) {

@@ -13,16 +13,17 @@
 namespace penstock::train {
 namespace {
 
-constexpr size_t kMostSlabs = 64;  // that are kept for a connection, those that it named last
+constexpr size_t kMaxSlabs = 64;  // kept for a connection: the last registered
 
 Error damaged(const std::string& why) { return Error(Code::kDataLoss, "shard", why); }
 
-// A worker says nothing before it has its answer, so what has come meanwhile is the end.
-Error gone() { return damaged("who asked has not waited for the answer"); }
+// A worker sends nothing before it has its answer, so readable data means that the connection has
+// ended.
+Error gone() { return damaged("the worker hung up before the answer"); }
 
 }  // namespace
 
-// One connection's conversation. One thread.
+// Serves one connection. One thread.
 class ShardService::Session {
  public:
   Session(ShardService& service, net::Connection& connection)
@@ -30,15 +31,15 @@ class ShardService::Session {
   ~Session() {
     if (said_bye_ || worker_ == 0) return;
     if (made_worker_) {
-      service_.shard_->take_back(worker_, hello_);
+      service_.shard_->undo_join(worker_, hello_);
     } else {
-      service_.shard_->hung_up(worker_, hello_);
+      service_.shard_->on_disconnect(worker_, hello_);
     }
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Until the other end goes, or says what cannot be.
+  // Until the peer disconnects or sends an invalid message.
   void run() {
     while (auto message = connection_.receive(kForEver)) {
       try {
@@ -59,13 +60,13 @@ class ShardService::Session {
     const bool made_worker = std::exchange(made_worker_, false);
     ByteReader head = wire::reader(message.head, "shard");
     const auto ask = head.get<wire::AskHead>();
-    if (ask.magic != wire::AskHead::kMagic) throw damaged("this is no message to a shard");
-    if (ask.ask != wire::Ask::kPush && message.body_bytes > 0) throw damaged("a body with no use");
+    if (ask.magic != wire::AskHead::kMagic) throw damaged("no message to a shard");
+    if (ask.ask != wire::Ask::kPush && message.body_bytes > 0) throw damaged("an unexpected body");
     switch (ask.ask) {
       case wire::Ask::kHello:
         return hello(head);
       case wire::Ask::kSlab:
-        return name_slab(head, std::move(message.descriptor));
+        return register_slab(head, std::move(message.descriptor));
       case wire::Ask::kPush:
         return push(head, message.body_bytes);
       case wire::Ask::kPull:
@@ -81,7 +82,7 @@ class ShardService::Session {
       case wire::Ask::kReady:
         end(head);
         require_worker();
-        if (!connection_.idle()) {  // it gave its connect up while nobody heard it
+        if (!connection_.idle()) {  // the worker gave up connecting meanwhile
           made_worker_ = made_worker;
           throw gone();
         }
@@ -93,11 +94,11 @@ class ShardService::Session {
 
   void hello(ByteReader& head) {
     const auto hello = head.get<wire::HelloHead>();
-    if (hello.name_bytes > wire::kMostName) throw damaged("a name that is too long");
+    if (hello.name_bytes > wire::kMaxNameBytes) throw damaged("the name is too long");
     const std::string name = head.text(hello.name_bytes);
     end(head);
     if (!connection_.idle()) {
-      service_.shard_->give_up(hello.worker);
+      service_.shard_->cancel_push(hello.worker);
       throw gone();
     }
     wire::ServerHead server;
@@ -106,7 +107,7 @@ class ShardService::Session {
     const auto known = service_.shard_->join({hello.worker, name, connection_.peer()});
     worker_ = hello.worker;
     hello_ = known.hello;
-    made_worker_ = known.anew;
+    made_worker_ = known.is_new;
     server.sequence = known.sequence;
     answer.outcome = known.outcome;
     server.begin = service_.place_.range.begin;
@@ -123,14 +124,14 @@ class ShardService::Session {
     connection_.send(bytes, body, memory.get());
   }
 
-  void name_slab(ByteReader& head, os::Fd descriptor) {
+  void register_slab(ByteReader& head, os::Fd descriptor) {
     const auto slab = head.get<wire::SlabHead>();
     end(head);
     require_worker();
     if (!descriptor) throw damaged("a slab without a descriptor");
     Slab opened = Slab::open(descriptor.get(), service_.place_.layout);
     std::erase_if(slabs_, [&](const auto& each) { return each.first == slab.slab; });
-    if (slabs_.size() == kMostSlabs) slabs_.erase(slabs_.begin());
+    if (slabs_.size() == kMaxSlabs) slabs_.erase(slabs_.begin());
     slabs_.emplace_back(slab.slab, std::move(opened));
     send(ok(), {});
   }
@@ -145,17 +146,17 @@ class ShardService::Session {
     const bool in_slab = push.slab != wire::PushHead::kInBody;
     const bool base_in_body = push.has_base == 1 && push.base_slab == wire::PushHead::kInBody;
     const uint64_t base_bytes = base_in_body ? floats * sizeof(float) : 0;
-    const bool runs = encoding == Encoding::kRuns;  // of which the body has at least where they are
+    const bool runs = encoding == Encoding::kRuns;  // whose positions are in the body
     const uint64_t most = in_slab && !runs ? 0 : Gradient::bytes_of(encoding, floats);
     if (body_bytes < base_bytes || body_bytes - base_bytes > most ||
         (in_slab && encoding != Encoding::kFloat32 && !runs) || (runs && push.has_base == 1)) {
       throw damaged("a push with a body of " + std::to_string(body_bytes) + " bytes");
     }
-    // The base first: what comes after it begins at a whole float.
+    // The base comes first, so that the rest begins at a whole float.
     if (body_.size() * sizeof(float) < body_bytes) body_.resize(body_bytes / sizeof(float) + 1);
     const auto body = std::as_writable_bytes(std::span(body_)).first(body_bytes);
     connection_.receive_body(body);
-    if (!connection_.idle()) throw gone();  // nor is what lies in its memory that push any more
+    if (!connection_.idle()) throw gone();  // its memory may no longer hold that push
 
     Shard::Push given;
     given.worker = worker_;
@@ -163,7 +164,7 @@ class ShardService::Session {
     given.squares = push.squares;
     given.base = push.base;
     given.pulls = push.pulls;
-    if (connection_.local()) given.pulled_ns = push.pulled_ns;  // of this host's clock
+    if (connection_.local()) given.pulled_ns = push.pulled_ns;  // comparable on the same host only
     const std::span<const std::byte> came = body.subspan(base_bytes);
     if (!in_slab) {
       given.gradient = Gradient(encoding, came, floats);
@@ -176,7 +177,7 @@ class ShardService::Session {
     given.bytes = body_bytes + beside * sizeof(float);
     if (base_in_body) given.base_weights = std::span(body_).first(floats);
     if (push.has_base == 1 && !base_in_body) given.base_weights = values_of(push.base_slab);
-    given.awaited = [this] { return connection_.idle(); };
+    given.is_connected = [this] { return connection_.idle(); };
     const Shard::Answer answer = service_.shard_->push(given);
     wire::AnswerHead decided = ok();
     decided.outcome = answer.outcome;
@@ -187,8 +188,8 @@ class ShardService::Session {
   void pull(ByteReader& head) {
     end(head);
     require_worker();
-    const wire::AnswerHead answer = ok();  // before the floats are looked at
-    const auto weights = std::as_bytes(service_.view_->weights(service_.view_->now().copy));
+    const wire::AnswerHead answer = ok();  // version read before the floats
+    const auto weights = std::as_bytes(service_.view_->weights(service_.view_->current().copy));
     service_.shard_->pulled(worker_, weights.size());
     send(answer, {weights});
   }
@@ -197,19 +198,19 @@ class ShardService::Session {
     const auto found =
         std::ranges::find_if(slabs_, [&](const auto& each) { return each.first == slab; });
     if (found == slabs_.end()) {
-      throw Error(Code::kNotFound, "push", "there is no slab " + std::to_string(slab));
+      throw Error(Code::kNotFound, "push", "no slab with number " + std::to_string(slab));
     }
     const Range range = service_.place_.range;
     return found->second.values().subspan(range.begin, range.size());
   }
 
   void require_worker() const {
-    if (worker_ == 0) throw damaged("a worker says hello first");
+    if (worker_ == 0) throw damaged("a worker must say hello first");
   }
   static void end(const ByteReader& head) {
-    if (head.left() != 0) throw damaged("a head that is too long");
+    if (head.left() != 0) throw damaged("the head is too long");
   }
-  wire::AnswerHead ok() const { return {.version = service_.view_->now().version}; }
+  wire::AnswerHead ok() const { return {.version = service_.view_->current().version}; }
   static Parts text_of(std::string_view text) { return {std::as_bytes(std::span(text))}; }
 
   void send(const wire::AnswerHead& answer, const Parts& body) {
@@ -225,8 +226,8 @@ class ShardService::Session {
   ShardService& service_;
   net::Connection& connection_;
   uint64_t worker_ = 0;
-  uint64_t hello_ = 0;                            // its number
-  bool made_worker_ = false;                      // that hello did, and nothing was said since
+  uint64_t hello_ = 0;        // number of its hello
+  bool made_worker_ = false;  // its hello made it a worker, and nothing was received since
   std::vector<std::pair<uint64_t, Slab>> slabs_;  // by the worker's numbers
   std::vector<float> body_;
   bool said_bye_ = false;
@@ -271,23 +272,23 @@ std::vector<std::string> ShardService::addresses() const {
 
 void ShardService::close() {
   if (inherited_.load()) {
-    // There are no such threads in this process: nothing can be said to them, not even goodbye.
+    // This process has no such threads: the objects are leaked.
     (void)new std::vector<std::thread>(std::move(accepting_));
-    (void)new std::list<std::unique_ptr<Line>>(std::move(lines_));
+    (void)new std::list<std::unique_ptr<Client>>(std::move(clients_));
     return;
   }
   for (const auto& listener : listeners_) listener->close();
   for (std::thread& thread : accepting_) thread.join();
   accepting_.clear();
   shard_->close();
-  std::list<std::unique_ptr<Line>> lines;
+  std::list<std::unique_ptr<Client>> clients;
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
-    lines.swap(lines_);
+    clients.swap(clients_);
   }
-  for (const auto& line : lines) line->connection->close();
-  for (const auto& line : lines) line->thread.join();
+  for (const auto& client : clients) client->connection->close();
+  for (const auto& client : clients) client->thread.join();
 }
 
 void ShardService::listen(net::Listener& listener) noexcept {
@@ -295,49 +296,49 @@ void ShardService::listen(net::Listener& listener) noexcept {
   while (!listener.closed()) {
     try {
       if (auto connection = listener.accept(kForEver)) admit(std::move(connection));
-      bury_ended();
+      reap_ended();
     } catch (const std::exception&) {
-      // Descriptors or threads are short: whoever asked waits, or is sent away; others go on.
+      // Out of descriptors or threads: the peer waits or is disconnected; other connections go on.
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
 }
 
 void ShardService::admit(std::unique_ptr<net::Connection> connection) {
-  auto line = std::make_unique<Line>();
-  Line& its = *line;
+  auto client = std::make_unique<Client>();
+  Client& its = *client;
   its.connection = std::move(connection);
   std::lock_guard lock(mutex_);
   if (closing_) return;
-  lines_.push_back(std::move(line));
+  clients_.push_back(std::move(client));
   try {
     its.thread = std::thread([this, &its] {
       os::block_all_signals();
       try {
         Session(*this, *its.connection).run();
       } catch (const std::exception&) {
-        // The connection is of no use any more; its worker makes another.
+        // The connection is unusable; the worker will make another.
       }
       its.connection->close();
       its.ended.store(true);
     });
   } catch (...) {
-    lines_.pop_back();
+    clients_.pop_back();
     throw;
   }
 }
 
-void ShardService::bury_ended() {
-  std::list<std::unique_ptr<Line>> ended;
+void ShardService::reap_ended() {
+  std::list<std::unique_ptr<Client>> ended;
   {
     std::lock_guard lock(mutex_);
-    for (auto line = lines_.begin(); line != lines_.end();) {
-      const auto next = std::next(line);
-      if ((*line)->ended.load()) ended.splice(ended.end(), lines_, line);
-      line = next;
+    for (auto client = clients_.begin(); client != clients_.end();) {
+      const auto next = std::next(client);
+      if ((*client)->ended.load()) ended.splice(ended.end(), clients_, client);
+      client = next;
     }
   }
-  for (const auto& line : ended) line->thread.join();
+  for (const auto& client : ended) client->thread.join();
 }
 
 void ShardService::after_fork_in_child() noexcept { inherited_.store(true); }

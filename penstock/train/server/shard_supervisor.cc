@@ -16,7 +16,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/base/utf8.h"
-#include "penstock/train/optimizer_text.h"
+#include "penstock/train/optimizer.h"
 
 namespace penstock::train {
 namespace {
@@ -24,24 +24,24 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kControlTag = UINT64_MAX;
-constexpr int kAttempts = 4;                     // to copy one version
-constexpr size_t kLongestText = 1000;            // bytes
-constexpr uint64_t kShortestPause = 10'000'000;  // ns between two starts of a shard that fail
-constexpr uint64_t kLongestRestartPause = 1'000'000'000;
-constexpr uint64_t kPatience = 10'000'000'000;  // ns until a shard closes its connections
-constexpr int kLookMs = 200;
+constexpr int kReadAttempts = 4;              // to copy one version
+constexpr size_t kMaxLineBytes = 1000;        // bytes
+constexpr uint64_t kMinPauseNs = 10'000'000;  // ns between two starts of a shard that fail
+constexpr uint64_t kMaxRestartPauseNs = 1'000'000'000;
+constexpr uint64_t kCloseNs = 10'000'000'000;  // ns until a shard has closed its connections
+constexpr int kPollMs = 200;
 
 struct Plan {
   explicit Plan(const std::string& text)
       : json(Json::parse(text)),
         layout(Layout::from_json(json.at("layout").get<std::string>())),
         optimizer(OptimizerText::read(json.at("optimizer").get<std::string>())) {
-    const Json& told = json.at("mode");
-    if (!told.at("staleness").is_null()) mode.staleness = told.at("staleness").get<uint32_t>();
-    told.at("lease_s").get_to(mode.lease_s);
-    told.at("workers").get_to(mode.workers);
-    told.at("compensation").get_to(mode.compensation);
-    mode.non_finite = static_cast<NonFinite>(told.at("non_finite").get<int>());
+    const Json& given = json.at("mode");
+    if (!given.at("staleness").is_null()) mode.staleness = given.at("staleness").get<uint32_t>();
+    given.at("lease_s").get_to(mode.lease_s);
+    given.at("workers").get_to(mode.workers);
+    given.at("compensation").get_to(mode.compensation);
+    mode.non_finite = static_cast<NonFinite>(given.at("non_finite").get<int>());
     json.at("addresses").get_to(addresses);
     json.at("secret").get_to(secret);
     json.at("encrypt").get_to(encrypt);
@@ -62,17 +62,17 @@ struct Plan {
   uint64_t server = 0;
 };
 
-// A path need not be UTF-8, which JSON is.
+// A path need not be UTF-8, but JSON must be.
 std::vector<uint8_t> bytes_of(const std::string& path) { return {path.begin(), path.end()}; }
 
-void tell(int control, const std::string& line) {
-  // One message of a few bytes: it goes as a whole.
+void send_line(int control, const std::string& line) {
+  // A few bytes: sent as a whole.
   (void)!::send(control, line.data(), line.size(), MSG_NOSIGNAL);
 }
 
 bool has_port(const std::string& address) { return !address.starts_with("unix:"); }
 
-// The address with this port in place of 0, which leaves it to the system; with 0 as it is.
+// The address with this port in place of 0; port 0 leaves the choice to the system.
 std::string with_port(const std::string& address, uint32_t port) {
   if (port == 0 || !has_port(address) || !address.ends_with(":0")) return address;
   return address.substr(0, address.size() - 1) + std::to_string(port);
@@ -82,20 +82,21 @@ uint32_t port_of(const std::string& address) {
   return static_cast<uint32_t>(std::stoul(address.substr(address.rfind(':') + 1)));
 }
 
-// UTF-8, and no more than goes as a whole.
+// One line of UTF-8, short enough to be sent as a whole.
 std::string one_line(const char* what) {
   std::string text = escape_invalid_utf8(what);
   std::ranges::replace(text, '\n', ' ');
-  if (text.size() > kLongestText) {
-    size_t end = kLongestText;
-    while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a letter
+  if (text.size() > kMaxLineBytes) {
+    size_t end = kMaxLineBytes;
+    while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
     text.resize(end);
   }
   return text + "\n";
 }
 
-// A folder that cannot be written to is said at once, by a shard that nobody has pushed to yet. One
-// that has served has what no file has: it serves on, and stats() says it.
+// An error of the first snapshot (no permission for the folder) is thrown if the shard has never
+// served. A shard that has served has state that no file has: it continues, and stats() reports the
+// error.
 void first_save(Shard& shard, const ShardFile& file) {
   try {
     save(shard, file);
@@ -105,7 +106,7 @@ void first_save(Shard& shard, const ShardFile& file) {
   }
 }
 
-// A shard's process, from its fork to its end.
+// Runs a shard's process, from its fork to its end.
 [[noreturn]] void run_shard(const Plan& plan, size_t i, const std::shared_ptr<ShardMemory>& memory,
                             int control, os::Fd supervisor) {
   const std::string me = std::to_string(i) + " ";
@@ -124,8 +125,8 @@ void first_save(Shard& shard, const ShardFile& file) {
       saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s);
     }
     memory->count_served();
-    tell(control, me + std::to_string(getpid()) + " " + service.addresses()[0] + "\n");
-    // SIGTERM: the last snapshot, and the end in good order.
+    send_line(control, me + std::to_string(getpid()) + " " + service.addresses()[0] + "\n");
+    // SIGTERM: write the last snapshot and end in order.
     sigset_t end;
     sigemptyset(&end);
     sigaddset(&end, SIGTERM);
@@ -134,10 +135,10 @@ void first_save(Shard& shard, const ShardFile& file) {
     }
     service.close();
     memory->set_ending(true);
-    saver.reset();  // whoever has the memory sees whether it was saved
+    saver.reset();  // the memory records whether the snapshot was written
     _exit(0);
   } catch (const std::exception& error) {
-    tell(control, me + "0 " + one_line(error.what()));
+    send_line(control, me + "0 " + one_line(error.what()));
   }
   _exit(1);
 }
@@ -145,12 +146,12 @@ void first_save(Shard& shard, const ShardFile& file) {
 struct Child {
   pid_t pid = -1;
   os::Fd process;       // none: it has ended, and is to be started at `next`
-  uint32_t served = 0;  // how many before it had
+  uint32_t served = 0;  // processes that had served before
   uint64_t next = 0;    // now_ns()
   uint64_t pause = 0;
 };
 
-// Until the next child is to be started; < 0: none is.
+// Nanoseconds until the next child is to be started; < 0: none is.
 int64_t until_next(const std::vector<Child>& children) {
   uint64_t next = UINT64_MAX;
   for (const Child& child : children) {
@@ -172,18 +173,18 @@ bool stopped(const Child& child) {
          info.si_pid == child.pid;
 }
 
-// Shards close their connections, for which all of them together have kPatience, and write their
-// last snapshots, which takes as long as the disk does.
+// Ends the shards: together they have kCloseNs to close their connections; their last snapshots may
+// take any time.
 void end(const std::vector<Child>& children,
          const std::vector<std::shared_ptr<ShardMemory>>& memories) {
   for (const Child& child : children) {
     if (child.process) kill(child.pid, SIGTERM);
   }
-  const uint64_t deadline = now_ns() + kPatience;
+  const uint64_t deadline = now_ns() + kCloseNs;
   for (size_t i = 0; i < children.size(); ++i) {
     if (!children[i].process) continue;
     pollfd ended{children[i].process.get(), POLLIN, 0};
-    while (poll(&ended, 1, kLookMs) == 0) {
+    while (poll(&ended, 1, kPollMs) == 0) {
       if (now_ns() < deadline || (memories[i]->ending() && !stopped(children[i]))) continue;
       kill(children[i].pid, SIGKILL);
       break;
@@ -201,7 +202,7 @@ ShardProcesses::ShardProcesses(const Parameters& parameters, const Optimizer& op
       options_(options),
       ranges_(partition(layout_, options.shards)),
       listen_(listen_addresses(options)) {
-  // A shard that is started anew has the name that it had.
+  // A restarted shard keeps its name.
   std::random_device device;
   for (std::string& address : listen_) {
     if (address == "unix:@") address += std::to_string(uint64_t{device()} << 32 | device());
@@ -221,15 +222,15 @@ std::vector<int> ShardProcesses::descriptors() const {
 
 std::string ShardProcesses::text(const std::vector<std::string>& addresses) const {
   const ServerMode& mode = options_.mode;
-  Json told = {{"lease_s", mode.lease_s},
-               {"workers", mode.workers},
-               {"compensation", mode.compensation},
-               {"non_finite", static_cast<int>(mode.non_finite)},
-               {"staleness", nullptr}};
-  if (mode.staleness) told["staleness"] = *mode.staleness;
+  Json given = {{"lease_s", mode.lease_s},
+                {"workers", mode.workers},
+                {"compensation", mode.compensation},
+                {"non_finite", static_cast<int>(mode.non_finite)},
+                {"staleness", nullptr}};
+  if (mode.staleness) given["staleness"] = *mode.staleness;
   return Json{{"layout", layout_.to_json()},
               {"optimizer", OptimizerText::of(optimizer_)},
-              {"mode", told},
+              {"mode", given},
               {"addresses", addresses},
               {"secret", options_.secret},
               {"encrypt", options_.encrypt},
@@ -244,19 +245,19 @@ std::vector<uint64_t> ShardProcesses::read(const Slab& into) const {
   std::vector<uint64_t> versions;
   for (size_t i = 0; i < memories_.size(); ++i) {
     const auto to = into.values().subspan(ranges_[i].begin, ranges_[i].size());
-    ShardMemory::Now before;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      before = memories_[i]->now();
+    ShardMemory::Current before;
+    for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
+      before = memories_[i]->current();
       std::ranges::copy(memories_[i]->weights(before.copy), to.begin());
-      // The next update writes the other copy; only the one after that writes this one.
-      if (memories_[i]->now().version == before.version) break;
+      // The next update writes the other copy; only the second next one writes this copy.
+      if (memories_[i]->current().version == before.version) break;
     }
     versions.push_back(before.version);
   }
   return versions;
 }
 
-void ShardProcesses::save_rest() const {
+void ShardProcesses::save_unsaved() const {
   if (options_.snapshots.empty()) return;
   const std::lock_guard lock(saving_);
   std::vector<std::string> failures;
@@ -272,17 +273,18 @@ void ShardProcesses::save_rest() const {
   if (!failures.empty()) throw unsaved(failures);
 }
 
-void ShardProcesses::die_at(size_t shard, DeathAt place) const {
+void ShardProcesses::crash_at(size_t shard, CrashPoint place) const {
   if (shard >= memories_.size()) {
-    throw Error(Code::kInvalidArgument, "ParameterServer", "there is no such shard");
+    throw Error(Code::kInvalidArgument, "ParameterServer", "no such shard");
   }
-  memories_[shard]->die_at(place);
+  memories_[shard]->crash_at(place);
 }
 
 void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control) {
   Plan plan(text);
   if (descriptors.size() != plan.addresses.size()) {
-    throw Error(Code::kInvalidArgument, "shards", "as many descriptors as addresses");
+    throw Error(Code::kInvalidArgument, "shards",
+                "the numbers of descriptors and addresses differ");
   }
   std::vector<std::shared_ptr<ShardMemory>> memories;
   try {
@@ -290,9 +292,9 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
       memories.push_back(ShardMemory::open(fd, ShardMemory::Access::kWrite));
     }
   } catch (const Error& error) {
-    return tell(control, "0 0 " + one_line(error.what()));
+    return send_line(control, "0 0 " + one_line(error.what()));
   }
-  os::block_all_signals();  // inherited by shards; SIGKILL is what ends them
+  os::block_all_signals();  // inherited by shards; SIGKILL still ends them
   std::vector<Child> children(descriptors.size());
   os::Poller poller;
   poller.add(control, kControlTag);
@@ -314,16 +316,16 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
     const size_t ready = poller.wait(until_next(children), tags);
     for (size_t k = 0; k < ready; ++k) {
       if (tags[k] == kControlTag) {
-        going = false;  // nothing is ever said to us: this is the end
+        going = false;  // the other end sends nothing: this is its end
         continue;
       }
       Child& child = children[tags[k]];
       poller.remove(child.process.get());
       wait_for(child);
       child.process.reset();
-      // At once; but what keeps it from starting may take its time to pass.
+      // Restart at once; if it failed to start, pause, since the cause may need time to pass.
       const bool started = memories[tags[k]]->served() != child.served;
-      child.pause = started ? 0 : std::clamp(2 * child.pause, kShortestPause, kLongestRestartPause);
+      child.pause = started ? 0 : std::clamp(2 * child.pause, kMinPauseNs, kMaxRestartPauseNs);
       child.next = now_ns() + child.pause;
     }
     for (size_t i = 0; going && i < children.size(); ++i) {

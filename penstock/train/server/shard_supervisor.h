@@ -10,9 +10,9 @@
 
 namespace penstock::train {
 
-// A parameter server whose shards are processes: the end that holds their memory. The processes are
-// started by supervise_shards(), in a process with one thread that somebody else starts, gives the
-// descriptors to, and tells text(). docs/training.md, section 8. Threads: any.
+// A parameter server whose shards are processes: the end that owns the shards' memory. Another
+// process, with a single thread, gets the descriptors and text(), and starts the shards with
+// supervise_shards(). docs/training.md, section 8. Threads: any.
 class ShardProcesses {
  public:
   // As ParameterServer's; `copies` is 2.
@@ -20,20 +20,20 @@ class ShardProcesses {
                  const ServerOptions& options);
 
   const Layout& layout() const { return layout_; }
-  std::vector<int> descriptors() const;  // a shard's memory each
-  // All that a supervisor has to know, in one line of JSON; shards are to listen here.
+  std::vector<int> descriptors() const;  // the memory of each shard
+  // The supervisor's configuration, one line of JSON, with the addresses to listen at.
   std::string text(const std::vector<std::string>& addresses) const;
   const std::vector<std::string>& listen() const { return listen_; }
 
-  // See ParameterServer::read(). Each shard's weights are of one version, unless updates come
-  // faster than a copy is made: then they may have parts of later ones, as a client's pull.
+  // As ParameterServer::read(). Each shard's weights have one version, unless updates are faster
+  // than the copy: then parts may be newer, as in a client's pull.
   std::vector<uint64_t> read(const Slab& into) const;
-  // Writes the last snapshots of shards that could not, or were killed before they did. Any number
-  // of times. Error kSystem: a file could not be written; what it would have had is here only.
-  // REQUIRED: the processes have ended.
-  void save_rest() const;
-  // For tests: the shard's process is killed when it comes to this place.
-  void die_at(size_t shard, DeathAt place) const;
+  // Writes the last snapshots of shards that failed to, or were killed before. Idempotent. Error
+  // kSystem: a file could not be written; that state exists only in this object. REQUIRED: the
+  // processes have ended.
+  void save_unsaved() const;
+  // For tests: kills the shard's process when it reaches this place.
+  void crash_at(size_t shard, CrashPoint place) const;
 
  private:
   const Layout layout_;
@@ -45,12 +45,12 @@ class ShardProcesses {
   mutable std::mutex saving_;
 };
 
-// Runs the shards of text(), a process each, and starts anew those that end, for as long as it
-// takes. Returns when the other end of `control` is gone or says no more, and all shards with it.
-// Tells `control`, a line each:
+// Runs the shards of text(), one process each, and restarts those that end. Returns, after all
+// shards have ended, when the other end of `control` is closed or shut down. Sends lines over
+// `control`:
 //   <shard> <process> <address>              for each start of a shard
-//   <shard> 0 <why it cannot be started>     another try is made soon
-// REQUIRED: this process has no other threads that matter to a forked child of it.
+//   <shard> 0 <reason>                       it cannot be started; it will be tried again
+// REQUIRED: this process has no other threads that a forked child would need.
 void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control);
 
 }  // namespace penstock::train

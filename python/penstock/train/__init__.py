@@ -1,4 +1,4 @@
-"""Training without waiting: weights that the engine holds, and what changes and reads them.
+"""Training with weights in the engine: update, share, publish and serve them.
 
 >>> from penstock import train
 >>> parameters = train.Parameters({"w": (784, 10), "b": (10,)})
@@ -8,7 +8,7 @@
 ...     compute(parameters["w"], parameters["b"], batch, into=gradients)
 ...     updater.apply(gradients)
 
-Whatever computes gradients, it sees NumPy arrays over the engine's memory.
+The code that computes gradients sees NumPy arrays over the engine's memory.
 """
 
 from __future__ import annotations

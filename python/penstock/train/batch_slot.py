@@ -1,9 +1,9 @@
-"""Memory in which one process leaves a batch for another.
+"""Shared memory that carries batches from one process to another.
 
-What can do without a pickle is written by the engine: a tree, and arrays behind it at multiples of
-64 (bindings/codec.h). Layout of what is pickled: u64 count, then count pairs of u64 (offset, bytes)
-of buffers, then the pickle stream, whose length is that of the message's less the table's; buffers
-are behind it at multiples of 64.
+A batch that needs no pickle is written by the engine: a tree, then arrays at multiples of 64 bytes
+(bindings/codec.h). Layout of a pickled batch: u64 count, count pairs of u64 (offset, bytes) of
+buffers, the pickle stream, then the buffers at multiples of 64 bytes. The message has the end of
+the stream.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from .. import _engine
 from ..processes.memfile import memory_file
 from ..processes.pickler import Pickler
 
-_PICKLES = 16  # in a row: batches of a feed are alike
+_PICKLES = 16  # batches that are pickled without another attempt: batches of a feed are alike
 
 
 class Slot:
-    """A memory file that grows with the batches it gets, and stays mapped: one writer, one reader.
+    """A mapped memory file that grows with its batches. One writer, one reader.
 
-    What is read are views of the slot: they are the batch until the next one is written.
+    A batch that is read consists of views of the slot, valid until the next one is written.
     """
 
     def __init__(self, fd: int = -1) -> None:
         self.fd = memory_file("penstock-batch") if fd < 0 else fd
         self._memory = memoryview(bytearray())
-        self._pickles = 0  # batches until it is looked again whether one can do without
+        self._pickles = 0  # batches to pickle before the next attempt without a pickle
 
     def write(self, batch: Any) -> tuple[int, int]:
-        """Write a batch; returns what `read` needs: end of its stream (0: no pickle), and end."""
+        """Write a batch; return the arguments of `read`: stream end (0: no pickle), end."""
         self._pickles = max(self._pickles - 1, 0)
         while self._pickles == 0:
             end = _engine.write_batch(batch, self._memory)
@@ -73,7 +73,7 @@ class Slot:
         return table + len(pickled), end
 
     def read(self, stream_end: int, end: int) -> Any:
-        """Return the batch that `write` said this of."""
+        """Return the batch for which `write` returned these numbers."""
         if end > self._memory.nbytes:
             self._map()
         memory = self._memory
@@ -89,7 +89,7 @@ class Slot:
         self._map()
 
     def _map(self) -> None:
-        # The old mapping goes with the last view of it.
+        # The old mapping is released with the last view of it.
         self._memory = memoryview(mmap.mmap(self.fd, os.fstat(self.fd).st_size))
 
     def close(self) -> None:

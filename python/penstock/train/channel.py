@@ -1,4 +1,4 @@
-"""A queue of experience: processes of this user put nests of arrays in, a learner takes batches."""
+"""A queue between processes of one user: producers put nests of arrays, a learner gets batches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["Channel", "Producer", "attach_channel", "channel"]
 
 
 class Channel(Closing):
-    """Where a learner takes what producers put. `channel` makes one.
+    """The learner's end of a channel: takes the items of all producers. `channel` makes one.
 
-    The rings of all producers are looked at in turn, so that none starves, and a producer that is
-    killed loses at most the item that it was writing.
+    The producers' rings are read in turn, so none starves. A producer that is killed loses at most
+    the item that it was writing.
 
-    Any thread. A context manager that closes it. A forked child has no channel: it is its parent's.
+    Threads: any. A context manager that closes the channel. Not usable in a forked child: the
+    channel is the parent's.
     """
 
     def __init__(self, name: str, end: _engine.ChannelEnd) -> None:
@@ -27,46 +28,47 @@ class Channel(Closing):
         self._end = end
 
     def get(self, n: int, timeout: float | None = None, stack: bool = True) -> Any:
-        """Wait until there is an item, and take up to ``n``; a producer's in its order.
+        """Wait for an item, and take up to ``n`` items; those of one producer keep their order.
 
         Parameters
         ----------
         n : int
-            The most to take.
+            The largest number of items to take.
         timeout : float, optional
-            Seconds to wait; None for ever, 0 for one look.
+            Seconds to wait; None: no limit, 0: do not wait.
         stack : bool
-            False: a list of items, whatever their shapes.
+            False: always return a list of items.
 
         Returns
         -------
         object
-            Items that are alike as one nest of arrays (items, ...), with `penstock.Ragged` for
-            what is a string or ragged in them; as a list of items where shapes or names differ;
-            None after the timeout.
+            Items of equal names, shapes and dtypes: one nest of arrays of shape (items, ...), with
+            `penstock.Ragged` for strings and ragged leaves. Other items: a list. None after the
+            timeout.
 
         Raises
         ------
         Closed
             The channel was closed.
         DataLoss
-            A process put what is no item; it was sent away, and nothing else is lost.
+            A producer put an invalid item. It was disconnected; nothing else is lost.
         """
         count = integer("n", n, 0, operation="channel")
         if count < 1:
-            raise InvalidArgument(f"n is {n}; take one item at least", "channel")
+            raise InvalidArgument(f"n is {n}; take at least one item", "channel")
         return self._end.get(count, _nanoseconds(timeout), stack)
 
     def stats(self) -> dict[str, Any]:
-        """What became of the items.
+        """Return counts of items.
 
         Returns
         -------
         dict
-            ``producers``: for each process that came (the last thousand of those that are gone)
-            ``pid``, ``alive``, and the counts ``put`` (let in), ``got`` (taken), ``dropped_oldest``
-            (let in, and pushed out), ``dropped_newest`` (not let in) and ``queued``; and the sums
-            of the counts. ``put`` is ``got + dropped_oldest + queued``.
+            ``producers``: a dict for each producer (of disconnected ones, the last 1,024) with
+            ``pid``, ``alive`` and the counts ``put`` (accepted), ``got`` (taken),
+            ``dropped_oldest`` (accepted, later dropped), ``dropped_newest`` (rejected) and
+            ``queued``. Beside it the sum of each count. ``put`` is ``got + dropped_oldest +
+            queued``.
         """
         producers = self._end.counts()
         names = ("put", "got", "dropped_oldest", "dropped_newest", "queued")
@@ -75,7 +77,7 @@ class Channel(Closing):
 
     @property
     def name(self) -> str:
-        """What producers attach to."""
+        """The name that producers attach to."""
         return self._name
 
     @property
@@ -85,13 +87,13 @@ class Channel(Closing):
 
     @property
     def producers(self) -> int:
-        """How many are connected."""
+        """The number of connected producers."""
         return self._end.producers
 
     def close(self) -> None:
-        """End all waits, here and of producers, and give the name up.
+        """End all waits, here and in producers, and release the name.
 
-        What was not taken is lost.
+        Items that were not taken are lost.
         """
         self._end.close()
 
@@ -105,19 +107,19 @@ def channel(name: str, capacity: int = 16 << 20, when_full: str = "block") -> Ch
     Parameters
     ----------
     name : str
-        At most 64 bytes; this process's until it closes the channel or ends. Names of channels and
-        of published weights have nothing to do with each other. There is no file.
+        At most 64 bytes. Reserved until this process closes the channel or ends. Names of channels
+        and of published weights are independent. No file is made.
     capacity : int
-        Bytes of the ring that each producer has; it costs memory as far as it is used. An item
-        takes what its arrays have, and some 200 bytes.
+        Bytes of each producer's ring; only the part that was used takes memory. An item takes the
+        bytes of its arrays and about 200 more.
     when_full : {"block", "drop_oldest", "drop_newest"}
-        What a producer does whose ring is full: wait; push out its oldest item, and never wait;
-        drop the item, of which `Producer.put` says so. All of it is counted (`Channel.stats`).
+        What `Producer.put` does if the ring is full: wait; drop the oldest item, without waiting;
+        reject the item and return False. `Channel.stats` counts dropped items.
 
     Raises
     ------
     InvalidArgument
-        Another process has the name (it says which); a capacity that cannot be.
+        Another process has the name (the text has its pid); an invalid capacity.
 
     Examples
     --------
@@ -132,15 +134,15 @@ def channel(name: str, capacity: int = 16 << 20, when_full: str = "block") -> Ch
     >>> dataset = penstock.Dataset.generator(items).batch(256)
     """
     name, when_full = text(name, "channel"), text(when_full, "channel")
-    room = integer("capacity", capacity, 0, operation="channel")
-    return Channel(name, _engine.ChannelEnd.make(name, room, when_full))
+    size = integer("capacity", capacity, 0, operation="channel")
+    return Channel(name, _engine.ChannelEnd.make(name, size, when_full))
 
 
 class Producer(Closing):
     """The end of a channel that items are put into. `attach_channel` makes one.
 
-    Any thread. A forked child is a producer of its own from its first call on. A context manager
-    that closes it.
+    Threads: any. A forked child becomes a producer of its own in its first call. A context manager
+    that closes the producer.
     """
 
     def __init__(self, name: str, end: _engine.ValueProducer) -> None:
@@ -148,57 +150,57 @@ class Producer(Closing):
         self._end = end
 
     def put(self, item: Any, timeout: float | None = None) -> bool:
-        """Put an item in: any nest of arrays, numbers and strings. Nothing is pickled.
+        """Put a nest of arrays, numbers and strings into the channel. Nothing is pickled.
 
-        Its arrays are copied once, into memory that the learner has too (twice with
-        ``"drop_oldest"``). Items need not be alike.
+        Arrays are copied once, into memory shared with the learner (twice with ``"drop_oldest"``).
+        Items may differ in names, shapes and dtypes.
 
         Parameters
         ----------
         item : nest of arrays
             Dicts, tuples, lists and named tuples of arrays, numbers, str, bytes.
         timeout : float, optional
-            Seconds to wait where the ring is full and the channel blocks, or for the next learner;
-            None for ever.
+            Seconds to wait if the ring is full and the channel blocks, or for the next learner;
+            None: no limit.
 
         Returns
         -------
         bool
-            False if it was dropped (``"drop_newest"``).
+            False if the item was rejected (``"drop_newest"``).
 
         Raises
         ------
         Timeout
-            No room, or no learner, for so long.
+            The ring was full, or there was no learner, for so long.
         Closed
-            The learner has closed the channel or is gone, and what it had not taken is lost; or
-            this producer was closed.
+            The learner has closed the channel or has ended, and items that it had not taken are
+            lost; or this producer was closed.
         InvalidArgument
-            No nest of arrays; larger than the channel's capacity.
+            Not a nest of arrays, or larger than the channel's capacity.
         """
         if item is None:
             raise InvalidArgument(
-                "the item is None: put none, or a value that stands for it", "channel"
+                "the item is None: put nothing, or a value that stands for None", "channel"
             )
         return self._end.put(item, _nanoseconds(timeout))
 
     @property
     def name(self) -> str:
-        """What it is attached to."""
+        """The name of the channel."""
         return self._name
 
     @property
     def alive(self) -> bool:
-        """Whether there is a learner now."""
+        """Whether a learner is connected now."""
         return self._end.alive
 
     @property
     def lost(self) -> int:
-        """Items that were put, and that learners which are gone had not taken."""
+        """Items that were lost because their learner ended before it took them."""
         return self._end.lost
 
     def close(self) -> None:
-        """End all waits; calls after this raise `Closed`. What was put stays."""
+        """End all waits; later calls raise `Closed`. Items in the ring stay."""
         self._end.close()
 
     def __repr__(self) -> str:
@@ -206,25 +208,25 @@ class Producer(Closing):
 
 
 def attach_channel(name: str, timeout: float | None = 60.0, reconnect: bool = False) -> Producer:
-    """Put items into a channel of a process of this user, however that was started.
+    """Connect to a channel of any process of this user.
 
     Parameters
     ----------
     name : str
-        As it was given to `channel`.
+        The name given to `channel`.
     timeout : float, optional
-        Seconds to wait for the channel to be there; None for ever, 0 for one look.
+        Seconds to wait for the channel; None: no limit, 0: do not wait.
     reconnect : bool
-        When the learner is gone, `Producer.put` waits for the next one, and does not raise.
+        After the learner has ended, `Producer.put` waits for the next one instead of raising.
 
     Raises
     ------
     Timeout
-        Nobody has such a channel, or its process does not answer.
+        No process has the channel, or its process does not answer.
     InvalidArgument
-        Who has the name is no learner, or another user's process.
+        The process with that name is no learner, or belongs to another user.
     OutOfMemory
-        The channel has 1,024 producers already; or there is no address space.
+        The channel has 1,024 producers, the maximum; or there is no address space.
 
     Examples
     --------

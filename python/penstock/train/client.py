@@ -22,11 +22,11 @@ _ENCODINGS = {None: 0, "float16": 1, "bfloat16": 2, "top_k": 3}
 class ParameterClient(Closing):
     """A worker of a `ParameterServer`. `connect` makes one.
 
-    Every push counts once at every shard, also if a line is cut or a shard is started anew in
-    between: the client connects again and repeats what was not answered.
+    Each push is applied once at each shard, even if a connection is cut or a shard is restarted:
+    the client reconnects and repeats requests that were not answered.
 
-    Any thread, one call at a time. A forked child connects for itself. A context manager that
-    closes it.
+    Threads: any; calls run one at a time. A forked child must connect for itself. A context manager
+    that closes the client.
     """
 
     def __init__(self, client: _engine.ParameterClient) -> None:
@@ -39,7 +39,7 @@ class ParameterClient(Closing):
 
     @property
     def parameters(self) -> Parameters:
-        """Weights of this worker: what `pull` fills unless told otherwise."""
+        """The weights of this worker, the default target of `pull`."""
         if self._parameters is None:
             made = Parameters.__new__(Parameters)
             Slab.__init__(made, self._client.slab(False))
@@ -48,30 +48,30 @@ class ParameterClient(Closing):
 
     @property
     def gradients(self) -> Slab:
-        """Room for gradients that shards on this host read in place."""
+        """A slab for gradients that shards on this host read in place."""
         if self._gradients is None:
             self._gradients = Slab(self._client.slab(True))
         return self._gradients
 
     def pull(self, into: Slab | None = None) -> list[int]:
-        """Copy the weights as they are now, from every shard for itself.
+        """Copy the current weights from every shard.
 
         Parameters
         ----------
         into : Slab, optional
-            Parameters, or another slab of the same blocks; `parameters` by default.
+            The target: parameters, or another slab of the same blocks. Default: `parameters`.
 
         Returns
         -------
         list of int
-            Each shard's version: every update up to it is in the weights, parts may be newer.
+            Each shard's version: all updates up to it are included; parts may be newer.
 
         Raises
         ------
         InvalidArgument, Closed
             Other blocks, or no slab; another server has the address now; the client was closed.
         Timeout
-            A shard was gone, or stopped, for ``timeout`` seconds.
+            A shard was unreachable or stopped for ``timeout`` seconds.
         """
         target = self.parameters if into is None else into
         versions = self._client.pull(engine_slab("into", target, "pull"))
@@ -80,37 +80,35 @@ class ParameterClient(Closing):
         return versions
 
     def push(self, gradients: Slab | Mapping[str, Any | Rows]) -> bool:
-        """Hand gradients to all shards; return when they are applied, as the server's mode says.
+        """Send gradients to all shards; return when they have decided on the push.
 
         Parameters
         ----------
         gradients : Slab, or dict from every block's name to an array
-            `gradients`, or another shared slab, is read in place by shards on this host; what is
-            not shared is copied first. With `Rows` among the values, only what is in the dict
-            travels and is touched, the optimizer's state included: those rows, and whole blocks
-            beside them; blocks that are not named are left as they are. Where gradients are
-            averaged, what a worker leaves out counts as zero.
+            Shards on this host read `gradients`, or another shared slab, in place; other values are
+            copied first. If the dict has `Rows`, only the dict's rows and blocks are sent and
+            changed, the optimizer's state included; other blocks are left untouched. If gradients
+            are averaged, missing parts count as zero.
 
         Returns
         -------
         bool
-            False if it was not applied: it was not finite and is skipped (`skipped`), or this
-            worker's lease had ended, so that others no longer waited for it (`lapses`): pull, and
-            go on. Each shard knows of its own lease: one that heard of this worker in time has
-            applied its part even so.
+            False if the push was not applied: the gradient was not finite and was skipped
+            (`skipped`), or this worker's lease had expired, so that others no longer waited for it
+            (`lapses`): pull, and go on. Leases are per shard: a shard at which the lease had not
+            expired has applied its part.
 
         Raises
         ------
         InvalidArgument
-            Other blocks; rows that are not there; a gradient that is not finite, where the server's
-            policy is to raise; `Rows` with ``compress``, or of a server with
-            ``delay_compensation``. Nothing was sent.
+            Other blocks; rows out of range; a gradient that is not finite, if the server's policy
+            is "raise"; `Rows` with ``compress`` or ``delay_compensation``. Nothing was sent.
         NotFound
-            `Rows` beside a block that there is not.
+            With `Rows`: no such block.
         Timeout
-            A shard was gone, or stopped, for ``timeout`` seconds; others may have applied it. Where
-            pushes may be held (``staleness``, ``workers``), one that a shard was given is waited
-            for as long as that takes, also while the shard is stopped.
+            A shard was unreachable or stopped for ``timeout`` seconds; other shards may have
+            applied the push. If the server may hold pushes (``staleness``, ``workers``), the answer
+            of a shard that has received the push is waited for without a limit.
         """
         if isinstance(gradients, Slab):
             gradients._settle()
@@ -139,22 +137,22 @@ class ParameterClient(Closing):
         Parameters
         ----------
         feed : iterable
-            It is asked for its batches one after the other, from one call to the next.
+            Each call takes the next batch of its iteration.
         grad_fn : callable
-            ``grad_fn(parameters, batch)`` gives a dict of gradients by blocks or a slab, or a pair
-            of any value and that.
+            ``grad_fn(parameters, batch)`` returns gradients (a slab, or a dict by block), or
+            ``(value, gradients)``.
 
         Returns
         -------
         Any
-            The value, if it gave one.
+            The value, or None.
 
         Raises
         ------
         StopIteration
-            The feed is over, as ``next(feed)`` says it. The next call begins anew.
+            The feed's iteration has ended. The next call begins another one.
         InvalidArgument
-            What ``grad_fn`` gave is no such thing; and what `pull` and `push` raise.
+            ``grad_fn`` returned something else; also the errors of `pull` and `push`.
         """
         if self._iterating is None or self._iterating[0] is not feed:
             self._iterating = (feed, iter(feed))
@@ -177,9 +175,9 @@ class ParameterClient(Closing):
         return value
 
     def stats(self) -> list[dict[str, Any]]:
-        """What `ParameterServer.stats` says."""
-        said: list[dict[str, Any]] = json.loads(self._client.stats())
-        return said
+        """Return the same as `ParameterServer.stats`."""
+        stats: list[dict[str, Any]] = json.loads(self._client.stats())
+        return stats
 
     @property
     def name(self) -> str:
@@ -187,7 +185,7 @@ class ParameterClient(Closing):
 
     @property
     def lapses(self) -> int:
-        """Pushes that came after this worker's lease had ended, and were dropped."""
+        """Pushes that were dropped because this worker's lease had expired."""
         return self._lapses
 
     @property
@@ -196,7 +194,7 @@ class ParameterClient(Closing):
         return self._skipped
 
     def close(self) -> None:
-        """Leave: nobody waits for this worker any more. Any number of times."""
+        """Leave the server: no shard waits for this worker any more. Idempotent."""
         self._client.close()
 
     def __repr__(self) -> str:
@@ -219,29 +217,29 @@ def connect(
     Parameters
     ----------
     addresses : str or list of str
-        `ParameterServer.addresses`: those of all shards, in any order.
+        `ParameterServer.addresses`: one for each shard, in any order.
     name : str
-        For statistics; and where gradients are averaged, workers come in the order of their names.
-        The process's number by default.
+        Shown in statistics; averages of gradients add up workers in the order of their names.
+        Default: the process id.
     secret : str, optional
-        The server's.
+        The server's secret.
     encrypt : bool
-        As the server does: over TCP, nothing is said to one that does not, and one that does
-        refuses who does not.
+        Whether to encrypt TCP connections. Must be the same at the server; otherwise connecting
+        fails before anything is sent.
     timeout : float
-        Seconds that a shard may be gone, or say nothing, before a call gives up.
+        Seconds that a shard may be unreachable or silent before a call raises `Timeout`.
     compress : {"float16", "bfloat16", "top_k"}, optional
-        How gradients travel. float16, bfloat16: every number rounded; what rounding takes is lost
-        (float16 makes 0 of what is below 3e-8). top_k: only the largest by magnitude, a part
-        ``top_k`` of each shard's; what is left out is added to the next gradient.
+        Compression of gradients. float16, bfloat16: numbers are rounded (numbers below 3e-8 become
+        0 in float16). top_k: only the numbers of largest magnitude are sent, a fraction ``top_k``
+        of each shard's; the rest is added to the next gradient.
 
     Raises
     ------
     InvalidArgument
-        An argument that cannot be; addresses of several servers, or not of all shards; another
-        secret, or only one end that encrypts.
+        An invalid argument; addresses of several servers, or of some shards only; another secret,
+        or only one end that encrypts.
     Timeout
-        Nobody answered for ``timeout`` seconds.
+        No answer for ``timeout`` seconds.
     """
     if not isinstance(compress, (str, type(None))) or compress not in _ENCODINGS:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Workers that change the same weights at the same time, with no lock."""
+"""Hogwild: workers that update the same weights at the same time, with no lock."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _SNAPSHOTS = (False, True, "update")  # as the engine's
 
 @dataclass(frozen=True)
 class HogwildReport:
-    """What a run came to, or has come to so far.
+    """Result of a run, or its progress so far.
 
     Attributes
     ----------
     steps : int
-        That were finished: batches that were used.
+        Finished steps: used batches.
     updates : int
-        That were applied: steps without those whose gradient was skipped.
+        Applied updates: steps whose gradient was not skipped.
     seconds : float
-        Of the run, the start of worker processes left out.
+        Duration of the run, without the start of worker processes.
     staleness : dict of int to int
-        How many updates of others came between a worker's read and its write, and how often: exact
-        below 32, then counted at 32, 64, 128, ... for all up to the next. Its values add up to
-        `updates`. With ``snapshot="update"`` the write before is the read, if its copy was kept.
+        Histogram of the updates by other workers between a worker's read and its write: exact below
+        32, then in buckets that begin at 32, 64, 128, ... The counts add up to `updates`. With
+        ``snapshot="update"`` a worker's last write counts as its read if the copy was kept.
     loss, recent_loss : float
-        The mean of all that steps returned; of the last hundred or so of each worker. NaN if none.
+        Mean of all losses, and of about the last hundred of each worker. NaN: none.
     skipped, non_finite : int
-        Gradients that were not finite and not applied; all that were not finite.
+        Gradients that were not finite and not applied; all gradients that were not finite.
     copied_bytes : int
-        Of gradients that a framework could not leave in place, and of snapshots.
+        Bytes of gradients that had to be copied for a framework, and of snapshots.
     workers : list of dict
-        ``steps`` and ``updates`` of each.
+        ``steps`` and ``updates`` of each worker.
     restarts : int
-        Worker processes that were lost and replaced.
+        Worker processes that died and were replaced.
     torn : int
-        Updates of lost workers of which a part may have been applied. Their batches count as used.
+        Updates of dead workers that may have been applied in part. Their batches count as used.
     """
 
     steps: int
@@ -68,75 +68,76 @@ class HogwildReport:
 
     @property
     def updates_per_second(self) -> float:
-        """Of all workers together, over the run's time; 0 of a run that took none."""
+        """Updates of all workers per second; 0 if the run took no time."""
         return self.updates / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def mean_staleness(self) -> float:
-        """Where buckets are wider than one, of their least values."""
+        """Mean staleness, with the smallest value of each bucket."""
         return sum(s * n for s, n in self.staleness.items()) / max(sum(self.staleness.values()), 1)
 
 
 class Hogwild:
-    """Trains by workers that do not wait for each other (Niu et al. 2011).
+    """Train with workers that do not wait for each other (Niu et al. 2011).
 
-    Each takes the next batch, computes a gradient from the weights as they are, and applies it at
-    once. Updates are relaxed atomic loads and stores of floats, with no lock: of two that change
-    the same number at the same time, one may be lost, and that is all.
+    Each worker takes the next batch, computes a gradient from the current weights, and applies it
+    at once. Updates are relaxed atomic loads and stores of floats, with no lock: if two workers
+    change the same number at the same time, one change may be lost.
 
     Parameters
     ----------
     step : callable
-        ``step(batch, views) -> loss``. It reads `views.weights <Views>` and leaves its gradient in
-        ``views.gradients``, or returns ``(loss, gradients)``, a dict from blocks to arrays of any
-        framework or to `Rows`: then blocks and rows that are not in it are not touched. The loss
-        may be None. Called on several threads, or in other processes.
+        ``step(batch, views) -> loss``. Reads `views.weights <Views>` and leaves the gradient in
+        ``views.gradients``; or returns ``(loss, gradients)`` with a dict from blocks to arrays of
+        any framework or to `Rows`: other blocks and rows are then left untouched. The loss may be
+        None. Called on several threads, or in other processes.
     parameters : Parameters
-        ``shared=True`` for processes.
+        With ``shared=True`` for processes.
     optimizer : Optimizer or Updater
-        An updater goes on with the state that it has.
+        An updater keeps its state.
     feed : iterable
-        A `Dataset`, a `Loader`, or anything that gives batches. Each goes to whichever worker is
-        the first to be free, and to one only. An iterator has one pass.
+        A `Dataset`, a `Loader`, or any iterable of batches. Each batch goes to the first free
+        worker. An iterator has one pass.
     workers : int
     use_multiprocessing : bool
-        Whether workers are processes. Threads are for steps that release the GIL most of the time:
-        torch, JAX, NumPy with large arrays. Processes are for those that do not: ``step`` and
-        ``model`` are pickled once, batches travel through shared memory, and their arrays are good
-        until the step returns.
+        Whether workers are processes. Threads suit steps that release the GIL most of the time
+        (torch, JAX, NumPy with large arrays); processes suit other steps. ``step`` and ``model``
+        are pickled once, batches are sent through shared memory, and their arrays are valid until
+        the step returns.
     model : torch.nn.Module or callable, optional
-        A module of which each worker gets a replica on the same weights as ``views.model``; thread
-        0 gets it itself. Or ``model(views)``, called once by each worker, which makes its own.
+        A module: ``views.model`` is a replica of it on the same weights, and in thread 0 the module
+        itself. Or a function ``model(views)``, called once by each worker, that returns
+        ``views.model``.
     on_lost : {"raise", "restart"}
-        What happens when a worker process dies: `WorkerLost`, or another takes its place.
+        What to do when a worker process dies: raise `WorkerLost`, or start another.
     state : {"shared", "own"}
-        Whether workers share the optimizer's moments or have each their own, worker 0 that of
-        `updater`.
+        Whether workers share the optimizer's moments, or each has its own (worker 0 those of
+        `updater`).
     snapshot : bool or "update"
         True: each step sees a copy of the weights that does not change while it computes.
-        ``"update"``: a copy, too, in which each update of all weights leaves what it wrote, so that
-        the next step has nothing to copy, unless more than one update of others came since. Where
-        several cores change weights that their caches hold, that is faster than no copy. What
-        changes weights in another way than by an update is seen an update later.
+        ``"update"``: each update of all weights also writes to that copy, so the next step copies
+        nothing unless other workers applied more than one update since. If several cores change
+        weights that fit into their caches, this is faster than no copy. Changes of the weights that
+        are no updates are seen one update later.
     non_finite : {"raise", "skip", "count"}, optional
-        As for `Updater`. None: that of the updater, where one is given, or else "raise". Another
-        one than a given updater's is `InvalidArgument`.
+        As for `Updater`. None: the given updater's, or "raise". A value other than the given
+        updater's is `InvalidArgument`.
     replicas : int
-        Groups of workers, threads only, each with weights and moments of its own and on cores that
-        share a cache, for machines on which many cores change the same few weights: cache lines
-        then move between the cores of one group only. They are merged into ``parameters`` now and
-        then, and when a run ends: what one group changed counts in full, what all did by one over
-        their number, so raise the learning rate as much. ``views.weights`` and staleness are the
-        group's own, and so are models: each worker has a replica of `model`. `updater` has the
-        first group's moments; those of the others are copies of it from when this was made. 1: all
-        change ``parameters``.
+        Number of groups of workers (threads only), each with weights and moments of its own, on
+        cores that share a cache. For machines on which many cores change the same few weights:
+        cache lines then move between the cores of one group only. Groups are merged into
+        ``parameters`` from time to time and when a run ends. A change by one group counts in full;
+        changes by all groups are averaged, so raise the learning rate by the number of groups.
+        ``views.weights``, staleness and models are the group's own: each worker has a replica of
+        `model`. `updater` has the first group's moments; the other groups begin with copies of
+        them. 1: all workers change ``parameters``.
     merge_every : int, optional
-        Updates of a worker between two merges. None: as often as takes a tenth of its time.
+        Updates of a worker between two merges. None: merges take a tenth of the worker's time.
 
     Attributes
     ----------
     updater : Updater
-        Its step and state are those of all workers after a run: save it, or apply with it.
+        After a run, its step and state are those of all workers: it can be saved, or applied with.
 
     Examples
     --------
@@ -230,30 +231,30 @@ class Hogwild:
         until: Callable[[HogwildReport], Any] | None = None,
         interval: float = 0.1,
     ) -> HogwildReport:
-        """Train until the first of these comes true; return what came of it.
+        """Train until the first of these conditions is met.
 
         Parameters
         ----------
         epochs : int or None
-            Passes over the feed. None: without end.
+            Passes over the feed. None: no limit.
         steps : int, optional
-            Batches, exactly, of all workers together. No batch more is taken from the feed.
+            Batches of all workers together, exactly. No further batch is taken from the feed.
         seconds : float, optional
-            Then steps that have begun are finished. One or two batches for each worker process may
-            have been taken and not used, also when `until` ends the run.
+            Steps that have begun are finished. With worker processes, one or two batches of each
+            may have been taken and not used, also when `until` ends the run.
         until : callable, optional
-            ``until(report)``, asked every `interval` seconds on this thread; true ends the run.
+            ``until(report)``, called every `interval` seconds on this thread; true ends the run.
 
         Raises
         ------
         Exception
-            What a step or the feed raised, with a note that says which worker's and in which step;
-            the others have ended by then. Updates that were applied stay.
+            The exception of a step or of the feed, with a note of the worker and the step; all
+            workers have ended. Applied updates stay.
         InvalidArgument
-            A gradient that is not finite, under ``non_finite="raise"``, or that lies in the weights
-            which its update changes.
+            A gradient that is not finite, with ``non_finite="raise"``, or that lies in the weights
+            that its update changes.
         WorkerLost
-            A worker process died, under ``on_lost="raise"``, or three times in a row before it had
+            A worker process died, with ``on_lost="raise"``, or three times in a row before it had
             finished a step.
         """
         if epochs is not None:
@@ -293,9 +294,9 @@ def updater_for(
     *,
     shared: bool = False,
 ) -> Updater:
-    """Take an updater, or make one; processes need parameters and a state that they can share.
+    """Return the given updater, or make one. Processes need shared parameters and state.
 
-    An updater has a policy for what is not finite already: there is one for all that apply with it.
+    A given updater's policy for non-finite gradients cannot be changed here.
     """
     if non_finite not in (None, *_POLICIES):
         text = f"non_finite is {non_finite!r}; there are {', '.join(_POLICIES)}"
@@ -306,22 +307,22 @@ def updater_for(
         )
     if shared and not parameters.shared:
         raise InvalidArgument(
-            "processes need parameters that they can share: train.Parameters(..., shared=True) or "
+            "processes need shared parameters: train.Parameters(..., shared=True) or "
             "penstock.torch.alias(module, shared=True)",
             operation,
         )
     if not isinstance(optimizer, Updater):
         return Updater(parameters, optimizer, non_finite=non_finite or "raise", shared=shared)
     if optimizer.parameters._slab is not parameters._slab:
-        raise InvalidArgument("this updater is that of other parameters", operation)
+        raise InvalidArgument("the updater belongs to other parameters", operation)
     if non_finite not in (None, optimizer._policy):
         raise InvalidArgument(
-            f"non_finite is {non_finite!r}, and the updater's is {optimizer._policy!r}; leave it "
-            "out, or give it to train.Updater",
+            f"non_finite is {non_finite!r}, but the updater's is {optimizer._policy!r}; omit it "
+            "here, or give it to train.Updater",
             operation,
         )
     if shared and not all(slab.shared for slab in optimizer.slabs):
         raise InvalidArgument(
-            "processes need a state that they can share: train.Updater(..., shared=True)", operation
+            "processes need a shared state: train.Updater(..., shared=True)", operation
         )
     return optimizer

@@ -1,4 +1,4 @@
-"""Hogwild's workers as processes: each has a thread here that feeds it."""
+"""Hogwild's workers as processes, each fed by a thread of this process."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .hogwild_worker import BATCH, FAILED, LENGTH, STOPPED, WorkerPlan
 from .steps import END, Source
 from .updater import Updater
 
-# A worker that dies this often in a row before it has finished a step will not get better.
+# A worker that dies this often in a row without finishing a step is not restarted again.
 _MOST_FALSE_STARTS = 3
 _STDERR_TAIL = 4096
 
 
 class _Lost(Exception):
-    """The process has ended without saying why."""
+    """The process has ended without reporting an error."""
 
 
 class _Process:
-    """One worker process: its link, and the two slots that its batches go through in turn."""
+    """One worker process: its socket, and two slots used in turn for its batches."""
 
     def __init__(self, started: Started, link: socket.socket, slots: list[Slot], stderr: int):
         self.started = started
@@ -48,13 +48,13 @@ class _Process:
         number = self.sent % len(self.slots)
         self.sent += 1
         message = BATCH.pack(number, *self.slots[number].write(batch))
-        # One that has ended may have said why: that is for receive() to find.
+        # If the worker has ended, receive() finds out why.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.link.sendall(message)
 
     def receive(self) -> bytes:
-        """READY, DONE or STOPPED; raises what the worker raised, or _Lost."""
-        # recv() would be woken also when the worker takes a batch, from a core that it computes on.
+        """Return READY, DONE or STOPPED; raise the worker's exception, or _Lost."""
+        # poll() first: recv() would also be woken when the worker receives a batch.
         self._readable.poll()
         kind = self._exactly(1)
         if kind == FAILED:
@@ -75,26 +75,26 @@ class _Process:
         return bytes(parts)
 
     def end(self) -> str:
-        """Let it end, wait for that, and say how it ended and what it said."""
+        """End the process; return how it ended, with its standard error."""
         with contextlib.suppress(OSError):
             self.link.shutdown(socket.SHUT_WR)
         status = self.started.wait()
         size = os.fstat(self.stderr).st_size
-        said = os.pread(self.stderr, _STDERR_TAIL, max(0, size - _STDERR_TAIL))
+        stderr = os.pread(self.stderr, _STDERR_TAIL, max(0, size - _STDERR_TAIL))
         self.started.close()
         self.link.close()
         for slot in self.slots:
             slot.close()
         os.close(self.stderr)
         how = describe_exit(0 if status is None else status)
-        return how + (f"; it said:\n{said.decode(errors='replace')}" if said else "")
+        return how + (f"; its stderr:\n{stderr.decode(errors='replace')}" if stderr else "")
 
 
 class Processes:
-    """Starts worker processes for a run, feeds them, and replaces those that are lost.
+    """Starts worker processes for a run, feeds them, and replaces those that die.
 
-    A batch that is sent counts as used once its worker has begun to apply its gradient, which the
-    board tells even of a worker that was killed. Others are given to somebody else.
+    A batch counts as used once its worker has begun to apply its gradient, which the shared
+    counters show even after the worker was killed. Other batches of a dead worker go to another.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Processes:
         on_lost: str,
     ) -> None:
         check_not_inheriting()
-        self.board = _engine.HogwildBoard.make(workers, True)
-        self.engine = _engine.Hogwild(updater._engine, self.board)
+        self.counters = _engine.SharedCounters.make(workers, True)
+        self.engine = _engine.Hogwild(updater._engine, self.counters)
         self._workers = workers
         self._source: Any = None
         self._counting = threading.Lock()
@@ -125,18 +125,18 @@ class Processes:
         self._payload: payload.Payload | None = None
         self._launcher = Launcher("spawn", "penstock.train.hogwild_worker:main")
         self._ready = threading.Barrier(workers + 1)
-        self._before: list[int] = []  # steps of each before the run
-        self.running: dict[int, Started] = {}  # by the workers' numbers
+        self._before: list[int] = []  # steps of each worker before the run
+        self.running: dict[int, Started] = {}  # by worker
 
     def begin(self, source: Source) -> None:
         self._source = source
         self.restarts = self.torn = 0
         self._payload = payload.pack(self._plan, "step")
         self._ready = threading.Barrier(self._workers + 1)
-        self._before = [self.board.counts(n)["steps"] for n in range(self._workers)]
+        self._before = [self.counters.counts(n)["steps"] for n in range(self._workers)]
 
     def ready(self) -> None:
-        """Return when all workers are ready for their first batch, or one will never be."""
+        """Wait until all workers are ready for their first batch, or one has failed."""
         try:
             self._ready.wait()
         except threading.BrokenBarrierError:
@@ -157,7 +157,7 @@ class Processes:
         try:
             while True:
                 process = self._start_process(number)
-                before = self.board.counts(number)
+                before = self.counters.counts(number)
                 outstanding: collections.deque[Any] = collections.deque()
                 try:
                     process.receive()  # READY
@@ -168,16 +168,16 @@ class Processes:
                     self._feed(process, source, outstanding)
                     return
                 except _Lost:
-                    torn = self._settle(number, before, process.done, outstanding)
+                    torn = self._remove_used(number, before, process.done, outstanding)
                     if not self._replaces:
-                        self.board.stop()
+                        self.counters.stop()
                 finally:
                     for batch in reversed(outstanding):
                         source.put_back(batch)
-                        self.board.untake()
+                        self.counters.return_step()
                     how = process.end()
                     del self.running[number]
-                finished = self.board.counts(number)["steps"] > before["steps"]
+                finished = self.counters.counts(number)["steps"] > before["steps"]
                 false_starts = 0 if finished else false_starts + 1
                 if not self._replaces or false_starts >= _MOST_FALSE_STARTS:
                     where = " in the middle of an update" if torn else ""
@@ -187,22 +187,22 @@ class Processes:
                     self.torn += torn
         except BaseException as error:
             if not isinstance(error, WorkerLost):
-                step = self.board.counts(number)["steps"] - self._before[number]
+                step = self.counters.counts(number)["steps"] - self._before[number]
                 add_note(error, f"in worker {number} of Hogwild, step {step}")
-            self._ready.abort()  # nobody waits for those that will never be ready
+            self._ready.abort()  # ends ready()
             raise
 
     def _feed(self, process: _Process, source: Source, outstanding: Any) -> None:
-        """Keep one batch in the worker's hands and the next one beside it until there is none."""
+        """Keep the worker's slots filled until there are no more batches."""
         more = True
         while True:
             while more and len(outstanding) < len(process.slots):
-                more = self.board.take()
+                more = self.counters.claim_step()
                 if not more:
                     break
                 batch = source.take()
                 if batch is END:
-                    self.board.untake()
+                    self.counters.return_step()
                     more = False
                     break
                 outstanding.append(batch)
@@ -212,9 +212,11 @@ class Processes:
             process.done += 1
             outstanding.popleft()
 
-    def _settle(self, number: int, before: dict[str, Any], done: int, outstanding: Any) -> bool:
-        """Leave in `outstanding` what a lost worker did not use; say whether it tore an update."""
-        now = self.board.counts(number)
+    def _remove_used(
+        self, number: int, before: dict[str, Any], done: int, outstanding: Any
+    ) -> bool:
+        """Remove the batches that a dead worker used; return whether an update was torn."""
+        now = self.counters.counts(number)
         begun, applied, skipped, steps = (
             now[name] - before[name] for name in ("begun", "applied", "skipped", "steps")
         )
@@ -232,13 +234,13 @@ class Processes:
             "link": theirs.fileno(),
             "payload": self._payload.fd,
             "stderr": stderr,
-            "board": self.board.fd,
+            "counters": self.counters.fd,
             "parameters": updater.parameters._slab.fd,
             "slot0": slots[0].fd,
             "slot1": slots[1].fd,
         }
         fds.update({f"state{i}": slab._slab.fd for i, slab in enumerate(updater.slabs)})
-        settings: dict[str, object] = {**self._settings, "updates": self.board.updates}
+        settings: dict[str, object] = {**self._settings, "updates": self.counters.updates}
         try:
             started = self._launcher.start(number, fds, settings)
         except BaseException:

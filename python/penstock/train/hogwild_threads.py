@@ -13,7 +13,7 @@ from .updater import Updater
 
 
 class WorkerLoop:
-    """One worker: takes batches, calls the step, applies. Its own thread's only."""
+    """One worker: calls the step for each batch and applies the gradient. One thread."""
 
     def __init__(
         self,
@@ -25,10 +25,10 @@ class WorkerLoop:
         self._step = step
         self.views = views
         self.engine = engine
-        self._copied = views.weights.nbytes if snapshot else 0  # once a step, sooner or later
+        self._copied = views.weights.nbytes if snapshot else 0  # copied about once in a step
 
     def use(self, batch: Any) -> None:
-        """Do one step."""
+        """Run one step."""
         views = self.views
         self.engine.read()
         outcome = outcome_of(self._step(batch, views), views, "Hogwild")
@@ -40,15 +40,14 @@ class WorkerLoop:
         self.engine.finish_step(outcome.loss, outcome.copied + self._copied)
 
 
-def seen_weights(engine: _engine.HogwildWorker, parameters: Parameters, snapshot: int) -> Slab:
+def weights_of(engine: _engine.HogwildWorker, parameters: Parameters, snapshot: int) -> Slab:
     return Slab(engine.weights) if snapshot else parameters
 
 
 class Threads:
-    """Workers that are threads of `engine`. Views, models and replicas live on from run to run.
+    """Workers that are threads of `engine`. Views, models and replicas are kept between runs.
 
-    Each run calls `begin`, then `ready` and, on each thread, `work`; `end` comes last, also after
-    an error.
+    A run calls `begin`, then `ready`, and `work` on each thread; last `end`, also after an error.
     """
 
     restarts = torn = 0
@@ -68,18 +67,18 @@ class Threads:
         self.engine = _engine.Hogwild(
             updater._engine, workers, own_state, non_finite, snapshot, replicas, merge_every
         )
-        self._board = self.engine.board
+        self._counters = self.engine.counters
         self._replicas = replicas
         self._one_thread_each = OneThreadEach()
         self._loops: list[WorkerLoop] = []
-        self._cores: list[list[int]] = []  # of each group, if there are several
+        self._cores: list[list[int]] = []  # cores of each group; empty: one group
         self._source: Any = None
         for number in range(workers):
             engine = self.engine.worker(number)
             parameters = updater.parameters
             if replicas > 1:
                 parameters = as_parameters(Slab(engine.parameters))
-            weights = seen_weights(engine, parameters, snapshot)
+            weights = weights_of(engine, parameters, snapshot)
             replicate = number > 0 or snapshot > 0 or replicas > 1
             views = views_of(number, parameters, weights, model, replicate=replicate)
             self._loops.append(WorkerLoop(step, views, engine, snapshot))
@@ -88,7 +87,7 @@ class Threads:
         self._source = source
         self._one_thread_each.__enter__()
         for loop in self._loops:
-            loop.views.gradients.zero()  # of a step that failed
+            loop.views.gradients.zero()  # from a step that failed
         self._cores = _engine.core_groups(self._replicas) if self._replicas > 1 else []
 
     def ready(self) -> None:
@@ -101,17 +100,17 @@ class Threads:
             self._one_thread_each.here()
             mine = self._cores[self.engine.group_of(number)] if self._cores else []
             anywhere = sorted(core for group in self._cores for core in group)
-            while self._board.take():
+            while self._counters.claim_step():
                 batch = self._source.take()
                 if batch is END:
-                    self._board.untake()
+                    self._counters.return_step()
                     break
                 if mine:
                     _engine.pin_to_cores(mine)
                 loop.use(batch)
-                if mine:  # what a feed starts while it is asked for a batch would stay there, too
+                if mine:  # threads that the feed starts would inherit these cores
                     _engine.pin_to_cores(anywhere)
-                del batch  # the feed may use its memory again
+                del batch  # the feed may reuse its memory
         except BaseException as error:
             add_note(error, f"in worker {number} of Hogwild, step {loop.views.step}")
             raise

@@ -1,4 +1,4 @@
-"""The life of a Hogwild's worker process: attach to what is shared, then a step for each batch."""
+"""Main program of a Hogwild worker process: attach to shared memory, run a step per batch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .. import _engine
 from ..processes import payload
 from ..processes.bootstrap import restore_stderr
 from .batch_slot import Slot
-from .hogwild_threads import WorkerLoop, seen_weights
+from .hogwild_threads import WorkerLoop, weights_of
 from .parameters import Parameters, Slab
 from .steps import OneThreadEach, views_of
 
-# Messages to a worker: a batch, as its slot and what `read` needs. None: there are no more.
+# A message to a worker: a slot, and the arguments of `Slot.read`. The end of the stream: no more.
 BATCH = struct.Struct("=QQQ")
-# Messages from a worker begin with one of these.
+# The first byte of a message from a worker.
 READY, DONE, STOPPED, FAILED = b"R", b"D", b"S", b"X"
 LENGTH = struct.Struct("=Q")  # of the packed exception behind FAILED
 
 
 class WorkerPlan:
-    """What travels to a worker process once."""
+    """The data sent to a worker process once."""
 
     def __init__(
         self, step: Any, model: Any, optimizer: Any, blocks: list[tuple[str, list[int]]]
@@ -39,16 +39,16 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     link = socket.socket(fileno=fds["link"])
     _engine.keep_freed_memory()
     try:
-        loop, board = _attach(index, fds, settings)
+        loop, counters = _attach(index, fds, settings)
     except BaseException as error:
-        _say_failed(link, error, f"worker {index}, starting")
+        _send_failure(link, error, f"worker {index}, starting")
         sys.exit(1)
     restore_stderr()
     slots = [Slot(fds["slot0"]), Slot(fds["slot1"])]
     link.send(READY)
     try:
         while len(message := link.recv(BATCH.size, socket.MSG_WAITALL)) == BATCH.size:
-            if board.stopped:
+            if counters.stopped:
                 link.send(STOPPED)
                 return
             number, stream_end, end = BATCH.unpack(message)
@@ -57,7 +57,7 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
             del batch
             link.send(DONE)
     except BaseException as error:
-        _say_failed(link, error, f"worker {index}")
+        _send_failure(link, error, f"worker {index}")
         sys.exit(1)
 
 
@@ -71,7 +71,7 @@ def _attach(index: int, fds: dict[str, int], settings: dict[str, Any]) -> tuple[
     states = [
         _engine.Slab.open(fds[name], blocks) for name in sorted(fds) if name.startswith("state")
     ]
-    board = _engine.HogwildBoard.open(fds["board"])
+    counters = _engine.SharedCounters.open(fds["counters"])
     own_state = settings["own_state"]
     if own_state and index > 0:
         for i, slab in enumerate(states):
@@ -81,20 +81,20 @@ def _attach(index: int, fds: dict[str, int], settings: dict[str, Any]) -> tuple[
         parameters._slab,
         plan.optimizer._built,
         states,
-        board,
+        counters,
         index,
         not own_state,
         settings["non_finite"],
         settings["snapshot"],
     )
     engine.updates = settings["updates"]
-    weights = seen_weights(engine, parameters, settings["snapshot"])
+    weights = weights_of(engine, parameters, settings["snapshot"])
     views = views_of(index, parameters, weights, plan.model, replicate=False)
     engine.begin()
-    return WorkerLoop(plan.step, views, engine, settings["snapshot"]), board
+    return WorkerLoop(plan.step, views, engine, settings["snapshot"]), counters
 
 
-def _say_failed(link: socket.socket, error: BaseException, who: str) -> None:
+def _send_failure(link: socket.socket, error: BaseException, who: str) -> None:
     from ..errors import pack_exception
 
     packed = pack_exception(error, who)

@@ -1,12 +1,12 @@
-"""Runs of torch steps as one CUDA graph: captured once for each number of them, then replayed.
+"""Runs of torch steps as one CUDA graph: captured once for each number of steps, then replayed.
 
-As PyTorch's notes on CUDA semantics have it ("CUDA Graphs", whole-network capture). The first run
-of a length and of a form of batch is made as it is, beside the current stream: it allocates what
-the optimizer and the libraries keep. The second one is captured, which runs nothing, and replayed;
-so are all that follow. Every run is training, none is made for warming up only.
+As in PyTorch's notes on CUDA semantics ("CUDA Graphs", whole-network capture). For each length and
+form of batch, the first run is executed normally on a side stream: the optimizer and the libraries
+allocate their memory. The second run is captured, which executes nothing, and replayed; so are all
+later ones. Every run is training: there are no warm-up runs.
 
-A graph reads its batches from, and writes its metrics to, memory of its own: batches are copied
-into it, metrics out of it, on the device and in the stream's order.
+A graph has memory of its own for batches and metrics: batches are copied in and metrics are copied
+out, on the device, in stream order.
 """
 
 from __future__ import annotations
@@ -18,44 +18,43 @@ from typing import Any, NamedTuple, Protocol
 from ..base.nests import leaves_of, mapped
 from ..base.notes import add_note
 from ..errors import InvalidArgument
-from .alike import columns_of, form_of
-from .loop_runs import Run, Said, mark, rows_of_columns, said_of
-from .rows import rows_of
+from .loop_runs import Runner, RunResult, mark, result_of, rows_of_columns
+from .rows import columns_of, form_of, rows_of
 from .super_batches import SuperBatch
 
 Replay = Callable[[], object]
 
 _REMEDY = (
-    "in a run of Loop that was captured as one CUDA graph: the step must not look at values "
-    "(.item(), .cpu(), if of a tensor), an optimizer of torch's needs capturable=True"
+    "in a run of Loop that was captured as one CUDA graph: the step must not read values "
+    "(.item(), .cpu(), if of a tensor), and torch's optimizers need capturable=True"
 )
 
 
 class Device(Protocol):
-    """What runs and captures; a GPU, and what stands for one in tests."""
+    """Runs and captures work: a GPU, or a fake in tests."""
 
     def has(self, leaf: Any) -> bool:
-        """Whether the leaf is a tensor there."""
+        """Whether the leaf is a tensor on the device."""
 
     def beside(self, work: Callable[[], object]) -> None:
-        """Make the work as it is, apart from the current stream, which goes on after it."""
+        """Execute the work on a side stream, for which the current stream waits."""
 
     def capture(self, work: Callable[[], object]) -> Replay:
-        """Note the work, which is called once and runs nothing; return what runs it."""
+        """Capture the work, which executes nothing; return a function that executes it."""
 
     def mark(self) -> Callable[[], object]:
-        """Return what waits until all is done that was asked for so far."""
+        """Return a function that waits for all work queued so far."""
 
 
 class Cuda:
-    """The current device of torch's."""
+    """torch's current CUDA device."""
 
     def __init__(self) -> None:
         import torch
 
         self._cuda = torch.cuda
         self._tensor = torch.Tensor
-        self._streams: dict[int, Any] = {}  # that graphs are captured on, by device
+        self._streams: dict[int, Any] = {}  # streams for capture, by device
 
     def has(self, leaf: Any) -> bool:
         here = isinstance(leaf, self._tensor) and leaf.is_cuda
@@ -73,9 +72,9 @@ class Cuda:
     def capture(self, work: Callable[[], object]) -> Replay:
         graph = self._cuda.CUDAGraph()
         here = self._cuda.current_device()
-        if here not in self._streams:  # torch's own for all graphs may be another device's
+        if here not in self._streams:  # torch's default capture stream may be another device's
             self._streams[here] = self._cuda.Stream()
-        # Other threads may use the device meanwhile: they make the next batches.
+        # thread_local: other threads use the device meanwhile, for the next batches.
         with self._cuda.graph(graph, stream=self._streams[here], capture_error_mode="thread_local"):
             work()
         replay: Replay = graph.replay
@@ -87,42 +86,44 @@ class Cuda:
 
 class _Captured(NamedTuple):
     inputs: SuperBatch
-    said: list[Any]  # the metrics of each step
+    metrics_of_steps: list[Any]  # the metrics of each step
     replay: Replay
 
 
 def graph_of(step: Any, state: Any) -> Graph:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
-        raise InvalidArgument("graph=True needs torch, and a CUDA device that it can use", "Loop")
+        raise InvalidArgument("graph=True needs torch with a usable CUDA device", "Loop")
     if state is not None:
-        text = "a graph changes weights where they are; leave state= out, or graph=True"
+        text = "a graph changes weights in place; omit state= or graph=True"
         raise InvalidArgument(text, "Loop")
     return Graph(step)
 
 
-class Graph(Run):
-    """N steps as one graph, for each N and form of a batch."""
+class Graph(Runner):
+    """Runs N steps as one graph, for each N and form of batch."""
 
     def __init__(self, step: Callable[[Any], Any], device: Device | None = None) -> None:
         self._step = step
         self._device: Device = Cuda() if device is None else device
-        self._known: dict[Any, _Captured | None] = {}  # None: was made once, as it is
+        self._known: dict[Any, _Captured | None] = {}  # None: executed once, not captured yet
 
-    def __call__(self, batches: SuperBatch) -> Said:
-        said: list[Any] = []
+    def __call__(self, batches: SuperBatch) -> RunResult:
+        metrics_of_steps: list[Any] = []
         try:
             key = self._key_of(batches)
             if key not in self._known:
-                self._device.beside(lambda: said.extend(map(self._step, batches.each())))
+                self._device.beside(
+                    lambda: metrics_of_steps.extend(map(self._step, batches.each()))
+                )
                 self._known[key] = None
-                return said_of(said, None)._replace(wait=self._device.mark())
+                return result_of(metrics_of_steps, None)._replace(wait=self._device.mark())
             captured = self._known[key] or self._capture(key, batches)
             _copy(batches, captured.inputs)
             captured.replay()
-            return self._said(captured.said)
+            return self._result_of(captured.metrics_of_steps)
         except Exception as error:
-            return said_of(said, error)
+            return result_of(metrics_of_steps, error)
 
     def _key_of(self, batches: SuperBatch) -> Any:
         whole = batches.whole is not None
@@ -132,7 +133,7 @@ class Graph(Run):
                 kind = type(leaf)
                 raise InvalidArgument(
                     f"a batch has a {kind.__module__}.{kind.__name__} that is not on the current "
-                    "CUDA device; with graph=True let convert= make tensors of arrays there",
+                    "CUDA device; with graph=True convert= must make tensors on it",
                     "Loop",
                 )
         if whole:
@@ -140,41 +141,47 @@ class Graph(Run):
         return batches.steps, batches.size, whole, repr([form_of(x, _form_of) for x in each])
 
     def _capture(self, key: Any, batches: SuperBatch) -> _Captured:
-        inputs = _alike(batches)
-        said: list[Any] = []
+        inputs = _inputs_like(batches)
+        metrics_of_steps: list[Any] = []
         try:
-            replay = self._device.capture(lambda: said.extend(map(self._step, inputs.each())))
+            replay = self._device.capture(
+                lambda: metrics_of_steps.extend(map(self._step, inputs.each()))
+            )
         except Exception as error:
             add_note(error, _REMEDY)
             raise
-        for metrics in said:
+        for metrics in metrics_of_steps:
             for leaf in () if metrics is None else leaves_of(metrics):
                 if not self._device.has(leaf):
                     raise InvalidArgument(
-                        f"a step says {leaf!r}; what a step of a CUDA graph says are tensors of "
-                        "its device: anything else stays what it was when it was captured",
+                        f"a step returned {leaf!r}; with graph=True it must return tensors of the "
+                        "device, since other values do not change after the capture",
                         "Loop",
                     )
-        found = self._known[key] = _Captured(inputs, [mapped(_detached, m) for m in said], replay)
+        found = self._known[key] = _Captured(
+            inputs, [mapped(_detached, m) for m in metrics_of_steps], replay
+        )
         return found
 
-    def _said(self, said: list[Any]) -> Said:
-        """Take copies: the next replay writes where these are."""
-        count = len(said)
-        if all(metrics is None for metrics in said):
-            return Said(count, lambda: said, lambda: None, None, self._device.mark())
+    def _result_of(self, metrics_of_steps: list[Any]) -> RunResult:
+        """Copy the metrics: the next replay overwrites them."""
+        count = len(metrics_of_steps)
+        if all(metrics is None for metrics in metrics_of_steps):
+            return RunResult(
+                count, lambda: metrics_of_steps, lambda: None, None, self._device.mark()
+            )
         torch = sys.modules["torch"]
-        columns = [torch.stack(list(c)) for c in columns_of(said, "metrics", "Loop")]
+        columns = [torch.stack(list(c)) for c in columns_of(metrics_of_steps, "metrics", "Loop")]
         wait = self._device.mark()
 
         def nest() -> Any:
             given = iter(column.cpu().numpy() for column in columns)
-            return mapped(lambda _: next(given), said[0])
+            return mapped(lambda _: next(given), metrics_of_steps[0])
 
         def each() -> list[Any]:
             return rows_of_columns(nest(), count)
 
-        return Said(count, each, lambda: each()[-1], None, wait)
+        return RunResult(count, each, lambda: each()[-1], None, wait)
 
 
 def _form_of(leaf: Any) -> Any:
@@ -185,27 +192,27 @@ def _detached(leaf: Any) -> Any:
     return leaf if leaf is None else leaf.detach()
 
 
-def _alike(batches: SuperBatch) -> SuperBatch:
-    """Make room for such batches."""
+def _inputs_like(batches: SuperBatch) -> SuperBatch:
+    """Allocate memory for such batches."""
     if batches.whole is None:
-        parts = [mapped(_room, part) for part in batches.parts[: batches.steps]]
+        parts = [mapped(_clone, part) for part in batches.parts[: batches.steps]]
         return batches._replace(parts=parts)
     rows = batches.steps * batches.size
-    return batches._replace(whole=mapped(_room, rows_of(batches.whole, 0, rows)))
+    return batches._replace(whole=mapped(_clone, rows_of(batches.whole, 0, rows)))
 
 
-def _room(leaf: Any) -> Any:
+def _clone(leaf: Any) -> Any:
     return leaf.detach().clone()
 
 
 def _copy(batches: SuperBatch, into: SuperBatch) -> None:
     if batches.whole is None:
-        for part, room in zip(batches.parts, into.parts, strict=False):
-            _copy_leaves(part, room)
+        for part, target in zip(batches.parts, into.parts, strict=False):
+            _copy_leaves(part, target)
         return
     _copy_leaves(rows_of(batches.whole, 0, batches.steps * batches.size), into.whole)
 
 
-def _copy_leaves(batch: Any, room: Any) -> None:
-    for place, leaf in columns_of([room, batch], "batches of a run", "Loop"):
+def _copy_leaves(batch: Any, target: Any) -> None:
+    for place, leaf in columns_of([target, batch], "batches of a run", "Loop"):
         place.copy_(leaf)

@@ -1,6 +1,6 @@
-"""A Keras model in the loop: one scan on JAX, one graph on TensorFlow, a tight loop on torch.
+"""Keras models in Loop: one scan on JAX, one graph on TensorFlow, a plain loop on torch.
 
-Whatever the backend, a step is the model's own ``train_step``, with all that it was compiled with.
+A step is the model's own ``train_step``, with its compiled optimizer, loss and metrics.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
-from .loop_runs import Run, Said, Scan, Steps, rows_of_columns, said_of
+from .loop_runs import Runner, RunResult, Scan, Steps, result_of, rows_of_columns
 from .super_batches import SuperBatch, like
 
 
-def runner_for_model(model: Any) -> Run:
-    """Return what runs steps of a compiled model, on the backend of this process."""
+def runner_for_model(model: Any) -> Runner:
+    """Return the runner of a compiled model for this process's backend."""
     kinds = {"jax": OnJax, "tensorflow": OnTensorFlow, "torch": OnTorch}
     backend = keras.backend.backend()
     if backend not in kinds:
@@ -26,17 +26,17 @@ def runner_for_model(model: Any) -> Run:
     if not model.compiled:
         raise InvalidArgument("the model has no optimizer yet; call model.compile()", "Loop")
     if keras.distribution.distribution() is not None:
-        text = "a model under keras.distribution trains by fit only; its batches are laid out there"
+        text = "a model under keras.distribution can only be trained by fit"
         raise InvalidArgument(text, "Loop")
     return kinds[backend](model)
 
 
-class OnModel(Run):
-    """What all backends have in common: what ``fit`` does around steps."""
+class OnModel(Runner):
+    """Base of the backends: the work of ``fit`` around steps."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._of: Any = None  # the train_function: compile() drops it
+        self._of: Any = None  # the model's train_function, which compile() replaces
         self._ready = self._pass_begins = False
 
     def begin(self) -> None:
@@ -46,23 +46,23 @@ class OnModel(Run):
     def begin_pass(self) -> None:
         self._pass_begins = True
 
-    def __call__(self, batches: SuperBatch) -> Said:
+    def __call__(self, batches: SuperBatch) -> RunResult:
         try:
             if not self._ready:
                 self._prepare(batches)
             if self._pass_begins:
-                self.show()
+                self.sync_model()
                 self.model.reset_metrics()
                 self._pass_begins = False
         except Exception as error:
-            return said_of([], error)
-        return self._run(batches)
+            return result_of([], error)
+        return self._run_steps(batches)
 
-    def asks_to_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         return bool(self.model.stop_training)
 
     def end(self, whole: bool) -> None:
-        self.show()
+        self.sync_model()
         if whole and self._ready and isinstance(self.model.optimizer, keras.optimizers.Optimizer):
             self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
 
@@ -76,22 +76,22 @@ class OnModel(Run):
         self._ready = True
 
     def _compile(self) -> None:
-        """Make what `_run` calls, for what the model was compiled with."""
+        """Prepare `_run_steps` for the compiled model."""
         raise NotImplementedError
 
-    def _run(self, batches: SuperBatch) -> Said:
+    def _run_steps(self, batches: SuperBatch) -> RunResult:
         raise NotImplementedError
 
 
 class OnJax(OnModel):
-    """The model's state is handed from step to step, and lies in the model between runs only.
+    """Passes the model's state from step to step, and puts it back into the model between runs.
 
-    It is donated, as by ``fit``: while steps run, the model's variables hold nothing.
+    The state is donated, as in ``fit``: the model's variables are invalid while steps run.
     """
 
     _inner: Scan | Steps
     _variables: tuple[list[Any], ...]
-    _away = False  # the state is not in the model
+    _away = False  # the state is outside the model
 
     def _prepare(self, batches: SuperBatch) -> None:
         super()._prepare(batches)
@@ -113,13 +113,13 @@ class OnJax(OnModel):
         eagerly = self.model.run_eagerly or not self.model.jit_compile
         self._inner = Steps(step, ()) if eagerly else Scan(step, (), donate=True)
 
-    def _run(self, batches: SuperBatch) -> Said:
+    def _run_steps(self, batches: SuperBatch) -> RunResult:
         if not self._away:
             self._inner.state = tuple([v.value for v in part] for part in self._variables)
             self._away = True
         return self._inner(batches)
 
-    def show(self) -> None:
+    def sync_model(self) -> None:
         if self._away:
             for part, values in zip(self._variables, self._inner.state, strict=True):
                 for variable, value in zip(part, values, strict=True):
@@ -129,22 +129,22 @@ class OnJax(OnModel):
 
 
 class OnTorch(OnModel):
-    """One step after the other, on tensors that a super-batch was made once."""
+    """Runs one step after the other, on a super-batch that was converted to tensors once."""
 
     def begin_pass(self) -> None:
         super().begin_pass()
-        self.model.train()  # predict() in a callback leaves it otherwise
+        self.model.train()  # a callback's predict() ends the training mode
 
     def _compile(self) -> None:
         function = self.model.train_function
 
         def step(batch: Any) -> Any:
-            # A result may be a metric's own memory, which the next step changes.
+            # A result may share a metric's memory, which the next step changes.
             return mapped(_copied, function([batch]))
 
         self._inner = Steps(step, None)
 
-    def _run(self, batches: SuperBatch) -> Said:
+    def _run_steps(self, batches: SuperBatch) -> RunResult:
         tensor = keras.ops.convert_to_tensor
         whole = None if batches.whole is None else mapped(tensor, batches.whole)
         parts = [mapped(tensor, part) for part in batches.parts]
@@ -160,19 +160,19 @@ def _copied(leaf: Any) -> Any:
 
 
 class OnTensorFlow(OnModel):
-    """One graph, with a loop in it, for each shape of a batch; any number of steps."""
+    """Runs any number of steps in one graph with a loop, one graph for each shape of batch."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         if model.distribute_strategy.num_replicas_in_sync != 1:
-            text = "a model under a tf.distribute strategy trains by fit only"
+            text = "a model under a tf.distribute strategy can only be trained by fit"
             raise InvalidArgument(text, "Loop")
         self._graphs: dict[Any, Any] = {}
 
     def _compile(self) -> None:
         self._graphs.clear()
 
-    def _run(self, batches: SuperBatch) -> Said:
+    def _run_steps(self, batches: SuperBatch) -> RunResult:
         if self.model.run_eagerly:
             return Steps(self.model.train_step, None)(batches)
         import tensorflow as tf
@@ -184,13 +184,13 @@ class OnTensorFlow(OnModel):
             key = repr(names), tuple((column.dtype, tuple(column.shape[1:])) for column in columns)
             if key not in self._graphs:
                 self._graphs[key] = self._graph(names, columns)
-            said = mapped(np.asarray, self._graphs[key](*columns))
+            metrics = mapped(np.asarray, self._graphs[key](*columns))
         except Exception as error:
-            return said_of([], error)
+            return result_of([], error)
         count = batches.steps
-        last = partial(rows_of_columns, mapped(lambda column: column[-1:], said), 1)
-        return Said(
-            count, partial(rows_of_columns, said, count), lambda: last()[0], None, lambda: None
+        last = partial(rows_of_columns, mapped(lambda column: column[-1:], metrics), 1)
+        return RunResult(
+            count, partial(rows_of_columns, metrics, count), lambda: last()[0], None, lambda: None
         )
 
     def _graph(self, nest: Any, columns: list[Any]) -> Any:
@@ -199,13 +199,13 @@ class OnTensorFlow(OnModel):
         rows = [tf.TensorSpec(column.shape[1:], column.dtype) for column in columns]
         outside = tf.autograph.experimental.do_not_convert
         step = tf.function(outside(self.model.train_step), jit_compile=self.model.jit_compile)
-        said = step.get_concrete_function(like(nest, rows)).structured_outputs
+        metrics = step.get_concrete_function(like(nest, rows)).structured_outputs
 
         def steps(*columns: Any) -> Any:
             count = tf.shape(columns[0])[0]
             notes = [
                 tf.TensorArray(each.dtype, size=count, element_shape=each.shape)
-                for each in leaves_of(said)
+                for each in leaves_of(metrics)
             ]
 
             def body(i: Any, notes: list[Any]) -> Any:
@@ -216,7 +216,7 @@ class OnTensorFlow(OnModel):
             _, notes = tf.while_loop(
                 lambda i, _: i < count, body, (tf.constant(0), notes), parallel_iterations=1
             )
-            return like(said, [note.stack() for note in notes])
+            return like(metrics, [note.stack() for note in notes])
 
         many = [tf.TensorSpec([None, *column.shape[1:]], column.dtype) for column in columns]
         return tf.function(outside(steps), input_signature=many)

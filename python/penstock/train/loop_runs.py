@@ -11,60 +11,59 @@ import numpy as np
 
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
-from .alike import columns_of, form_of
-from .rows import array_of
+from .rows import array_of, columns_of, form_of
 from .super_batches import SuperBatch
 
 
-class Said(NamedTuple):
-    """What came of a run: steps that were finished, and what they said."""
+class RunResult(NamedTuple):
+    """Result of a run: finished steps and their metrics."""
 
     steps: int
-    each: Callable[[], list[Any]]  # metrics of each, on the host
-    last: Callable[[], Any]  # of the last one, if there was any
-    error: Exception | None  # that ended it
-    wait: Callable[[], object]  # until they are done; they may be under way
+    each: Callable[[], list[Any]]  # metrics of each step, on the host
+    last: Callable[[], Any]  # metrics of the last step, or None
+    error: Exception | None  # that ended the run
+    wait: Callable[[], object]  # waits until the steps are done
 
 
-class Run:
-    """Makes steps, and keeps what they hand on. What `Loop.run` calls, in this order."""
+class Runner:
+    """Runs steps and keeps their state. `Loop.run` calls the methods in this order."""
 
     state: Any = None
 
     def begin(self) -> None:
-        """A run of the loop begins."""
+        """Begin a run of the loop."""
 
     def begin_pass(self) -> None:
-        """So does a pass over the feed."""
+        """Begin a pass over the feed."""
 
-    def __call__(self, batches: SuperBatch) -> Said:
-        """Make a step of each batch."""
+    def __call__(self, batches: SuperBatch) -> RunResult:
+        """Runner a step for each batch."""
         raise NotImplementedError
 
-    def show(self) -> None:
-        """Let callbacks see, and change, what the steps made so far."""
+    def sync_model(self) -> None:
+        """Put the steps' state into the model, for callbacks that read or change the model."""
 
-    def asks_to_stop(self) -> bool:
-        """Whether a callback left a word, other than by what it returned."""
+    def stop_requested(self) -> bool:
+        """Whether a callback asked to stop, other than by its result."""
         return False
 
     def end(self, whole: bool) -> None:
-        """The loop's run is over, and `whole` if by no exception."""
+        """End a run of the loop; `whole`: without an exception."""
 
 
-class Steps(Run):
-    """One step after the other, with nothing between them but a list of what they said."""
+class Steps(Runner):
+    """Runs one step after the other, and collects their metrics."""
 
     def __init__(self, step: Callable[..., Any], state: Any) -> None:
         self._step = step
-        self._hands_on = state is not None
+        self._has_state = state is not None
         self.state = state
 
-    def __call__(self, batches: SuperBatch) -> Said:
-        said: list[Any] = []
-        step, keep, read = self._step, said.append, _reader()
+    def __call__(self, batches: SuperBatch) -> RunResult:
+        found: list[Any] = []
+        step, keep, read = self._step, found.append, _reader()
         try:
-            if self._hands_on:
+            if self._has_state:
                 for batch in batches.each():
                     self.state, metrics = pair_of(step(self.state, batch))
                     keep(read(metrics))
@@ -73,54 +72,56 @@ class Steps(Run):
                     keep(read(step(batch)))
             marked = _marked()
         except Exception as error:
-            return said_of(said, error)
-        made = said_of(said, None)
+            return result_of(found, error)
+        made = result_of(found, None)
         return made if marked is None else made._replace(wait=lambda: (marked(), made.last()))
 
 
-class Scan(Run):
-    """All steps in one `jax.lax.scan`, traced and compiled once for each number of them."""
+class Scan(Runner):
+    """Runs all steps in one `jax.lax.scan`, compiled once for each number of steps."""
 
     def __init__(self, step: Callable[[Any, Any], Any], state: Any, donate: bool = False) -> None:
         import jax
 
         def one(carry: Any, batch: Any) -> Any:
-            state, said = pair_of(step(carry, batch))
-            # Nothing said is nothing to wait for, and a state is gone that was donated.
-            return state, (said, () if jax.tree.leaves(said) else np.int32(0))
+            state, found = pair_of(step(carry, batch))
+            # A token to wait for, if there are no metrics: a donated state cannot be waited for.
+            return state, (found, () if jax.tree.leaves(found) else np.int32(0))
 
         def steps(state: Any, batches: Any) -> Any:
             return jax.lax.scan(one, state, batches)
 
-        # Donated: the memory of the state goes to the next one, and what it was is gone.
+        # Donated: the next state reuses the memory of the last one, which is then invalid.
         self._steps = jax.jit(steps, donate_argnums=0 if donate else ())
         self._wait: Callable[[Any], object] = jax.block_until_ready
         self._flat: Callable[..., Any] = jax.tree.flatten
         self.state = state
 
-    def __call__(self, batches: SuperBatch) -> Said:
+    def __call__(self, batches: SuperBatch) -> RunResult:
         try:
-            self.state, (said, token) = self._steps(self.state, batches.stacked())
+            self.state, (found, token) = self._steps(self.state, batches.stacked())
         except Exception as error:
-            return Said(0, list, lambda: None, error, lambda: None)
+            return RunResult(0, list, lambda: None, error, lambda: None)
         count = batches.steps
-        wait = partial(self._wait, (said, token))
-        return Said(count, partial(self._rows, said, count), partial(self._row, said), None, wait)
+        wait = partial(self._wait, (found, token))
+        return RunResult(
+            count, partial(self._rows, found, count), partial(self._row, found), None, wait
+        )
 
-    def _row(self, said: Any) -> Any:
-        columns, nest = self._flat(said)
+    def _row(self, found: Any) -> Any:
+        columns, nest = self._flat(found)
         return nest.unflatten([_plain(np.asarray(column[-1])) for column in columns])
 
-    def _rows(self, said: Any, count: int) -> list[Any]:
-        columns, nest = self._flat(said)
-        return _put_together(nest.unflatten, [np.asarray(column) for column in columns], count)
+    def _rows(self, found: Any, count: int) -> list[Any]:
+        columns, nest = self._flat(found)
+        return _nests_of(nest.unflatten, [np.asarray(column) for column in columns], count)
 
 
 def _reader() -> Callable[[Any], Any]:
-    """Make numbers of torch's scalars in the host's memory at once.
+    """Return a function that converts torch scalars in host memory to numbers at once.
 
-    There is nothing to wait for, and their memory is the next step's while it is in the cache: that
-    is cheaper than keeping them.
+    There is nothing to wait for, and releasing their memory is cheaper than keeping them: the next
+    step reuses it while it is in the cache.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -139,51 +140,51 @@ def _reader() -> Callable[[Any], Any]:
 
 
 def _marked() -> Callable[[], object] | None:
-    """Mark what steps asked of torch's current CUDA device, for what they say may not tell."""
+    """Mark the work on torch's current CUDA device, for metrics without a device tensor."""
     torch = sys.modules.get("torch")
     return mark(torch.cuda) if torch is not None and torch.cuda.is_initialized() else None
 
 
 def mark(cuda: Any) -> Callable[[], object]:
-    """Return what waits until all is done that the current CUDA stream was asked for so far."""
+    """Return a function that waits for all work queued so far on the current CUDA stream."""
     event = cuda.Event()
     event.record()
     wait: Callable[[], object] = event.synchronize
     return wait
 
 
-def said_of(said: list[Any], error: Exception | None) -> Said:
-    """What steps said that were made one by one."""
+def result_of(found: list[Any], error: Exception | None) -> RunResult:
+    """The result of steps that were run one by one."""
 
     def last() -> Any:
-        return on_host(said[-1:])[0] if said else None
+        return on_host(found[-1:])[0] if found else None
 
-    return Said(len(said), partial(on_host, said), last, error, last)
+    return RunResult(len(found), partial(on_host, found), last, error, last)
 
 
-def rows_of_columns(said: Any, count: int) -> list[Any]:
-    """Metrics of `count` steps from a nest of arrays that have a row for each."""
-    columns = [np.asarray(column) for column in leaves_of(said)]
-    return _put_together(_filler(said), columns, count)
+def rows_of_columns(found: Any, count: int) -> list[Any]:
+    """Return the metrics of `count` steps from a nest of arrays with a row for each step."""
+    columns = [np.asarray(column) for column in leaves_of(found)]
+    return _nests_of(_filler(found), columns, count)
 
 
 def pair_of(given: Any) -> tuple[Any, Any]:
     if not isinstance(given, tuple) or len(given) != 2:
-        text = f"a step gave a {type(given).__name__}; with state= it gives (state, metrics)"
+        text = f"a step returned a {type(given).__name__}; with state= it returns (state, metrics)"
         raise InvalidArgument(text, "Loop")
     return given
 
 
-def on_host(said: list[Any]) -> list[Any]:
-    """The same metrics as NumPy's arrays and Python's numbers: one transfer for each column."""
-    if all(_is_plain(metrics) for metrics in said):
-        return said
-    first = said[0]
+def on_host(found: list[Any]) -> list[Any]:
+    """Convert metrics to NumPy arrays and Python numbers, with one transfer for each leaf."""
+    if all(_is_plain(metrics) for metrics in found):
+        return found
+    first = found[0]
     form = form_of(first, _leaf_form)
-    if not all(form_of(metrics, _leaf_form) == form for metrics in said):
-        return [mapped(lambda leaf: _plain(_array(leaf)), metrics) for metrics in said]
-    columns = [_column(list(column)) for column in columns_of(said, "metrics", "Loop")]
-    return _put_together(_filler(first), columns, len(said))
+    if not all(form_of(metrics, _leaf_form) == form for metrics in found):
+        return [mapped(lambda leaf: _plain(_array(leaf)), metrics) for metrics in found]
+    columns = [_column(list(column)) for column in columns_of(found, "metrics", "Loop")]
+    return _nests_of(_filler(first), columns, len(found))
 
 
 _PLAIN = frozenset((float, int, bool, str, type(None)))
@@ -214,8 +215,8 @@ def _plain(leaf: Any) -> Any:
     return leaf.item() if isinstance(leaf, (np.ndarray, np.generic)) and leaf.ndim == 0 else leaf
 
 
-def _put_together(fill: Callable[[Any], Any], columns: list[Any], count: int) -> list[Any]:
-    """Rows of columns as nests; numbers are Python's."""
+def _nests_of(fill: Callable[[Any], Any], columns: list[Any], count: int) -> list[Any]:
+    """Make nests from the rows of columns, with Python numbers."""
     plain = [
         column.tolist() if isinstance(column, np.ndarray) and column.ndim == 1 else column
         for column in columns
@@ -226,7 +227,7 @@ def _put_together(fill: Callable[[Any], Any], columns: list[Any], count: int) ->
 
 
 def _filler(nest: Any) -> Callable[[Any], Any]:
-    """What puts leaves into such a nest; the plain ones are quick."""
+    """Return a function that puts leaves into such a nest; fast for flat ones."""
     if not isinstance(nest, (dict, list, tuple)):
         return lambda leaves: leaves[0]
     if type(nest) is dict and not any(isinstance(x, (dict, list, tuple)) for x in nest.values()):

@@ -1,7 +1,7 @@
-"""Formulas that turn gradients into updates. None has a memory: that is the `Updater`'s.
+"""Optimizers: formulas with hyper-parameters. Their state is in an `Updater`.
 
-All of them are PyTorch's, in float32. ``g`` is the gradient after scaling, clipping and, for all
-but AdamW, ``weight_decay`` times the weight added to it.
+The formulas are PyTorch's, in float32. ``g`` is the gradient after scaling, clipping and, except
+for AdamW, the addition of ``weight_decay`` times the weight.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Momentum", "Nesterov", "Optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """What all optimizers take. A value: it does not change, and any number of updaters may use it.
+    """Base of the optimizers. An immutable value, which several updaters may share.
 
     Parameters
     ----------
     weight_decay : float
-        L2: this times the weight is added to the gradient. `AdamW` takes it off the weights.
+        L2: this times the weight is added to the gradient. `AdamW` decays the weights instead.
     clip_value : float, optional
-        Each element of the gradient is cut to [-clip_value, clip_value].
+        Clips each element of the gradient to [-clip_value, clip_value].
     clip_norm : float, optional
-        The whole gradient is multiplied by ``min(1, clip_norm / (norm + 1e-6))``. One of the two.
+        Multiplies the gradient by ``min(1, clip_norm / (norm + 1e-6))``. Not with `clip_value`.
 
     Raises
     ------
     InvalidArgument
-        When it is made: a hyper-parameter that cannot be, by its name.
+        When made: an invalid hyper-parameter, named in the text.
     """
 
     weight_decay: float = 0.0
@@ -52,7 +52,7 @@ class Optimizer:
             ) from None
         object.__setattr__(self, "_built", built)
 
-    # The engine's object stays behind and is built anew.
+    # The engine's object is not pickled but built again.
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_built"}
 
@@ -139,7 +139,7 @@ class RMSProp(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Means m of g and v of g**2, corrected for their start: ``w -= lr * m / (sqrt(v) + eps)``.
+    """Means m of g and v of g**2, bias-corrected: ``w -= lr * m / (sqrt(v) + eps)``.
 
     Kingma and Ba 2015.
     """

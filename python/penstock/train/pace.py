@@ -1,4 +1,4 @@
-"""How many steps run as one, and when the host looks: after each run of N, or by the clock."""
+"""How many steps a run has, and when Loop checks in: after each run, or by the clock."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from typing import Any, Protocol
 
 from ..base.nests import leaves_of
 from ..dataset import Dataset
-from .loop_runs import Said
+from .loop_runs import RunResult
 
-# Of the runs that the clock paces, where nobody says how large a super-batch is. What a run costs
-# besides its steps is shared by so many, and one of so many bytes takes longer than that anyhow.
+# Limits of a super-batch with seconds= and without steps=: the overhead of a run is negligible for
+# so many steps, or for so many bytes.
 MOST_STEPS = 128
 MOST_BYTES = 8 << 20
-_GROWTH = 16  # at a time: one measurement decides little, and few lengths are compiled
+_GROWTH = (
+    16  # largest factor at a time: a single measurement is uncertain, and few lengths are compiled
+)
 
 
 class Pace(Protocol):
-    """Decides; of one thread."""
+    """Decides on the steps of a run and on check-ins. One thread."""
 
-    most: int  # steps of a run: those of a super-batch
+    most: int  # largest number of steps of a run: those of a super-batch
 
     def begin(self) -> None:
-        """Note that the host looked just now."""
+        """Note a check-in."""
 
     def run_of(self, left: int) -> int:
-        """Return how many steps are next, where a super-batch has `left` of them."""
+        """Return the steps of the next run, of a super-batch with `left` steps left."""
 
-    def due(self, said: Said) -> bool:
-        """Return whether the host is to look, now that a run was dispatched."""
+    def due(self, result: RunResult) -> bool:
+        """Return whether to check in, after a run was dispatched."""
 
 
 class Counted:
-    """N steps, and a look."""
+    """A check-in after each run of N steps."""
 
     def __init__(self, steps: int) -> None:
         self.most = steps
@@ -44,16 +46,16 @@ class Counted:
     def run_of(self, left: int) -> int:
         return min(self.most, left)
 
-    def due(self, said: Said) -> bool:
+    def due(self, result: RunResult) -> bool:
         return True
 
 
 class Timed:
-    """A look about every `seconds`, after as many runs as fit in between.
+    """A check-in about every `seconds`, after as many runs as fit.
 
-    A run has a power of two of steps or `most`, so that JAX compiles few lengths. They grow until
-    one takes a quarter of `seconds`, and shrink when two in a row took more than half of it: one
-    may have been slow because it was compiled. Each is waited for, or nobody knew what it takes.
+    A run has a power of two of steps, or `most`, so that JAX compiles few lengths. Runs grow until
+    one takes a quarter of `seconds`, and shrink when two in a row took more than half of it (a
+    single one may have been compiled). Each run is waited for, to measure it.
     """
 
     def __init__(
@@ -64,21 +66,21 @@ class Timed:
         self._clock = clock
         self._steps = 1
         self._was_slow = False
-        self._looked = self._waited = 0.0
+        self._last_check_in = self._waited = 0.0
 
     def begin(self) -> None:
-        self._looked = self._waited = self._clock()
+        self._last_check_in = self._waited = self._clock()
 
     def run_of(self, left: int) -> int:
         return self._steps if left >= self._steps else _power_below(left)
 
-    def due(self, said: Said) -> bool:
-        said.wait()
+    def due(self, result: RunResult) -> bool:
+        result.wait()
         now = self._clock()
         took, self._waited = now - self._waited, now
-        if said.steps == self._steps:
+        if result.steps == self._steps:
             self._adapt(took)
-        return now + took / 2 - self._looked >= self._seconds
+        return now + took / 2 - self._last_check_in >= self._seconds
 
     def _adapt(self, took: float) -> None:
         slow = took > self._seconds / 2
@@ -93,19 +95,19 @@ class Timed:
 
 
 def _power_below(number: int) -> int:
-    """The largest power of two that is not above; of nothing, 1."""
+    """Return the largest power of two up to `number`, at least 1."""
     return 1 << (max(number, 1).bit_length() - 1)
 
 
 def super_batch_of(dataset: Dataset, size: int) -> int:
-    """Return how many batches of `size` samples are a super-batch, by the bytes of one sample."""
-    with dataset._alone().build(workers=0) as feed:  # functions are called here, and not ahead
+    """Return the batches of `size` samples per super-batch, from the bytes of one sample."""
+    with dataset._alone().build(workers=0) as feed:  # one sample only, nothing ahead
         sample = next(iter(feed), ())
     return steps_of(size * bytes_of(sample))
 
 
 def steps_of(batch_bytes: int) -> int:
-    """Return how many batches of so many bytes are a super-batch."""
+    """Return the number of batches of so many bytes per super-batch."""
     return min(MOST_STEPS, _power_below(MOST_BYTES // max(batch_bytes, 1)))
 
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from .. import _engine
 from ..base.arguments import integer, string, text
 from ..base.arguments import path as path_of
 from ..base.conventions import Restorable
 from ..errors import InvalidArgument, NotFound
-from .values import Array, copy_block, numbers, shape_of
 
 __all__ = ["Parameters", "Slab"]
+
+_TOO_LONG = 1 << 63
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Slab(Mapping[str, Array]):
     """Named blocks of float32 in one piece of memory, as writable NumPy arrays.
 
-    A mapping from names to arrays that are views: what is written to ``slab["w"]`` is in the slab.
-    `Parameters.gradients` makes one. Arrays stay valid for as long as they are kept, whatever
-    becomes of the slab, and torch takes them without a copy (``torch.from_numpy(slab["w"])``).
+    A mapping from names to arrays that are views of the slab. `Parameters.gradients` makes one.
+    Arrays keep the slab's memory, and torch takes them without a copy
+    (``torch.from_numpy(slab["w"])``).
 
-    Threads: any; who writes the same numbers synchronises. A forked child shares a ``shared`` slab
-    and has a copy of any other.
+    Threads: any; writers of the same numbers must synchronise. A forked child shares a ``shared``
+    slab, and has a copy of any other.
     """
 
     _slab: _engine.Slab
@@ -43,18 +49,18 @@ class Slab(Mapping[str, Array]):
             raise self._no_block(name) from None
 
     def __setitem__(self, name: str, values: Any) -> None:
-        """Copy values into a block: any framework's array of the same shape, of real numbers."""
+        """Copy an array of real numbers, of any framework and the same shape, into a block."""
         into = self[name]
-        if values is not into:  # what `slab["w"] += x` gives back
+        if values is not into:  # `slab["w"] += x` assigns the block itself
             copy_block(name, into, values, type(self).__name__)
             self._copied += into.nbytes
 
-    # A mapping's own would look for KeyError, which a name that is not there is not here.
+    # Mapping.__contains__ expects KeyError for a missing name, and __getitem__ raises NotFound.
     def __contains__(self, name: object) -> bool:
         return name in self._arrays
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the block's array, a view; `default` if there is no block of that name."""
+        """Return the block's array, a view; `default` if there is no such block."""
         return self._arrays.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
@@ -73,19 +79,18 @@ class Slab(Mapping[str, Array]):
         return f"<penstock.train.{type(self).__name__} of {self.size} numbers; {blocks}>"
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Copy values into blocks by their names; other blocks stay as they are.
+        """Copy arrays into blocks by name; other blocks are left untouched.
 
         Raises
         ------
         InvalidArgument, NotFound
-            A shape or dtype that cannot be, a name that is not there. Blocks before it were
-            written to.
+            An invalid shape or dtype, an unknown name. Earlier blocks were already written.
         """
         for name, value in values.items():
             self[name] = value
 
     def copy_from(self, other: Slab) -> None:
-        """Take all numbers of a slab of the same layout (`InvalidArgument` names what differs)."""
+        """Copy a slab of the same layout; `InvalidArgument` names the first difference."""
         given = engine_slab("other", other, "copy_from")
         other._settle()
         self._slab.copy_from(given)
@@ -96,12 +101,12 @@ class Slab(Mapping[str, Array]):
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The number of weights."""
         return self._slab.floats
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, the gaps between blocks (to multiples of 64 bytes) included."""
+        """Bytes of memory, including the gaps between blocks (multiples of 64 bytes)."""
         return self._slab.bytes
 
     @property
@@ -111,13 +116,11 @@ class Slab(Mapping[str, Array]):
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that were copied in by ``slab["w"] = values`` and the like, so far."""
+        """Bytes that were copied in so far, as by ``slab["w"] = values``."""
         return self._copied
 
     def _settle(self) -> None:
-        """Called before an update uses the slab or somebody reads all of it, for those that a
-        framework writes to.
-        """
+        """Collect values that a framework stored elsewhere. Called before the slab is used."""
 
     def _no_block(self, name: Any) -> NotFound:
         names = ", ".join(repr(known) for known in list(self._arrays)[:8])
@@ -126,23 +129,23 @@ class Slab(Mapping[str, Array]):
 
 
 class Parameters(Slab, Restorable):
-    """Weights: a `Slab` with a version, which counts the updates that were applied.
+    """Weights: a `Slab` with a version that counts the applied updates.
 
     Parameters
     ----------
     blocks : dict
-        From a name to a shape (zeroes) or to an array of real numbers, which is copied. Their order
-        is the order in memory.
+        Names with shapes (zeroes) or with arrays of real numbers, which are copied. Blocks lie in
+        memory in this order.
     shared : bool
-        In memory that processes can share (a memfd); otherwise the process's own.
+        Whether the memory can be shared with other processes (a memfd).
 
     Raises
     ------
     InvalidArgument
-        No blocks; a name that is empty, that has no UTF-8, or that files have a use for
-        ("__metadata__", "optimizer/..."); a shape or dtype that cannot be.
+        No blocks; a name that is empty, not UTF-8, or reserved by files ("__metadata__",
+        "optimizer/..."); an invalid shape or dtype.
     OutOfMemory
-        The memory is there when this returns, or it raises.
+        All memory is allocated when this returns.
 
     Examples
     --------
@@ -172,14 +175,14 @@ class Parameters(Slab, Restorable):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, shared: bool = False) -> Parameters:
-        """Make parameters of the blocks that a safetensors file has, in its order.
+        """Make parameters from a safetensors file, with the file's blocks in its order.
 
-        An updater's file will do: its state is left out. float16 and bfloat16 are widened.
+        The state in an updater's file is ignored. float16 and bfloat16 are widened.
 
         Raises
         ------
         DataLoss, InvalidArgument, NotFound, System
-            A damaged file; arrays that are no weights (of another dtype), or none; no such file.
+            A damaged file; arrays of another dtype, or none; no such file.
         """
         made = cls.__new__(cls)
         slab = _engine.parameters_of_file(path_of(path, "from_file"), bool(shared))
@@ -188,7 +191,7 @@ class Parameters(Slab, Restorable):
 
     @property
     def version(self) -> int:
-        """How many updates were applied; may be set, as when a checkpoint was read."""
+        """The number of applied updates. Can be set, for example after reading a checkpoint."""
         return self._slab.version
 
     @version.setter
@@ -196,47 +199,48 @@ class Parameters(Slab, Restorable):
         self._slab.version = integer("version", version, 0, operation="Parameters")
 
     def gradients(self, *, shared: bool = False) -> Slab:
-        """Room for gradients: zeroes, of the same blocks."""
+        """Make a slab for gradients: zeroes, of the same blocks."""
         return Slab(self._slab.like(bool(shared)))
 
     def save(self, path: str | os.PathLike[str], *, dtype: str = "float32") -> None:
         """Write a safetensors file, with the version in its metadata.
 
-        It appears, or replaces the one that was there, when all of it is on the disk. Not while
-        another thread applies updates: `Updater.save` sees to that.
+        The file appears, or replaces an existing one, when all of it is on the disk. REQUIRED: no
+        thread applies updates meanwhile; `Updater.save` ensures that.
 
         Parameters
         ----------
         path : str or path
         dtype : {"float32", "float16", "bfloat16"}
-            To which numbers are rounded; one that would become infinite is an `InvalidArgument`.
+            Numbers are rounded to it; a number that would become infinite is `InvalidArgument`.
 
         Raises
         ------
         InvalidArgument, System
-            A torch module whose weights these were has left them; it could not be written.
+            A torch module is no view of these weights any more; the file could not be written.
         """
         self._settle()
         _engine.save_parameters(self._slab, path_of(path, "save"), string("dtype", dtype, "save"))
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Take all blocks and the version from a safetensors file; order and half precision may
-        differ.
+        """Read all blocks and the version from a safetensors file.
+
+        The file may have another order of blocks, and float16 or bfloat16.
 
         Raises
         ------
         InvalidArgument
-            It has other blocks: the first that differs is named. Nothing was changed.
+            Other blocks: the text names the first that differs. Nothing was changed.
         DataLoss, NotFound, System
-            A damaged file, none, or one that could not be read; only in the last case some blocks
-            may have been.
+            A damaged file, no such file, or a failed read. Only after a failed read some blocks may
+            have been changed.
         """
         _engine.load_parameters(self._slab, path_of(path, "load"))
 
     def state(self) -> dict[str, Any]:
-        """Copies of all blocks, and the version: ``{"version": 3, "blocks": {"w": array}}``.
+        """Return copies of all blocks, and the version: ``{"version": 3, "blocks": {"w": array}}``.
 
-        `InvalidArgument` if a torch module whose weights these were has left them.
+        `InvalidArgument`: a torch module is no view of these weights any more.
         """
         self._settle()
         return {
@@ -245,14 +249,14 @@ class Parameters(Slab, Restorable):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to a `state`. `InvalidArgument`, with nothing changed, if it has other blocks."""
+        """Restore a `state`. Other blocks are `InvalidArgument`, and nothing is changed."""
         version = integer("version", member(state, "version"), 0, operation="restore")
         copy_all(self, member(state, "blocks"), "restore")
         self.version = version
 
 
 def engine_slab(name: str, given: Any, operation: str) -> _engine.Slab:
-    """What the engine has of an argument that must be a slab."""
+    """Return the engine's slab of an argument that must be a slab."""
     if not isinstance(given, Slab):
         raise InvalidArgument(
             f"{name} is a {type(given).__name__}; give Parameters or another train.Slab", operation
@@ -261,20 +265,20 @@ def engine_slab(name: str, given: Any, operation: str) -> _engine.Slab:
 
 
 def member(state: Mapping[str, Any], name: str) -> Any:
-    """Look up part of a state; `InvalidArgument` if it is none."""
+    """Return a member of a state; `InvalidArgument` if it is missing."""
     if not isinstance(state, Mapping) or name not in state:
-        raise InvalidArgument(f"this is no such state: it has no {name!r}", "restore")
+        raise InvalidArgument(f"not such a state: it has no {name!r}", "restore")
     return state[name]
 
 
 def copy_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
-    """Write all of a slab's blocks, or raise `InvalidArgument` before any was written to."""
+    """Write all blocks of a slab, or raise `InvalidArgument` before any is written."""
     check_all(slab, blocks, operation)
     slab.update(blocks)
 
 
 def check_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
-    """Raise `InvalidArgument` unless these are all of a slab's blocks."""
+    """Raise `InvalidArgument` unless these are exactly the slab's blocks."""
     for name in blocks:
         if name not in slab:
             raise InvalidArgument(str(slab._no_block(name)), operation)
@@ -286,3 +290,53 @@ def check_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
             raise InvalidArgument(
                 f"block {name!r} is {into.shape}; these values are {shape}", operation
             )
+
+
+def shape_of(name: str, shape: Any) -> list[int] | None:
+    """Return the lengths of a shape (an integer or a sequence of integers); None: no shape."""
+    if not isinstance(shape, (tuple, list)):
+        shape = (shape,) if hasattr(shape, "__index__") and not hasattr(shape, "shape") else None
+    if shape is None:
+        return None
+    try:
+        lengths = [operator.index(length) for length in shape]
+    except TypeError:
+        lengths = [_TOO_LONG]
+    if any(abs(length) >= _TOO_LONG for length in lengths):
+        raise InvalidArgument(
+            f"block {name!r} is {shape!r}; give a shape, such as (784, 10), or an array",
+            "Parameters",
+        )
+    return lengths
+
+
+def numbers(name: str, values: Any, operation: str) -> np.ndarray[Any, Any]:
+    """Convert any framework's array of real numbers to NumPy, without a copy if possible."""
+    detach = getattr(values, "detach", None)
+    try:
+        if callable(detach):
+            values = detach()
+            # torch cannot convert it to NumPy.
+            if str(getattr(values, "dtype", "")) == "torch.bfloat16":
+                values = values.float()
+        array = np.asarray(values)
+    except Exception as error:
+        raise InvalidArgument(
+            f"block {name!r} is a {type(values).__name__} that NumPy cannot read: {error}",
+            operation,
+        ) from error
+    if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
+        raise InvalidArgument(
+            f"block {name!r} has dtype {array.dtype}; give real numbers", operation
+        )
+    return array
+
+
+def copy_block(name: str, into: Array, values: Any, operation: str) -> None:
+    """Write an array of the block's shape into it, rounded to float32."""
+    array = numbers(name, values, operation)
+    if array.shape != into.shape:
+        raise InvalidArgument(
+            f"block {name!r} is {into.shape}; these values are {array.shape}", operation
+        )
+    np.copyto(into, array, casting="unsafe")

@@ -1,4 +1,4 @@
-"""Evaluate and predict: a model over a whole feed, in batches of a size of their own."""
+"""Evaluate and predict: run a model over one pass of a feed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Inputs = str | int | Sequence[str] | Callable[[Any], Any] | None
 
 
 class Predictions(NamedTuple):
-    """What a model said of every row of a feed, in the feed's order.
+    """A model's outputs for every row of a feed, in the feed's order.
 
     Attributes
     ----------
     outputs
-        The nest that the model gives, of arrays with a row for each sample. Of `stateful`
-        predictions: a list with the nest of each sequence, of arrays with a row for each step.
+        A nest like the model's result, of arrays with a row for each sample. With `stateful`: a
+        list with a nest for each sequence, of arrays with a row for each step.
     extras
-        What else the feed's batches had, such as the samples' ids, with a row for each; None if
-        there was nothing else. Of `stateful` predictions: a list, too.
+        The other parts of the feed's batches, such as ids, with a row for each sample; None if
+        there are none. With `stateful`: a list, with an entry for each sequence.
     """
 
     outputs: Any
@@ -53,46 +53,45 @@ def predict(
     stateful: bool = False,
     window: int | None = None,
 ) -> Predictions:
-    """Run a model over one pass of a feed and return what it says of every row.
+    """Run a model over one pass of a feed and return its outputs for every row.
 
     Parameters
     ----------
     model : callable
-        ``model(x)`` with x the part of a batch that `inputs` names; returns an array (NumPy's, or a
-        tensor of torch, JAX or TensorFlow), or a nest of them, with a row for each of x's. Called
-        in the caller's thread. If `stateful`: ``model(x, reset)``, see `Stateful`.
+        ``model(x)``, with x the part of a batch that `inputs` selects; returns an array (of NumPy,
+        torch, JAX or TensorFlow), or a nest of arrays, with a row for each row of x. Called in the
+        caller's thread. With `stateful`: ``model(x, reset)``, see `Stateful`.
     feed : Dataset, Loader or iterable
-        Gives batches, whose fields go by their names; if `stateful`, single sequences: elements,
-        not batches. With `batch_size`, a `Dataset` of arrays or files in which nothing is batched
-        gives samples, and is batched; so does one whose Python functions (`Dataset.map`) make
-        something of them: put ``.rebatch(n)`` behind one that makes batches by itself. What a
-        generator, `Dataset.items` or `Dataset.source` gives may be either and is taken for
-        batches: put ``.batch(n)`` behind samples. So may what `Dataset.flat_map` and
-        `Dataset.interleave` of a function give, which is refused without one of the two.
+        Batches, with fields matched by name; with `stateful`, single sequences. With `batch_size`,
+        a `Dataset` of arrays or files without a batching stage gives samples, and is batched here;
+        results of Python functions (`Dataset.map`) count as samples: add ``.rebatch(n)`` after a
+        function that makes batches. Elements of a generator, `Dataset.items` or `Dataset.source`
+        count as batches: add ``.batch(n)`` after samples. After `Dataset.flat_map` or
+        `Dataset.interleave` of a function, one of the two is required.
     inputs : str, int, list of str, or callable, optional
-        The model's part of a batch: a field of a dict, a place in a tuple, several fields (a dict
-        of them), or what a function makes of the whole batch. None: a tuple's first; of a dict
-        with one field that; anything else as it is. All the rest is returned as `extras`, but
-        not with a function, for what it leaves over is not known.
+        The model's part of a batch: a field of a dict, a position in a tuple, several fields (as a
+        dict), or the result of a function of the whole batch. None: the first element of a tuple,
+        the only field of a dict, or the whole batch. The rest is returned as `extras`, except with
+        a function.
     batch_size : int, optional
-        Rows of a batch, whatever the feed's batches have; the last one has what is left. None: as
-        they come. If `stateful`, the number of lanes, which is always that (32 if None).
+        Rows of a batch, for any size of the feed's batches; the last batch may have fewer. None:
+        the feed's batches. With `stateful`: the number of lanes (default 32).
     pad : bool
-        Fill the last batch up to `batch_size` with copies of its last row, for models of a fixed
-        size. What the model says of them is cut off.
+        Pad the last batch to `batch_size` with copies of its last row, for models of a fixed size.
+        Their outputs are dropped.
     stateful : bool
-        For recurrent models that keep their state from call to call: sample i of a batch goes on
-        where sample i of the batch before ended. The state of those in `reset` begins anew.
+        For recurrent models that keep their state from call to call: row i of a batch continues
+        where row i of the last batch ended. The model resets the state of the rows in `reset`.
     window : int
-        With `stateful`: steps of a batch.
+        With `stateful`: the steps of a batch.
 
     Raises
     ------
     InvalidArgument
-        The feed gave nothing; its batches, or what the model gave for them, cannot be one batch, of
-        other names or, with `batch_size`, dtypes (without, they are promoted as NumPy does); the
-        model gave another number of rows than it got; `inputs` names what is not there; `pad`
-        without a batch size.
+        The feed gave nothing; its batches, or the model's outputs, differ in names or, with
+        `batch_size`, in dtypes (otherwise dtypes are promoted as by NumPy); the model returned
+        another number of rows than it got; `inputs` names a missing part; `pad` without
+        `batch_size`.
 
     Examples
     --------
@@ -110,8 +109,8 @@ def predict(
         if rows == 0:
             continue
         padded = pad and size is not None and rows < size
-        said = mapped(array_of, model(filled_up(x, rows, size) if padded and size else x))
-        outputs.append(kept(_of_rows(said, rows, size if padded else rows)))
+        result = mapped(array_of, model(filled_up(x, rows, size) if padded and size else x))
+        outputs.append(kept(_of_rows(result, rows, size if padded else rows)))
         if rest is not None:
             extras.append(kept(rest))
     if not outputs:
@@ -128,27 +127,27 @@ def evaluate(
     batch_size: int | None = None,
     pad: bool = False,
 ) -> dict[str, float]:
-    """Average what a step says of every row over one pass of a feed.
+    """Average the metrics of a step over all rows of one pass of a feed.
 
     Parameters
     ----------
     step : callable
-        ``step(batch)`` returns a dict of metrics: arrays with a value for each row, or a number,
+        ``step(batch)`` returns a dict of metrics: an array with a value for each row, or a number,
         the mean over the batch. Called in the caller's thread.
     feed, batch_size, pad
-        As for `predict`; with `pad`, metrics are arrays, since a mean would count copies.
+        As for `predict`; with `pad` metrics must be arrays, since a mean would include copies.
 
     Returns
     -------
     dict of float
-        The mean of each metric over all rows (float64), however they were batched, and "rows",
-        how many there were.
+        The mean of each metric over all rows (float64), independent of the batching, and "rows",
+        the number of rows.
 
     Raises
     ------
     InvalidArgument
-        The feed gave nothing; a metric has another number of values than the batch has rows; the
-        metrics are others than those of the batch before; one is called "rows".
+        The feed gave nothing; a metric's number of values is not the batch's number of rows;
+        batches have different metrics; a metric is called "rows".
     """
     size = _size_of(batch_size, pad)
     values: dict[str, list[Any]] = {}
@@ -159,14 +158,14 @@ def evaluate(
         if rows == 0:
             continue
         padded = pad and size is not None and rows < size
-        said = step(filled_up(batch, rows, size) if padded and size else batch)
-        if counts and set(said) != set(values):
-            text = f"metrics {sorted(said)} after {sorted(values)}; each batch gives the same"
+        metrics = step(filled_up(batch, rows, size) if padded and size else batch)
+        if counts and set(metrics) != set(values):
+            text = f"metrics {sorted(metrics)} after {sorted(values)}; they must be the same"
             raise InvalidArgument(text, "evaluate")
-        if "rows" in said:
-            text = 'a metric is called "rows", which is how many there were; give it another name'
+        if "rows" in metrics:
+            text = 'a metric is called "rows", the name of the number of rows; give it another name'
             raise InvalidArgument(text, "evaluate")
-        for name, value in said.items():
+        for name, value in metrics.items():
             given = array_of(value).astype(np.float64)
             if given.ndim == 0 and pad:
                 text = f"metric {name!r} is a mean; with pad=True give a value for each row"
@@ -181,7 +180,7 @@ def evaluate(
 
 
 def split(batch: Any, inputs: Inputs) -> tuple[Any, Any]:
-    """Return the part of a batch (or an element) that is the model's, and the rest or None."""
+    """Return the model's part of a batch (or of an element), and the rest or None."""
     if callable(inputs):
         return inputs(batch), None
     if inputs is None:
@@ -205,18 +204,18 @@ def split(batch: Any, inputs: Inputs) -> tuple[Any, Any]:
 
 def _size_of(batch_size: int | None, pad: bool) -> int | None:
     if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise InvalidArgument(f"batch_size={batch_size!r}; a number of 1 or more", "train")
+        raise InvalidArgument(f"batch_size={batch_size!r}; give a number of 1 or more", "train")
     if pad and batch_size is None:
-        raise InvalidArgument("pad=True needs batch_size=, the size to fill up to", "train")
+        raise InvalidArgument("pad=True needs batch_size=, the size of padded batches", "train")
     return batch_size
 
 
-def _of_rows(said: Any, rows: int, given: int | None) -> Any:
-    """What was said of the first `rows` of the `given` rows that the model got."""
-    count = count_of(said, "what the model gave")
+def _of_rows(metrics: Any, rows: int, given: int | None) -> Any:
+    """Return the outputs of the first `rows` of the `given` rows that the model got."""
+    count = count_of(metrics, "the model's output")
     if count != given:
-        raise InvalidArgument(f"the model gave {count} rows for {given}", "train")
-    return rows_of(said, 0, rows)
+        raise InvalidArgument(f"the model returned {count} rows for {given}", "train")
+    return rows_of(metrics, 0, rows)
 
 
 def _mean(given: list[Any], counts: list[int]) -> float:
@@ -226,7 +225,7 @@ def _mean(given: list[Any], counts: list[int]) -> float:
         value if np.ndim(value) else np.full(count, value)
         for value, count in zip(given, counts, strict=True)
     ]
-    # One sum over all rows: it does not depend on how they were batched.
+    # One sum over all rows: independent of the batching.
     return float(np.mean(np.concatenate(rows)))
 
 
@@ -244,19 +243,21 @@ def _predict_stateful(
                 extras.append(mapped(lambda leaf: np.array(leaf) if np.ndim(leaf) else leaf, rest))
             yield x
 
-    said: dict[int, list[Any]] = {}
+    found: dict[int, list[Any]] = {}
     for batch in Stateful(sequences(), batch_size=lanes, window=window):
         outputs = mapped(array_of, model(batch.x, batch.reset))
         for leaf in leaves_of(outputs):
             if np.shape(leaf)[:2] != (lanes, window):
-                text = f"the model gave shape {np.shape(leaf)} for {lanes} lanes of {window} steps"
+                text = (
+                    f"the model returned shape {np.shape(leaf)} for {lanes} lanes of {window} steps"
+                )
                 raise InvalidArgument(text, "predict")
         for lane in np.flatnonzero(batch.sequence >= 0):
             part = _of_lane(outputs, int(lane), int(batch.steps[lane]))
-            said.setdefault(int(batch.sequence[lane]), []).append(part)
-    if not said:
+            found.setdefault(int(batch.sequence[lane]), []).append(part)
+    if not found:
         raise InvalidArgument("the feed gave no sequence", "predict")
-    whole = [joined(said[number], "the model's outputs") for number in range(len(said))]
+    whole = [joined(found[number], "the model's outputs") for number in range(len(found))]
     return Predictions(whole, extras or None)
 
 

@@ -1,4 +1,4 @@
-"""Weights that one process publishes under a name and others of this user read, in place."""
+"""Publish weights under a name, and read them in place from other processes of the user."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from .. import _engine
 from ..base.arguments import integer, text
 from ..base.conventions import Closing
 from ..errors import InvalidArgument, NotFound
-from .parameters import Parameters, Slab
-from .values import Array, shape_of
+from .parameters import Array, Parameters, Slab, shape_of
 
 __all__ = ["Model", "attach", "publish", "unpublish"]
 
@@ -23,7 +22,7 @@ _lock = threading.Lock()
 
 
 def _forget() -> None:
-    # A child's: names and readers remain its parent's.
+    # In a forked child: names and readers remain the parent's.
     global _lock
     _lock = threading.Lock()
     _publishers.clear()
@@ -33,38 +32,36 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def publish(name: str, parameters: Parameters) -> int:
-    """Let every process of this user that attaches to a name see these weights from now on.
+    """Publish the current weights to all processes of this user that attach to the name.
 
-    One copy in memory; never waits for a reader, whatever readers do. The first call takes the
-    name, which is this process's until `unpublish` or its end, however it ends. A name needs no
-    file and leaves none.
+    Copies the weights once and never waits for a reader. The first call reserves the name until
+    `unpublish` or the end of this process. No file is made.
 
     Parameters
     ----------
     name : str
-        At most 64 bytes. Processes see each other's names within a network namespace (a container
-        has its own, unless told otherwise).
+        At most 64 bytes. Names are visible within a network namespace (by default each container
+        has its own).
     parameters : Parameters
-        Nobody should write to them meanwhile: what is written all the same may be in this version
-        or in the next.
+        Should not be written meanwhile: concurrent writes are in this version or in the next.
 
     Returns
     -------
     int
-        The version: ``parameters.version``, or one more than the last where that is not larger.
+        The version: ``parameters.version``, or the last version + 1 if that is larger.
 
     Raises
     ------
     InvalidArgument
-        Another process serves the name (it says which); the blocks are not those that were
-        published before; a torch module whose weights these were has left them.
+        Another process has the name (the text has its pid); other blocks than before; a torch
+        module is no view of these weights any more.
     OutOfMemory
-        Readers hold so many versions (63 at most) that there is no room for one more; it says
-        which processes do.
+        Readers hold so many versions (at most 63) that there is no space for another; the text has
+        their pids.
 
     Notes
     -----
-    Any thread. A forked child publishes under other names, or none: this one is its parent's.
+    Threads: any. A forked child cannot publish under the parent's names.
     """
     if not isinstance(parameters, Parameters):
         raise InvalidArgument(
@@ -80,12 +77,12 @@ def publish(name: str, parameters: Parameters) -> int:
 
 
 def unpublish(name: str) -> None:
-    """Give a name up. Readers keep the last version, and go on with who publishes it next.
+    """Release a name. Readers keep the last version until another process publishes the name.
 
     Raises
     ------
     NotFound
-        This process publishes no such name.
+        This process does not publish the name.
     """
     with _lock:
         publisher = _publishers.pop(name, None)
@@ -96,12 +93,12 @@ def unpublish(name: str) -> None:
 class Model(Closing):
     """Weights that another process publishes. `attach` makes one.
 
-    Reading waits for nobody, and nobody waits for a reader. When the learner dies, reads go on
-    with its last version (`alive` is False), and with the next learner's first as soon as there is
-    one. While a learner with other blocks has the name, they raise `InvalidArgument`.
+    A read waits for nobody, and the learner never waits for a reader. After the learner has ended,
+    reads return its last version (`alive` is False), and the next learner's as soon as it has
+    published. While a learner with other blocks has the name, reads raise `InvalidArgument`.
 
-    Any thread, and a forked child, which attaches anew in its first call. A context manager that
-    closes it.
+    Threads: any. A forked child attaches anew in its first call. A context manager that closes the
+    model.
     """
 
     def __init__(self, name: str, model: _engine.ReadModel) -> None:
@@ -111,29 +108,28 @@ class Model(Closing):
     def read(self, max_lag: int = 0) -> AbstractContextManager[tuple[int, dict[str, Array]]]:
         """Hold the newest version: ``with model.read() as (version, weights)``.
 
-        ``weights`` is a dict of read-only NumPy arrays over the shared memory, float32, in the
-        order in which the learner named them. It is emptied on leaving; an array that was taken out
-        of it stays valid, and holds its version, for as long as it is kept. Each version that is
-        held costs the learner the memory of one.
+        ``weights`` is a dict of read-only float32 NumPy arrays over the shared memory, in the
+        learner's order. It is emptied at the end of the block; an array taken out of it stays valid
+        and holds its version as long as it exists. Each held version costs the learner the memory
+        of one version.
 
         Parameters
         ----------
         max_lag : int
-            Hand out the version of the last read with a ``max_lag`` again while it is at most so
-            many versions behind: for who copies weights elsewhere, and need not for each.
+            Return the version of the last such read again while it is at most so many versions
+            old: for callers that copy the weights elsewhere.
 
         Raises
         ------
         Closed, InvalidArgument
-            The model was closed; what has the name now is another schema, or no learner.
+            The model was closed; the name's learner now has other blocks, or is no learner.
         """
         return self._model.read(integer("max_lag", max_lag, 0, operation="read"))
 
     def wait(self, version: int, timeout: float | None = None) -> bool:
-        """Sleep until there is this version or a later one; False after ``timeout`` seconds.
+        """Sleep until the version is at least ``version``; False after ``timeout`` seconds.
 
-        A new learner that counts from the start has lower versions, and is waited for until it gets
-        there. Raises as `read` does.
+        A new learner that counts from 0 is waited for until it gets there. Errors as `read`.
         """
         return self._model.wait(
             integer("version", version, 0, operation="wait"), _nanoseconds(timeout)
@@ -141,7 +137,7 @@ class Model(Closing):
 
     @property
     def name(self) -> str:
-        """What it is published as."""
+        """The published name."""
         return self._name
 
     @property
@@ -151,11 +147,11 @@ class Model(Closing):
 
     @property
     def alive(self) -> bool:
-        """Whether there is a learner now."""
+        """Whether a learner is connected now."""
         return self._model.alive
 
     def close(self) -> None:
-        """End all waits; calls after this raise `Closed`. Arrays that are held stay valid."""
+        """End all waits; later calls raise `Closed`. Arrays stay valid."""
         self._model.close()
 
     def __repr__(self) -> str:
@@ -165,28 +161,28 @@ class Model(Closing):
 def attach(
     name: str, like: Slab | Mapping[str, Any] | None = None, timeout: float | None = 60.0
 ) -> Model:
-    """Read what a process of this user publishes, or is going to publish, under a name.
+    """Attach to the weights that a process of this user publishes under a name.
 
-    Waits for the first version. Processes need nothing in common but the user.
+    Waits for the first version.
 
     Parameters
     ----------
     name : str
-        As it was given to `publish`.
+        The name given to `publish`.
     like : Parameters, or a dict from names to shapes, optional
-        What the weights must look like; without it, whatever the learner has.
+        The blocks that the weights must have. Default: any.
     timeout : float, optional
-        Seconds to wait for the first version; None for ever, 0 for one look.
+        Seconds to wait for the first version; None: no limit, 0: do not wait.
 
     Raises
     ------
     Timeout
-        Nobody publishes the name; or its learner has not published yet, or does not answer.
+        No process publishes the name, or its learner has not published yet or does not answer.
     InvalidArgument
-        Blocks other than ``like`` (it names the first that differs); who has the name is no
-        learner, or another user's process.
+        Blocks other than ``like`` (the text names the first that differs); the process with that
+        name is no learner, or belongs to another user.
     OutOfMemory
-        The learner has 1,024 readers already; or there is no address space.
+        The learner has 1,024 readers, the maximum; or there is no address space.
 
     Examples
     --------
@@ -212,7 +208,7 @@ def attach(
 
 def _lengths(name: str, value: Any) -> list[int]:
     shape = shape_of(name, value)
-    if shape is None:  # that of an array
+    if shape is None:  # an array: take its shape
         try:
             shape = shape_of(name, tuple(value.shape))
         except (AttributeError, TypeError):
@@ -228,5 +224,5 @@ def _nanoseconds(seconds: float | None) -> int:
     if seconds is None:
         return -1
     if not isinstance(seconds, Real) or seconds != seconds:
-        raise InvalidArgument(f"timeout is {seconds!r}; give seconds, or None for ever", "wait")
+        raise InvalidArgument(f"timeout is {seconds!r}; give seconds, or None for no limit", "wait")
     return int(min(max(seconds, 0.0), 1e9) * 1e9)

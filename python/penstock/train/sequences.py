@@ -1,4 +1,4 @@
-"""Sequences laid out for recurrent models that keep their state from batch to batch."""
+"""Batches of sequences for recurrent models that keep their state from batch to batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy.typing as npt
 from ..base.conventions import name_of, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
-from .alike import columns_of, form_of, text_of
-from .rows import count_of
+from .rows import columns_of, count_of, form_of, text_of
 
 __all__ = ["Stateful", "StatefulBatch"]
 
@@ -23,16 +22,16 @@ class StatefulBatch(NamedTuple):
     Attributes
     ----------
     x
-        The nest of a sequence, of arrays of shape (batch_size, window, ...). What lies behind a
-        sequence's end, and lanes that have none, is zero.
+        A nest like a sequence, of arrays of shape (batch_size, window, ...). Zero after the end of
+        a sequence and in lanes without a sequence.
     reset : ndarray of bool, (batch_size,)
-        The lanes in which a sequence begins: their state begins anew.
+        Lanes in which a sequence begins: reset their state.
     steps : ndarray of int64, (batch_size,)
-        How many of the window's steps are the sequence's.
+        Valid steps of each lane.
     mask : ndarray of bool, (batch_size, window)
-        The same, step by step.
+        Whether each step is valid.
     sequence : ndarray of int64, (batch_size,)
-        Which sequence of the feed each lane holds; -1: none.
+        Number of the feed's sequence in each lane; -1: none.
     """
 
     x: Any
@@ -43,17 +42,17 @@ class StatefulBatch(NamedTuple):
 
 
 class Stateful:
-    """Lay sequences out so that row i of a batch goes on where row i of the batch before ended.
+    """Batches in which row i continues where row i of the last batch ended.
 
     Each lane takes the next sequence of the feed, gives `window` steps of it to each batch, and
-    takes another when it is at the end: sequences begin at a batch's first step. The last steps of
-    a sequence may fill part of a window only. A batch ends the pass when no lane has anything left.
+    takes another sequence at its end. Sequences begin at a batch's first step; their last steps may
+    fill only part of a window. The pass ends when no lane has a sequence.
 
     Parameters
     ----------
     sequences : iterable
-        Of nests of arrays of shape (steps, ...), which may differ in the number of steps; at least
-        one step each.
+        Nests of arrays of shape (steps, ...), with at least one step; the number of steps may
+        differ between sequences.
     batch_size : int
         Lanes.
     window : int
@@ -62,12 +61,12 @@ class Stateful:
     Raises
     ------
     InvalidArgument
-        When iterating: a sequence without steps, of other fields, dtypes or shapes than the first,
-        or whose leaves differ in length; the text says which.
+        When iterating: a sequence without steps, with other fields, dtypes or shapes than the
+        first, or with leaves of different lengths; the text names the sequence.
 
     Notes
     -----
-    Iterating twice iterates twice over `sequences`. At most `batch_size` sequences are held.
+    Each iteration iterates over `sequences`. At most `batch_size` sequences are in memory.
 
     Examples
     --------
@@ -97,7 +96,7 @@ class Stateful:
             for lane in range(self._lanes):
                 if held[lane] is None and (taken := next(waiting, None)) is not None:
                     number, sequence = taken
-                    sequence = mapped(np.array, sequence)  # the feed may use its memory again
+                    sequence = mapped(np.array, sequence)  # the feed may reuse its memory
                     _check(number, sequence, like)
                     like = sequence if like is None else like
                     held[lane] = (number, sequence, 0)
@@ -109,10 +108,10 @@ class Stateful:
     def _batch(
         self, held: list[tuple[int, Any, int] | None], reset: npt.NDArray[np.bool_], like: Any
     ) -> StatefulBatch:
-        def room(leaf: Any) -> Any:
+        def zeroes(leaf: Any) -> Any:
             return np.zeros((self._lanes, self._window, *leaf.shape[1:]), leaf.dtype)
 
-        x = mapped(room, like)
+        x = mapped(zeroes, like)
         steps = np.zeros(self._lanes, np.int64)
         numbers = np.full(self._lanes, -1, np.int64)
         for lane, holds in enumerate(held):

@@ -1,4 +1,4 @@
-"""A parameter server: workers (`client`) push gradients and pull weights, and wait for nobody."""
+"""A parameter server: workers (`client`) push gradients to it and pull weights from it."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ _POLICIES = ("raise", "skip", "count")
 
 
 class ParameterServer(Closing):
-    """Weights and an optimizer that workers share, spread over shards.
+    """Weights and an optimizer that workers share, distributed over shards.
 
     Parameters
     ----------
     parameters : Parameters
-        What the weights begin with. They live in the shards from then on: `pull` copies them back,
-        and so does `close`.
+        The initial weights, which are copied into the shards. `pull` and `close` copy the current
+        weights back.
     optimizer : Optimizer
     shards : int
-        Contiguous pieces of equal size that take pushes side by side.
+        Number of contiguous pieces of equal size, which take pushes in parallel.
     staleness : int, optional
-        How many pushes a worker may be ahead of the slowest; one that would be further waits. 0:
-        synchronous, the gradients of all workers are averaged (in the order of their names, so that
-        runs repeat bit for bit) and applied as one. None: nobody waits for anybody.
+        How many pushes a worker may be ahead of the slowest; a worker that is further ahead waits.
+        0: synchronous: the gradients of all workers are averaged (in the order of their names, so
+        runs repeat bit for bit) and applied as one. None: no worker waits.
     lease : float
-        Seconds that others wait for a worker that says nothing. If it comes back after that, and
-        has not pulled within as many seconds, its first gradient is dropped, and it is told so
-        (`ParameterClient.push` returns False). Not if `staleness` is None.
+        Seconds that others wait for a silent worker. If it pushes after that without a pull within
+        as many seconds, its first gradient is dropped (`ParameterClient.push` returns False),
+        unless `staleness` is None.
     workers : int
-        Nothing is applied before so many have connected.
+        Nothing is applied before so many workers have connected.
     delay_compensation : float
-        Lambda of DC-ASGD (Zheng et al. 2017): what a gradient would be at today's weights is
-        estimated from those that it was computed from. 0: off.
+        Lambda of DC-ASGD (Zheng et al. 2017), which estimates a gradient at the current weights
+        from the gradient at the pulled weights. 0: off.
     non_finite : {"raise", "skip", "count"}
-        What becomes of a gradient with a NaN or an infinity in it; as of `Updater`. "raise" raises
+        What to do with a gradient that has a NaN or an infinity, as for `Updater`. "raise" raises
         in the worker.
     listen : str or list of str, optional
-        Where the shards listen: ``"tcp://0.0.0.0:7000"`` (the shards' ports follow one another; 0:
-        free ones), or an address for each. Without it, under names that only processes of this user
-        on this host find.
+        Where the shards listen: ``"tcp://0.0.0.0:7000"`` (the shards use consecutive ports; 0: free
+        ports), or an address for each. Default: names that only processes of this user on this host
+        can use.
     secret : str, optional
-        What workers have to know, at least 16 bytes: for addresses that other hosts can reach.
+        A secret of at least 16 bytes that workers must give. Required for other hosts.
     encrypt : bool
-        Whether what goes over TCP is encrypted (TLS 1.3) and cannot be changed; takes a secret. A
-        worker that does not say so too is refused. What goes through memory or a Unix socket stays
-        on this host, between processes of this user, and is left as it is.
+        Whether TCP connections are encrypted and authenticated (TLS 1.3); needs a secret. Workers
+        that do not encrypt are refused. Shared memory and Unix sockets stay on this host, between
+        processes of this user, and are not encrypted.
     use_multiprocessing : bool
-        Whether shards are processes of their own instead of threads of this one. One that is killed
-        is started again at once, with every push that it had acknowledged and
-        none twice; weights and state take twice the memory for that.
+        Whether shards are processes instead of threads. A killed shard is restarted at once, with
+        every acknowledged push applied exactly once; this takes twice the memory for weights and
+        state.
     snapshots : str or path, optional
-        A folder in which every shard keeps a file of its own, with weights, the optimizer's state
-        and which pushes it knows. A server that finds such files goes on from them, and its workers
-        with it, if it listens at the same addresses.
+        A folder in which every shard saves a file with weights, the optimizer's state and the
+        ledger of pushes. A server that finds such files continues from them, and so do its workers
+        if it listens at the same addresses.
     snapshot_seconds : float
-        Between two snapshots; one more is made by `close`.
+        Time between two snapshots; `close` makes a last one.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class ParameterServer(Closing):
 
     Notes
     -----
-    Any thread. A forked child does not serve. A context manager that closes it.
+    Threads: any. A forked child does not serve. A context manager that closes the server.
     """
 
     @old_names(processes="use_multiprocessing")
@@ -129,7 +129,9 @@ class ParameterServer(Closing):
         self._optimizer, self._shards = type(optimizer).__name__, shards
         folder = "" if snapshots is None else path_of(snapshots, "ParameterServer")
         if folder:
-            folder = os.path.join(os.getcwd(), folder)  # also when this process goes elsewhere
+            folder = os.path.join(
+                os.getcwd(), folder
+            )  # absolute: this process may change its directory
             os.makedirs(folder, exist_ok=True)
         made = (parameters._slab, optimizer._built, shards, mode, where, secret, encrypt)
         self._closed = False
@@ -145,7 +147,7 @@ class ParameterServer(Closing):
 
     @property
     def addresses(self) -> list[str]:
-        """One for each shard: what `connect` takes."""
+        """One address for each shard, for `connect`."""
         if self._processes is not None:
             return list(self._processes.addresses)
         assert self._threads is not None
@@ -153,23 +155,23 @@ class ParameterServer(Closing):
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the shards, if they have some."""
+        """The pids of the shards; empty if they are threads."""
         return [] if self._processes is None else self._processes.pids
 
     @property
     def restarts(self) -> int:
-        """How often a shard's process was started again."""
+        """How many times a shard's process was restarted."""
         return 0 if self._processes is None else self._processes.restarts
 
     @property
     def parameters(self) -> Parameters:
-        """As they were at the last `pull`."""
+        """The weights at the last `pull`."""
         return self._parameters
 
     def pull(self, into: Slab | None = None) -> list[int]:
         """Copy the weights into a slab, or into `parameters`; return each shard's version.
 
-        `InvalidArgument`: no slab, or one of other blocks.
+        `InvalidArgument`: not a slab, or other blocks.
         """
         target = self._parameters if into is None else into
         versions = (self._threads or self._plan).read(engine_slab("into", target, "pull"))
@@ -178,25 +180,25 @@ class ParameterServer(Closing):
         return versions
 
     def stats(self) -> list[dict[str, Any]]:
-        """Say what each shard did, and who works on it.
+        """Return the statistics of each shard.
 
-        Per shard: ``version``, counts since it began (``seconds``) of ``pushes``, ``pulls``,
-        ``repeated``, ``lapsed``, ``bytes_in``, ``bytes_out``; ``staleness`` (item i counts pushes
-        that came ``2**(i-1)`` to ``2**i - 1`` versions after the weights they were computed from);
-        ``saved_version``, that of its snapshot, and ``saving_failed``, why the last one could not
-        be written, or ``""``; ``workers``, each with its last ``sequence`` and seconds left of its
-        lease.
+        Keys: ``version``; counts since the shard's start (``seconds`` ago) of ``pushes``,
+        ``pulls``, ``repeated``, ``lapsed``, ``bytes_in``, ``bytes_out``; ``staleness`` (item i
+        counts pushes that came ``2**(i-1)`` to ``2**i - 1`` versions after the weights of their
+        gradient); ``saved_version``, the version of its snapshot; ``saving_failed``, the reason why
+        the last snapshot could not be written, or ``""``; ``workers``, each with its last
+        ``sequence`` and the seconds left of its lease.
 
         Raises
         ------
         NotFound, Closed, Timeout
-            A shard that is a process is being started again.
+            A shard's process is being restarted.
         System
-            It cannot be, for now; says why.
+            A shard's process cannot be restarted now; the text has the reason.
         """
         if self._threads is not None:
-            said: list[dict[str, Any]] = json.loads(self._threads.stats())
-            return said
+            stats: list[dict[str, Any]] = json.loads(self._threads.stats())
+            return stats
         try:
             return [
                 json.loads(_engine.shard_stats(address, *self._line, _PATIENCE))
@@ -208,14 +210,14 @@ class ParameterServer(Closing):
             raise
 
     def close(self) -> None:
-        """End all connections, and copy the weights into `parameters`. Any number of times.
+        """End all connections, and copy the weights into `parameters`. Idempotent.
 
-        Nothing in a forked child: the server is its parent's.
+        Does nothing in a forked child: the server is the parent's.
 
         Raises
         ------
         System
-            A last snapshot could not be written. The weights are in `parameters`: save them.
+            A last snapshot could not be written. Save the weights, which are in `parameters`.
         """
         if self._closed or self._pid != os.getpid():
             return
@@ -226,7 +228,7 @@ class ParameterServer(Closing):
         except Error:
             self._closed = True
             raise
-        finally:  # also of one that Ctrl-C interrupts, which can be called again
+        finally:  # also after Ctrl-C; close() can then be called again
             self.pull()
         self._closed = True
 

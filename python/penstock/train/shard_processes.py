@@ -1,9 +1,8 @@
-"""The processes of a parameter server: one that watches, and one for each shard.
+"""The processes of a parameter server: a supervisor, and one process for each shard.
 
-The memory of the shards is this process's. The one that watches is a fresh interpreter with nothing
-but the engine in it; it forks the shards, and forks again those that end. If it ends itself,
-another is started here. It notices this process's end, however that came about, and ends with its
-shards.
+This process owns the shards' memory. The supervisor is a new interpreter with only the engine in
+it; it forks the shards, and restarts shards that end. If the supervisor ends, this process starts
+another. When this process ends, for any reason, the supervisor ends with its shards.
 """
 
 from __future__ import annotations
@@ -38,44 +37,44 @@ text = line.makefile("r", encoding="utf-8", newline="\\n").readline()
 if text.endswith("\\n"):
     _engine.supervise_shards(text, memories, control)
 """
-_PATIENCE = 60.0
-_LAST_WORDS_MS = 1000
+_START_TIMEOUT = 60.0
+_DRAIN_MS = 1000
 _log = logging.getLogger("penstock")
 _alive: weakref.WeakSet[ShardProcesses] = weakref.WeakSet()
 
 
-def _forget() -> None:
-    # A child's copy of the line would keep the shards when their server is gone.
+def _close_in_child() -> None:
+    # A child's copy of the socket would keep the shards running after their server has ended.
     for processes in list(_alive):
-        processes.forget()
+        processes.close_in_child()
     _alive.clear()
 
 
 def _close() -> None:
-    # Later no thread can watch any more.
+    # At exit, before threads are stopped.
     with contextlib.ExitStack() as closing:
         for processes in list(_alive):
             closing.callback(processes.close)
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_close_in_child)
 atexit.register(_close)
 
 
 class ShardProcesses:
-    """Starts them, and knows where they are. Any thread."""
+    """Starts the processes, and knows their pids and addresses. Threads: any."""
 
     def __init__(self, plan: _engine.ShardProcesses) -> None:
         self._plan = plan
         self._changed = threading.Condition()
         self._pids = [0] * len(plan.listen)
         self._starts = 0
-        self._failures: dict[int, str] = {}  # of a shard: why it cannot be started
+        self._failures: dict[int, str] = {}  # by shard: the reason why it cannot be started
         self._unsaved: Error | None = None
         self._closed = False
         self._ended = False
         self.addresses: list[str] = list(plan.listen)
-        # Of the line: ours, and theirs until they have it.
+        # The socket pair: this end, and the supervisor's until it has it.
         self._ends: tuple[socket.socket, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         _alive.add(self)
@@ -83,18 +82,18 @@ class ShardProcesses:
         try:
             self._watching.start()
             with self._changed:
-                self._changed.wait_for(lambda: all(self._pids) or self._failures, _PATIENCE)
+                self._changed.wait_for(lambda: all(self._pids) or self._failures, _START_TIMEOUT)
                 ready = all(self._pids)
             if not ready:
                 raise System(self.failure or "its processes did not start", "ParameterServer")
-        except BaseException:  # Ctrl-C, too: nobody else knows of these processes
+        except BaseException:  # also Ctrl-C: nothing else would end these processes
             self.close()
             raise
 
     def _watch(self) -> None:
         try:
-            self._keep()
-            self._plan.save_rest()
+            self._supervise()
+            self._plan.save_unsaved()
         except Error as error:
             self._unsaved = error
         finally:
@@ -102,26 +101,26 @@ class ShardProcesses:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _keep(self) -> None:
-        """Have them run until it is closed."""
+    def _supervise(self) -> None:
+        """Run supervisors, one after the other, until close()."""
         pause = 0.0
         while True:
             before = self._starts
             try:
                 self._run()
-            except Exception as error:  # who waits for them is to know
-                _warn(self._note(0, str(error)))
+            except Exception as error:  # for callers that wait for the processes
+                _warn(self._record_failure(0, str(error)))
             pause = 0.0 if self._starts > before else min(1.0, 2 * pause + 0.05)
             with self._changed:
-                if not all(self._pids):  # it never served
-                    self._failures.setdefault(0, "the process that starts its shards has ended")
+                if not all(self._pids):  # the server never served
+                    self._failures.setdefault(0, "the supervisor of its shards has ended")
                     self._changed.notify_all()
                     return
                 if self._changed.wait_for(lambda: self._closed, pause):
                     return
 
     def _run(self) -> None:
-        """Start them, and hear what they say until all have ended."""
+        """Start a supervisor, and process its messages until all processes have ended."""
         memories = self._plan.descriptors()
         text = self._plan.text(self.addresses).encode() + b"\n"
         path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
@@ -135,24 +134,24 @@ class ShardProcesses:
                 [sys.executable, "-c", _PROGRAM, path, *map(str, (number, *memories))],
                 pass_fds=(number, *memories),
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for this process: it ends them in good order
+                start_new_session=True,  # Ctrl-C goes to this process, which ends them in order
             )
             try:
                 theirs.close()
-                with contextlib.suppress(BrokenPipeError):  # it has ended, or was told to
+                with contextlib.suppress(BrokenPipeError):  # it has ended
                     ours.sendall(text)
                 for line in _lines_of(ours, process.pid):
-                    self._hear(line)
+                    self._on_message(line)
             finally:
-                ours.close()  # whatever went wrong, it ends now
+                ours.close()  # ends the supervisor
                 process.wait()
 
-    def _hear(self, line: str) -> None:
+    def _on_message(self, line: str) -> None:
         number, pid, rest = line.split(" ", 2)
         shard, warning = int(number), ""
         with self._changed:
             if pid == "0":
-                warning = self._note(shard, rest)
+                warning = self._record_failure(shard, rest)
             else:
                 self._failures.pop(shard, None)
                 self._starts += 1
@@ -161,19 +160,19 @@ class ShardProcesses:
             self._changed.notify_all()
         _warn(warning)
 
-    def _note(self, shard: int, why: str) -> str:
-        """Note why a shard is not there; return what is to be told of a server that was."""
+    def _record_failure(self, shard: int, why: str) -> str:
+        """Record why a shard cannot be started; return a warning if the server was complete."""
         with self._changed:
             known = self._failures.get(shard) == why
             self._failures[shard] = why
             self._changed.notify_all()
             if known or self._closed or not all(self._pids):
                 return ""
-        return f"shard {shard} cannot be started again, and is tried on: {why}"
+        return f"shard {shard} cannot be restarted; trying again: {why}"
 
     @property
     def failure(self) -> str:
-        """Why a shard that is to be there is not; empty if all are."""
+        """The reasons why shards are missing; empty if all run."""
         with self._changed:
             return "; ".join(self._failures.values())
 
@@ -190,32 +189,34 @@ class ShardProcesses:
             return max(0, self._starts - len(self._pids))
 
     def close(self) -> None:
-        """End all of them, in good order. Any number of times; an interrupted one is gone on with.
+        """End all processes in order. Idempotent; after an interruption it can be called again.
 
         Raises
         ------
         System
-            A last snapshot could not be written. Once.
+            A last snapshot could not be written. Raised once.
         """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             with contextlib.suppress(OSError, IndexError):
-                self._ends[0].shutdown(socket.SHUT_WR)  # for this they wait; it hears them end
+                self._ends[0].shutdown(
+                    socket.SHUT_WR
+                )  # the supervisor waits for this; _run() reads until it has ended
             if threading.current_thread() is self._watching or self._watching.ident is None:
                 return
             if sys.is_finalizing():
                 return
-            # Not join() alone: one that was interrupted takes the thread to have ended.
+            # Not join() alone: after an interruption it returns at once.
             self._changed.wait_for(lambda: self._ended)
         self._watching.join()
         unsaved, self._unsaved = self._unsaved, None
         if unsaved is not None:
             raise unsaved
 
-    def forget(self) -> None:
-        """Let go of the line, in a forked child: it is its parent's."""
-        self._changed = threading.Condition()  # a thread that is not here may have had the lock
+    def close_in_child(self) -> None:
+        """Close the socket in a forked child: it is the parent's."""
+        self._changed = threading.Condition()  # a thread of the parent may hold the lock
         self._closed = True
         for end in self._ends:
             fd = end.detach()
@@ -224,39 +225,39 @@ class ShardProcesses:
 
 
 def _warn(text: str) -> None:
-    # With no lock held, and whatever it raises: a handler may do what it likes.
+    # Without a lock, and ignoring exceptions: a handler may do anything.
     if text:
         with contextlib.suppress(Exception):
             _log.warning(text)
 
 
 def _lines_of(line: socket.socket, supervisor: int) -> Iterator[str]:
-    """What the one that watches, and its shards, say until they have ended.
+    """Yield the messages of the supervisor and its shards until they have ended.
 
-    Whoever else has their end of the line, such as a child that was forked meanwhile, does not
-    matter. Who watches is not reaped here.
+    Does not wait for other holders of their end of the socket, such as a child forked meanwhile.
+    Does not reap the supervisor.
     """
-    said, patience = b"", -1
+    unread, timeout = b"", -1
     ended = os.pidfd_open(supervisor)
     try:
         poll = select.poll()
         poll.register(line, select.POLLIN)
         poll.register(ended, select.POLLIN)
-        while ready := [fd for fd, _ in poll.poll(patience)]:
+        while ready := [fd for fd, _ in poll.poll(timeout)]:
             if ended in ready:
                 poll.unregister(ended)
-                # They have ended with it, but for those that are stopped. It is not reaped yet, so
-                # that nobody else's group has its number.
+                # Kills shards that are stopped; the others have ended. The supervisor is not reaped
+                # yet, so no other process group has its id.
                 os.killpg(supervisor, signal.SIGKILL)
-                patience = _LAST_WORDS_MS
+                timeout = _DRAIN_MS
             if line.fileno() in ready:
                 try:
                     piece = line.recv(1 << 16)
-                except ConnectionResetError:  # it has not read all that it was told
+                except ConnectionResetError:  # it ended before reading its configuration
                     piece = b""
                 if not piece:
                     return
-                *lines, said = (said + piece).split(b"\n")
+                *lines, unread = (unread + piece).split(b"\n")
                 for each in lines:
                     yield each.decode(errors="replace")
     finally:

@@ -1,4 +1,4 @@
-"""What a step of Hogwild or of a tower sees, and what it gives back."""
+"""Arguments and results of the steps of Hogwild and Towers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ import numpy as np
 
 from ..base.conventions import shown
 from ..errors import InvalidArgument
-from .parameters import Parameters, Slab
-from .values import numbers
+from .parameters import Parameters, Slab, numbers
 
-END = object()  # there is no further batch
+END = object()  # no more batches
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The gradient of some rows (axis 0) of a block; the others are not touched.
+    """The gradient of some rows (axis 0) of a block; other rows are left untouched.
 
     Parameters
     ----------
     rows : array of integers, shape (n,)
-        In any order. Rows that come twice are added up.
+        In any order. Repeated rows are added up.
     values : array, shape (n, ...)
         The gradient of each of these rows.
     """
@@ -36,26 +35,25 @@ class Rows:
 
 
 class Views:
-    """What a step gets beside its batch.
+    """The second argument of a step, beside its batch.
 
     Attributes
     ----------
     number : int
-        Of the worker or tower, from 0.
+        Number of the worker or tower, from 0.
     step : int
-        How many steps this worker or tower has finished.
+        Finished steps of this worker or tower.
     weights : Slab
-        The shared weights, as NumPy arrays by their names. With ``snapshot`` a copy, good until the
-        step returns: wait for what computes with it, or copy it.
+        The shared weights, as NumPy arrays by name. With ``snapshot`` a copy that is valid until
+        the step returns: wait for asynchronous computations with it, or copy it.
     gradients : Slab
-        This worker's own, zero when a step begins. What a step leaves in it is applied, unless it
-        returns gradients.
+        This worker's own; zero when a step begins. Applied after the step, unless the step returns
+        gradients.
     model : object
-        This worker's own: a replica of the module that was given as ``model``, whose parameters are
-        views of the weights and whose gradients are views of `gradients`; or what the function
-        returned that was given.
+        This worker's own. If ``model`` is a module: a replica whose parameters are views of the
+        weights and whose gradients are views of `gradients`. If it is a function: its result.
     device : object
-        The tower's, of ``devices``.
+        The tower's device, from ``devices``.
     """
 
     def __init__(self, number: int, weights: Slab, gradients: Slab) -> None:
@@ -65,7 +63,7 @@ class Views:
         self.gradients = gradients
         self.model: Any = None
         self.device: Any = None
-        self._copied = 0  # of the gradients, when it was last looked at
+        self._copied = 0  # copied_bytes of the gradients after the last step
 
     def __repr__(self) -> str:
         facts = {"step": self.step, "weights": self.weights, "device": self.device}
@@ -73,7 +71,7 @@ class Views:
 
 
 class Part(NamedTuple):
-    """The gradient of one block as the engine takes it."""
+    """The gradient of one block, in the form that the engine takes."""
 
     block: str
     values: Any  # contiguous, float32
@@ -81,11 +79,11 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a step came to."""
+    """The result of a step."""
 
     loss: float | None
-    parts: list[Part] | None  # None: the gradients are in the slab
-    copied: int  # bytes of parts that had to be copied
+    parts: list[Part] | None  # None: the gradient is in the slab
+    copied: int  # bytes of parts that were copied
 
 
 def is_module(model: Any) -> bool:
@@ -96,9 +94,9 @@ def is_module(model: Any) -> bool:
 def views_of(
     number: int, parameters: Parameters, weights: Slab, model: Any, *, replicate: bool
 ) -> Views:
-    """Make what a worker sees. Called one worker after the other.
+    """Make a worker's views. REQUIRED: called for one worker at a time.
 
-    `replicate`: the model is somebody else's and is copied before it becomes a view.
+    `replicate`: copy the module before its parameters become views.
     """
     if not is_module(model):
         views = Views(number, weights, parameters.gradients())
@@ -114,12 +112,12 @@ def views_of(
     from .torch_module import alias
 
     own = copy.deepcopy(model) if replicate else model
-    # With a snapshot, the module sees that and not the weights that others change.
+    # With a snapshot the module is a view of the snapshot, not of the shared weights.
     target = parameters if weights is parameters else as_parameters(weights)
     aliased = alias(own, target)
     views = Views(number, weights, aliased.gradients)
     views.model = own
-    views.gradients.zero()  # of what the module was used for before
+    views.gradients.zero()  # gradients from before
     views._copied = aliased.gradients.copied_bytes
     return views
 
@@ -131,9 +129,9 @@ def as_parameters(slab: Slab) -> Parameters:
 
 
 class OneThreadEach:
-    """Lets torch compute with one thread in each worker's; on leaving it is as it was.
+    """Limits torch to one thread in each worker; restores the number on exit.
 
-    Workers that each used all cores would wait for each other.
+    Workers that each used all cores would slow each other down.
     """
 
     def __enter__(self) -> OneThreadEach:
@@ -142,7 +140,7 @@ class OneThreadEach:
         return self
 
     def here(self) -> None:
-        """Called on a worker's thread."""
+        """Set the limit. Call on the worker's thread."""
         if self._torch is not None:
             self._torch.set_num_threads(1)
 
@@ -152,7 +150,7 @@ class OneThreadEach:
 
 
 def outcome_of(returned: Any, views: Views, operation: str) -> Outcome:
-    """Take apart what a step returned: a loss, None, or (loss, gradients)."""
+    """Parse the result of a step: a loss, None, gradients, or (loss, gradients)."""
     gradients: Any = None
     loss = returned
     if isinstance(returned, Mapping):
@@ -202,7 +200,7 @@ def _row_numbers(
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     try:
         rows = np.asarray(given)
-    except Exception:  # a framework's own, or a list of lists of several lengths
+    except Exception:  # a framework's exception, or a ragged list
         raise InvalidArgument(
             f"rows of block {name!r} {shape} are a {type(given).__name__} that NumPy cannot read; "
             "give a list of integers",
@@ -232,10 +230,10 @@ def _number(loss: Any, operation: str) -> float | None:
 
 
 class Source:
-    """A feed that several threads take from, whoever is first: each batch once.
+    """A feed from which several threads take batches, each batch once.
 
-    A pass after the other, `epochs` of them (None: without end). One lock, so that the feed is one
-    thread's at a time, as feeds are, and generators must be.
+    Makes `epochs` passes (None: no limit). A lock lets one thread at a time use the feed, as feeds
+    and generators require.
     """
 
     def __init__(self, feed: Iterable[Any], epochs: int | None) -> None:
@@ -243,7 +241,7 @@ class Source:
         self._left = epochs
         self._lock = Lock()
         self._iterator: Iterator[Any] | None = None
-        self._fresh = True  # nothing came of this pass yet
+        self._fresh = True  # this pass has not given a batch yet
         self._ended = False
         self._returned: list[Any] = []
 
@@ -263,11 +261,11 @@ class Source:
                     self._fresh = False
                     return batch
                 self._iterator = None
-                self._ended = self._fresh  # an iterator that has no second pass
+                self._ended = self._fresh  # an iterator has no second pass
             self._ended = True
             return END
 
     def put_back(self, batch: Any) -> None:
-        """Let somebody else have it."""
+        """Return a batch, for another thread to take."""
         with self._lock:
             self._returned.append(batch)

@@ -1,4 +1,4 @@
-"""The batches of several steps as one: views of its rows, or a few apart."""
+"""Super-batches: the batches of several steps, as views of one array or as a list."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from ..base.nests import leaves_of, mapped
 from ..base.ragged import Ragged
 from ..errors import InvalidArgument
-from .alike import array_form, columns_of, form_of
-from .rows import array_of, count_of, rows_of
+from .rows import array_form, array_of, columns_of, count_of, form_of, rows_of
 
 if TYPE_CHECKING:
     from .pace import Pace
@@ -23,7 +22,7 @@ Convert = Callable[[Any], Any] | None
 class SuperBatch(NamedTuple):
     """`steps` batches of equal names, shapes and dtypes.
 
-    `whole` has their rows one after the other, `size` to a batch; else `parts` are they.
+    Either `whole` has the rows of all batches, `size` for each, or `parts` is a list of batches.
     """
 
     steps: int
@@ -32,11 +31,11 @@ class SuperBatch(NamedTuple):
     parts: list[Any]
 
     def first(self, steps: int) -> SuperBatch:
-        """The first few of the same."""
+        """Return the first `steps` batches."""
         return self if steps == self.steps else self._replace(steps=steps)
 
     def each(self) -> Iterable[Any]:
-        """One batch after the other; the views are made at once, which is cheaper."""
+        """Return the batches; all views are made at once, which is cheaper."""
         if self.whole is None:
             return self.parts[: self.steps]
         columns = [_views(leaf, self.size, self.steps) for leaf in leaves_of(self.whole)]
@@ -48,7 +47,7 @@ class SuperBatch(NamedTuple):
         return (like(self.whole, row) for row in zip(*columns, strict=True))
 
     def stacked(self) -> Any:
-        """One nest of arrays (count, size, ...): views of `whole`, copies of `parts`."""
+        """Return one nest of arrays (steps, size, ...): views of `whole`, or copies of `parts`."""
         if self.whole is not None:
             rows = self.steps * self.size
             shape = (self.steps, self.size)
@@ -65,14 +64,14 @@ def _is_flat(values: Iterable[Any]) -> bool:
 
 
 def _views(leaf: Any, size: int, count: int) -> Any:
-    split = getattr(leaf, "split", None)  # torch's, a tuple of views in one call
+    split = getattr(leaf, "split", None)  # torch's: a tuple of views in one call
     if split is not None and hasattr(leaf, "detach"):
         return split(size)[:count]
     return [leaf[begin : begin + size] for begin in range(0, count * size, size)]
 
 
 def like(nest: Any, leaves: Iterable[Any]) -> Any:
-    """Return such a nest, of these leaves."""
+    """Return a nest of the same form with these leaves."""
     given = iter(leaves)
     return mapped(lambda _: next(given), nest)
 
@@ -80,7 +79,7 @@ def like(nest: Any, leaves: Iterable[Any]) -> Any:
 def super_batches(
     feed: Iterable[Any], pace: Pace, size: int | None, convert: Convert
 ) -> Iterator[SuperBatch]:
-    """One pass of a feed, in runs of as many batches as `pace` says."""
+    """Yield one pass of a feed in super-batches, whose sizes `pace` decides."""
     return _grouped(feed, pace, convert) if size is None else _cut(feed, pace, size, convert)
 
 
@@ -111,7 +110,7 @@ def _dense(leaf: Any) -> Any:
 def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert) -> Iterator[SuperBatch]:
     batches = iter(feed)
     while taken := list(itertools.islice(batches, pace.run_of(pace.most))):
-        # Those that are not alike, as a last and smaller one, are a run of their own.
+        # Batches of another form, such as a smaller last one, are a run of their own.
         for _, group in itertools.groupby(taken, _form):
             alike = [batch if convert is None else mapped(convert, batch) for batch in group]
             while alike:

@@ -22,7 +22,7 @@ class _Block(NamedTuple):
 
 
 class Aliased(NamedTuple):
-    """What `alias` gives: the weights and the gradients of a module."""
+    """Result of `alias`: the weights and the gradients of a module."""
 
     parameters: Parameters
     gradients: Slab
@@ -38,36 +38,36 @@ def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = F
     ...     updater.apply(gradients)
     ...     gradients.zero()
 
-    Nothing is copied from then on: ``backward`` adds to the slab of gradients, and what an update
-    changes the module has at once. Autograd does not know of these changes: what was saved for a
-    backward pass may be newer by then.
+    Afterwards nothing is copied: ``backward`` adds to the slab of gradients, and the module sees
+    every update at once. Autograd does not notice updates: values saved for a backward pass may
+    have changed by then.
 
     Parameters
     ----------
     module : torch.nn.Module
-        On the CPU, its parameters float32. Those that do not require a gradient, and buffers, stay
-        as they are, as with torch's optimizers.
+        On the CPU, with float32 parameters. Parameters that require no gradient, and buffers, are
+        not changed.
     parameters : Parameters, optional
-        Weights of another module that was made alike, or of a file: this one becomes another view
-        of them and loses its own values. By default new ones take the module's values.
+        Existing weights, such as those of an equal module or of a file: the module becomes another
+        view of them, and its values are lost. Default: new parameters with the module's values.
     shared : bool
-        Whether new slabs are in memory that processes can share.
+        Whether new slabs can be shared with other processes.
 
     Returns
     -------
     parameters : penstock.train.Parameters
         Blocks have the names of ``module.named_parameters()``.
     gradients : penstock.train.Slab
-        This module's own. ``module.zero_grad()`` works too: gradients that torch put elsewhere are
-        copied, and counted in ``copied_bytes``, when they are applied. A parameter without a
-        gradient has one of 0.
+        This module's own. ``module.zero_grad()`` works, too: gradients that torch stored elsewhere
+        are copied when they are applied, and counted in ``copied_bytes``. A parameter without a
+        gradient has zeroes.
 
     Raises
     ------
     InvalidArgument
-        A parameter that is not float32 on the CPU; none; `parameters` with other blocks. Nothing
-        was changed. From `Updater.apply`: a parameter of the module is no view any more, as after
-        ``module.to`` or ``module.half``; alias it again.
+        A parameter that is not float32 on the CPU; no parameter; `parameters` with other blocks.
+        Nothing was changed. From `Updater.apply`: a parameter of the module is no view any more, as
+        after ``module.to`` or ``module.half``; alias the module again.
     """
     found = {
         name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
@@ -94,7 +94,7 @@ def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = F
     gradients._weights = made
     for block in made._blocks:
         # Not through detach(), whose result shares a version counter: two modules on the same
-        # weights would then stop each other's backward passes.
+        # weights would make each other's backward passes fail.
         block.parameter.data = block.view
     gradients._settle()
     return Aliased(made, gradients)
@@ -121,7 +121,7 @@ def _blocks(slab: Slab, found: dict[str, Any]) -> list[_Block]:
 
 
 class _Weights(Parameters):
-    """Parameters that a module views."""
+    """Parameters with a module whose parameters are views of them."""
 
     _blocks: list[_Block]
 
@@ -136,13 +136,13 @@ class _Weights(Parameters):
 
 
 class _Gradients(Slab):
-    """Gradients that a module's backward passes add to."""
+    """Gradients to which a module's backward passes add."""
 
     _blocks: list[_Block]
-    _weights: _Weights  # the module's: an updater may know them by another module's views
+    _weights: _Weights  # of this module; an updater may have another module's
 
     def _settle(self) -> None:
-        """Take in gradients that torch put elsewhere, and become the place for the next ones."""
+        """Copy in gradients that torch stored elsewhere, and make the slab their place again."""
         self._weights._settle()
         for _, parameter, view, address in self._blocks:
             gradient = parameter.grad

@@ -1,45 +1,49 @@
-"""Several batches at a time, one update from the mean of their gradients."""
+"""Towers: several batches at a time, one update from the mean of their gradients."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from .. import _engine
 from ..base.arguments import integer
 from ..base.conventions import name_of, shown
+from ..base.nests import mapped
 from ..base.notes import add_note
 from ..errors import InvalidArgument
-from .devices import stage_for
+from ..feeds import Feeds
 from .hogwild import updater_for
 from .optimizers import Optimizer
 from .parameters import Parameters, copy_all
-from .rounds import NONE, Rounds
 from .rows import count_of
 from .steps import OneThreadEach, Outcome, outcome_of, views_of
 from .updater import Policy, Updater
 
 __all__ = ["Towers", "TowersReport"]
 
+NONE = object()  # the tower has no batch in this round
+
 
 @dataclass(frozen=True)
 class TowersReport:
-    """What a run came to, or has come to so far.
+    """Result of a run, or its progress so far.
 
     Attributes
     ----------
     updates : int
-        That were applied: rounds without those whose gradient was skipped.
+        Applied updates: rounds whose gradient was not skipped.
     rounds, batches : int
-        Rounds, and batches that were used in them.
+        Finished rounds, and the batches used in them.
     seconds : float
     loss, last_loss : float
-        The mean of all that steps returned, and of the last round; weighted as gradients are. NaN
-        if none.
+        Mean of all losses, and of those of the last round; weighted as gradients are. NaN: none.
     copied_bytes : int
-        Of gradients that a framework could not leave in place.
+        Bytes of gradients that had to be copied for a framework.
     """
 
     updates: int
@@ -56,40 +60,40 @@ class TowersReport:
 
 
 class Towers:
-    """Trains by rounds: each tower computes a gradient from its own batch, their mean is applied.
+    """Train by rounds: each tower computes a gradient from its own batch, their mean is applied.
 
     In round r tower t has batch ``r * towers + t`` of the feed. Gradients are added up as a tree
-    over tower numbers, so that the result is the same, bit for bit, however long each takes; it is
-    that of one large batch but for the rounding of sums. All towers see the same weights in a
-    round, and new ones in the next. While they compute, the next batches are taken and staged.
+    over tower numbers, so the result has the same bits whatever the timing; it equals that of one
+    large batch, except for the rounding of sums. In a round all towers see the same weights. While
+    they compute, the next batches are taken and staged.
 
-    The last round of a pass may have fewer batches than there are towers: those without one have
-    no part in it. No batch is left out, and no round has batches of two passes.
+    The last round of a pass may have fewer batches than towers; its mean is over these batches. No
+    batch is left out, and no round has batches of two passes.
 
     Parameters
     ----------
     step : callable
-        ``step(batch, views) -> loss``, as for `Hogwild`: it leaves the gradient of the mean over
-        its batch in ``views.gradients``, or returns ``(loss, gradients)`` with all blocks, or with
+        ``step(batch, views) -> loss``, as for `Hogwild`: leaves the gradient of the mean over the
+        batch in ``views.gradients``, or returns ``(loss, gradients)`` with all blocks, or with
         `Rows` of some. Called on one thread per tower.
     parameters : Parameters
     optimizer : Optimizer or Updater
     feed : iterable
-        A `Dataset`, a `Loader`, or anything that gives batches.
+        A `Dataset`, a `Loader`, or any iterable of batches.
     towers : int
     devices : sequence, optional
-        One for each tower, torch's or JAX's: where its batches are put, and ``views.device``.
+        A device of torch or JAX for each tower, to which its batches are copied: ``views.device``.
     deal : {"batches", "parts", "feeds"}
-        Who gets which batch. batches: in turns, as above. parts: each element of the feed is a
-        tuple of one batch for each tower, as of ``dataset.split_batch(towers)``. feeds: `feed` is
-        a list of one for each tower, such as ``[dataset.shard(t, towers) for t in ...]``; what
-        ``dataset.feeds(towers)`` gives is known to be that.
+        How batches are distributed. batches: in turns, as above. parts: each element of the feed is
+        a tuple with a batch for each tower, as from ``dataset.split_batch(towers)``. feeds: `feed`
+        is a list with a feed for each tower, such as ``[dataset.shard(t, towers) for t in ...]``;
+        this is the default for ``dataset.feeds(towers)``.
     model : torch.nn.Module or callable, optional
         As for `Hogwild`.
     weigh : "rows" or callable
-        How much a batch counts for in the mean: as many rows as it has, or ``weigh(batch)``.
+        The weight of a batch in the mean: its number of rows, or ``weigh(batch)``.
     stage : callable, optional
-        ``stage(batch, device)`` is called while the step before runs; what it returns is the batch.
+        ``stage(batch, device)``, called while the step before runs, returns the batch for the step.
     non_finite : {"raise", "skip", "count"}, optional
         As for `Hogwild`.
 
@@ -153,24 +157,24 @@ class Towers:
         seconds: float | None = None,
         until: Callable[[TowersReport], Any] | None = None,
     ) -> TowersReport:
-        """Train until the first of these comes true; return what came of it.
+        """Train until the first of these conditions is met.
 
         Parameters
         ----------
         epochs : int or None
-            Passes over the feed. None: without end.
+            Passes over the feed. None: no limit.
         steps : int, optional
-            Rounds.
+            Rounds, exactly.
         seconds : float, optional
-            The round that has begun is finished.
+            A round that has begun is finished.
         until : callable, optional
-            ``until(report)``, asked after each round on this thread; true ends the run.
+            ``until(report)``, called after each round on this thread; true ends the run.
 
         Raises
         ------
         Exception
-            What a step or the feed raised, of several towers that of the first, with a note that
-            says which tower's and in which round. Nothing of that round was applied.
+            The exception of a step (of several towers, the first one's) or of the feed, with a note
+            of the tower and the round. Nothing of that round was applied.
         """
         epochs = None if epochs is None else integer("epochs", epochs, 1, operation="Towers")
         steps = 2**64 - 1 if steps is None else integer("steps", steps, 0, operation="Towers")
@@ -196,7 +200,7 @@ class Towers:
         return TowersReport(**report)
 
     def _rounds(self, epochs: int | None) -> Iterator[list[tuple[Any, float] | None]]:
-        """Batches of each round, staged, with their weights; None where a tower has none."""
+        """Yield each round's staged batches with their weights; None: the tower has no batch."""
         for batches in self._feeds.rounds(epochs):
             made: list[tuple[Any, float] | None] = []
             for stage, batch in zip(self._stages, batches, strict=True):
@@ -216,7 +220,7 @@ class Towers:
             return outcome
         if any(part.rows is not None for part in parts):
             raise InvalidArgument(
-                "a step returned train.Rows and whole gradients; return one of the two", "Towers"
+                "a step returned train.Rows and whole gradients; return only one kind", "Towers"
             )
         copy_all(views.gradients, {part.block: part.values for part in parts}, "Towers")
         return Outcome(outcome.loss, None, views.gradients.nbytes)
@@ -240,5 +244,93 @@ def _rows_of(batch: Any) -> float:
         return float(count_of(batch, "a batch"))
     except InvalidArgument as error:
         raise InvalidArgument(
-            f"{error}, or say what it counts for: weigh=lambda batch: 1", "Towers"
+            f"{error}, or set its weight: weigh=lambda batch: 1", "Towers"
         ) from None
+
+
+class Rounds:
+    """The batches of each round."""
+
+    def __init__(self, feed: Iterable[Any], towers: int, deal: str) -> None:
+        self._feed = feed
+        self._towers = towers
+        self._parts = deal == "parts"
+        self._each = deal == "feeds" or isinstance(feed, Feeds)
+        if self._each:
+            count = len(feed) if isinstance(feed, Sequence) else -1
+            if count != towers:
+                raise InvalidArgument(
+                    f'deal="feeds" needs a list of {towers} feeds, one for each tower; this is '
+                    + (f"one of {count}" if count >= 0 else f"a {type(feed).__name__}"),
+                    "Towers",
+                )
+
+    def rounds(self, epochs: int | None) -> Iterator[list[Any]]:
+        while epochs is None or epochs > 0:
+            epochs = None if epochs is None else epochs - 1
+            fresh = True
+            for batches in self._pass():
+                fresh = False
+                yield batches
+            if fresh:
+                return  # an iterator has no second pass
+
+    def _pass(self) -> Iterator[list[Any]]:
+        if self._each:
+            iterators: list[Any] = [iter(feed) for feed in self._feed]
+            while True:
+                batches = []
+                for tower, iterator in enumerate(iterators):
+                    batches.append(NONE if iterator is None else next(iterator, NONE))
+                    if batches[-1] is NONE:
+                        iterators[tower] = None  # do not call it again: it might begin another pass
+                if iterators.count(None) == len(iterators):
+                    return
+                yield batches
+        elif self._parts:
+            for batches in self._feed:
+                if not isinstance(batches, (tuple, list)) or len(batches) != self._towers:
+                    raise InvalidArgument(
+                        f"with deal='parts' the feed gives tuples of {self._towers} batches; this "
+                        f"is a {type(batches).__name__}",
+                        "Towers",
+                    )
+                yield list(batches)
+        else:
+            batches = []
+            for batch in self._feed:
+                batches.append(batch)
+                if len(batches) == self._towers:
+                    yield batches
+                    batches = []
+            if batches:
+                yield batches + [NONE] * (self._towers - len(batches))
+
+
+def stage_for(device: Any) -> Callable[[Any], Any]:
+    """Return a function that copies a batch's arrays to a device; None: it returns the batch.
+
+    Raises
+    ------
+    InvalidArgument
+        The device is neither torch's nor JAX's.
+    """
+    if device is None:
+        return lambda batch: batch
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(device, (str, torch.device)):
+        place = torch.device(device)
+        return lambda batch: mapped(lambda leaf: _to_torch(torch, leaf, place), batch)
+    if jax is not None and isinstance(device, jax.Device):
+        return lambda batch: mapped(lambda leaf: jax.device_put(leaf, device), batch)
+    raise InvalidArgument(
+        f"device {device!r} is no device of an imported torch or JAX; give "
+        "stage=function(batch, device)",
+        "Towers",
+    )
+
+
+def _to_torch(torch: Any, leaf: Any, place: Any) -> Any:
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        leaf = torch.as_tensor(leaf)
+    return leaf.to(place, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,4 +1,4 @@
-"""An optimizer's state for certain parameters, and applying gradients with it."""
+"""Updater: an optimizer with its state for certain parameters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ..base.arguments import path as path_of
 from ..base.conventions import Restorable, shown
 from ..errors import InvalidArgument
 from .optimizers import Optimizer
-from .parameters import Parameters, Slab, check_all, copy_all, member
-from .values import numbers
+from .parameters import Parameters, Slab, check_all, copy_all, member, numbers
 
 __all__ = ["Updater"]
 
@@ -23,7 +22,7 @@ _POLICIES = ("raise", "skip", "count")
 
 
 class Updater(Restorable):
-    """Applies gradients to parameters; holds the optimizer's state for them.
+    """Apply gradients to parameters, with the optimizer's state for them.
 
     Parameters
     ----------
@@ -31,11 +30,11 @@ class Updater(Restorable):
     optimizer : Optimizer
         Such as ``train.Adam(1e-3)``.
     non_finite : {"raise", "skip", "count"}
-        What becomes of a gradient with a NaN or an infinity in it. raise: `InvalidArgument` names
-        the block and the element, and nothing was changed. skip: nothing is changed, `skipped`
-        counts it. count: it is applied, `non_finite` counts it.
+        What to do with a gradient that has a NaN or an infinity. raise: `InvalidArgument` that
+        names block and element; nothing is changed. skip: nothing is changed, counted in `skipped`.
+        count: it is applied, counted in `non_finite`.
     shared : bool
-        Whether the optimizer's state lives in memory that processes can share.
+        Whether the memory of the optimizer's state can be shared with other processes.
 
     Raises
     ------
@@ -43,8 +42,8 @@ class Updater(Restorable):
 
     Notes
     -----
-    The same gradients in the same order give the same bits. Any thread may apply; updates are
-    applied one after the other, with the GIL released.
+    The same gradients in the same order give the same bits. Threads: any; updates are applied one
+    after the other, with the GIL released.
     """
 
     def __init__(
@@ -81,10 +80,10 @@ class Updater(Restorable):
         Parameters
         ----------
         gradients : Slab, or dict from every block's name to an array
-            A slab (`Parameters.gradients`) is used as it is. Arrays are copied first, from one
-            thread at a time.
+            A slab (`Parameters.gradients`) is used without a copy. Arrays are copied first; give
+            them from one thread at a time.
         scale : float
-            Such as 1 / n where n gradients were added up.
+            For example 1 / n for a sum of n gradients.
 
         Returns
         -------
@@ -94,8 +93,8 @@ class Updater(Restorable):
         Raises
         ------
         InvalidArgument
-            Another layout (it says which block differs), or a gradient that is not finite. Nothing
-            was changed.
+            Another layout (the text names the first block that differs), or a gradient that is not
+            finite. Nothing was changed.
         """
         if not isinstance(gradients, Slab):
             if not isinstance(gradients, Mapping):
@@ -111,14 +110,14 @@ class Updater(Restorable):
     def apply_rows(self, block: str, rows: Any, values: Any, scale: float = 1.0) -> bool:
         """Apply one update to some rows (axis 0) of one block, and to nothing else.
 
-        The optimizer's state of other rows does not move on either, and they do not decay. It
-        counts as an update like any other, also for Adam's correction of the bias.
+        Other rows, including their optimizer state, are left untouched and do not decay. It counts
+        as one update, also for Adam's bias correction.
 
         Parameters
         ----------
         block : str
         rows : array of integers, shape (n,)
-            In any order. Rows that come twice are added up first.
+            In any order. Repeated rows are added up first.
         values : array, shape (n, ...)
             The gradient of each of these rows.
         scale : float
@@ -131,7 +130,7 @@ class Updater(Restorable):
         Raises
         ------
         InvalidArgument, NotFound
-            Rows or shapes that cannot be, a gradient that is not finite, no such block. Nothing was
+            Invalid rows or shapes, a gradient that is not finite, no such block. Nothing was
             changed.
         """
         shape = self._parameters[block].shape
@@ -159,22 +158,22 @@ class Updater(Restorable):
 
     @property
     def parameters(self) -> Parameters:
-        """The weights that it changes."""
+        """The updated weights."""
         return self._parameters
 
     @property
     def optimizer(self) -> Optimizer:
-        """The rule, with its numbers, by which it changes them."""
+        """The optimizer."""
         return self._optimizer
 
     @property
     def slabs(self) -> tuple[Slab, ...]:
-        """The optimizer's state, views like the parameters: m and v of Adam, none of SGD."""
+        """The optimizer's state as slabs of the same blocks: m and v for Adam, none for SGD."""
         return self._slabs
 
     @property
     def step(self) -> int:
-        """How many updates were applied with this state."""
+        """The number of updates applied with this state."""
         return self._engine.step
 
     @property
@@ -184,7 +183,7 @@ class Updater(Restorable):
 
     @property
     def norm(self) -> float:
-        """The Euclidean norm of the last gradient that was applied: scaled, not clipped."""
+        """The Euclidean norm of the last applied gradient: scaled, not clipped."""
         return self._engine.norm
 
     @property
@@ -200,35 +199,35 @@ class Updater(Restorable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters, version, step and the optimizer's state to a safetensors file.
 
-        It appears, or replaces the one that was there, when all of it is on the disk; no update is
+        The file appears, or replaces an existing one, when all of it is on the disk; no update is
         applied meanwhile. The state's arrays are named ``optimizer/<slab>/<block>``.
 
         Raises
         ------
         InvalidArgument, System
-            A torch module whose weights these were has left them; it could not be written.
+            A torch module is no view of these weights any more; the file could not be written.
         """
         self._parameters._settle()
         _engine.save_updater(self._engine, path_of(path, "save"))
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file of `save`, bit for bit.
+        """Continue from a file of `save`, bit for bit.
 
         Raises
         ------
         InvalidArgument
-            The state of another formula, or other blocks: the first that differs is named. Nothing
-            was changed.
+            The state of another formula, or other blocks (the text names the first that differs).
+            Nothing was changed.
         DataLoss, NotFound, System
-            A damaged file, none, or one that could not be read; only in the last case some blocks
-            may have been.
+            A damaged file, no such file, or a failed read. Only after a failed read some blocks may
+            have been changed.
         """
         _engine.load_updater(self._engine, path_of(path, "load"))
 
     def state(self) -> dict[str, Any]:
-        """Copies of all there is: parameters, version, step and the optimizer's slabs.
+        """Return copies of parameters, version, step and the optimizer's slabs.
 
-        Not while another thread applies.
+        REQUIRED: no other thread applies meanwhile.
         """
         return {
             "optimizer": type(self._optimizer).__name__,
@@ -238,7 +237,7 @@ class Updater(Restorable):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to a `state` of an updater with the same blocks and formula.
+        """Restore a `state` of an updater with the same blocks and formula.
 
         Raises
         ------

@@ -9,7 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/train/hogwild.h"
-#include "penstock/train/tower_average.h"
+#include "penstock/train/tower.h"
 #include "tests/cpp/torch/net.h"
 
 namespace penstock::torch {

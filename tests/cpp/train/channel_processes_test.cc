@@ -41,7 +41,7 @@ bool sleep_for_ever() {
   for (;;) pause();
 }
 
-// What a taker has seen of each producer: that its items come in order, each once, and whole.
+// A taker's record of each producer: its items come in order, each once, and whole.
 class Ledger {
  public:
   void take(Channel& channel, int64_t timeout_ns) {
@@ -52,7 +52,7 @@ class Ledger {
       ++count_[item.who];
     }
   }
-  // Until there is nobody who could put more, and nothing is left.
+  // Until all producers have ended and the rings are empty.
   void take_all(Channel& channel) {
     while (channel.producers() > 0 || total(channel.stats()).queued > 0) take(channel, 1'000'000);
   }
@@ -120,7 +120,7 @@ bool dies_in_item(const std::string& name, int64_t n, size_t at) {
   return false;
 }
 
-TEST(ChannelProcesses, one_that_is_killed_while_it_writes_an_item_loses_that_one_alone) {
+TEST(ChannelProcesses, a_producer_killed_while_it_writes_an_item_loses_only_that_item) {
   for (WhenFull when_full : kPolicies) {
     Channel channel(a_name(), {.capacity = 1 << 16, .when_full = when_full});
     Producer other(channel.name());
@@ -175,7 +175,8 @@ TEST(ChannelProcesses, killed_at_any_time_they_lose_at_most_the_item_in_hand) {
   }
 }
 
-TEST(ChannelProcesses, a_stopped_producer_stops_nobody_and_a_stopped_learner_only_who_blocks) {
+TEST(ChannelProcesses,
+     a_stopped_producer_blocks_no_other_and_a_stopped_learner_only_blocking_producers) {
   const std::string name = a_name();
   Gate gate;
   const pid_t stopped = start_child([&] {

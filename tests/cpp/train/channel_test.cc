@@ -71,7 +71,7 @@ TEST(Channel, items_of_other_shapes_are_apart_and_in_order) {
   EXPECT_EQ(empty.blocks()[0].batch().at("y").shape(), (Shape{2, 0, 4}));
 }
 
-TEST(Channel, items_up_to_the_capacity_go_through_and_larger_ones_say_what_to_do) {
+TEST(Channel, items_up_to_the_capacity_are_taken_and_larger_ones_are_an_error_with_a_remedy) {
   Channel channel(a_name(), {.capacity = 1 << 16});
   ASSERT_EQ(channel.capacity(), 1u << 16);
   Producer producer(channel.name());
@@ -94,7 +94,7 @@ TEST(Channel, items_up_to_the_capacity_go_through_and_larger_ones_say_what_to_do
   message_of(Code::kInvalidArgument, [] { Channel(a_name(), {.capacity = UINT64_MAX}); });
 }
 
-TEST(Channel, a_full_ring_blocks_until_there_is_room) {
+TEST(Channel, a_full_ring_blocks_until_there_is_space) {
   Channel channel(a_name(), {.capacity = 4096});
   Producer producer(channel.name());
   while (producer.try_put(ElementSpec({{"x", LeafKind::kDense, DType::kInt64, {}}}), 64,
@@ -110,7 +110,7 @@ TEST(Channel, a_full_ring_blocks_until_there_is_room) {
   EXPECT_EQ(total(channel.stats()).queued, 0u);
 }
 
-TEST(Channel, what_finds_no_room_is_refused_or_pushes_out_the_oldest) {
+TEST(Channel, an_item_for_a_full_ring_is_refused_or_drops_the_oldest) {
   for (WhenFull when_full : {WhenFull::kDropNewest, WhenFull::kDropOldest}) {
     Channel channel(a_name(), {.capacity = 4096, .when_full = when_full});
     Producer producer(channel.name());
@@ -229,7 +229,7 @@ TEST(Channel, threads_of_one_producer_share_its_ring) {
   for (auto& thread : threads) thread.join();
 }
 
-TEST(Channel, what_a_producer_left_behind_is_taken_and_counted) {
+TEST(Channel, items_of_a_disconnected_producer_are_taken_and_counted) {
   Channel channel(a_name());
   {
     Producer producer(channel.name());
@@ -250,7 +250,7 @@ TEST(Channel, what_a_producer_left_behind_is_taken_and_counted) {
   EXPECT_TRUE(counts[1].alive);
 }
 
-TEST(Channel, close_ends_waits_at_both_ends_and_what_was_not_taken_is_said) {
+TEST(Channel, close_ends_waits_at_both_ends_and_reports_lost_items) {
   Channel channel(a_name(), {.capacity = 4096});
   Producer producer(channel.name());
   std::thread taker([&] {
@@ -291,7 +291,7 @@ TEST(Channel, close_ends_waits_at_both_ends_and_what_was_not_taken_is_said) {
   waiting.join();
 }
 
-TEST(Channel, a_producer_waits_for_the_next_learner_if_told_to) {
+TEST(Channel, a_producer_with_reconnect_waits_for_the_next_learner) {
   auto first = std::make_unique<Channel>(a_name());
   const std::string name = first->name();
   message_of(Code::kInvalidArgument, [&] { Channel second(name); });
@@ -309,9 +309,9 @@ TEST(Channel, a_producer_waits_for_the_next_learner_if_told_to) {
   EXPECT_TRUE(producer.alive());
 }
 
-TEST(Channel, without_a_learner_attaching_is_an_error_that_says_so) {
+TEST(Channel, attaching_without_a_learner_is_an_error) {
   EXPECT_TRUE(has(message_of(Code::kTimeout, [] { Producer(a_name(), {.timeout_ns = 0}); }),
-                  "nobody has a channel"));
+                  "no process has a channel"));
   message_of(Code::kInvalidArgument, [] { Producer(""); });
   // A name of weights is another one.
   const std::string name = a_name();
@@ -319,7 +319,7 @@ TEST(Channel, without_a_learner_attaching_is_an_error_that_says_so) {
   message_of(Code::kTimeout, [&] { Producer(name, {.timeout_ns = 0}); });
 }
 
-TEST(Channel, an_item_whose_making_failed_is_none) {
+TEST(Channel, an_item_whose_write_throws_is_not_put) {
   Channel channel(a_name());
   Producer producer(channel.name());
   const ElementSpec spec({{"x", LeafKind::kDense, DType::kInt64, {}}});
@@ -330,11 +330,11 @@ TEST(Channel, an_item_whose_making_failed_is_none) {
   EXPECT_EQ(channel.get(5).size(), 1u);
 }
 
-TEST(Channel, who_puts_what_is_no_item_is_sent_away_and_named) {
+TEST(Channel, a_producer_of_an_invalid_item_is_evicted_and_named) {
   Channel channel(a_name());
   Producer good(channel.name()), bad(channel.name());
   good.put(an_item(1, 0, 3));
-  // A block that is shorter than its spec; offsets that do not ascend.
+  // A block shorter than its spec; offsets that do not ascend.
   const ElementSpec longer({{"x", LeafKind::kDense, DType::kInt64, {100}}});
   bad.put(longer, 64, [](std::byte*) {});
   EXPECT_EQ(channel.get(5).size(), 1u);
@@ -364,7 +364,7 @@ std::vector<std::shared_ptr<ChannelMemory>> channels_here() {
   return all;
 }
 
-TEST(Channel, who_writes_where_no_record_can_be_is_sent_away) {
+TEST(Channel, a_producer_with_corrupt_words_is_evicted) {
   Channel channel(a_name());
   Producer bad(channel.name());
   bad.put(an_item(1, 0, 3));

@@ -9,7 +9,7 @@
 
 namespace penstock::train::testing {
 
-// Who put it, its number there, and values that follow from both, so that a mixture shows.
+// The producer, the item's number, and values derived from both, so that a mixture is detected.
 inline Example an_item(int64_t who, int64_t number, int64_t values) {
   Tensor id = Tensor::make(DType::kInt64, {2});
   id.as_span<int64_t>()[0] = who;

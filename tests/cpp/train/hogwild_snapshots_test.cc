@@ -1,4 +1,4 @@
-// What a worker of a Hogwild sees of the weights, if it computes with a copy of its own.
+// The weights that a Hogwild worker with a copy of its own sees.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class HogwildSnapshots : public ::testing::TestWithParam<Snapshots> {
     two.begin();
   }
   HogwildWorker worker(size_t number) {
-    return {parameters, Optimizer::sgd(1.0), {}, board, number, {.snapshots = GetParam()}};
+    return {parameters, Optimizer::sgd(1.0), {}, counters, number, {.snapshots = GetParam()}};
   }
   void add_one(HogwildWorker& worker) {
     std::ranges::fill(gradients.at("w").as_span<float>(), -1.0f);
@@ -34,12 +34,12 @@ class HogwildSnapshots : public ::testing::TestWithParam<Snapshots> {
   }
   static float seen(const HogwildWorker& worker) { return worker.weights().slab().values()[0]; }
   uint64_t stale(size_t number, uint64_t by) const {
-    return board.counts(number).staleness[HogwildBoard::bucket(by)];
+    return counters.counts(number).staleness[SharedCounters::bucket(by)];
   }
 
   const Parameters parameters{Layout{{"w", {kLong}}, {"v", {kShort}}}};
   const Slab gradients = parameters.gradients();
-  const HogwildBoard board = HogwildBoard::make(2, false);
+  const SharedCounters counters = SharedCounters::make(2, false);
   HogwildWorker one = worker(0), two = worker(1);
 };
 
@@ -64,7 +64,7 @@ TEST_P(HogwildSnapshots, staleness_is_of_others_updates_alone) {
   EXPECT_EQ(stale(0, 2) + stale(0, 3), 0u);
 }
 
-TEST_P(HogwildSnapshots, what_an_update_of_some_weights_leaves_out_is_read) {
+TEST_P(HogwildSnapshots, weights_outside_a_partial_update_are_read) {
   const std::vector<float> ones(kLong, -1), twos(kShort, -2);
   const GradientPart w{"w", ones}, v{"v", twos};
   one.apply(std::span(&w, 1));
@@ -74,7 +74,7 @@ TEST_P(HogwildSnapshots, what_an_update_of_some_weights_leaves_out_is_read) {
   EXPECT_EQ(one.weights().at("v").as_span<float>()[0], 2);
 }
 
-TEST_P(HogwildSnapshots, what_a_step_writes_by_itself_is_read) {
+TEST_P(HogwildSnapshots, weights_that_a_step_writes_itself_are_read) {
   add_one(one);
   relaxed::store(parameters.slab().values()[0], 7);
   one.count(1);
@@ -97,7 +97,7 @@ TEST_P(HogwildSnapshots, they_are_no_gradients) {
 
 TEST_P(HogwildSnapshotOfStep, a_step_begins_with_the_weights_as_they_are) {
   one.read();
-  relaxed::store(parameters.slab().values()[0], 7);  // nobody counts it
+  relaxed::store(parameters.slab().values()[0], 7);  // no update counts this change
   one.read();
   EXPECT_EQ(seen(one), 7);
   add_one(one);
@@ -186,12 +186,12 @@ TEST(Hogwild, a_run_begins_with_the_weights_as_they_are) {
   }
 }
 
-TEST(Hogwild, a_snapshot_sees_what_another_group_merged) {
+TEST(Hogwild, a_snapshot_sees_the_merge_of_another_group) {
   const Parameters common(Layout{{"w", {20}}});
   const auto replicas = Replica::make(common, 2, 0);
-  const HogwildBoard board = HogwildBoard::make(2, false);
+  const SharedCounters counters = SharedCounters::make(2, false);
   HogwildWorker worker(
-      replicas[0]->parameters(), Optimizer::sgd(1.0), {}, board, 0,
+      replicas[0]->parameters(), Optimizer::sgd(1.0), {}, counters, 0,
       {.snapshots = Snapshots::kUpdate, .replica = replicas[0], .merge_every = 99});
   for (const auto& replica : replicas) replica->begin();
   worker.begin();

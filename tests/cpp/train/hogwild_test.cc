@@ -39,7 +39,7 @@ Hogwild::MakeStep each(std::function<bool(HogwildWorker&)> step) {
 }
 
 TEST(Relaxed, an_update_has_the_bits_of_the_plain_one_wherever_it_begins_and_ends) {
-  constexpr size_t kRoom = 2100;  // beyond what is asked for ahead
+  constexpr size_t kLength = 2100;  // more than the prefetch distance
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   for (const Optimizer& optimizer : all_optimizers({.weight_decay = 0.01, .clip_value = 1.5})) {
@@ -48,7 +48,7 @@ TEST(Relaxed, an_update_has_the_bits_of_the_plain_one_wherever_it_begins_and_end
         for (int which : {0, 1, 2}) {
           const bool shares = which > 0;
           const size_t state = first + (which == 2 ? 1 : 0);  // aligned otherwise than the weights
-          std::vector<float> g(kRoom), w(kRoom), s0(kRoom), s1(kRoom);
+          std::vector<float> g(kLength), w(kLength), s0(kLength), s1(kLength);
           for (auto* values : {&g, &w, &s0, &s1}) {
             for (float& x : *values) x = std::abs(normal(random));
           }
@@ -62,10 +62,10 @@ TEST(Relaxed, an_update_has_the_bits_of_the_plain_one_wherever_it_begins_and_end
           for (size_t i = 0; i <= n; ++i) {
             ASSERT_EQ(copy[i], which == 0 || i == n ? -1 : w2[first + i]) << first << " " << n;
           }
-          ASSERT_EQ(std::memcmp(w.data(), w2.data(), kRoom * sizeof(float)), 0)
+          ASSERT_EQ(std::memcmp(w.data(), w2.data(), kLength * sizeof(float)), 0)
               << optimizer.name() << " " << first << " " << n;
-          ASSERT_EQ(std::memcmp(s0.data(), s02.data(), kRoom * sizeof(float)), 0);
-          ASSERT_EQ(std::memcmp(s1.data(), s12.data(), kRoom * sizeof(float)), 0);
+          ASSERT_EQ(std::memcmp(s0.data(), s02.data(), kLength * sizeof(float)), 0);
+          ASSERT_EQ(std::memcmp(s1.data(), s12.data(), kLength * sizeof(float)), 0);
         }
       }
     }
@@ -84,45 +84,47 @@ TEST(Relaxed, a_copy_is_one) {
   }
 }
 
-TEST(HogwildBoard, staleness_has_a_bucket_for_every_number) {
-  for (uint64_t s = 0; s < 32; ++s) EXPECT_EQ(HogwildBoard::least_of(HogwildBoard::bucket(s)), s);
-  EXPECT_EQ(HogwildBoard::least_of(HogwildBoard::bucket(32)), 32u);
-  EXPECT_EQ(HogwildBoard::least_of(HogwildBoard::bucket(63)), 32u);
-  EXPECT_EQ(HogwildBoard::least_of(HogwildBoard::bucket(64)), 64u);
-  EXPECT_EQ(HogwildBoard::bucket(UINT64_MAX), HogwildBoard::kBuckets - 1);
+TEST(SharedCounters, staleness_has_a_bucket_for_every_number) {
+  for (uint64_t s = 0; s < 32; ++s)
+    EXPECT_EQ(SharedCounters::bucket_min(SharedCounters::bucket(s)), s);
+  EXPECT_EQ(SharedCounters::bucket_min(SharedCounters::bucket(32)), 32u);
+  EXPECT_EQ(SharedCounters::bucket_min(SharedCounters::bucket(63)), 32u);
+  EXPECT_EQ(SharedCounters::bucket_min(SharedCounters::bucket(64)), 64u);
+  EXPECT_EQ(SharedCounters::bucket(UINT64_MAX), SharedCounters::kBuckets - 1);
 }
 
-TEST(HogwildBoard, a_shared_one_is_the_same_through_its_descriptor) {
-  const HogwildBoard board = HogwildBoard::make(3, true);
-  const HogwildBoard other = HogwildBoard::open(board.fd());
+TEST(SharedCounters, a_shared_one_is_the_same_through_its_descriptor) {
+  const SharedCounters counters = SharedCounters::make(3, true);
+  const SharedCounters other = SharedCounters::open(counters.fd());
   EXPECT_EQ(other.workers(), 3u);
-  board.begin(2, 7);
-  EXPECT_TRUE(other.take());
-  EXPECT_TRUE(board.take());
-  EXPECT_FALSE(other.take());
-  other.untake();
-  EXPECT_TRUE(board.take());
+  counters.begin(2, 7);
+  EXPECT_TRUE(other.claim_step());
+  EXPECT_TRUE(counters.claim_step());
+  EXPECT_FALSE(other.claim_step());
+  other.return_step();
+  EXPECT_TRUE(counters.claim_step());
   other.note_applied(2, 5, 40);
-  EXPECT_EQ(board.counts(2).applied, 5u);
-  EXPECT_EQ(board.counts(2).staleness[HogwildBoard::bucket(40)], 1u);
-  EXPECT_EQ(board.advance(1), 7u);
+  EXPECT_EQ(counters.counts(2).applied, 5u);
+  EXPECT_EQ(counters.counts(2).staleness[SharedCounters::bucket(40)], 1u);
+  EXPECT_EQ(counters.add_updates(1), 7u);
   other.stop();
-  EXPECT_TRUE(board.stopped());
+  EXPECT_TRUE(counters.stopped());
   const Slab slab = Slab::make(a_long_layout(), Slab::Kind::kShared);
-  EXPECT_THROW(HogwildBoard::open(slab.fd()), Error);
+  EXPECT_THROW(SharedCounters::open(slab.fd()), Error);
 }
 
-TEST(HogwildBoard, a_file_that_may_become_shorter_is_none) {
-  const HogwildBoard board = HogwildBoard::make(3, true);
+TEST(SharedCounters, a_file_that_can_shrink_is_refused) {
+  const SharedCounters counters = SharedCounters::make(3, true);
   std::vector<char> bytes(os::page_size());
-  ASSERT_EQ(pread(board.fd(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(pread(counters.fd(), bytes.data(), bytes.size(), 0),
+            static_cast<ssize_t>(bytes.size()));
   const os::Fd sealed = os::memory_file("sealed"), other(memfd_create("other", MFD_CLOEXEC));
   for (int fd : {sealed.get(), other.get()}) {
     ASSERT_EQ(pwrite(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   }
-  EXPECT_EQ(HogwildBoard::open(sealed.get()).workers(), 3u);
+  EXPECT_EQ(SharedCounters::open(sealed.get()).workers(), 3u);
   EXPECT_NE(ftruncate(sealed.get(), 0), 0);
-  EXPECT_THROW(HogwildBoard::open(other.get()), Error);
+  EXPECT_THROW(SharedCounters::open(other.get()), Error);
 }
 
 TEST(Hogwild, one_worker_gives_the_bits_of_an_updater) {
@@ -231,7 +233,7 @@ TEST(Hogwild, sparse_steps_of_their_own_are_counted) {
   EXPECT_LE(w[40], 2000);
 }
 
-TEST(Hogwild, staleness_is_what_others_applied_between_read_and_write) {
+TEST(Hogwild, staleness_counts_updates_of_others_between_read_and_write) {
   Updater updater(Parameters(Layout{{"w", {4}}}), Optimizer::sgd(1.0));
   Hogwild hogwild(updater, 2);
   std::mutex mutex;
@@ -296,7 +298,7 @@ TEST(Hogwild, it_ends_at_a_time_or_when_asked) {
   EXPECT_THROW(hogwild.run(endless, {.enough = throws, .ask_every_ns = 1}), std::runtime_error);
 }
 
-TEST(Hogwild, what_is_not_finite_is_raised_skipped_or_counted) {
+TEST(Hogwild, a_non_finite_gradient_is_raised_skipped_or_counted) {
   const float inf = std::numeric_limits<float>::infinity();
   for (auto policy : {NonFinite::kRaise, NonFinite::kSkip, NonFinite::kCount}) {
     Updater updater(Parameters(Layout{{"w", {4}}, {"t", {3, 2}}}), Optimizer::sgd(1.0));
@@ -328,7 +330,7 @@ TEST(Hogwild, what_is_not_finite_is_raised_skipped_or_counted) {
   }
 }
 
-TEST(Hogwild, what_cannot_be_is_refused) {
+TEST(Hogwild, invalid_arguments_are_refused) {
   Updater updater(Parameters(a_long_layout()), Optimizer::sgd(1.0));
   EXPECT_THROW(Hogwild(updater, 0), Error);
   Hogwild hogwild(updater, 1);

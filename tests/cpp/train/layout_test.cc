@@ -53,7 +53,7 @@ TEST(Layout, json_leads_back_to_an_equal_layout) {
   EXPECT_EQ(again.blocks()[2].offset, layout.blocks()[2].offset);
 }
 
-TEST(Layout, what_cannot_be_is_refused_by_name) {
+TEST(Layout, invalid_blocks_are_refused_by_name) {
   EXPECT_NE(refusal({}).find("no blocks"), std::string::npos);
   EXPECT_NE(refusal({{"", {1}}}).find("no name"), std::string::npos);
   EXPECT_NE(refusal({{"a", {1}}, {"a", {2}}}).find("two blocks are named 'a'"), std::string::npos);

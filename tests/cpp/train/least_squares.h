@@ -12,13 +12,13 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/train/tower_average.h"
+#include "penstock/train/tower.h"
 #include "penstock/train/towers.h"
 
 // Least squares over rows of numbers, for towers to learn.
 namespace penstock::train::testing {
 
-// For a state that is waited for.
+// Waits for a state.
 inline constexpr auto kPatience = std::chrono::seconds(100);
 
 inline constexpr int64_t kWidth = 6, kSamples = 150, kBatch = 8;  // 18 batches and one of 6 rows
@@ -78,7 +78,7 @@ inline std::vector<Example> all_of(Loader feed) {
   return batches;
 }
 
-// What one thread makes of the same batches, round by round, written down by hand.
+// The result of one thread for the same batches, round by round, written by hand.
 inline void by_hand(Updater& updater, const std::vector<Example>& batches, size_t towers) {
   for (size_t first = 0; first < batches.size(); first += towers) {
     std::vector<Slab> gradients;

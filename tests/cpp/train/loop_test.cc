@@ -100,7 +100,7 @@ TEST(Loop, a_look_ends_it_after_the_steps_that_were_made) {
   EXPECT_EQ(seen.said.size(), 5u);
 }
 
-TEST(Loop, what_a_step_throws_comes_behind_what_those_before_it_said) {
+TEST(Loop, an_exception_of_a_step_comes_after_the_results_of_the_steps_before_it) {
   Seen seen;
   Loop loop(samples(), {.batch_size = 4, .steps = 10});
   const auto step = [&](const Example& batch) {
@@ -133,7 +133,7 @@ TEST(Loop, a_feed_of_super_batches_and_batches_that_are_kept) {
   EXPECT_EQ(next, kSamples);
 }
 
-TEST(Loop, what_cannot_be_is_refused) {
+TEST(Loop, invalid_arguments_are_refused) {
   Loop nothing(Dataset::range(0, 0), {.batch_size = 4});
   EXPECT_THROW(nothing.run([](const Example&) { return 0; }), Error);
   EXPECT_THROW(Loop(samples(), {.batch_size = 0}), Error);

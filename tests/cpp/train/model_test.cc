@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "penstock/base/clock.h"
-#include "penstock/train/weights_layout.h"
+#include "penstock/train/weights_memory.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
 #include "tests/cpp/train/refusals.h"
@@ -99,7 +99,8 @@ TEST(Model, with_max_lag_the_last_version_is_handed_out_again) {
 
 TEST(Model, attach_waits_for_the_first_version) {
   const std::string name = a_name();
-  EXPECT_TRUE(has(message_of(Code::kTimeout, [&] { Model(name, at_once()); }), "nobody publishes"));
+  EXPECT_TRUE(
+      has(message_of(Code::kTimeout, [&] { Model(name, at_once()); }), "no process publishes"));
   Parameters parameters(two_blocks());
   std::thread reader([&] {
     Model model(name);
@@ -114,7 +115,7 @@ TEST(Model, attach_waits_for_the_first_version) {
     reader.join();
   }
   message_of(Code::kInvalidArgument, [] { Model("", at_once()); });
-  message_of(Code::kInvalidArgument, [] { Model(std::string(kMostName + 1, 'x')); });
+  message_of(Code::kInvalidArgument, [] { Model(std::string(kMaxNameBytes + 1, 'x')); });
 }
 
 TEST(Model, another_schema_is_refused_by_the_block_that_differs) {
@@ -249,7 +250,7 @@ TEST(Model, attaching_and_closing_leaks_nothing) {
   EXPECT_TRUE(publisher.holders().empty());
 }
 
-TEST(Model, readers_beyond_the_table_are_told_and_room_comes_back) {
+TEST(Model, readers_beyond_the_table_are_refused_and_rows_are_reused) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
@@ -275,7 +276,7 @@ TEST(Model, readers_beyond_the_table_are_told_and_room_comes_back) {
   EXPECT_EQ(Model(name).version(), 2u);
 }
 
-// Serves the name and does `to` to who connects, until it goes.
+// Serves the name, and calls `to` for each connection, until destroyed.
 class ForeignServer {
  public:
   ForeignServer(const std::string& name, std::function<void(int)> to)
@@ -301,7 +302,7 @@ class ForeignServer {
   std::thread thread_;
 };
 
-TEST(Model, who_has_the_name_and_is_no_learner_is_refused) {
+TEST(Model, a_process_with_the_name_that_is_no_learner_is_refused) {
   const std::string pid = std::to_string(getpid());
   auto attach = [&](Code code, int64_t timeout_ns, std::function<void(int)> to) {
     const std::string name = a_name();
@@ -345,7 +346,7 @@ TEST(Publisher, a_name_has_one_learner_at_a_time) {
   EXPECT_NO_THROW(Publisher(name, two_blocks()));
 }
 
-TEST(Publisher, names_who_holds_versions_when_there_is_no_room_for_one_more) {
+TEST(Publisher, names_the_holders_of_versions_when_there_is_no_space_for_another) {
   const std::string name = a_name();
   Parameters parameters(two_blocks(16));
   Publisher publisher(name, parameters.layout());

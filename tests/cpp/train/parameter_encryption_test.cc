@@ -1,7 +1,7 @@
 #include <array>
 #include <bit>
 
-#include "penstock/train/server/observer.h"
+#include "penstock/train/server/shard_link.h"
 #include "penstock/train/server/shard_supervisor.h"
 #include "tests/cpp/net/proxy.h"
 #include "tests/cpp/train/refusals.h"
@@ -46,7 +46,7 @@ bool has(const std::vector<std::byte>& all, std::string_view text) {
   return has(all, std::as_bytes(std::span(text)));
 }
 
-// What somebody on the network sees of a pull, a push and a look at the shard's counts.
+// The bytes on the network of a pull, a push and a request for statistics.
 std::vector<std::byte> seen_on_the_line(bool encrypt) {
   const Parameters parameters = some_weights();
   ServerOptions options = serving(encrypt);
@@ -67,7 +67,7 @@ std::vector<std::byte> seen_on_the_line(bool encrypt) {
   return proxy.passed();
 }
 
-TEST(ParameterEncryption, nobody_on_the_line_reads_weights_gradients_or_names) {
+TEST(ParameterEncryption, weights_gradients_and_names_are_not_readable_on_the_network) {
   const auto open = seen_on_the_line(false);
   for (const float value : {kWeight, kStep, kWeight - kStep}) EXPECT_TRUE(has(open, value));
   for (const auto text : {kBlock, kWorker}) EXPECT_TRUE(has(open, text));
@@ -78,7 +78,7 @@ TEST(ParameterEncryption, nobody_on_the_line_reads_weights_gradients_or_names) {
   EXPECT_FALSE(has(sealed, std::string_view(kSecret)));
 }
 
-TEST(ParameterEncryption, one_end_alone_is_refused_and_says_what_to_do) {
+TEST(ParameterEncryption, encryption_at_one_end_only_is_an_error_with_a_remedy) {
   for (const bool server_encrypts : {true, false}) {
     SCOPED_TRACE(server_encrypts);
     const Parameters parameters = some_weights();

@@ -101,7 +101,7 @@ TEST_F(ParameterFork, a_servers_child_lets_go_of_it) {
   std::filesystem::remove_all(folder);
 }
 
-TEST_F(ParameterFork, a_childs_server_is_gone_that_holds_a_push) {
+TEST_F(ParameterFork, a_child_of_a_server_that_holds_a_push_ends) {
   EXPECT_TRUE(holds_in_child([] {
     auto server =
         std::make_unique<ParameterServer>(Parameters(Layout{{"w", {10}}}), Optimizer::sgd(1.0),
@@ -141,7 +141,8 @@ TEST_F(ParameterFork, a_learners_child_has_no_channel_while_others_take) {
     auto channel = std::make_unique<Channel>(name);
     Producer producer(name);
     Busy taking([&] { channel->get(100, 1'000'000); });
-    Busy putting([&] { producer.put(an_item(1, 0, 10'000)); });  // ends first: it may wait for room
+    Busy putting(
+        [&] { producer.put(an_item(1, 0, 10'000)); });  // ends first: it may wait for space
     return holds_in_children([&] {
       const bool right =
           is_refused([&] { channel->stats(); }) && is_refused([&] { channel->get(1); });

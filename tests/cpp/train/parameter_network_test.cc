@@ -22,7 +22,7 @@ std::vector<Fault> cuts(uint32_t seed) {
   std::vector<Fault> plan;
   for (size_t i = 0; i < 24; ++i) {
     const bool from_client = random() % 2 == 0;
-    // Answers are small, but for those to pulls.
+    // Answers are small, except those to pulls.
     plan.push_back({Fault::kCut, 1 + random() % (i % 3 == 0 ? 300 : 20'000), from_client});
   }
   return plan;
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Pushes, ParameterNetwork,
                                   (of.param.encrypt ? "_encrypted" : "");
                          });
 
-TEST(ParameterLines, a_line_that_trickles_harms_nobody) {
+TEST(ParameterLines, a_slow_connection_affects_no_other) {
   const Parameters parameters(Layout{{"w", {900}}});
   ParameterServer server(parameters, Optimizer::sgd(1.0), {.listen = {"tcp://127.0.0.1:0"}});
   Proxy proxy(server.addresses()[0],

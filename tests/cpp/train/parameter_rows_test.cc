@@ -43,7 +43,7 @@ class Made {
     parts.push_back({"table", std::span(values_).subspan(50), true, rows_});
     return parts;
   }
-  // The same as a slab, with zeroes for what is not there.
+  // The same as a slab, with zeroes in the other places.
   void fill(const Slab& slab) const {
     slab.zero();
     GradientParts parts;
@@ -76,7 +76,7 @@ class ParameterRows : public ::testing::TestWithParam<Serving> {
   }
 };
 
-// Whole gradients between them: what a copy has missed is then all of it.
+// With whole gradients in between, after which a copy is stale everywhere.
 TEST_P(ParameterRows, mixed_with_whole_gradients_give_the_bits_of_one_worker_by_itself) {
   for (const Optimizer& optimizer : {Optimizer::adam(1e-2, {}, {.clip_norm = 3}),
                                      Optimizer::momentum(0.1, 0.9, {.weight_decay = 0.01})}) {
@@ -86,7 +86,7 @@ TEST_P(ParameterRows, mixed_with_whole_gradients_give_the_bits_of_one_worker_by_
     std::vector<Slab> state;
     for (size_t i = 0; i < optimizer.state_slabs(); ++i)
       state.push_back(Slab::make(alone.layout()));
-    HogwildWorker reference(alone, optimizer, state, HogwildBoard::make(1, false), 0, {});
+    HogwildWorker reference(alone, optimizer, state, SharedCounters::make(1, false), 0, {});
     std::mt19937 random(7);
     const Slab whole = Slab::make(begin.layout());
     for (int round = 0; round < 24; ++round) {
@@ -126,7 +126,7 @@ TEST_P(ParameterRows, only_rows_travel) {
   EXPECT_EQ(now[501 * kTableWidth], 0);
 }
 
-TEST_P(ParameterRows, in_synchronous_mode_what_is_left_out_counts_as_zero) {
+TEST_P(ParameterRows, in_synchronous_mode_missing_parts_count_as_zero) {
   const Parameters begin(a_table());
   for (const bool one_is_whole : {false, true}) {
     ParameterServer server(begin, Optimizer::sgd(1.0), serving({.staleness = 0, .workers = 2}));
@@ -156,7 +156,7 @@ TEST_P(ParameterRows, in_synchronous_mode_what_is_left_out_counts_as_zero) {
   }
 }
 
-TEST_P(ParameterRows, what_cannot_be_is_refused_before_anything_is_sent) {
+TEST_P(ParameterRows, invalid_rows_are_refused_before_anything_is_sent) {
   const Parameters begin(a_table());
   ParameterServer server(begin, Optimizer::sgd(1.0), serving());
   ParameterClient client(server.addresses(), {.retry_s = 60});
@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Over, ParameterRows,
                                   std::to_string(of.param.copies);
                          });
 
-// A shard gives up with who gave up: where the gradient lies there may soon be another.
+// A shard drops a push that its worker gave up: the memory may soon hold another gradient.
 TEST(ParameterRowsGivenUp, are_not_applied_later) {
   const Parameters begin(a_table());
   ParameterServer server(
@@ -245,8 +245,8 @@ std::vector<std::byte> runs_of(const std::vector<Run>& runs, size_t floats, floa
   return bytes;
 }
 
-// A shard that was killed left anything in the copy that is not current.
-TEST(ShardRows, what_a_killed_shard_had_half_written_is_not_seen) {
+// A killed shard may leave anything in the copy that is not current.
+TEST(ShardRows, a_half_written_update_of_a_killed_shard_is_not_seen) {
   testing::OneShard one;
   one.shard->join({1, "w", "here"});
   uint64_t sequence = 0;
@@ -258,12 +258,12 @@ TEST(ShardRows, what_a_killed_shard_had_half_written_is_not_seen) {
     given.squares = count;
     given.gradient = Gradient(Encoding::kRuns, bytes, testing::OneShard::kFloats);
     EXPECT_EQ(one.shard->push(given).outcome, Outcome::kApplied);
-    // Once more, and it is only answered.
+    // Repeated, it is only answered.
     EXPECT_EQ(one.shard->push(given).version, sequence);
   };
   push(10, 5);
   push(100, 5);
-  std::ranges::fill(one.memory->weights(1 - one.memory->now().copy), 77.0f);
+  std::ranges::fill(one.memory->weights(1 - one.memory->current().copy), 77.0f);
   one.start_again();
   one.shard->join({1, "w", "here"});
   for (const uint32_t at : {100u, 500u, 199'990u}) push(at, 10);
@@ -275,7 +275,7 @@ TEST(ShardRows, what_a_killed_shard_had_half_written_is_not_seen) {
   for (size_t i = 0; i < testing::OneShard::kFloats; ++i) ASSERT_EQ(one.weight(i), expected(i));
 }
 
-TEST(ShardRows, runs_that_cannot_be_are_refused) {
+TEST(ShardRows, invalid_runs_are_refused) {
   const size_t floats = 1000;
   auto refused = [&](const std::vector<std::byte>& bytes) {
     message_of(Code::kDataLoss, [&] { Gradient(Encoding::kRuns, bytes, floats); });

@@ -96,7 +96,7 @@ TEST_P(Transports, half_precision_and_the_largest_arrive_as_they_were_rounded) {
       ASSERT_EQ(got[i], expected) << i;
     }
     if (encoding != Encoding::kTopK) continue;
-    // What was left out comes later: nothing of the sum is lost.
+    // The rest is sent later: nothing of the sum is lost.
     gradient.zero();
     for (int round = 0; round < 15; ++round) client.push(gradient);
     client.pull(now);
@@ -105,7 +105,7 @@ TEST_P(Transports, half_precision_and_the_largest_arrive_as_they_were_rounded) {
   }
 }
 
-TEST_P(Transports, delay_compensation_knows_what_was_pulled) {
+TEST_P(Transports, delay_compensation_uses_the_pulled_weights) {
   World world(GetParam(), {.compensation = 0.5});
   ParameterClient slow(world.server.addresses(), world.quick());
   ParameterClient fast(world.server.addresses(), world.quick());
@@ -137,7 +137,7 @@ TEST_P(Transports, clipping_by_norm_is_over_all_shards) {
   EXPECT_TRUE(std::ranges::equal(now.values(), parameters.slab().values()));
 }
 
-TEST_P(Transports, who_connects_and_leaves_before_the_first_step_keeps_nobody_waiting) {
+TEST_P(Transports, a_worker_that_leaves_before_the_first_step_is_not_waited_for) {
   for (const bool pulls : {false, true}) {
     World world(GetParam(), {.workers = 2});
     ParameterClient stays(world.server.addresses(), world.quick());
@@ -175,7 +175,7 @@ TEST_P(Transports, a_connect_that_fails_does_not_begin_the_work) {
 }
 INSTANTIATE_TEST_SUITE_P(Over, Transports, ::testing::Values(kLocal, kTcp));
 
-TEST(ParameterServer, what_is_not_finite_is_named_and_not_sent) {
+TEST(ParameterServer, a_non_finite_gradient_is_named_and_not_sent) {
   World world;
   ParameterClient client(world.server.addresses(), world.quick());
   const Slab gradient = Slab::make(client.layout());
@@ -206,7 +206,7 @@ TEST(ParameterServer, addresses_must_be_all_of_one_server) {
   message_of(Code::kInvalidArgument, [&] { client.push(wrong); });
 }
 
-TEST(ParameterServer, who_is_gone_for_long_is_given_up) {
+TEST(ParameterServer, a_shard_that_is_unreachable_for_long_is_a_timeout) {
   World world;
   ClientOptions brief = world.quick();
   brief.retry_s = 0.2;
@@ -217,7 +217,7 @@ TEST(ParameterServer, who_is_gone_for_long_is_given_up) {
   message_of(Code::kTimeout, [&] { ParameterClient(world.server.addresses(), brief); });
 }
 
-TEST(ParameterServer, messages_that_cannot_be_are_refused_and_harm_nobody) {
+TEST(ParameterServer, invalid_messages_are_refused_and_affect_no_other) {
   World world(kTcp);
   ParameterClient client(world.server.addresses(), world.quick());
   auto bytes_of = [](auto... parts) {

@@ -11,12 +11,12 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/net/listener.h"
-#include "penstock/train/server/observer.h"
+#include "penstock/train/server/shard_link.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
-// Shards that are stopped: their sockets take what is said to them, and nobody answers.
+// Stopped shards: their sockets accept data, but nothing answers.
 namespace penstock::train {
 namespace {
 
@@ -31,7 +31,7 @@ Layout of_some() { return Layout{{"w", {3000}}}; }
 
 constexpr size_t kSilentShards = 3;
 
-// A server that is a process, started while this one has one thread.
+// A server in a process of its own, started while this one has one thread.
 class ServingChild {
   using Address = std::array<char, 64>;
 
@@ -115,7 +115,7 @@ class ParameterSilence : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Over, ParameterSilence, ::testing::Values(kLocal, kTcp),
                          [](const auto& of) { return of.param == kTcp ? "tcp" : "local"; });
 
-TEST_P(ParameterSilence, who_connects_waits_for_so_long_and_no_longer) {
+TEST_P(ParameterSilence, connect_waits_no_longer_than_its_timeout) {
   const net::Listener nobody(GetParam(), {});
   const Deadline twice(2.4);
   const std::string why =
@@ -136,7 +136,7 @@ TEST_P(ParameterSilence, all_that_has_an_end_has_it_in_time_however_many_shards_
       [&] { ParameterClient(server.addresses(), {.retry_s = 2}); },
       [&] { client.stats(); },
       [&] { push(-100); },
-      [&] {  // on the same host nobody is asked
+      [&] {  // on the same host a pull sends no request
         if (client.local()) throw Error(Code::kTimeout, "pull", "local");
         client.pull(slab);
       },
@@ -148,7 +148,8 @@ TEST_P(ParameterSilence, all_that_has_an_end_has_it_in_time_however_many_shards_
     server.go_on();
     push(-1);
   }
-  // Who gave a push up has hung up before the shards went on: none has applied its part.
+  // The worker that gave up its push hung up before the shards continued: none has applied its
+  // part.
   EXPECT_EQ(server.pushes(), kSilentShards * 5);
   client.pull(slab);
   EXPECT_TRUE(std::ranges::all_of(slab.values(), [](float each) { return each == 4; }));
@@ -169,7 +170,7 @@ TEST_P(ParameterSilence, a_push_that_may_be_held_is_waited_for) {
   EXPECT_EQ(slab.values()[0], 2.0f);
 }
 
-TEST_P(ParameterSilence, who_says_goodbye_is_held_up_for_a_moment_only) {
+TEST_P(ParameterSilence, close_waits_for_a_short_time_only) {
   const ServingChild server(GetParam());
   ParameterClient client(server.addresses(), {});
   server.stop();
@@ -180,7 +181,7 @@ TEST_P(ParameterSilence, who_says_goodbye_is_held_up_for_a_moment_only) {
   EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
 }
 
-TEST_P(ParameterSilence, who_has_had_enough_of_a_goodbye_is_told_and_has_said_it) {
+TEST_P(ParameterSilence, an_exception_during_close_is_thrown_after_all_shards_were_told) {
   const ServingChild server(GetParam());
   bool enough = false;
   const ClientOptions options{.while_waiting = [&] {
@@ -220,7 +221,7 @@ TEST_P(ParameterSilence, a_connect_that_was_given_up_is_no_worker) {
   }
 }
 
-// A connection that says what a worker would.
+// A connection that sends a worker's messages.
 class Saying {
  public:
   explicit Saying(const std::string& address) : line_(net::connect(address)) {}
@@ -243,7 +244,7 @@ class Saying {
   std::unique_ptr<net::Connection> line_;
 };
 
-TEST_P(ParameterSilence, who_hung_up_before_it_was_heard_to_be_ready_is_no_worker) {
+TEST_P(ParameterSilence, a_worker_that_hung_up_before_its_ready_was_read_does_not_count) {
   ServingChild server(GetParam(), {.workers = 2});
   ParameterClient stays(server.addresses(), {});
   {
@@ -261,7 +262,7 @@ TEST_P(ParameterSilence, who_hung_up_before_it_was_heard_to_be_ready_is_no_worke
   EXPECT_TRUE(pushing.get());
 }
 
-TEST_P(ParameterSilence, who_was_connected_and_is_killed_keeps_nobody_waiting) {
+TEST_P(ParameterSilence, a_killed_worker_is_not_waited_for) {
   const ServingChild server(GetParam(), {.workers = 2});
   ParameterClient stays(server.addresses(), {});
   Gate connected;
@@ -282,7 +283,7 @@ TEST_P(ParameterSilence, who_was_connected_and_is_killed_keeps_nobody_waiting) {
   EXPECT_TRUE(pushing.get());
 }
 
-TEST_P(ParameterSilence, who_hangs_up_after_the_first_word_is_no_worker) {
+TEST_P(ParameterSilence, a_worker_that_hangs_up_after_hello_does_not_count) {
   const ServingChild server(GetParam());
   const std::string& address = server.addresses()[0];
   {
@@ -291,7 +292,7 @@ TEST_P(ParameterSilence, who_hangs_up_after_the_first_word_is_no_worker) {
     EXPECT_EQ(server.workers(), 1u);
   }
   EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
-  {  // Its second connection is what counts.
+  {  // its second connection counts
     auto first = std::make_unique<Saying>(address);
     (*first)(wire::Ask::kHello, wire::HelloHead{.worker = 5});
     Saying second(address);

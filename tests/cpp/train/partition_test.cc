@@ -1,11 +1,10 @@
-#include "penstock/train/server/partition.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
 #include "penstock/base/error.h"
+#include "penstock/train/layout.h"
 
 namespace penstock::train {
 namespace {
@@ -41,7 +40,7 @@ TEST(Partition, random_layouts_are_covered_once_and_evenly) {
     const Layout layout(specs);
     const size_t lines = (layout.floats() + Layout::kAlign - 1) / Layout::kAlign;
     for (size_t shards : {size_t{1}, size_t{2}, size_t{3}, std::min<size_t>(7, lines), lines}) {
-      if (shards <= std::min(lines, kMostShards)) check(layout, shards);
+      if (shards <= std::min(lines, kMaxShards)) check(layout, shards);
     }
   }
 }

@@ -34,7 +34,7 @@ constexpr int kReadsOfEach = 300;
 constexpr int kReadsOfEach = 20'000;
 #endif
 
-// Publishes version after version, from `from` on, until it is killed.
+// Publishes one version after the other, from `from` on, until it is killed.
 bool flat_out(const std::string& name, uint64_t from) {
   Parameters parameters(two_blocks());
   Publisher publisher(name, parameters.layout());
@@ -62,7 +62,7 @@ TEST(PublishProcesses, none_of_many_reads_is_torn_and_no_reader_starves) {
   kill_child(learner);
 }
 
-// A child that holds the version that is newest when it attaches, and says so.
+// A child that attaches, holds the newest version, and reports it.
 pid_t holder(const std::string& name, Gate& gate) {
   return start_child([&] {
     Model model(name);
@@ -92,7 +92,7 @@ TEST(PublishProcesses, a_killed_readers_slot_comes_back) {
   EXPECT_EQ(publisher.slots(), 2u);
 }
 
-TEST(PublishProcesses, a_stopped_reader_stops_nobody) {
+TEST(PublishProcesses, a_stopped_reader_blocks_no_other) {
   const std::string name = a_name();
   Gate gate;
   const pid_t reader = start_child([&] {
@@ -181,7 +181,7 @@ TEST(PublishProcesses, a_new_learner_with_other_blocks_is_refused_until_it_is_go
   EXPECT_EQ(model.read().version(), 2u);
 }
 
-TEST(PublishProcesses, a_second_learner_is_told_who_the_first_one_is) {
+TEST(PublishProcesses, a_second_learner_gets_an_error_that_names_the_first) {
   const std::string name = a_name();
   Gate gate;
   const pid_t first = start_child([&] {
@@ -194,7 +194,7 @@ TEST(PublishProcesses, a_second_learner_is_told_who_the_first_one_is) {
   ASSERT_TRUE(gate.receive(there));
   EXPECT_TRUE(has(message_of(Code::kInvalidArgument, [&] { Publisher(name, two_blocks()); }),
                   "process " + std::to_string(first)));
-  // Even if it is stopped, and answers nobody.
+  // Even if it is stopped and does not answer.
   kill(first, SIGSTOP);
   int status;
   ASSERT_EQ(waitpid(first, &status, WUNTRACED), first);  // it may still answer until then
@@ -206,7 +206,7 @@ TEST(PublishProcesses, a_second_learner_is_told_who_the_first_one_is) {
   EXPECT_NO_THROW(Publisher(name, two_blocks()));
 }
 
-// The name as that user would have it, whoever asks: what connect_to_name() does not let one do.
+// The name in that user's namespace, for any caller: connect_to_name() does not allow this.
 os::Fd raw_socket(const std::string& name, uid_t user, sockaddr_un& address, socklen_t& length) {
   const std::string path = "penstock/" + std::to_string(user) + "/weights/" + name;
   address = {};
@@ -232,7 +232,7 @@ TEST(PublishProcesses, other_users_neither_read_nor_serve) {
     ready.send(1);
     int go;
     asked.receive(go);
-    // By its own name it finds nobody.
+    // With its own name it finds no learner.
     try {
       Model model(name, at_once());
       return false;

@@ -7,11 +7,11 @@
 
 #include "penstock/base/os.h"
 #include "penstock/train/named_socket.h"
-#include "penstock/train/weights_layout.h"
+#include "penstock/train/weights_memory.h"
 #include "tests/cpp/threads.h"
 #include "tests/cpp/train/publishing.h"
 
-// Who wakes whom when a version comes.
+// Which readers wake which others when a version is published.
 namespace penstock::train {
 namespace {
 
@@ -22,14 +22,14 @@ using testing::eventually;
 using testing::publish;
 using testing::two_blocks;
 
-TEST(PublishWakes, a_reader_that_is_woken_and_ends_before_it_wakes_others_keeps_nobody_asleep) {
+TEST(PublishWakes, readers_are_woken_even_if_the_first_ends_before_it_wakes_others) {
   const std::string name = a_name();
   Parameters parameters(two_blocks());
   Publisher publisher(name, parameters.layout());
   publish(publisher, parameters, 1);
   Model model(name);  // first: attaching wakes all of its learner's sleepers
 
-  // Attached by hand: what a reader does, but for handing the wake on.
+  // Attached by hand: does everything that a reader does, except waking others.
   std::optional<Peer> peer = connect_to_name("weights", name);
   ASSERT_TRUE(peer);
   GreetingReader greeting;

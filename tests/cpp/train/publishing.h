@@ -34,7 +34,7 @@ inline bool is_whole(const Reading& reading) {
   return std::ranges::all_of(reading.values(), [&](float x) { return x == expected; });
 }
 
-// Until it is so; false after a minute.
+// Waits until the condition holds; false after a minute.
 template <typename Done>
 bool eventually(Done done) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -8,7 +8,7 @@
 
 namespace penstock::train::testing {
 
-// What the error says that `call` ends with, which has this code.
+// The text of the error that `call` throws, which must have this code.
 template <typename Call>
 std::string message_of(Code code, Call call) {
   try {

@@ -37,7 +37,7 @@ TEST(Replica, a_group_alone_gives_its_bits) {
   }
 }
 
-TEST(Replica, what_one_group_changed_counts_in_full_and_nothing_goes_beyond_all) {
+TEST(Replica, a_change_by_one_group_counts_in_full_and_no_merge_exceeds_all_groups) {
   const Parameters common = a_vector();
   for (float& x : values(common)) x = 100;
   const auto replicas = Replica::make(common, 4, 0);
@@ -54,7 +54,7 @@ TEST(Replica, what_one_group_changed_counts_in_full_and_nothing_goes_beyond_all)
   for (const auto& replica : replicas) {
     EXPECT_TRUE(same_bits(replica->parameters().slab(), common.slab()));
   }
-  // They all went as far: it is not gone again.
+  // All groups made the same change: it counts once.
   for (size_t i = 0; i < kFloats; ++i) EXPECT_EQ(values(common)[i], 108);
 }
 
@@ -69,13 +69,13 @@ TEST(Replica, where_groups_differ_the_common_weight_is_between_them) {
   };
   EXPECT_EQ(change(0, 8), 108);  // as only it has changed
   EXPECT_EQ(change(1, -4), 106);
-  EXPECT_EQ(change(0, 0), 106);  // takes over what the other did
+  EXPECT_EQ(change(0, 0), 106);  // takes the other group's change
   EXPECT_EQ(change(1, 10), 116);
   EXPECT_EQ(change(0, 40), 136) << "half of its way beyond the other's";
   EXPECT_EQ(change(1, 6), 136) << "the other is there already";
 }
 
-TEST(Replica, a_run_begins_with_what_is_common_then) {
+TEST(Replica, a_run_begins_with_the_current_common_weights) {
   const Parameters common = a_vector();
   const auto replicas = Replica::make(common, 2, 0);
   for (float& x : values(replicas[0]->parameters())) x = 7;  // of a run that was not merged

@@ -41,7 +41,7 @@ std::vector<uint64_t> a_record(uint64_t number, uint64_t bytes) {
 void put(Ring& ring, uint64_t number, uint64_t bytes) {
   const auto record = a_record(number, bytes);
   if (ring.contended()) {
-    ring.make_room(bytes);
+    ring.make_space(bytes);
     ring.write(reinterpret_cast<const std::byte*>(record.data()), bytes);
   } else {
     std::memcpy(ring.tail_data(), record.data(), bytes);
@@ -54,7 +54,7 @@ void put(Ring& ring, uint64_t number, uint64_t bytes) {
 uint64_t take(Ring& ring, bool& whole) {
   Ring::Record record;
   if (!ring.front(record)) return 0;
-  whole &= record.sane;
+  whole &= record.valid;
   std::vector<uint64_t> words(record.bytes / 8);
   ring.copy(record, 0, words.data(), record.bytes);
   if (!ring.take(record)) return 0;
@@ -69,15 +69,15 @@ TEST(Ring, is_empty_then_full_then_empty_at_every_place_of_its_end) {
   bool whole = true;
   for (uint64_t shift = 0; shift < 64; ++shift) {
     EXPECT_EQ(m.ring.queued(), 0u);
-    EXPECT_TRUE(m.ring.has_room(4096));
+    EXPECT_TRUE(m.ring.has_space(4096));
     put(m.ring, 2 * shift + 1, 4096);  // wraps around but for the first
     EXPECT_EQ(m.ring.queued(), 1u);
     EXPECT_EQ(m.ring.queued_bytes(), 4096u);
-    EXPECT_FALSE(m.ring.has_room(64));
+    EXPECT_FALSE(m.ring.has_space(64));
     EXPECT_EQ(take(m.ring, whole), 2 * shift + 1);
     put(m.ring, 2 * shift + 2, 64);
-    EXPECT_FALSE(m.ring.has_room(4096));
-    EXPECT_TRUE(m.ring.has_room(4032));
+    EXPECT_FALSE(m.ring.has_space(4096));
+    EXPECT_TRUE(m.ring.has_space(4032));
     EXPECT_EQ(take(m.ring, whole), 2 * shift + 2);
     EXPECT_EQ(take(m.ring, whole), 0u);
   }
@@ -90,7 +90,7 @@ TEST(Ring, a_writer_and_a_reader_lose_nothing_and_keep_the_order) {
     std::mt19937_64 random(1);
     for (uint64_t number = 1; number <= kRecords; ++number) {
       const uint64_t bytes = size_of_record(random);
-      while (!m.ring.has_room(bytes)) std::this_thread::yield();
+      while (!m.ring.has_space(bytes)) std::this_thread::yield();
       put(m.ring, number, bytes);
     }
   });
@@ -110,7 +110,7 @@ TEST(Ring, a_writer_and_a_reader_lose_nothing_and_keep_the_order) {
   EXPECT_EQ(m.ring.queued(), 0u);
 }
 
-TEST(Ring, what_is_dropped_and_what_is_taken_is_all_and_none_is_torn) {
+TEST(Ring, dropped_and_taken_records_are_all_records_and_none_is_torn) {
   Memory m(WhenFull::kDropOldest);
   std::atomic<bool> over{false};
   std::thread writer([&] {
@@ -139,7 +139,7 @@ TEST(Ring, what_is_dropped_and_what_is_taken_is_all_and_none_is_torn) {
   EXPECT_GE(taken, 1u);
 }
 
-TEST(Ring, a_record_whose_sizes_cannot_be_is_seen) {
+TEST(Ring, a_record_with_invalid_sizes_is_detected) {
   Memory m(WhenFull::kBlock);
   auto record = a_record(7, 128);
   for (auto [bytes, spec_bytes] : {std::pair<uint64_t, uint64_t>{100, 0},
@@ -154,13 +154,13 @@ TEST(Ring, a_record_whose_sizes_cannot_be_is_seen) {
     m.ring.put(128);
     Ring::Record seen;
     ASSERT_TRUE(m.ring.front(seen));
-    EXPECT_FALSE(seen.sane) << bytes << " " << spec_bytes;
+    EXPECT_FALSE(seen.valid) << bytes << " " << spec_bytes;
     seen.bytes = 128;
     EXPECT_TRUE(m.ring.take(seen));
   }
 }
 
-TEST(Ring, words_that_no_producer_wrote_lead_nowhere) {
+TEST(Ring, corrupt_words_are_detected) {
   for (uint64_t head : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 27, (uint64_t{1} << 28) - 1}) {
     for (uint64_t tail : {uint64_t{0}, uint64_t{2}, uint64_t{1} << 27, (uint64_t{1} << 28) - 1}) {
       Memory m(WhenFull::kBlock);
@@ -171,12 +171,12 @@ TEST(Ring, words_that_no_producer_wrote_lead_nowhere) {
       EXPECT_LE(m.ring.queued_bytes(), 4096u);
       Ring::Record seen;
       ASSERT_TRUE(m.ring.front(seen));
-      EXPECT_EQ(seen.sane, head == 0 && (tail == 0 || tail > 63)) << head << " " << tail;
+      EXPECT_EQ(seen.valid, head == 0 && (tail == 0 || tail > 63)) << head << " " << tail;
     }
   }
 }
 
-TEST(Ring, a_record_longer_than_the_ring_is_seen_whatever_the_tail_says) {
+TEST(Ring, a_record_longer_than_the_ring_is_detected_for_any_tail) {
   Memory m(WhenFull::kBlock);
   const auto record = a_record(7, 4096);
   std::memcpy(m.ring.tail_data(), record.data(), 4096);
@@ -185,7 +185,7 @@ TEST(Ring, a_record_longer_than_the_ring_is_seen_whatever_the_tail_says) {
   m.memory->words(0).tail.store(uint64_t{1} << 27 << Ring::kCountBits | 1);
   Ring::Record seen;
   ASSERT_TRUE(m.ring.front(seen));
-  EXPECT_FALSE(seen.sane);
+  EXPECT_FALSE(seen.valid);
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-#include "penstock/train/schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
 #include "penstock/base/error.h"
+#include "penstock/train/optimizer.h"
 
 namespace penstock::train {
 namespace {
@@ -49,7 +48,7 @@ TEST(Schedule, a_warm_up_comes_before_any) {
   EXPECT_THROW(lr.after_warmup(1), Error);
 }
 
-TEST(Schedule, what_cannot_be_is_refused) {
+TEST(Schedule, invalid_arguments_are_refused) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
   for (double bad : {-1.0, nan, infinity}) {
     EXPECT_THROW(Schedule{bad}, Error);

@@ -34,9 +34,9 @@ struct OneShard {
                                     optimizer, mode);
   }
 
-  float weight(size_t at = 0) const { return memory->weights(memory->now().copy)[at]; }
+  float weight(size_t at = 0) const { return memory->weights(memory->current().copy)[at]; }
   bool all_weights_are(float value) const {
-    return std::ranges::all_of(memory->weights(memory->now().copy),
+    return std::ranges::all_of(memory->weights(memory->current().copy),
                                [&](float each) { return each == value; });
   }
 

@@ -64,13 +64,13 @@ TEST(Shard, both_forms_of_memory_and_the_updater_give_the_same_bits) {
     updater.apply(gradient);
   }
   for (const OneShard* one : {&single, &twice}) {
-    EXPECT_TRUE(std::ranges::equal(one->memory->weights(one->memory->now().copy),
+    EXPECT_TRUE(std::ranges::equal(one->memory->weights(one->memory->current().copy),
                                    parameters.slab().values()));
   }
 }
 
 // Killed at each point of a push, by itself, in a process of its own.
-class ShardDeath : public ::testing::TestWithParam<DeathAt> {};
+class ShardDeath : public ::testing::TestWithParam<CrashPoint> {};
 
 TEST_P(ShardDeath, no_push_is_lost_or_applied_twice) {
   OneShard one({}, 2, Optimizer::momentum(1.0, 0.5, {}));
@@ -82,7 +82,7 @@ TEST_P(ShardDeath, no_push_is_lost_or_applied_twice) {
     velocity = 0.5f * velocity - 1;
     expected -= velocity;
     const Full next(7, ++sequence, -1);
-    one.memory->die_at(GetParam());
+    one.memory->crash_at(GetParam());
     one.shard.reset();
     const pid_t child = start_child([&] {
       one.start_again();
@@ -95,31 +95,31 @@ TEST_P(ShardDeath, no_push_is_lost_or_applied_twice) {
     ASSERT_EQ(WTERMSIG(status), SIGKILL);
     one.start_again();
     const LedgerRow known = one.shard->join({7, "a", ""});
-    EXPECT_EQ(known.sequence, GetParam() == DeathAt::kAfterCommit ? sequence : sequence - 1);
+    EXPECT_EQ(known.sequence, GetParam() == CrashPoint::kAfterCommit ? sequence : sequence - 1);
     EXPECT_EQ(one.shard->push(next.push).outcome, Outcome::kApplied);
     velocity = 0.5f * velocity - 1;
     expected -= velocity;
-    EXPECT_EQ(one.memory->now().version, sequence);
+    EXPECT_EQ(one.memory->current().version, sequence);
     ASSERT_TRUE(one.all_weights_are(expected)) << one.weight() << " is not " << expected;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Points, ShardDeath,
-                         ::testing::Values(DeathAt::kBeforeApply, DeathAt::kInApply,
-                                           DeathAt::kBeforeCommit, DeathAt::kAfterCommit),
+                         ::testing::Values(CrashPoint::kBeforeApply, CrashPoint::kInApply,
+                                           CrashPoint::kBeforeCommit, CrashPoint::kAfterCommit),
                          [](const auto& of) -> std::string {
                            switch (of.param) {
-                             case DeathAt::kBeforeApply:
+                             case CrashPoint::kBeforeApply:
                                return "before_apply";
-                             case DeathAt::kInApply:
+                             case CrashPoint::kInApply:
                                return "in_apply";
-                             case DeathAt::kBeforeCommit:
+                             case CrashPoint::kBeforeCommit:
                                return "before_commit";
                              default:
                                return "after_commit";
                            }
                          });
 
-TEST(ShardSaver, what_came_after_the_first_file_was_made_is_in_the_last) {
+TEST(ShardSaver, changes_after_the_first_file_are_in_the_last) {
   const std::string folder = ::testing::TempDir() + "/saver-" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
   const Layout layout{{"w", {OneShard::kFloats}}};
@@ -138,7 +138,7 @@ TEST(ShardSaver, what_came_after_the_first_file_was_made_is_in_the_last) {
   EXPECT_EQ(elsewhere->saved().version, 1u);
   ASSERT_TRUE(load(*again.shard, file));
   EXPECT_TRUE(again.all_weights_are(1));
-  // Also what changed no weights.
+  // Also changes that are not of weights.
   {
     const ShardSaver saver(shard, file, 1000);
     shard->leave(7);
@@ -149,7 +149,7 @@ TEST(ShardSaver, what_came_after_the_first_file_was_made_is_in_the_last) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(Shard, what_is_not_finite_is_as_the_policy_says) {
+TEST(Shard, a_non_finite_gradient_follows_the_policy) {
   Full bad(1, 1, 1);
   bad.push.squares = std::numeric_limits<double>::quiet_NaN();
   OneShard raise({.non_finite = NonFinite::kRaise});
@@ -181,15 +181,15 @@ TEST(Shard, delay_compensation_is_the_papers_formula) {
   EXPECT_TRUE(one.all_weights_are(4));
 }
 
-TEST(Shard, a_moment_brought_back_goes_on_bit_for_bit_and_knows_its_workers) {
+TEST(Shard, a_restored_checkpoint_continues_bit_for_bit_and_knows_its_workers) {
   const Optimizer adam = Optimizer::adam(0.1, {}, {});
   OneShard one({}, 1, adam), other({}, 2, adam);
   one.shard->join({4, "", ""});
   for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
     one.shard->push(Full(4, sequence, 0.5f).push);
   }
-  const auto moment = one.shard->moment();
-  other.shard->restore(*moment);
+  const auto checkpoint = one.shard->checkpoint();
+  other.shard->restore(*checkpoint);
   EXPECT_EQ(other.shard->join({4, "", ""}).sequence, 3u);
   other.shard->push(Full(4, 3, 0.5f).push);
   EXPECT_EQ(other.weight(), one.weight());

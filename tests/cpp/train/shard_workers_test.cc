@@ -1,4 +1,4 @@
-// Who waits for whom: rounds, bounds and leases, who is ready, who has left.
+// Waits of workers: rounds, bounds and leases, ready workers, workers that left.
 #include <atomic>
 #include <chrono>
 #include <limits>
@@ -46,7 +46,7 @@ TEST(ShardWorkers, synchronous_rounds_are_averages_that_repeat_bit_for_bit) {
       });
     }
     for (auto& worker : workers) worker.join();
-    EXPECT_EQ(one.memory->now().version, 20u);
+    EXPECT_EQ(one.memory->current().version, 20u);
     return one.weight();
   };
   const float first = run(false);
@@ -56,7 +56,7 @@ TEST(ShardWorkers, synchronous_rounds_are_averages_that_repeat_bit_for_bit) {
   EXPECT_NEAR(first, expected, 1e-4);
 }
 
-TEST(ShardWorkers, nobody_is_further_ahead_of_the_slowest_than_the_bound) {
+TEST(ShardWorkers, no_worker_is_further_ahead_of_the_slowest_than_the_bound) {
   constexpr uint32_t kBound = 2;
   OneShard one({.staleness = kBound, .lease_s = kNever});
   one.shard->join({1, "slow", ""});
@@ -84,10 +84,10 @@ TEST(ShardWorkers, others_wait_for_a_silent_worker_no_longer_than_its_lease) {
     one.shard->join({1, "silent", ""});
     one.shard->join({2, "busy", ""});
     for (uint64_t sequence = 1; sequence <= 5; ++sequence) {
-      one.shard->push(Full(2, sequence, -1).push);  // returns: that is the test
+      one.shard->push(Full(2, sequence, -1).push);  // the test: it returns
     }
-    EXPECT_EQ(one.memory->now().version, 5u);
-    // It is told, and takes part again.
+    EXPECT_EQ(one.memory->current().version, 5u);
+    // The worker gets that answer, and takes part again.
     EXPECT_EQ(one.shard->push(Full(1, 1, -1).push).outcome, Outcome::kLapsed);
     EXPECT_EQ(one.shard->push(Full(1, 1, -1).push).outcome, Outcome::kLapsed) << "asked again";
     EXPECT_TRUE(one.all_weights_are(5));
@@ -98,7 +98,7 @@ TEST(ShardWorkers, others_wait_for_a_silent_worker_no_longer_than_its_lease) {
   }
 }
 
-TEST(ShardWorkers, who_leaves_is_not_waited_for) {
+TEST(ShardWorkers, a_worker_that_leaves_is_not_waited_for) {
   OneShard one({.staleness = 0, .lease_s = kNever});
   one.shard->join({1, "a", ""});
   one.shard->join({2, "b", ""});
@@ -121,17 +121,17 @@ TEST(ShardWorkers, the_same_push_over_a_second_connection_waits_with_the_first) 
   one.shard->push(Full(2, 1, -1).push);
   for (auto& each : both) each.join();
   EXPECT_TRUE(one.all_weights_are(1));
-  EXPECT_EQ(one.memory->now().version, 1u);
+  EXPECT_EQ(one.memory->current().version, 1u);
 }
 
-TEST(ShardWorkers, what_is_held_for_a_worker_is_given_up_when_it_says_hello_again) {
+TEST(ShardWorkers, a_held_push_is_dropped_when_its_worker_says_hello_again) {
   for (const uint32_t staleness : {0u, 1u}) {
     OneShard one({.staleness = staleness, .lease_s = kNever});
     one.shard->join({1, "a", ""});
     one.shard->join({2, "b", ""});
     uint64_t sequence = 0;
     float sum = 0;
-    // With a bound, until it is as far ahead as it may be.
+    // With a bound, until the worker is as far ahead as allowed.
     for (uint32_t i = 0; i < 2 * staleness; ++i, ++sum)
       one.shard->push(Full(1, ++sequence, -1).push);
     std::atomic<bool> given_up = false;
@@ -152,7 +152,7 @@ TEST(ShardWorkers, what_is_held_for_a_worker_is_given_up_when_it_says_hello_agai
   }
 }
 
-TEST(ShardWorkers, who_pulled_since_its_lease_ended_is_taken_in_again) {
+TEST(ShardWorkers, a_worker_that_pulled_after_its_lease_expired_takes_part_again) {
   for (const bool pulls : {false, true}) {
     OneShard one({.staleness = 1, .lease_s = 0.05});
     const uint64_t begun = now_ns();
@@ -168,7 +168,7 @@ TEST(ShardWorkers, who_pulled_since_its_lease_ended_is_taken_in_again) {
   }
 }
 
-TEST(ShardWorkers, who_pulled_long_ago_is_not_taken_in_again) {
+TEST(ShardWorkers, a_worker_that_pulled_long_ago_does_not_take_part_again) {
   OneShard one({.staleness = 1, .lease_s = 0.05});
   one.shard->join({1, "quick", ""});
   one.shard->join({2, "slow", ""});
@@ -177,12 +177,12 @@ TEST(ShardWorkers, who_pulled_long_ago_is_not_taken_in_again) {
     for (int i = 0; i < pushes; ++i) one.shard->push(Full(1, ++sequence, -1).push);
   };
   go_on(4);  // waits for the lease
-  const uint64_t pulled = one.memory->now().version, when = now_ns();
+  const uint64_t pulled = one.memory->current().version, when = now_ns();
   for (int i = 0; i < 60; ++i) {  // for several leases
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     go_on(1);
   }
-  ASSERT_GT(one.memory->now().version, pulled);
+  ASSERT_GT(one.memory->current().version, pulled);
   Full late(2, 1, -1);
   late.push.base = pulled;
   late.push.pulls = 1;
@@ -192,7 +192,7 @@ TEST(ShardWorkers, who_pulled_long_ago_is_not_taken_in_again) {
 
 // As after an evaluation for which all of them stop: the first push makes a version that the others
 // have not pulled, and they have pulled since their leases ended all the same.
-TEST(ShardWorkers, all_who_pulled_since_their_leases_ended_are_taken_in_again) {
+TEST(ShardWorkers, all_workers_that_pulled_after_their_leases_expired_take_part_again) {
   OneShard one({.staleness = 100, .lease_s = 0.5});
   for (uint64_t worker : {1, 2, 3}) one.shard->join({worker, "", ""});
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
@@ -205,7 +205,7 @@ TEST(ShardWorkers, all_who_pulled_since_their_leases_ended_are_taken_in_again) {
   }
 }
 
-TEST(ShardWorkers, who_leaves_while_a_push_is_given_up_is_forgotten) {
+TEST(ShardWorkers, a_worker_that_leaves_while_its_push_is_dropped_is_removed) {
   OneShard one({.staleness = 0, .lease_s = kNever});
   one.shard->join({1, "a", ""});
   one.shard->join({2, "b", ""});
@@ -215,7 +215,7 @@ TEST(ShardWorkers, who_leaves_while_a_push_is_given_up_is_forgotten) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   one.shard->leave(1);
-  EXPECT_EQ(one.shard->push(Full(2, 1, -1).push).outcome, Outcome::kApplied);  // waits for nobody
+  EXPECT_EQ(one.shard->push(Full(2, 1, -1).push).outcome, Outcome::kApplied);  // does not wait
   held.join();
   EXPECT_TRUE(one.all_weights_are(1));
   EXPECT_EQ(one.shard->join({1, "a", ""}).sequence, 0u);
@@ -236,29 +236,29 @@ TEST(ShardWorkers, closing_ends_waits) {
 TEST(ShardWorkers, only_the_hello_that_made_a_worker_can_be_taken_back) {
   OneShard one;
   const auto first = one.shard->join({7, "a", ""});
-  ASSERT_TRUE(first.anew);
-  EXPECT_FALSE(one.shard->join({7, "a", ""}).anew);
-  one.shard->take_back(7, first.hello);  // there was another since
+  ASSERT_TRUE(first.is_new);
+  EXPECT_FALSE(one.shard->join({7, "a", ""}).is_new);
+  one.shard->undo_join(7, first.hello);  // there was another since
   one.shard->join({8, "b", ""});
   one.shard->push(Full(7, 1, -1).push);
   one.shard->leave(8);
   const auto again = one.shard->join({8, "b", ""});
   EXPECT_NE(again.hello, first.hello);
-  one.shard->take_back(8, again.hello);
+  one.shard->undo_join(8, again.hello);
   message_of(Code::kNotFound, [&] { one.shard->push(Full(8, 1, -1).push); });
   EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 1u);
 }
 
-TEST(ShardWorkers, who_made_a_worker_takes_it_back_though_another_came_by_since) {
+TEST(ShardWorkers, a_join_is_undone_even_after_another_connection_hung_up) {
   OneShard one({.staleness = 0, .lease_s = kNever});
   const auto made = one.shard->join({7, "", ""});
-  one.shard->give_up(7);  // a second hello of its, and it was gone again
-  one.shard->take_back(7, made.hello);
+  one.shard->cancel_push(7);  // a second hello of its, and it was gone again
+  one.shard->undo_join(7, made.hello);
   one.shard->join({8, "", ""});
-  EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied);  // waits for nobody
+  EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied);  // does not wait
 }
 
-TEST(ShardWorkers, who_connects_anew_after_the_beginning_gives_up_nobodys_push) {
+TEST(ShardWorkers, a_reconnect_after_the_start_drops_no_other_workers_push) {
   OneShard one({.staleness = 0, .lease_s = kNever, .workers = 2});
   for (const uint64_t id : {7, 8}) {
     one.shard->join({id, "", ""});
@@ -266,7 +266,7 @@ TEST(ShardWorkers, who_connects_anew_after_the_beginning_gives_up_nobodys_push) 
   }
   std::thread dead([&] {
     Full full(7, 1, -1);
-    full.push.awaited = [] { return false; };
+    full.push.is_connected = [] { return false; };
     EXPECT_EQ(one.shard->push(full.push).outcome, Outcome::kApplied);
   });
   wait_until_held(*one.shard, 7);
@@ -288,7 +288,7 @@ TEST(ShardWorkers, the_work_begins_when_so_many_are_ready_and_not_when_they_have
       applied = true;
     });
     wait_until_held(*one.shard, 7);
-    one.shard->take_back(8, one.shard->join({8, "gives up", ""}).hello);
+    one.shard->undo_join(8, one.shard->join({8, "gives up", ""}).hello);
     one.shard->join({9, "gives up, and says so", ""});
     one.shard->leave(9);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -302,7 +302,7 @@ TEST(ShardWorkers, the_work_begins_when_so_many_are_ready_and_not_when_they_have
   }
 }
 
-TEST(ShardWorkers, who_was_ready_has_begun_the_work_also_if_it_leaves) {
+TEST(ShardWorkers, a_ready_worker_counts_for_the_start_even_if_it_leaves) {
   OneShard one({.lease_s = kNever, .workers = 2, .non_finite = NonFinite::kSkip});
   for (const uint64_t id : {7, 8}) {
     one.shard->join({id, "", ""});
@@ -312,15 +312,15 @@ TEST(ShardWorkers, who_was_ready_has_begun_the_work_also_if_it_leaves) {
   bad.push.squares = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(one.shard->push(bad.push).outcome, Outcome::kSkipped);
   one.shard->leave(8);
-  one.shard->take_back(9, one.shard->join({9, "", ""}).hello);
-  EXPECT_EQ(one.shard->push(Full(7, 2, -1).push).outcome, Outcome::kApplied);  // waits for nobody
+  one.shard->undo_join(9, one.shard->join({9, "", ""}).hello);
+  EXPECT_EQ(one.shard->push(Full(7, 2, -1).push).outcome, Outcome::kApplied);  // does not wait
 }
 
-TEST(ShardWorkers, who_hung_up_before_the_work_began_is_counted_when_it_is_ready_again) {
+TEST(ShardWorkers, a_worker_that_hung_up_before_the_start_counts_when_it_is_ready_again) {
   OneShard one({.lease_s = kNever, .workers = 2});
   const uint64_t hello = one.shard->join({7, "", ""}).hello;
   one.shard->ready(7);
-  one.shard->hung_up(7, hello);
+  one.shard->on_disconnect(7, hello);
   one.shard->join({8, "", ""});
   one.shard->ready(8);
   std::thread waiting(
@@ -330,19 +330,19 @@ TEST(ShardWorkers, who_hung_up_before_the_work_began_is_counted_when_it_is_ready
   EXPECT_TRUE(one.all_weights_are(0));
   one.shard->join({7, "", ""});
   one.shard->ready(7);
-  one.shard->hung_up(7, hello);  // the first connection, late
+  one.shard->on_disconnect(7, hello);  // the first connection, late
   waiting.join();
   EXPECT_TRUE(one.all_weights_are(1));
 }
 
-TEST(ShardWorkers, who_died_while_its_push_was_held_is_not_ready) {
+TEST(ShardWorkers, a_worker_that_died_while_its_push_was_held_is_not_ready) {
   OneShard one({.lease_s = kNever, .workers = 2});
   for (const uint64_t id : {7, 8}) one.shard->join({id, "", ""});
   one.shard->ready(7);
   std::atomic<bool> lives = true;
   std::thread dying([&] {
     Full full(7, 1, -1);
-    full.push.awaited = [&] { return lives.load(); };
+    full.push.is_connected = [&] { return lives.load(); };
     message_of(Code::kClosed, [&] { one.shard->push(full.push); });
   });
   wait_until_held(*one.shard, 7);
@@ -360,12 +360,12 @@ TEST(ShardWorkers, who_died_while_its_push_was_held_is_not_ready) {
   EXPECT_TRUE(one.all_weights_are(1));
 }
 
-TEST(ShardWorkers, who_hung_up_is_not_ready_though_it_came_by_again) {
+TEST(ShardWorkers, a_worker_that_hung_up_is_not_ready_after_another_hello) {
   OneShard one({.lease_s = kNever, .workers = 2});
   const uint64_t hello = one.shard->join({7, "", ""}).hello;
   one.shard->ready(7);
-  one.shard->give_up(7);
-  one.shard->hung_up(7, hello);
+  one.shard->cancel_push(7);
+  one.shard->on_disconnect(7, hello);
   one.shard->join({8, "", ""});
   one.shard->ready(8);
   EXPECT_FALSE(one.memory->begun());
@@ -382,17 +382,17 @@ TEST(ShardWorkers, the_work_has_begun_also_for_the_process_that_comes_next) {
   one.start_again(mode);
   one.shard->join({7, "", ""});
   one.shard->ready(7);
-  EXPECT_EQ(one.shard->push(Full(7, 1, -1).push).outcome, Outcome::kApplied);  // waits for nobody
+  EXPECT_EQ(one.shard->push(Full(7, 1, -1).push).outcome, Outcome::kApplied);  // does not wait
 }
 
-TEST(ShardWorkers, workers_past_the_limit_take_the_rows_of_those_who_are_silent) {
+TEST(ShardWorkers, workers_beyond_the_limit_take_the_rows_of_silent_workers) {
   OneShard one({.lease_s = kNever});
-  for (uint64_t id = 1; id <= kMostWorkers; ++id) one.shard->join({id, "", ""});
+  for (uint64_t id = 1; id <= kMaxWorkers; ++id) one.shard->join({id, "", ""});
   message_of(Code::kOutOfMemory, [&] { one.shard->join({5000, "", ""}); });
   one.shard->leave(17);
   one.shard->join({5000, "", ""});
   OneShard brief({.lease_s = 1e-9});
-  for (uint64_t id = 1; id <= kMostWorkers + 10; ++id) brief.shard->join({id, "", ""});
+  for (uint64_t id = 1; id <= kMaxWorkers + 10; ++id) brief.shard->join({id, "", ""});
 }
 
 }  // namespace

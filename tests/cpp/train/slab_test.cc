@@ -107,7 +107,7 @@ TEST(Slab, cannot_be_made_shorter_by_anybody) {
   EXPECT_NE(ftruncate(slab.fd(), 0), 0);
 }
 
-TEST(Slab, open_refuses_what_is_no_slab_of_this_layout) {
+TEST(Slab, open_refuses_other_files_and_slabs_of_other_layouts) {
   Slab slab = Slab::make(small_blocks(), Slab::Kind::kShared);
   auto refused = [&](int fd, const Layout& layout) {
     return code_of([&] { (void)Slab::open(fd, layout); });

@@ -1,5 +1,3 @@
-#include "penstock/train/tower_average.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/train/tower.h"
 
 namespace penstock::train {
 namespace {
@@ -65,7 +64,7 @@ TEST(AddTowers, a_tower_of_weight_0_has_no_part_in_it_even_if_it_is_not_finite) 
   for (size_t i = 0; i < kAveraged; ++i) ASSERT_EQ(slabs[0].values()[i], first[i] + third[i]);
 }
 
-TEST(AddTowers, what_cannot_be_is_refused) {
+TEST(AddTowers, invalid_arguments_are_refused) {
   auto slabs = towers(2);
   const std::vector<float> two(2, 1), three(3, 1);
   const size_t floats = slabs[0].layout().floats();

@@ -102,7 +102,7 @@ TEST(TowersFeeds, the_next_round_is_taken_and_staged_while_one_runs) {
   EXPECT_TRUE(std::isnan(report.loss));
 }
 
-TEST(TowersFeeds, what_the_feed_throws_comes_after_the_rounds_before_it) {
+TEST(TowersFeeds, an_exception_of_the_feed_comes_after_the_rounds_before_it) {
   Updater updater(fresh(), Optimizer::sgd(0.1));
   Towers towers(updater, 2);
   auto next = list_of(all_of(batched().build({.workers = 0})));

@@ -147,7 +147,7 @@ TEST(Towers, all_see_the_same_weights_in_a_round_and_new_ones_in_the_next) {
   EXPECT_EQ(inside, 30u);
 }
 
-TEST(Towers, one_that_throws_ends_all_and_nothing_of_its_round_is_applied) {
+TEST(Towers, a_tower_that_throws_ends_all_and_nothing_of_its_round_is_applied) {
   const auto batches = all_of(batched().build({.workers = 0}));
   for (const size_t failing : {0, 2}) {
     Updater updater(fresh(), Optimizer::momentum(0.05, 0.9, {}));
@@ -176,7 +176,7 @@ TEST(Towers, one_that_throws_ends_all_and_nothing_of_its_round_is_applied) {
         third(batches.begin() + 6, batches.begin() + 9);
     by_hand(expected, two, 3);
     EXPECT_TRUE(same_bits(updater.parameters().slab(), expected.parameters().slab()));
-    // What the failed round left in the gradients has no part in the next.
+    // Gradients left by the failed round are not part of the next.
     towers.run(Rounds(list_of(third)), step_of);
     by_hand(expected, third, 3);
     EXPECT_TRUE(same_bits(updater.parameters().slab(), expected.parameters().slab()));
@@ -184,7 +184,7 @@ TEST(Towers, one_that_throws_ends_all_and_nothing_of_its_round_is_applied) {
   }
 }
 
-TEST(Towers, one_that_cannot_begin_ends_all) {
+TEST(Towers, a_tower_that_cannot_begin_ends_all) {
   Updater updater(fresh(), Optimizer::sgd(0.1));
   Towers towers(updater, 3);
   Loader feed = batched().build({.workers = 0});
@@ -322,7 +322,7 @@ TEST(ThreadGroup, a_thread_that_cannot_start_ends_the_others) {
   EXPECT_EQ(ended, 2u);
 }
 
-TEST(Towers, what_is_not_finite_is_raised_or_skipped) {
+TEST(Towers, a_non_finite_gradient_is_raised_or_skipped) {
   for (const auto policy : {NonFinite::kRaise, NonFinite::kSkip}) {
     Updater updater(fresh(), Optimizer::sgd(0.01), {.non_finite = policy});
     Towers towers(updater, 2);
@@ -351,7 +351,7 @@ TEST(Towers, what_is_not_finite_is_raised_or_skipped) {
   }
 }
 
-TEST(Towers, what_cannot_be_is_refused) {
+TEST(Towers, invalid_arguments_are_refused) {
   Updater updater(fresh(), Optimizer::sgd(0.1));
   EXPECT_THROW(Towers(updater, 0), Error);
   const auto batch = all_of(batched().build({.workers = 0}))[0];

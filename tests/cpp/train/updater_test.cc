@@ -29,7 +29,7 @@ TEST(Optimizer, needs_as_many_slabs_as_its_formula_has) {
   EXPECT_EQ(all.back().name(), "adamw");
 }
 
-TEST(Optimizer, hyper_parameters_that_cannot_be_are_refused_when_it_is_made) {
+TEST(Optimizer, invalid_hyper_parameters_are_refused) {
   const double nan = std::nan("");
   EXPECT_NE(message_of(Code::kInvalidArgument, [] { Optimizer::sgd(-1); }).find("lr is -1"),
             std::string::npos);
@@ -135,7 +135,7 @@ TEST(Updater, uses_the_rate_of_its_step) {
   EXPECT_EQ(parameters.at("a").as_span<float>()[0], 1.5);
 }
 
-TEST(Updater, what_is_not_finite_follows_the_policy) {
+TEST(Updater, a_non_finite_gradient_follows_the_policy) {
   const float bad[] = {std::nanf(""), std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity()};
   const char* names[] = {"nan", "inf", "-inf"};
@@ -169,7 +169,7 @@ TEST(Updater, what_is_not_finite_follows_the_policy) {
   }
 }
 
-TEST(Updater, refuses_what_is_no_gradient_of_these_parameters) {
+TEST(Updater, refuses_gradients_of_other_layouts) {
   Parameters parameters(a_layout());
   Updater updater(parameters, Optimizer::sgd(1));
   const Slab other = Slab::make(Layout{{"w", {7, 3}}, {"scalar", {}}, {"b", {4}}});
@@ -214,7 +214,7 @@ TEST(Updater, rows_are_updated_like_blocks_of_their_own) {
   }
 }
 
-TEST(Updater, rows_that_cannot_be_are_refused_and_change_nothing) {
+TEST(Updater, invalid_rows_are_refused_and_change_nothing) {
   Parameters parameters(a_layout());
   Updater updater(parameters, Optimizer::adam(1, {}, {}), {.non_finite = NonFinite::kRaise});
   const std::vector<float> values(6, 1.0f);

@@ -63,12 +63,12 @@ TEST(WeightFiles, a_run_goes_on_from_its_file_bit_for_bit) {
     for (size_t i = 0; i < whole.state().size(); ++i) {
       EXPECT_TRUE(same_bits(resumed.state()[i], whole.state()[i])) << optimizer.name();
     }
-    // For who only predicts, the weights alone.
+    // For prediction, the weights alone.
     EXPECT_EQ(load_parameters("file", Slab::Kind::kPrivate, files).layout(), a_layout());
   }
 }
 
-TEST(WeightFiles, what_does_not_fit_is_refused_and_changes_nothing) {
+TEST(WeightFiles, files_of_other_layouts_are_refused_and_change_nothing) {
   MemoryFiles files;
   Updater saved(Parameters(a_layout()), Optimizer::rmsprop(0.1, {.centered = true}, {}));
   steps(saved, 0, 2);
@@ -88,13 +88,14 @@ TEST(WeightFiles, what_does_not_fit_is_refused_and_changes_nothing) {
     return text;
   };
   const Optimizer centered = Optimizer::rmsprop(0.1, {.centered = true}, {});
-  EXPECT_NE(loaded_into(a_layout(), Optimizer::sgd(1), "file").find("of rmsprop; this is sgd"),
+  EXPECT_NE(loaded_into(a_layout(), Optimizer::sgd(1), "file")
+                .find("of rmsprop; this updater's optimizer is sgd"),
             std::string::npos);
   EXPECT_NE(loaded_into(a_layout(), Optimizer::rmsprop(1, {}, {}), "file").find("more state"),
             std::string::npos);
   EXPECT_NE(loaded_into(a_layout(), centered, "weights").find("weights only"), std::string::npos);
   EXPECT_NE(loaded_into(Layout{{"w", {3, 7}}, {"scalar", {}}, {"b", {3}}}, centered, "file")
-                .find("block 'w' is (3, 7) here and (7, 3) there"),
+                .find("block 'w' is (3, 7) here and (7, 3) in the file"),
             std::string::npos);
   EXPECT_NE(loaded_into(Layout{{"w", {7, 3}}, {"b", {3}}}, centered, "file").find("'scalar'"),
             std::string::npos);

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "penstock/train/slot_writer.h"
+#include "penstock/train/publisher.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
 #include "tests/cpp/train/refusals.h"
@@ -170,7 +170,7 @@ TEST(SlotWriter, takes_one_more_slot_for_each_version_that_is_held_and_gives_it_
   EXPECT_EQ(memory->values(memory->newest()->slot)[0], 7) << "not the current one's";
 }
 
-TEST(SlotWriter, says_when_every_slot_is_held_and_goes_on_when_one_is_not) {
+TEST(SlotWriter, reports_when_every_slot_is_held_and_continues_when_one_is_released) {
   const auto memory = WeightsMemory::make(two_blocks(16));
   memory->use_rows(1);
   SlotWriter writer(memory);
@@ -211,7 +211,7 @@ TEST(WeightsMemory, open_maps_versions_read_only_and_knows_their_layout) {
 #endif
 }
 
-TEST(WeightsMemory, open_refuses_what_is_no_memory_of_weights) {
+TEST(WeightsMemory, open_refuses_other_memory) {
   const auto memory = WeightsMemory::make(two_blocks());
   auto refused = [](os::Fd fd) {
     return message_of(Code::kInvalidArgument, [&] { WeightsMemory::open(std::move(fd)); });
@@ -231,7 +231,7 @@ TEST(WeightsMemory, open_refuses_what_is_no_memory_of_weights) {
   uint64_t words[5];
   ASSERT_EQ(pread(memory->fd(), words, sizeof(words), 0), static_cast<ssize_t>(sizeof(words)));
   EXPECT_NO_THROW(WeightsMemory::open(changed(0, words[0], end)));
-  EXPECT_NE(refused(changed(0, 1, end)).find("begins otherwise"), std::string::npos);
+  EXPECT_NE(refused(changed(0, 1, end)).find("wrong magic number"), std::string::npos);
   refused(changed(8, words[1] + 1, end));
   refused(changed(16, words[2] - 1, end));
   refused(changed(16, ~uint64_t{0}, end));

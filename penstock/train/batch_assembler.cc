@@ -1,7 +1,9 @@
-#include "penstock/train/gathering.h"
+#include "penstock/train/batch_assembler.h"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <bit>
 #include <new>
 #include <numeric>
 
@@ -11,15 +13,24 @@
 namespace penstock::train {
 namespace {
 
-constexpr uint32_t kBatch = UINT32_MAX;  // stands for the batch until all are there
+constexpr std::align_val_t kAlignment{64};
+constexpr uint64_t kLarge = uint64_t{128}
+                            << 10;  // malloc returns blocks of this size to the system at once
+
+std::shared_ptr<std::byte> allocate(uint64_t bytes) {
+  auto* memory = static_cast<std::byte*>(::operator new(bytes, kAlignment));
+  return {memory, [](std::byte* all) { ::operator delete(all, kAlignment); }};
+}
+
+constexpr uint32_t kBatch = UINT32_MAX;  // marks the batch's rows until finish()
 
 uint64_t up_to_unit(uint64_t bytes) {
   return (bytes + kRecordUnit - 1) / kRecordUnit * kRecordUnit;
 }
 
-// Blocks of one row each, all of one spec, as one.
+// Joins blocks of one row each, all of one spec.
 penstock::Block joined(const SpecRef& spec, const std::vector<penstock::Block>& singles,
-                       BatchMemory& fresh) {
+                       BatchPool& pool) {
   Scratch scratch;
   Collector rows(scratch, Collector::Lengths::kRagged, nullptr);
   rows.begin(spec);
@@ -32,14 +43,31 @@ penstock::Block joined(const SpecRef& spec, const std::vector<penstock::Block>& 
   }
   rows.settle();
   const BlockLayout layout = rows.layout(singles.size());
-  const auto memory = fresh.take(layout.bytes());
+  const auto memory = pool.take(layout.bytes());
   rows.write(layout, memory.get());
   return {rows.spec(), singles.size(), memory.get(), layout.bytes(), memory};
 }
 
 }  // namespace
 
-bool Gathering::copy(const Ring& ring, const Ring::Record& record, const SpecRef& spec) {
+std::shared_ptr<std::byte> BatchPool::take(uint64_t bytes) {
+  if (bytes < kLarge) return allocate(std::max<uint64_t>(bytes, 1));
+  for (Piece& piece : pieces_) {
+    // Batches differ in their number of items.
+    const bool fits = piece.bytes >= bytes && piece.bytes / 8 <= bytes;
+    if (!fits || piece.memory.use_count() != 1) continue;
+    // Orders this after all uses by the former holders.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return piece.memory;
+  }
+  const uint64_t size = std::bit_ceil(bytes);  // untouched pages cost nothing
+  Piece pool{allocate(size), size};
+  if (pieces_.size() == kMaxPieces) pieces_.erase(pieces_.begin());
+  pieces_.push_back(pool);
+  return pool.memory;
+}
+
+bool BatchAssembler::copy(const Ring& ring, const Ring::Record& record, const SpecRef& spec) {
   const uint64_t from = up_to_unit(sizeof(RecordHeader) + record.spec_bytes);
   const uint64_t bytes = record.bytes - std::min(from, record.bytes);
   if (items_.rows_.empty() && spec_ == nullptr && spec->fixed()) {
@@ -47,23 +75,23 @@ bool Gathering::copy(const Ring& ring, const Ring::Record& record, const SpecRef
     if (row.bytes() <= bytes) {
       spec_ = spec;
       row_layout_ = row;
-      // No more of them are there than the bytes allow, whatever the other items are.
-      rows_ = std::clamp<uint64_t>(queued_bytes_ / record.bytes, 1, most_);
+      // An upper bound: all queued bytes as records of this size.
+      rows_ = std::clamp<uint64_t>(queued_bytes_ / record.bytes, 1, max_items_);
       layout_ = BlockLayout(*spec, rows_);
-      memory_ = fresh_.take(layout_.bytes());
+      memory_ = pool_.take(layout_.bytes());
       items_.rows_.reserve(rows_);
     }
   }
   is_row_ = spec_ != nullptr && (spec == spec_ || *spec == *spec_);
   if (is_row_) return copy_row(ring, record, from);
-  copied_ = {spec, fresh_.take(bytes), bytes};
-  singles_.reserve(most_);  // so that keep() needs no memory
-  items_.rows_.reserve(most_);
+  copied_ = {spec, pool_.take(bytes), bytes};
+  singles_.reserve(max_items_);  // keep() must not allocate
+  items_.rows_.reserve(max_items_);
   ring.copy(record, from, copied_.memory.get(), bytes);
   return true;
 }
 
-bool Gathering::copy_row(const Ring& ring, const Ring::Record& record, uint64_t from) {
+bool BatchAssembler::copy_row(const Ring& ring, const Ring::Record& record, uint64_t from) {
   if (used_ == rows_) {
     full_ = true;
     return false;
@@ -81,7 +109,7 @@ bool Gathering::copy_row(const Ring& ring, const Ring::Record& record, uint64_t 
   return true;
 }
 
-void Gathering::keep() {
+void BatchAssembler::keep() {
   if (is_row_) {
     items_.rows_.emplace_back(kBatch, used_++);
     return;
@@ -90,7 +118,7 @@ void Gathering::keep() {
   items_.rows_.emplace_back(static_cast<uint32_t>(singles_.size() - 1), 0);
 }
 
-Items Gathering::finish() {
+Items BatchAssembler::finish() {
   if (used_ > 0) {
     const penstock::Block all(spec_, rows_, memory_.get(), layout_.bytes(), memory_);
     singles_.push_back(all.rows(0, used_));
@@ -101,11 +129,11 @@ Items Gathering::finish() {
                return each.spec() == singles_[0].spec() || *each.spec() == *singles_[0].spec();
              })) {
     try {
-      penstock::Block all = joined(singles_[0].spec(), singles_, fresh_);
+      penstock::Block all = joined(singles_[0].spec(), singles_, pool_);
       singles_.clear();
       singles_.push_back(std::move(all));
     } catch (const std::bad_alloc&) {
-      items_.blocks_ = std::move(singles_);  // as they are: they are not to be lost
+      items_.blocks_ = std::move(singles_);  // keep them as single blocks; no item may be lost
       return std::move(items_);
     }
     for (uint64_t item = 0; item < items_.rows_.size(); ++item) items_.rows_[item] = {0, item};

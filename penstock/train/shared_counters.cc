@@ -1,4 +1,4 @@
-#include "penstock/train/hogwild_board.h"
+#include "penstock/train/shared_counters.h"
 
 #include <sys/stat.h>
 
@@ -14,7 +14,7 @@
 namespace penstock::train {
 namespace {
 
-// A counter with one writer: no read-modify-write is needed to add.
+// Adds to a counter with one writer, so without a read-modify-write.
 template <typename T>
 void bump(std::atomic<T>& count, T by) {
   count.store(count.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
@@ -24,8 +24,8 @@ constexpr double kRecent = 0.01;
 
 }  // namespace
 
-// What all workers write to lies in lines of its own.
-struct HogwildBoard::Head {
+// Words that all workers write have cache lines of their own.
+struct SharedCounters::Head {
   static constexpr uint64_t kMagic = 0x64726177676F6853;  // "Shogward"
 
   uint64_t magic;
@@ -37,13 +37,13 @@ struct HogwildBoard::Head {
   alignas(64) std::atomic<uint64_t> updates;
 };
 
-struct alignas(64) HogwildBoard::Row {
+struct alignas(64) SharedCounters::Row {
   std::atomic<uint64_t> steps, begun, applied, non_finite, skipped, copied, losses;
   std::atomic<double> loss_sum, recent_loss;
   std::atomic<uint64_t> staleness[kBuckets];
 };
 
-struct HogwildBoard::Memory {
+struct SharedCounters::Memory {
   Memory(os::Fd its_fd, void* mapped, size_t its_bytes)
       : fd(std::move(its_fd)), base(static_cast<std::byte*>(mapped)), bytes(its_bytes) {}
   ~Memory() { os::unmap(base, bytes); }
@@ -55,7 +55,7 @@ struct HogwildBoard::Memory {
   const size_t bytes;
 };
 
-HogwildBoard HogwildBoard::make(size_t workers, bool shared) {
+SharedCounters SharedCounters::make(size_t workers, bool shared) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(std::atomic<double>::is_always_lock_free);
   const size_t page = os::page_size();
@@ -72,14 +72,14 @@ HogwildBoard HogwildBoard::make(size_t workers, bool shared) {
                 std::string("no memory for the workers' counters: ") + std::strerror(error));
   }
   new (base) Head{Head::kMagic, workers, bytes, 0, 0, 0, 0};
-  HogwildBoard board(std::move(memory));
-  for (size_t worker = 0; worker < workers; ++worker) new (&board.row(worker)) Row{};
-  return board;
+  SharedCounters counters(std::move(memory));
+  for (size_t worker = 0; worker < workers; ++worker) new (&counters.row(worker)) Row{};
+  return counters;
 }
 
-HogwildBoard HogwildBoard::open(int fd) {
+SharedCounters SharedCounters::open(int fd) {
   auto refuse = [] {
-    return Error(Code::kInvalidArgument, "Hogwild", "this descriptor is no board of workers");
+    return Error(Code::kInvalidArgument, "Hogwild", "this descriptor has no Hogwild counters");
   };
   os::Fd own = os::duplicate(fd, "Hogwild");
   try {
@@ -87,37 +87,39 @@ HogwildBoard HogwildBoard::open(int fd) {
   } catch (const Error&) {
     throw refuse();
   }
-  // Sealed before it is measured: what is long enough now will stay so.
+  // Sealed before its size is read: afterwards it cannot shrink.
   struct stat file {};
   if (fstat(own.get(), &file) != 0) throw Error::from_errno(errno, "Hogwild", "fstat");
   if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(os::page_size())) throw refuse();
   const auto bytes = static_cast<size_t>(file.st_size);
   void* base = os::reserve_mapping(own.get(), bytes, true);
-  if (base == nullptr) throw Error::from_errno(errno, "Hogwild", "cannot map the board");
+  if (base == nullptr) throw Error::from_errno(errno, "Hogwild", "cannot map the counters");
   auto memory = std::make_shared<Memory>(std::move(own), base, bytes);
   const auto& head = *static_cast<const Head*>(base);
   if (head.magic != Head::kMagic || head.bytes != bytes ||
       head.workers > (bytes - sizeof(Head)) / sizeof(Row)) {
     throw refuse();
   }
-  return HogwildBoard(std::move(memory));
+  return SharedCounters(std::move(memory));
 }
 
-HogwildBoard::Head& HogwildBoard::head() const { return *reinterpret_cast<Head*>(memory_->base); }
-HogwildBoard::Row& HogwildBoard::row(size_t worker) const {
+SharedCounters::Head& SharedCounters::head() const {
+  return *reinterpret_cast<Head*>(memory_->base);
+}
+SharedCounters::Row& SharedCounters::row(size_t worker) const {
   return reinterpret_cast<Row*>(memory_->base + sizeof(Head))[worker];
 }
-int HogwildBoard::fd() const { return memory_->fd.get(); }
-size_t HogwildBoard::workers() const { return head().workers; }
+int SharedCounters::fd() const { return memory_->fd.get(); }
+size_t SharedCounters::workers() const { return head().workers; }
 
-void HogwildBoard::begin(uint64_t steps, uint64_t updates) const {
+void SharedCounters::begin(uint64_t steps, uint64_t updates) const {
   head().limit = steps;
   head().taken = 0;
   head().updates = updates;
   head().stopped = 0;
 }
 
-bool HogwildBoard::take() const {
+bool SharedCounters::claim_step() const {
   if (stopped()) return false;
   uint64_t taken = head().taken.load(std::memory_order_relaxed);
   do {
@@ -126,16 +128,16 @@ bool HogwildBoard::take() const {
   return true;
 }
 
-void HogwildBoard::untake() const { head().taken.fetch_sub(1, std::memory_order_relaxed); }
-void HogwildBoard::stop() const { head().stopped.store(1, std::memory_order_release); }
-bool HogwildBoard::stopped() const { return head().stopped.load(std::memory_order_acquire) != 0; }
+void SharedCounters::return_step() const { head().taken.fetch_sub(1, std::memory_order_relaxed); }
+void SharedCounters::stop() const { head().stopped.store(1, std::memory_order_release); }
+bool SharedCounters::stopped() const { return head().stopped.load(std::memory_order_acquire) != 0; }
 
-uint64_t HogwildBoard::advance(uint64_t n) const {
+uint64_t SharedCounters::add_updates(uint64_t n) const {
   return head().updates.fetch_add(n, std::memory_order_relaxed);
 }
-uint64_t HogwildBoard::updates() const { return head().updates.load(std::memory_order_relaxed); }
+uint64_t SharedCounters::updates() const { return head().updates.load(std::memory_order_relaxed); }
 
-HogwildBoard::Counts HogwildBoard::counts(size_t worker) const {
+SharedCounters::Counts SharedCounters::counts(size_t worker) const {
   const Row& from = row(worker);
   Counts counts;
   counts.steps = from.steps.load(std::memory_order_relaxed);
@@ -153,32 +155,32 @@ HogwildBoard::Counts HogwildBoard::counts(size_t worker) const {
   return counts;
 }
 
-void HogwildBoard::note_begun(size_t worker, uint64_t n) const { bump(row(worker).begun, n); }
+void SharedCounters::note_begun(size_t worker, uint64_t n) const { bump(row(worker).begun, n); }
 
-void HogwildBoard::note_applied(size_t worker, uint64_t n, uint64_t staleness) const {
+void SharedCounters::note_applied(size_t worker, uint64_t n, uint64_t staleness) const {
   bump(row(worker).applied, n);
   bump(row(worker).staleness[bucket(staleness)], uint64_t{1});
 }
 
-void HogwildBoard::note_non_finite(size_t worker, bool skipped) const {
+void SharedCounters::note_non_finite(size_t worker, bool skipped) const {
   bump(row(worker).non_finite, uint64_t{1});
   if (skipped) bump(row(worker).skipped, uint64_t{1});
 }
 
-void HogwildBoard::note_copied(size_t worker, uint64_t bytes) const {
+void SharedCounters::note_copied(size_t worker, uint64_t bytes) const {
   bump(row(worker).copied, bytes);
 }
 
-void HogwildBoard::note_loss(size_t worker, double loss) const {
+void SharedCounters::note_loss(size_t worker, double loss) const {
   Row& mine = row(worker);
   const double recent = mine.recent_loss.load(std::memory_order_relaxed);
   const auto before = static_cast<double>(mine.losses.load(std::memory_order_relaxed));
-  const double weight = std::max(kRecent, 1 / (before + 1));  // at first the mean of all
+  const double weight = std::max(kRecent, 1 / (before + 1));  // the mean of all losses at first
   mine.recent_loss.store(recent + weight * (loss - recent), std::memory_order_relaxed);
   bump(mine.loss_sum, loss);
   bump(mine.losses, uint64_t{1});
 }
 
-void HogwildBoard::note_step(size_t worker) const { bump(row(worker).steps, uint64_t{1}); }
+void SharedCounters::note_step(size_t worker) const { bump(row(worker).steps, uint64_t{1}); }
 
 }  // namespace penstock::train
