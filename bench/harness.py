@@ -26,6 +26,9 @@ MEMORY = "BENCH_MEMORY"
 
 Figures = dict[str, Any]  # name -> number; "note" -> text
 
+# Instead of an entry, a target may name the best of the peers, or of the limits, in each round.
+BEST_PEER, BEST_LIMIT = "the best peer", "the limit"
+
 
 class Size(SimpleNamespace):
     """The numbers that a case was asked to run with, and `data`, a folder for inputs."""
@@ -61,8 +64,10 @@ class Figure:
 class Target:
     """Something that a case must reach.
 
-    With `against`, how many times better than that entry ours is, round by round; else our own
-    figure, as entries return it. `at_least` or `at_most` bounds it.
+    With `against`, how many times better than that entry ours is, round by round: an entry's name,
+    `BEST_PEER` or `BEST_LIMIT`. Every speed is a ratio, for another machine has other seconds.
+    Without `against`, our own figure, as entries return it: counts, shares, bounds on memory.
+    `at_least` or `at_most` bounds it.
     """
 
     figure: str

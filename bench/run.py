@@ -4,6 +4,7 @@
     make bench QUICK=1         the short form
     python bench/run.py --only small,order --rounds 7
     python bench/run.py --only loop --update      in place of what make bench kept of it
+    python bench/run.py --judge                   today's targets for results that were kept
 
 Prints, per case, every entry's median and spread over the rounds, how much better ours is, and
 whether the targets are met; keeps all of it as JSON (bench/table.py prints tables of it).
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from all_cases import CASES
 from harness import MEMORY, Case, Figures, folder_in_memory
 from machine import describe_machine, name_of_machine
-from summary import print_case, summarise
+from summary import judge_again, print_case, summarise
 
 HERE = Path(__file__).resolve().parent
 # No entry takes longer than this many seconds.
@@ -124,6 +125,7 @@ def arguments() -> argparse.Namespace:
     add("--data", default=str(HERE / "data"), help="where inputs are made, once")
     add("--update", action="store_true", help="with --only: kept among the results of all cases")
     add("--json", type=Path, help="where the results go (bench/results/<machine>.json)")
+    add("--judge", action="store_true", help="judge kept results by today's targets, and stop")
     add("--list", action="store_true", help="print the cases and their entries, and stop")
     options = parser.parse_args()
     unknown = [key for key in options.only if key not in CASES]
@@ -142,6 +144,17 @@ def kept_before(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]
     return [case for case in cases if case["key"] in CASES and case["key"] not in options.only]
 
 
+def judge_kept(path: Path) -> None:
+    """Write kept results again with the targets that the cases have today."""
+    results = json.loads(path.read_text(encoding="utf-8"))
+    results["cases"] = [
+        judge_again(CASES[case["key"]], case) for case in results["cases"] if case["key"] in CASES
+    ]
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for case in results["cases"]:
+        print_case(case)
+
+
 def main() -> int:
     options = arguments()
     cases = [case for key, case in CASES.items() if not options.only or key in options.only]
@@ -150,6 +163,10 @@ def main() -> int:
             print(f"{case.key}: {case.title}")
             for entry in case.entries.values():
                 print(f"    {entry.role:6}{entry.name:<52}{entry.note}")
+        return 0
+    if options.judge:
+        for path in [options.json] if options.json else sorted((HERE / "results").glob("*.json")):
+            judge_kept(path)
         return 0
     rounds = options.rounds or 3
     machine = describe_machine()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from harness import Case, Figures, Target
+from harness import BEST_LIMIT, BEST_PEER, Case, Figures, Target
 
 Summary = dict[str, Any]
+
+# This share of the limit counts as the limit: rounds differ by as much.
+AT_LIMIT = 0.95
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -15,12 +18,15 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def times_better(case: Case, figure: str, ours: list[Figures], its: list[Figures]) -> list[float]:
-    """How many times better ours is, round by round: what disturbed one round disturbed both."""
+    """How many times better ours is, round by round: what disturbed one round disturbed both.
+
+    A figure that is a difference may be zero or less where it drowns in noise: no ratio then.
+    """
     more = case.figures[figure].more_is_better
     return [
         (a[figure] / b[figure]) if more else (b[figure] / a[figure])
         for a, b in zip(ours, its, strict=False)
-        if a.get(figure) and b.get(figure)
+        if a.get(figure, 0) > 0 and b.get(figure, 0) > 0
     ]
 
 
@@ -33,11 +39,7 @@ def summarise(case: Case, size: dict[str, Any], runs: dict[str, list[Figures]]) 
         "size": size,
         "figures": {key: vars(figure) for key, figure in case.figures.items()},
         "entries": [summarise_entry(case, name, first, runs) for name in runs],
-        "targets": [
-            judge(case, target, runs)
-            for target in case.targets
-            if target.ours in runs and (not target.against or target.against in runs)
-        ],
+        "targets": judge_all(case, runs),
     }
 
 
@@ -72,10 +74,48 @@ def summarise_entry(case: Case, name: str, first: str, runs: dict[str, list[Figu
     return summary
 
 
+def judge_again(case: Case, kept: Summary) -> Summary:
+    """Return kept results with the case's targets of today."""
+    runs = {entry["name"]: entry.get("rounds", []) for entry in kept["entries"]}
+    runs = {name: rounds for name, rounds in runs.items() if name in case.entries}
+    return {**kept, "targets": judge_all(case, runs)}
+
+
+def judge_all(case: Case, runs: dict[str, list[Figures]]) -> list[Summary]:
+    return [
+        judge(case, target, runs)
+        for target in case.targets
+        if target.ours in runs and (not target.against or rivals(case, target, runs))
+    ]
+
+
+def rivals(case: Case, target: Target, runs: dict[str, list[Figures]]) -> list[str]:
+    """Return the entries that a target is measured against."""
+    role = {BEST_PEER: "peer", BEST_LIMIT: "limit"}.get(target.against)
+    if role is None:
+        return [target.against] if target.against in runs else []
+    first = next((name for name in runs if case.entries[name].role == "ours"), "")
+    found = [name for name in runs if case.entries[name].role == role]
+    own = [name for name in found if (case.entries[name].beside or first) == target.ours]
+    return own or [name for name in found if (case.entries[name].beside or first) == first]
+
+
+def rival_rounds(case: Case, target: Target, runs: dict[str, list[Figures]]) -> list[Figures]:
+    """Return the figure that a target is measured against, round by round."""
+    best = max if case.figures[target.figure].more_is_better else min
+    rounds = [runs[name] for name in rivals(case, target, runs)]
+    result: list[Figures] = []
+    for turn in range(len(runs[target.ours])):
+        values = [each[turn].get(target.figure) for each in rounds if turn < len(each)]
+        good = [value for value in values if value]
+        result.append({target.figure: best(good)} if good else {})
+    return result
+
+
 def judge(case: Case, target: Target, runs: dict[str, list[Figures]]) -> Summary:
     if target.against:
-        ours, its = runs[target.ours], runs[target.against]
-        values = times_better(case, target.figure, ours, its)
+        its = rival_rounds(case, target, runs)
+        values = times_better(case, target.figure, runs[target.ours], its)
     else:
         values = [f[target.figure] for f in runs[target.ours] if target.figure in f]
     says = target.says or (
@@ -95,8 +135,15 @@ def judge(case: Case, target: Target, runs: dict[str, list[Figures]]) -> Summary
         middle = result["median"]
         result["met"] = reaches(target, middle)
         if not result["met"]:
-            result["limit"] = limit_of(case, target, runs)
+            limit = result["limit"] = limit_of(case, target, runs)
+            # The same run shows the target to be out of reach, and ours to be where the limit is.
+            result["met"] = limit is not None and at_limit(target, middle, limit)
     return result
+
+
+def at_limit(target: Target, value: float, limit: float) -> bool:
+    share = limit / value if target.at_least is None else value / limit
+    return share >= AT_LIMIT
 
 
 def reaches(target: Target, value: float) -> bool:
@@ -107,14 +154,15 @@ def reaches(target: Target, value: float) -> bool:
 
 def limit_of(case: Case, target: Target, runs: dict[str, list[Figures]]) -> float | None:
     """What the case's limit reaches itself, where that is short of the target too."""
-    if target.against and case.entries[target.against].role == "limit":
+    if target.against and case.entries[rivals(case, target, runs)[0]].role == "limit":
         return None
+    its = rival_rounds(case, target, runs) if target.against else []
     best: float | None = None
     for name, rounds in runs.items():
         if case.entries[name].role != "limit":
             continue
         if target.against:
-            values = times_better(case, target.figure, rounds, runs[target.against])
+            values = times_better(case, target.figure, rounds, its)
         else:
             values = [figures[target.figure] for figures in rounds if target.figure in figures]
         if not values:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from harness import (
+    BEST_LIMIT,
+    BEST_PEER,
     WORKERS,
     Case,
     Figure,
@@ -242,10 +244,8 @@ RAND = make_case(
     "rand",
     "np.random.rand(256,224,224,3).astype('float32') per item, 154 MB",
     [
-        Target("steady", OURS, TORCH, at_least=2.4),
-        Target("steady", OURS, KERAS, at_least=7),
-        Target("total", OURS, TORCH, at_least=2),
-        Target("total", OURS, KERAS, at_least=6),
+        Target("steady", OURS, BEST_PEER, at_least=1.25),
+        Target("total", OURS, BEST_PEER, at_least=1.25),
         Target("steady", OURS, LIMIT, at_least=1 / 1.05, says="within 5 % of the limit"),
         Target("total", OURS, LIMIT, at_least=1 / 1.20, says="within 20 % of the limit"),
     ],
@@ -256,8 +256,9 @@ ONES = make_case(
     "ones",
     "np.ones of the same shape: transport alone",
     [
-        Target("steady", OURS, TORCH, at_least=10),
-        Target("total", OURS, TORCH, at_least=5),
+        Target("steady", OURS, BEST_PEER, at_least=1.5),
+        Target("total", OURS, BEST_PEER, at_least=1),
+        Target("steady", OURS, LIMIT, at_least=0.7),
         Target("copied", OURS, at_most=0, says="no byte copied"),
     ],
     full={"rows": 256, "count": 104, "warm": 40},
@@ -270,8 +271,8 @@ VIEW = Case(
     "a view of an array that stays, 154 MB: one copy is due",
     {**MS, "rate": Figure("GB/s", 1e-9, more_is_better=True)},
     targets=[
-        Target("steady", OURS, TORCH, at_least=3),
-        Target("rate", OURS, "limit: two processes copy", at_least=0.8),
+        Target("steady", OURS, BEST_PEER, at_least=3),
+        Target("rate", OURS, BEST_LIMIT, at_least=0.8),
     ],
     full={"rows": 256, "count": 120, "warm": 60, "seconds": 1.0},
     quick={"rows": 64, "count": 40, "warm": 10, "seconds": 0.4},

@@ -32,7 +32,6 @@ CASE = Case(
     quick={"steps": 1000, "batch": 32, "n": 20},
     prepare=lambda size: torch_programs.build(size, "loop_torch"),
     targets=[
-        Target("step", JAX, at_most=11e-6, says="11 us with jax"),
         Target("step", JAX, SCAN, at_least=0.7, says="0.7 of a scan by hand"),
         *(
             Target("step", ours, peer, at_least=1.5, says=f"1.5 times Keras' fit on {name}")
