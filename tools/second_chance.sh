@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
 # usage: second_chance.sh pytest PYTHON [arguments] | second_chance.sh ctest PRESET
-# Runs tests side by side, as many as there are cores (of Python's at most 8). With CI=true, tests that failed run once
-# more, one at a time, and only what fails again counts: many kill processes and wait for deadlines, and another tenant
-# of the machine may stop all of them for seconds. The log names those tests after FLAKY; mend them.
+# Runs tests side by side, as many as there are cores (of Python's at most 8). With CI=true, if all that failed are in
+# tests/known_flaky.txt, they run once more, one at a time, and only a second failure counts.
 set -uo pipefail
+cd "$(dirname "$0")/.."
 runner=$1 what=$2
 shift 2
+cores=$(nproc)
 case $runner in
   pytest)
-    cores=$(nproc)
     "$what" -m pytest -n $((cores < 8 ? cores : 8)) --dist worksteal "$@"
     status=$?
     failed=1
+    names() { "$what" -c 'import json; print(*json.load(open(".pytest_cache/v/cache/lastfailed")), sep="\n")'; }
     again=("$what" -m pytest "$@" --last-failed --last-failed-no-failures none)
     ;;
   ctest)
-    ctest --preset "$what" --parallel "$(nproc)" "$@"
+    ctest --preset "$what" --parallel "$cores" "$@"
     status=$?
     failed=8
+    names() { sed 's/^[0-9]*://' "build/test/$what/Testing/Temporary/LastTestsFailed.log"; }
     again=(ctest --preset "$what" "$@" --rerun-failed)
     ;;
   *)
@@ -26,5 +28,9 @@ case $runner in
     ;;
 esac
 if [ "$status" -ne "$failed" ] || [ "${CI:-}" != true ]; then exit "$status"; fi
-echo "FLAKY: running the failed tests again"
+unknown=$(names | grep -vxF -f <(grep -v '^#' tests/known_flaky.txt)) && {
+  printf 'failed, and not in tests/known_flaky.txt:\n%s\n' "$unknown" >&2
+  exit "$status"
+}
+echo "known to be flaky: running these again"
 exec "${again[@]}"
