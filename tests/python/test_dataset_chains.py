@@ -68,7 +68,9 @@ def test_in_processes_too():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize(
+    "block", [*range(4), *(pytest.param(block, marks=pytest.mark.soak) for block in range(4, 20))]
+)
 def test_many_chains_give_what_the_reference_says(block):
     for seed in range(10_000 + block * 200, 10_200 + block * 200):
         run(seed, WORKERS)

@@ -234,12 +234,18 @@ def test_samples_restore_at_every_element_in_every_mode(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("taken", SLOW[::3], ids=str)
-def test_samples_restore_at_every_element_in_all_modes(taken):
+@pytest.mark.parametrize(
+    ("taken", "continued"),
+    [
+        pytest.param(SPAWN, (SPAWN, Mode(1, "forkserver")), id="few"),
+        *(pytest.param(mode, SLOW, id=str(mode), marks=pytest.mark.soak) for mode in SLOW[::3]),
+    ],
+)
+def test_samples_restore_at_every_element_in_all_modes(taken, continued):
     def make(**options):
         return penstock.Loader(Keyed(22), batch_size=4, shuffle=True, **options)
 
-    check_checkpoints(make, taken, SLOW)
+    check_checkpoints(make, taken, continued)
 
 
 BEYOND = [

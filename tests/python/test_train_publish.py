@@ -117,7 +117,12 @@ print(torn, last)
 
 
 @pytest.mark.parametrize(
-    "reads", [3000, pytest.param(350_000, marks=[pytest.mark.slow, pytest.mark.timeout(500)])]
+    "reads",
+    [
+        3000,
+        pytest.param(30_000, marks=pytest.mark.slow),
+        pytest.param(350_000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(500)]),
+    ],
 )
 def test_no_read_of_other_processes_is_torn_with_a_learner_flat_out(name, reads):
     readers = [started(READER, name, str(reads)) for _ in range(3)]
