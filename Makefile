@@ -9,8 +9,9 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := build
-CPP := cpp-release cpp-debug cpp-asan cpp-tsan
-.PHONY: build demo test test-slow test-soak bench lint format wheel docs clean $(CPP)
+PRESETS := release debug asan tsan
+.PHONY: build demo test test-slow test-soak bench lint format wheel docs clean \
+  $(PRESETS:%=build-%) $(PRESETS:%=cpp-%)
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -63,24 +64,26 @@ $(STAMPS)/system-test: tools/setup_system.sh
 demo: $(STAMPS)/engine $(STAMPS)/demo-group
 	$(PY) examples/demo/train.py
 
-$(CPP): cpp-%: $(STAMPS)/system-test $(STAMPS)/build
+# The C++ tests of one preset: built; built and run.
+$(PRESETS:%=build-%): build-%: $(STAMPS)/system-test $(STAMPS)/build
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
+
+$(PRESETS:%=cpp-%): cpp-%: build-%
 	tools/second_chance.sh ctest $*
 
 test: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
+	tools/with_build.sh release -- tools/second_chance.sh pytest $(PY) -m "not slow"
 	$(MAKE) --no-print-directory cpp-release
-	tools/second_chance.sh pytest $(PY) -m "not slow"
 
 test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)/test-group
+	tools/with_build.sh asan tsan -- tools/second_chance.sh pytest $(PY) -m "slow and not soak"
 	$(MAKE) --no-print-directory cpp-asan
 	$(MAKE) --no-print-directory cpp-tsan
-	tools/second_chance.sh pytest $(PY) -m "slow and not soak"
 
 test-soak: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
 	$(PY) -m pytest -m soak
-	cmake --preset asan >/dev/null
-	cmake --build --preset asan
+	$(MAKE) --no-print-directory build-asan
 	for target in build/test/asan/tests/fuzz/*_fuzz; do \
 	  name=$$(basename $$target _fuzz); UBSAN_OPTIONS=halt_on_error=1 $$target 60 tests/fuzz/corpus/$$name; \
 	done
