@@ -2,6 +2,7 @@
 #   make demo         train on real images, fed in four ways, and in six ways that do not wait (about three minutes)
 #   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults
 #   make test-soak    a soak, long fuzzing (not in CI)          make lint, format style and types
+#   make test-aarch64 the C++ tests, built for aarch64, in an emulator (not in CI)
 #   make bench        speed and memory against the peers
 #   make build        the extension, in .venv                   make wheel, docs, clean
 SHELL := bash
@@ -10,7 +11,7 @@ SHELL := bash
 .SUFFIXES:
 .DEFAULT_GOAL := build
 PRESETS := release debug asan tsan
-.PHONY: build demo test test-slow test-soak bench lint format wheel docs clean \
+.PHONY: build demo test test-slow test-soak test-aarch64 bench lint format wheel docs clean \
   $(PRESETS:%=build-%) $(PRESETS:%=cpp-%)
 
 VENV ?= .venv
@@ -87,6 +88,9 @@ test-soak: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
 	for target in build/test/asan/tests/fuzz/*_fuzz; do \
 	  name=$$(basename $$target _fuzz); UBSAN_OPTIONS=halt_on_error=1 $$target 60 tests/fuzz/corpus/$$name; \
 	done
+
+test-aarch64: $(STAMPS)/build
+	tools/aarch64.sh
 
 # Peers that are not here are left out of the tables.
 $(STAMPS)/peers: tools/frameworks.sh tools/setup_system.sh $(STAMPS)/demo-group $(STAMPS)/bench-group

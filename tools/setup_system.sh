@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: setup_system.sh build|test|report|bench|docs...
+# usage: setup_system.sh build|test|report|bench|docs|aarch64...
 # Looks for what no wheel can bring (compiler, headers, ...), installs what is missing through apt where that is
 # allowed without a question, and otherwise prints the one line to run and fails.
 set -euo pipefail
@@ -76,6 +76,11 @@ check_bench() {
 
 check_docs() {
   command -v doxygen >/dev/null || want doxygen
+}
+
+check_aarch64() {
+  command -v aarch64-linux-gnu-g++ >/dev/null || want g++-aarch64-linux-gnu
+  command -v qemu-aarch64 >/dev/null || want qemu-user
 }
 
 for group in "$@"; do "check_$group"; done
