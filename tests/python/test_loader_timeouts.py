@@ -16,11 +16,14 @@ from contract import PROCESSES, SPAWN, THREADS, Mode, each
 from faults import lost, wait_until
 from loader_datasets import Items
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
+
+# Whatever is not stuck is done in this many seconds, also on a machine that others stall.
+PATIENCE = 2.0
 
 
 class Stuck(Items):
-    """Hangs at one index: for good, or until it was tried often enough."""
+    """Hangs at one index, until `seconds` have passed; they may be changed meanwhile."""
 
     def __init__(self, stuck: int, length: int = 8, seconds: float = 600) -> None:
         super().__init__(length)
@@ -29,8 +32,8 @@ class Stuck(Items):
 
     def __getitem__(self, index: int) -> Any:
         if index == self.stuck:
-            end = time.monotonic() + self.seconds
-            while time.monotonic() < end:
+            began = time.monotonic()
+            while time.monotonic() - began < self.seconds:
                 time.sleep(0.01)
         return super().__getitem__(index)
 
@@ -39,7 +42,7 @@ class Stuck(Items):
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_stuck_process_is_killed_and_replaced_and_the_error_names_the_index(batch_size, mode):
     with penstock.Loader(
-        Stuck(5), batch_size=batch_size, timeout=0.5, shuffle=True, **mode.options
+        Stuck(5), batch_size=batch_size, timeout=PATIENCE, shuffle=True, **mode.options
     ) as feed:
         iterator = iter(feed)
         first = next(iterator) if batch_size is None else None
@@ -57,7 +60,7 @@ def test_a_stuck_process_is_killed_and_replaced_and_the_error_names_the_index(ba
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_skip_passes_over_what_hangs(batch_size, mode):
     with penstock.Loader(
-        Stuck(5), batch_size=batch_size, timeout=0.3, on_error="skip", **mode.options
+        Stuck(5), batch_size=batch_size, timeout=PATIENCE, on_error="skip", **mode.options
     ) as feed:
         taken = [y for _, ys in feed for y in np.ravel(ys).tolist()]
         assert taken == [0, 1, 2, 3, 4, 6, 7]
@@ -73,7 +76,7 @@ class StuckTogether(Stuck):
 @each((PROCESSES,), ())
 def test_skip_passes_over_what_hangs_in_getitems(mode):
     with penstock.Loader(
-        StuckTogether(5), batch_size=4, timeout=0.3, on_error="skip", **mode.options
+        StuckTogether(5), batch_size=4, timeout=PATIENCE, on_error="skip", **mode.options
     ) as feed:
         taken = [y for _, ys in feed for y in ys.tolist()]
         assert taken == [0, 1, 2, 3, 4, 6, 7]
@@ -83,23 +86,23 @@ def test_skip_passes_over_what_hangs_in_getitems(mode):
 
 @each((THREADS,), ())
 def test_a_stuck_thread_is_abandoned_and_the_error_names_the_index(mode):
-    source = Stuck(5, seconds=3)  # it must end some time: nobody can kill a thread
-    with penstock.Loader(source, timeout=0.3, **mode.options) as feed:
+    source = Stuck(5)
+    with penstock.Loader(source, timeout=PATIENCE, **mode.options) as feed:
         begin = time.monotonic()
         seen = []
         with pytest.raises(penstock.Timeout, match=r"epoch 0, index 5 "):
             for _, index in feed:
                 seen.append(index)
         assert seen == [0, 1, 2, 3, 4]
-        assert time.monotonic() - begin < 2.5
-    source.seconds = 0
+        assert time.monotonic() - begin < 60
+    source.seconds = 0  # it must end some time: nobody can kill a thread
 
 
 @each((THREADS,), ())
 def test_skip_passes_over_a_stuck_thread(mode):
-    source = Stuck(5, seconds=3)
+    source = Stuck(5)
     with penstock.Loader(
-        source, batch_size=4, timeout=0.3, on_error="skip", **mode.options
+        source, batch_size=4, timeout=PATIENCE, on_error="skip", **mode.options
     ) as feed:
         batches = list(feed)
         assert [y for _, ys in batches for y in ys.tolist()] == [0, 1, 2, 3, 4, 6, 7]
@@ -114,15 +117,15 @@ class SlowOdd(Items):
 
     def __getitem__(self, index: int) -> Any:
         if index % 2:
-            time.sleep(0.3)
+            time.sleep(2.5)
         return super().__getitem__(index)
 
 
 @each((Mode(1),), ())
 def test_threads_that_come_back_stand_in_for_others(mode):
-    with penstock.Loader(SlowOdd(32), timeout=0.05, on_error="skip", **mode.options) as feed:
-        assert [index for _, index in feed] == [*range(0, 32, 2)]
-        assert feed.stats()["skipped"] == 16
+    with penstock.Loader(SlowOdd(24), timeout=1, on_error="skip", **mode.options) as feed:
+        assert [index for _, index in feed] == [*range(0, 24, 2)]
+        assert feed.stats()["skipped"] == 12  # more than may be stuck at once
 
 
 class StuckFour(Items):
@@ -135,7 +138,7 @@ class StuckFour(Items):
 @each((PROCESSES,), ())
 def test_skip_passes_over_a_whole_batch_that_hangs(mode):
     with penstock.Loader(
-        StuckFour(12), batch_size=4, timeout=0.1, on_error="skip", **mode.options
+        StuckFour(12), batch_size=4, timeout=PATIENCE, on_error="skip", **mode.options
     ) as feed:
         assert [y for _, ys in feed for y in ys.tolist()] == [0, 1, 2, 3, 8, 9, 10, 11]
         assert lost(feed) == [(0, index) for index in range(4, 8)]
@@ -179,14 +182,14 @@ class StuckOnce:
         for i in range(6):
             if i == 3 and self.times == 0:
                 self.times += 1
-                time.sleep(1)
+                time.sleep(3)
             yield np.array([i])
 
 
 @each((Mode(1),), ())
-@pytest.mark.parametrize("wait", [0, 1.2], ids=["while it is stuck", "when it came back"])
+@pytest.mark.parametrize("wait", [0, 3.5], ids=["while it is stuck", "when it came back"])
 def test_a_generator_goes_on_after_its_thread_was_abandoned(wait, mode):
-    with penstock.Loader(StuckOnce(), timeout=0.2, **mode.options) as feed:
+    with penstock.Loader(StuckOnce(), timeout=1, **mode.options) as feed:
         with pytest.raises(penstock.Timeout, match=r"epoch 0, index 3 "):
             list(feed)
         time.sleep(wait)
@@ -196,26 +199,27 @@ def test_a_generator_goes_on_after_its_thread_was_abandoned(wait, mode):
 
 @each((PROCESSES,), ())
 def test_a_generator_that_hangs_times_out(mode):
-    with penstock.Loader(slow_generator, timeout=0.4, **mode.options) as feed:
+    with penstock.Loader(slow_generator, timeout=PATIENCE, **mode.options) as feed:
         seen = []
         with pytest.raises(penstock.Timeout, match="index 3"):
             for item in feed:
                 seen.append(item)
         assert seen == [0, 1, 2]
-    with penstock.Loader(slow_generator, timeout=0.4, on_error="skip", **mode.options) as feed:
+    with penstock.Loader(slow_generator, timeout=PATIENCE, on_error="skip", **mode.options) as feed:
         assert list(feed) == [0, 1, 2]
         assert lost(feed) == [(0, 3)]
 
 
 def steady_generator():
     for i in range(12):
-        time.sleep(0.1)
+        time.sleep(0.3)
         yield i, os.getpid()
 
 
 @each((PROCESSES,), ())
 def test_replaying_a_generator_is_not_held_against_its_timeout(mode):
-    with penstock.Loader(steady_generator, timeout=0.5, max_queue_size=1, **mode.options) as feed:
+    options = {"timeout": PATIENCE, "max_queue_size": 1, **mode.options}
+    with penstock.Loader(steady_generator, **options) as feed:  # a replay up to 8 takes 2.4 s
         iterator = iter(feed)
         seen = []
         for i, pid in iterator:

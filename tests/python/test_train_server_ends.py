@@ -259,6 +259,7 @@ try:
         timer.join()
 except KeyboardInterrupt:
     pass
+timer.join()  # it may have been what was interrupted
 if server is not None:
     server.close()
 print(threading.active_count(), open(f"/proc/self/task/{os.getpid()}/children").read())
