@@ -1,7 +1,8 @@
 # Every verb does its own set-up; what is done is remembered in $(VENV)/stamps.
 #   make demo         train on real images, fed in four ways, and in six ways that do not wait (about three minutes)
 #   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults
-#   make test-soak    a soak, long fuzzing (not in CI)          make lint, format style and types
+#   make test-soak    soaks, whole grids, long fuzzing (not in CI)
+#   make lint, format style and types
 #   make test-aarch64 the C++ tests, built for aarch64, in an emulator (not in CI)
 #   make bench        speed and memory against the peers
 #   make build        the extension, in .venv                   make wheel, docs, clean
