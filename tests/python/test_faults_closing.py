@@ -247,9 +247,12 @@ def test_what_holds_its_own_feed_is_collected_and_its_workers_end(kind, held_ite
 
 
 def test_an_iterator_keeps_the_functions_of_a_dataset_that_nobody_holds():
+    before = child_processes()
     iterator = iter(OwnChain("nested").feed)
     gc.collect()
     assert len(list(iterator)) == 20
+    del iterator
+    wait_until(lambda: gc.collect() >= 0 and not child_processes() - before)
 
 
 def test_a_closed_dataset_ends_its_workers_and_begins_again():
