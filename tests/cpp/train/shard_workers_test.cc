@@ -140,7 +140,7 @@ TEST(ShardWorkers, a_held_push_is_dropped_when_its_worker_says_hello_again) {
       message_of(Code::kClosed, [&] { one.shard->push(full.push); });
       given_up = true;
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    wait_until_held(*one.shard, 1);
     EXPECT_FALSE(given_up);
     EXPECT_EQ(one.shard->join({1, "a", ""}).sequence, sequence);
     held.join();
@@ -213,7 +213,7 @@ TEST(ShardWorkers, a_worker_that_leaves_while_its_push_is_dropped_is_removed) {
     const Full full(1, 1, -100);
     message_of(Code::kClosed, [&] { one.shard->push(full.push); });
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_until_held(*one.shard, 1);
   one.shard->leave(1);
   EXPECT_EQ(one.shard->push(Full(2, 1, -1).push).outcome, Outcome::kApplied);  // does not wait
   held.join();
