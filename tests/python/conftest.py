@@ -28,9 +28,8 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     deadline = time.monotonic() + GRACE_S
     left = remains() - before
-    if left:
-        gc.collect()
     while left and time.monotonic() < deadline:
+        gc.collect()  # each time: a thread that ends late may have held what is in a cycle
         time.sleep(0.02)
         left = remains() - before
     if left:

@@ -165,7 +165,7 @@ CHAINS: dict[str, tuple[Any, Any]] = {
         lambda at: Dataset.snapshot(at / "halves"),
         [n // 2 for n in NUMBERS],
     ),
-    "Dataset.generator(function)": (Dataset.generator(counted), list(range(5))),
+    "Dataset.generator(function, streams=None)": (Dataset.generator(counted), list(range(5))),
     "Dataset.zip(a, b)": (Dataset.zip(FIVE, TENS), [[n, 10 * n] for n in range(5)]),
     "zip(x=a, y=b)": (Dataset.zip(x=FIVE, y=TENS), [{"x": n, "y": 10 * n} for n in range(5)]),
     "Dataset.sample_from(inputs, weights=)": (

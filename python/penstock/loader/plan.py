@@ -174,7 +174,8 @@ def plan_of(
 ) -> Plan:
     """Say what a source is.
 
-    `on_error`: a Dataset's plan is one for feeds with that option. `streams`: a function that begins one of so many.
+    A Dataset's plan is one for feeds with that `on_error`. With `streams`, the source is a function that is called for
+    each stream's number.
 
     Raises
     ------
