@@ -5,6 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/samples.h"
 #include "penstock/pipeline/transformations/batch.h"
 #include "penstock/pipeline/transformations/enumerate.h"
@@ -75,6 +76,8 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Told> 
     last_stage_ = stages_.find(static_cast<const Indexed*>(root_.get())).value_or(outermost_stage);
     chain_ = root_->input();
     (void)chain_->spec();  // it says what cannot be
+    listed_ = dynamic_cast<const ListedBatchNode*>(outermost) != nullptr;
+    find_copied();
     return;
   }
   last_stage_ = stages_.find(top_.get()).value_or(outermost_stage);
@@ -143,6 +146,20 @@ void Plan::find_split(const Builder& builder) {
                 "between or behind them but take, repeat and prefetch, or, where no stream is in "
                 "the chain, skip, shard and shuffle");
   }
+}
+
+void Plan::find_copied() {
+  Copied found;
+  for (const Indexed* stage = chain_.get();;) {
+    found.stages.push_back(stages_.find(stage).value_or(last_stage_));
+    found.rows = dynamic_cast<const MemoryRows*>(stage);
+    if (found.rows != nullptr) break;
+    auto* mapped = dynamic_cast<const IndexMapped*>(stage);
+    if (mapped == nullptr) return;
+    found.above.push_back(mapped);
+    stage = mapped->input().get();
+  }
+  if (found.rows->as_they_are()) copied_ = std::move(found);
 }
 
 uint64_t Plan::length(uint64_t base) const { return top_->length(base * below_); }

@@ -12,6 +12,8 @@
 
 namespace penstock {
 
+class MemoryRows;
+
 // How a ticket of a Dataset that was built finds its elements. Immutable: any thread.
 //
 // The root is the uppermost stage that stacks elements and has nothing but index arithmetic above
@@ -52,6 +54,15 @@ class Plan {
   // for only all of them tell what a row is, or where.
   bool bound() const;
   const Collated* root() const { return root_.get(); }
+  bool listed() const { return listed_; }  // root() is a ListedBatchNode's
+  // Of a batched plan whose elements only have to be copied: arrays in memory, with nothing but
+  // index arithmetic between them and the root.
+  struct Copied {
+    const MemoryRows* rows = nullptr;       // nullptr: there is more to do
+    std::vector<const IndexMapped*> above;  // from the top down
+    std::vector<uint32_t> stages;           // the numbers of those, and of the arrays
+  };
+  const Copied& copied() const { return copied_; }
   // Parts that each batch is handed out in (split_batch); 0: it is not split.
   uint32_t parts() const { return parts_; }
   uint32_t rows_per_ticket() const { return per_ticket_; }  // of a plan without a root
@@ -107,6 +118,7 @@ class Plan {
  private:
   void find_shard(const Node& outermost, const Builder& builder);
   void find_split(const Builder& builder);
+  void find_copied();
 
   void take(const Built& built);
 
@@ -126,6 +138,8 @@ class Plan {
   IndexedRef dealt_;    // whose elements the ranks share; nullptr: a stream's
   bool policies_ = false;
   bool apart_ = false;
+  bool listed_ = false;
+  Copied copied_;
   std::vector<std::string> titles_;
   StageNumbers stages_;
   uint32_t last_stage_ = 0, stream_stage_ = 0;

@@ -11,7 +11,6 @@
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
-#include "penstock/pipeline/engine/columns.h"
 #include "penstock/pipeline/feed/granules.h"
 #include "plan_feed.h"
 #include "python_op.h"
@@ -40,7 +39,8 @@ Core::Core(nb::dict s)
   settings_.covers = setting<bool>(s, "covers");
   settings_.streams = std::max(setting<uint32_t>(s, "streams"), 1u);
   settings_.on_error = on_error_of(setting<std::string>(s, "on_error"));
-  auto source = setting<std::string>(s, "source");
+  const auto source = setting<std::string>(s, "source");
+  const auto by_sampler = setting<bool>(s, "listed");
   if (source == "stream") settings_.source = PlanSettings::Source::kStream;
   processes_ = setting<bool>(s, "processes");
 
@@ -52,13 +52,13 @@ Core::Core(nb::dict s)
   options.pause_at_epochs = setting<bool>(s, "pause");
   options.granule_rows = setting<uint32_t>(s, "granule_rows");
   uint32_t rows = settings_.samples ? static_cast<uint32_t>(order_.options().batch_size) : 1;
-  if (source == "listed") {
+  if (by_sampler) {
     rows = setting<uint32_t>(s, "most_rows");
     // Without workers a sampler is asked for no more than what is needed now: it may learn.
     options.on_asking = options.workers == 0;
   }
   std::shared_ptr<const Plan> plan;
-  if (source == "plan") {
+  if (!s["plan"].is_none()) {
     plan = nb::cast<const BuiltPlan&>(s["plan"]).plan;
     rows = plan->most_rows();
     options.granule_rows = 0;  // batches are divided as need be
@@ -93,12 +93,17 @@ Core::Core(nb::dict s)
   arena_ = std::make_unique<Allocator>(
       Region::create(processes_ ? Region::Kind::kShared : Region::Kind::kPrivate));
   rows_ = std::make_unique<LocalRows>(*arena_);
-  if (source == "listed") {
-    auto listed = std::make_unique<ListedTickets>(nb::object(s["begin"]), *arena_);
+  std::unique_ptr<ListedTickets> listed;
+  if (by_sampler) {
+    listed = std::make_unique<ListedTickets>(nb::object(s["begin"]), *arena_);
     listed_ = listed.get();
+  }
+  if (plan != nullptr) {
+    auto tickets = std::make_unique<PlanTickets>(plan);
+    if (listed != nullptr) tickets->set_lists(std::move(listed));
+    tickets_ = std::move(tickets);
+  } else if (listed != nullptr) {
     tickets_ = std::move(listed);
-  } else if (plan != nullptr) {
-    tickets_ = std::make_unique<PlanTickets>(plan);
   } else if (source == "stream") {
     tickets_ = std::make_unique<StreamTickets>(settings_.streams, rows, options.workers);
   } else {
@@ -120,6 +125,7 @@ Core::Core(nb::dict s)
   feed_ = std::make_unique<Feed>(*board_, *arena_, *tickets_, options, std::move(discard));
   if (plan == nullptr) return;
   PlanFeed::Options of;
+  of.sample = nb::cast<const BuiltPlan&>(s["plan"]).sample;
   of.seed = settings_.order.seed;
   of.retries = settings_.retries;
   of.skip = settings_.on_error == OnError::kSkip;
@@ -149,7 +155,6 @@ Core::~Core() {
   if (cursor_.joinable()) cursor_.detach();
   (void)natives_.release();
   (void)rows_.release();
-  (void)new std::vector<nb::object>(std::move(columns_));
   (void)inline_.release();
   (void)plan_feed_.release();
   (void)feed_.release();
@@ -170,7 +175,6 @@ void Core::close(double grace) {
   // What leads back to Python would otherwise be a cycle that its collector cannot see.
   if (consumer_.try_lock()) {
     inline_.reset();
-    if (ended()) columns_.clear();
     if (plan_feed_ != nullptr) plan_feed_->close_output();
     consumer_.unlock();
   }
@@ -274,31 +278,6 @@ void Core::start_cursor() {
 }
 
 void Core::run_cursor() { plan_feed_->run_cursor(); }
-
-void Core::start_columns(std::vector<nb::object> arrays, nb::object sample, uint32_t threads) {
-  Sample taken;
-  taken.fixed_width_text = true;
-  if (!taken.take_apart(sample.ptr())) throw nb::python_error();
-  if (taken.arrays.size() != arrays.size()) {
-    throw Error(Code::kInternal, "Loader", "an array whose rows are no columns");
-  }
-  std::vector<Column> columns;
-  for (const nb::object& object : arrays) {
-    auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
-    uint64_t rows = PyArray_DIM(array, 0);
-    uint64_t bytes = rows == 0 ? 0 : PyArray_NBYTES(array) / rows;
-    columns.push_back({static_cast<const std::byte*>(PyArray_DATA(array)), bytes,
-                       static_cast<uint64_t>(PyArray_STRIDE(array, 0))});
-  }
-  columns_ = std::move(arrays);
-  RowLayout layout = layout_of(taken.spec, 1);
-  if (threads == 0) {
-    inline_ = std::make_unique<ColumnsWorker>(columns, layout.fields(), taken.spec, order_);
-  }
-  start_natives(threads, [=, fields = layout.fields(), spec = taken.spec, order = order_] {
-    return std::make_unique<ColumnsWorker>(columns, fields, spec, order);
-  });
-}
 
 nb::tuple Core::supervise() {
   Supervisor::Event event;
@@ -419,7 +398,6 @@ void bind_core(nb::module_& m) {
       .def("plan_state", &Core::plan_state)
       .def("check_plan_state", &Core::check_plan_state)
       .def("restore_plan", &Core::restore_plan)
-      .def("start_columns", &Core::start_columns)
       .def("supervise", &Core::supervise)
       .def("attach", &Core::attach)
       .def("send_update", &Core::send_update)

@@ -107,9 +107,6 @@ class Core {
   // Of a Dataset with a stream: who goes through it, an engine's thread or one of Python's.
   void start_cursor();
   void run_cursor();
-  // threads 0: in line.
-  void start_columns(std::vector<nanobind::object> arrays, nanobind::object sample,
-                     uint32_t threads);
   nanobind::tuple supervise();
   void attach(uint32_t worker, int pidfd, int link, int64_t pid);
   void send_update(uint64_t version, int fd, int64_t worker);
@@ -166,9 +163,8 @@ class Core {
   std::unique_ptr<Feed> feed_;
   std::unique_ptr<PlanFeed> plan_feed_;  // of a Dataset
   std::unique_ptr<Fulfiller> inline_;
-  std::unique_ptr<LoaderCrew> natives_;    // engine threads that are workers
-  std::thread cursor_;                     // an engine thread that goes through a stream
-  std::vector<nanobind::object> columns_;  // keeps the arrays
+  std::unique_ptr<LoaderCrew> natives_;  // engine threads that are workers
+  std::thread cursor_;                   // an engine thread that goes through a stream
   std::timed_mutex consumer_;
   uint64_t attended_ns_ = 0, looked_ns_ = 0;
   uint32_t unlooked_ = 0;  // calls of attend() before the next look at the clock
@@ -180,6 +176,7 @@ class Core {
   std::vector<std::byte> spec_;
   uint64_t spec_rows_ = 0;
   RowLayout layout_;
+  std::vector<std::byte*> columns_;
 };
 
 // `for batch in loader`: one epoch.

@@ -253,8 +253,12 @@ nb::object Core::take_rows(Post& post) {
   std::byte* base = lease.data();
   layout_.compact_rows(base, lost);
   nb::object owner = steal(owner_capsule(lease.owner()));
-  nb::object batch = steal(batch_of(spec_, layout_, base, rows, owner.ptr(),
-                                    objects.is_valid() ? objects.ptr() : nullptr));
+  columns_.clear();
+  for (size_t field = 0; field < layout_.fields().size(); ++field) {
+    columns_.push_back(layout_.column(base, field));
+  }
+  nb::object batch = steal(
+      batch_of(spec_, columns_, rows, owner.ptr(), objects.is_valid() ? objects.ptr() : nullptr));
   feed_->deliver(bytes, rows);
   return batch;
 }
@@ -263,9 +267,7 @@ nb::object Core::take_rows(Post& post) {
 nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   row += ticket.begin;
   uint64_t index = 0;
-  if (plan_feed_ != nullptr) {
-    plan_feed_->plan().locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
-  } else if (listed_ != nullptr) {
+  if (listed_ != nullptr) {
     const uint64_t offset = feed_->current().indices_offset;
     if (offset == 0) return nb::none();
     PythonWorker::Indices indices;
@@ -277,6 +279,8 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
     clear_trouble();
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     return nb::none();
+  } else if (plan_feed_ != nullptr) {
+    plan_feed_->plan().locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
   } else if (indexed_ != nullptr) {
     order_.indices(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
   } else {

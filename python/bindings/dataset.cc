@@ -262,14 +262,17 @@ void bind_build(nb::class_<Dataset>& dataset) {
   dataset
       .def("title", [](const Dataset& d) { return d.node()->title(); })
       // `skip`: for feeds that leave out elements that fail.
-      .def("build", [](const Dataset& d, bool skip) { return BuiltPlan{build(d, skip)}; })
+      .def("build",
+           [](const Dataset& d, bool skip) {
+             return BuiltPlan{build(d, skip), {}};
+           })
       // With the files and caches of another plan of this Dataset, of this process or of another
       // one: its files_fd() and cache_fds(). It owns those descriptors from now on.
       .def("build_with",
            [](const Dataset& d, bool skip, int files, const std::vector<int>& caches) {
              Plan::Told told{os::Fd(files), {}};
              for (int fd : caches) told.stores.emplace_back(fd);
-             return BuiltPlan{build(d, skip, std::move(told))};
+             return BuiltPlan{build(d, skip, std::move(told)), {}};
            });
 }
 
@@ -284,6 +287,7 @@ void bind_dataset(nb::module_& m) {
   bind_held(m);
   bind_operations(m);
   bind_plan(m);
+  bind_columns(m);
   nb::class_<Dataset> dataset(m, "Dataset", "Internal: use penstock.Dataset.");
   bind_sources(dataset);
   bind_transformations(dataset);

@@ -10,13 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "dataset.h"
 #include "elements.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/sources/samples.h"
 #include "python_source.h"
 #include "python_stream.h"
 #include "references.h"
+#include "sample.h"
+#include "sample_spec.h"
 
 namespace nb = nanobind;
 
@@ -51,6 +55,44 @@ Dataset arrays(nb::object sample, nb::list arrays) {
   }
   return Dataset(
       std::make_shared<ArraysNode>(std::move(columns), spec->nest(), std::move(reversed)));
+}
+
+// Each row as bytes, for its dtype may be one that only NumPy knows. REQUIRED: rows are contiguous.
+Tensor rows_of(PyArrayObject* array) {
+  const npy_intp rows = PyArray_DIM(array, 0);
+  const int64_t bytes = rows == 0 ? 0 : PyArray_NBYTES(array) / rows;
+  return Tensor::view(DType::kUint8, {rows, bytes}, PyArray_DATA(array),
+                      share(reinterpret_cast<PyObject*>(array)), {PyArray_STRIDE(array, 0), 1},
+                      !PyArray_ISWRITEABLE(array));
+}
+
+// `sample`: what a row of each array looks like, in the nest of a sample; `arrays`: its leaves in
+// order. `options` are the Loader's.
+BuiltPlan plan_of_columns(nb::object sample, std::vector<nb::object> arrays, nb::dict options) {
+  Sample taken;
+  taken.fixed_width_text = true;
+  if (!taken.take_apart(sample.ptr())) throw nb::python_error();
+  if (taken.arrays.size() != arrays.size()) {
+    throw Error(Code::kInternal, "Loader", "an array whose rows are no columns");
+  }
+  Example columns;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    columns.set(std::to_string(i), rows_of(reinterpret_cast<PyArrayObject*>(arrays[i].ptr())));
+  }
+  Node::Ref node = std::make_shared<ArraysNode>(std::move(columns), std::string(),
+                                                std::vector<bool>(), describe(taken.spec));
+  if (nb::cast<bool>(options["listed"])) {
+    node = std::make_shared<ListedBatchNode>(node, nb::cast<uint64_t>(options["most_rows"]));
+  } else {
+    LoaderOptions of;
+    of.batch_size = nb::cast<uint64_t>(options["batch_size"]);
+    of.shuffle = nb::cast<bool>(options["shuffle"]);
+    of.seed = nb::cast<uint64_t>(options["seed"]);
+    of.drop_last = nb::cast<bool>(options["drop_last"]);
+    of.shard = {nb::cast<uint32_t>(options["rank"]), nb::cast<uint32_t>(options["world"])};
+    node = batches_of(std::move(node), of);
+  }
+  return {std::make_shared<const Plan>(*node), std::move(taken.spec)};
 }
 
 // Columns: (name, "text", "bytes" or a dtype, default in bytes or None) each.
@@ -172,5 +214,7 @@ void bind_sources(nb::class_<Dataset>& dataset) {
                   })
       .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate));
 }
+
+void bind_columns(nb::module_& m) { m.def("plan_of_columns", &plan_of_columns); }
 
 }  // namespace penstock::python

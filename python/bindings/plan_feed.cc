@@ -12,6 +12,7 @@
 #include "penstock/pipeline/engine/local_outlet.h"
 #include "penstock/pipeline/transformations/split_batch.h"
 #include "process_inlet.h"
+#include "rows.h"
 
 namespace nb = nanobind;
 
@@ -19,6 +20,7 @@ namespace penstock::python {
 
 PlanFeed::PlanFeed(std::shared_ptr<const Plan> plan, const Engine& engine, const Options& options)
     : plan_(std::move(plan)),
+      sample_(options.sample),
       engine_(engine),
       seed_(options.seed),
       retries_(options.retries),
@@ -85,7 +87,19 @@ std::vector<Outcome::Loss> PlanFeed::losses_in(Unit& unit) {
   return losses;
 }
 
+// A batch of arrays' rows.
+nb::object PlanFeed::columns_of(const Block& block) const {
+  const Example columns = block.batch();
+  std::vector<std::byte*> each;
+  for (const auto& [name, column] : columns) each.push_back(column.data());
+  Owned owner(owner_capsule(columns[0].second.owner()));
+  PyObject* batch = owner ? batch_of(sample_, each, block.rows(), owner.get(), nullptr) : nullptr;
+  if (batch == nullptr) throw nb::python_error();
+  return nb::steal(batch);
+}
+
 nb::object PlanFeed::object_of(const PlanOutput::Item& item) const {
+  if (!sample_.empty()) return columns_of(item.block);
   if (plan_->parts() != 0) {
     nb::list parts;
     for (const Block& part : parts_of(item.block, plan_->parts())) {

@@ -44,6 +44,7 @@ class PlanFeed {
     LossLog& losses;
   };
   struct Options {
+    std::vector<std::byte> sample;  // BuiltPlan::sample
     uint64_t seed = 0;
     uint32_t retries = 0;
     bool skip = false;       // an element that fails is left out
@@ -104,12 +105,14 @@ class PlanFeed {
   void make_cursor(const Options& options);
   std::vector<Outcome::Loss> losses_in(Unit& unit);
   nanobind::object object_of(const PlanOutput::Item& item) const;
+  nanobind::object columns_of(const Block& block) const;
   void note_taken_losses();
   void note_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch);
   void note_leftover();
   uint64_t pass_of(uint64_t epoch) const;
 
   std::shared_ptr<const Plan> plan_;
+  std::vector<std::byte> sample_;
   Engine engine_;
   uint64_t seed_;
   uint32_t retries_;

@@ -81,8 +81,7 @@ bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, u
 namespace {
 
 struct BatchBuilder {
-  const RowLayout& layout;
-  std::byte* base;
+  std::span<std::byte* const> columns;
   uint64_t rows;
   PyObject* owner;
   PyObject* objects;
@@ -99,12 +98,12 @@ struct BatchBuilder {
   PyObject* column(SpecReader& in) {
     Owned dtype = in.dtype();
     Shape shape = in.shape();
-    if (!dtype || !in.ok() || field >= layout.fields().size()) return broken();
+    if (!dtype || !in.ok() || field >= columns.size()) return broken();
     npy_intp dims[NPY_MAXDIMS];
     if (shape.size() + 1 > NPY_MAXDIMS) return broken();
     dims[0] = static_cast<npy_intp>(rows);
     for (size_t d = 0; d < shape.size(); ++d) dims[d + 1] = shape[d];
-    std::byte* data = layout.column(base, field++);
+    std::byte* data = columns[field++];
     Owned made(PyArray_NewFromDescr(
         &PyArray_Type, reinterpret_cast<PyArray_Descr*>(dtype.release()),
         static_cast<int>(shape.size()) + 1, dims, nullptr, data, NPY_ARRAY_CARRAY, nullptr));
@@ -169,10 +168,10 @@ struct BatchBuilder {
 
 }  // namespace
 
-PyObject* batch_of(std::span<const std::byte> spec, const RowLayout& layout, std::byte* base,
+PyObject* batch_of(std::span<const std::byte> spec, std::span<std::byte* const> columns,
                    uint64_t rows, PyObject* owner, PyObject* objects) {
   SpecReader in(spec);
-  BatchBuilder builder{layout, base, rows, owner, objects};
+  BatchBuilder builder{columns, rows, owner, objects};
   return builder.node(in);
 }
 

@@ -17,9 +17,9 @@ RowLayout layout_of(std::span<const std::byte> spec, uint64_t rows);
 bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, uint64_t row,
                WorkerCounters& counters);
 
-// The batch as Python objects over `base`, whose owner is `owner` (borrowed; kept by every array).
-// objects: a list with one list per 'o' column. nullptr: exception.
-PyObject* batch_of(std::span<const std::byte> spec, const RowLayout& layout, std::byte* base,
+// The batch as Python objects over its columns' memory, whose owner is `owner` (borrowed; kept by
+// every array). objects: a list with one list per 'o' column. nullptr: exception.
+PyObject* batch_of(std::span<const std::byte> spec, std::span<std::byte* const> columns,
                    uint64_t rows, PyObject* owner, PyObject* objects);
 
 }  // namespace penstock::python

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/stages/losses.h"
 
 namespace penstock {
@@ -35,6 +37,20 @@ void refuse_many_leaves(const ElementSpec& spec) {
 constexpr const char* kTimeoutText = "took longer than timeout allows";
 constexpr const char* kLostText =
     "lost its worker process three times (killed, crashed or out of memory)";
+
+// Rows of a ticket whose positions are listed (PlanTickets::set_lists).
+void read_listed(const std::byte* listed, uint64_t first, std::span<uint64_t> positions,
+                 uint64_t length) {
+  uint64_t kind;
+  std::memcpy(&kind, listed, sizeof(kind));
+  if (kind != 0) throw Error(Code::kInternal, "batch", "positions of rows must be numbers");
+  std::memcpy(positions.data(), listed + (2 + first) * sizeof(uint64_t), positions.size_bytes());
+  for (uint64_t position : positions) {
+    if (position < length) continue;
+    throw Error(Code::kInvalidArgument, "batch",
+                "index " + std::to_string(position) + " is beyond the last row");
+  }
+}
 
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
@@ -208,6 +224,10 @@ At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> p
     for (uint64_t& position : positions) position = first++;
     return {ticket.epoch, 0};
   }
+  if (plan_->listed()) {
+    read_listed(slot_->indices(), row, positions, plan_->chain().length(0));
+    return {ticket.epoch, 0};
+  }
   return plan_->locate(ticket.epoch, ticket.base, ticket.step, row, positions);
 }
 
@@ -265,6 +285,10 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   if (base == nullptr) {
     throw Error(Code::kInternal, "batch", "two layouts for elements of one spec");
   }
+  if (plan_->copied().rows != nullptr) {
+    copy_rows(ticket, slot, base);
+    return finish(ticket, slot, share_of(ticket, layout_.bytes()));
+  }
   const size_t leaves = spec_->leaves().size();
   std::array<uint64_t, Chunk::kRows> positions;
   for (uint32_t row = ticket.begin; row < ticket.end;) {
@@ -302,6 +326,34 @@ void ChainWorker::take_up(uint32_t row) {
   if (!slot_->progress({row})) throw taken_away();
   context_.first_row = row;
   context_.one_row = false;
+}
+
+// All rows in one go: none of them can fail.
+void ChainWorker::copy_rows(const Ticket& ticket, Slot& slot, std::byte* base) {
+  positions_.resize(ticket.end - ticket.begin);
+  const At at = locate(ticket, ticket.begin, positions_);
+  take_up(0);
+  StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
+  Slot::Write ours(slot);
+  if (!ours) throw taken_away();
+  copy_below(0, at, positions_, base, ticket.begin);
+  count_copy(slot.counters(), CopyReason::kRow, share_of(ticket, layout_.bytes()));
+}
+
+// Of the stages above the arrays those from `level` on. `positions` become those of the arrays.
+void ChainWorker::copy_below(size_t level, const At& at, std::span<uint64_t> positions,
+                             std::byte* base, uint32_t row) {
+  const Plan::Copied& copied = plan_->copied();
+  StageClock::Within within(clock_, copied.stages[level]);
+  clock_.count(copied.stages[level], positions.size());
+  if (level == copied.above.size()) return copied.rows->copy(positions, layout_, base, row);
+  while (!positions.empty()) {
+    At there = at;
+    const uint32_t count = copied.above[level]->map(there, positions);
+    copy_below(level + 1, there, positions.first(count), base, row);
+    positions = positions.subspan(count);
+    row += count;
+  }
 }
 
 // Makes `count` rows as a chunk of the collector's. False: something ends the ticket.

@@ -77,6 +77,9 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   At locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const;
   void make(const Ticket& ticket, Slot& slot);
   void run_bound(const Ticket& ticket, Slot& slot);
+  void copy_rows(const Ticket& ticket, Slot& slot, std::byte* base);
+  void copy_below(size_t level, const At& at, std::span<uint64_t> positions, std::byte* base,
+                  uint32_t row);
   void run_collected(const Ticket& ticket, Slot& slot);
   void write_collected(const Ticket& ticket, Slot& slot);
   void run_placed(const Ticket& ticket, Slot& slot);

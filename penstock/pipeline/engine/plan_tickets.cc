@@ -33,12 +33,13 @@ void PlanTickets::set_cursor(Cursor* cursor, Allocator& arena, size_t remembered
 }
 
 std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
-  if (plan_->stream() != nullptr) return std::nullopt;
+  if (plan_->stream() != nullptr || lists_ != nullptr) return std::nullopt;
   return plan_->steps(base);
 }
 
 Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
   post.rows_together = rows_ == Rows::kTogether;
+  if (lists_ != nullptr) return lists_->describe(at, post);
   if (plan_->stream() == nullptr) {
     post.rows = plan_->rows(at.base, at.step);
     return Described::kPosted;

@@ -22,6 +22,9 @@ class PlanTickets : public Tickets {
 
   // Of a plan with a stream, before anything else. `cursor` outlives this.
   void set_cursor(Cursor* cursor, Allocator& arena, size_t remembered);
+  // Of a plan that is listed, before anything else: whose tickets have the positions of their rows
+  // as indices: two words (0; how many bytes follow), then a word each.
+  void set_lists(std::unique_ptr<Tickets> lists) { lists_ = std::move(lists); }
 
   std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
   Described describe(const Position& at, Post& post) override;
@@ -73,6 +76,7 @@ class PlanTickets : public Tickets {
   std::shared_ptr<const Plan> plan_;
   Rows rows_ = Rows::kTogether;
   bool collected_ = false;  // rows are made elsewhere, and then written
+  std::unique_ptr<Tickets> lists_;
   Cursor* cursor_ = nullptr;
   Allocator* arena_ = nullptr;
   uint64_t input_bytes_ = 0;  // of the largest parcel

@@ -33,6 +33,8 @@ struct Column {
   const std::byte* row(uint64_t place) const {
     return first + place * static_cast<uint64_t>(stride);
   }
+  // Rows are in memory as elements have them.
+  bool as_it_is() const { return contiguous && number == 1 && last == 0; }
 
   const std::byte* first;
   int64_t stride;
@@ -56,7 +58,7 @@ std::byte* copy_strided(std::byte* to, const std::byte* from, std::span<const in
   return to;
 }
 
-class Arrays : public Indexed {
+class Arrays : public Indexed, public MemoryRows {
  public:
   Arrays(Example columns, const std::vector<bool>& reversed, SpecRef spec)
       : owner_(std::move(columns)), spec_(std::move(spec)) {
@@ -71,6 +73,16 @@ class Arrays : public Indexed {
   bool costly() const override { return false; }
   std::unique_ptr<IndexedReader> reader(Context&) const override {
     return std::make_unique<Reader>(*this);
+  }
+  bool as_they_are() const override { return std::ranges::all_of(columns_, &Column::as_it_is); }
+  void copy(std::span<const uint64_t> positions, const BlockLayout& layout, std::byte* block,
+            uint64_t row) const override {
+    for (size_t leaf = 0; leaf < columns_.size(); ++leaf) {
+      const Column& column = columns_[leaf];
+      gather_rows(layout.fixed().row(block, layout.fixed_place(leaf), row), column.first,
+                  column.row_bytes, static_cast<size_t>(column.stride), positions.data(),
+                  positions.size());
+    }
   }
 
  private:
@@ -148,13 +160,15 @@ SpecRef spec_of(const Example& columns, std::string nest) {
 
 }  // namespace
 
-ArraysNode::ArraysNode(Example columns, std::string nest, std::vector<bool> reversed)
+ArraysNode::ArraysNode(Example columns, std::string nest, std::vector<bool> reversed,
+                       std::string form)
     : columns_(std::move(columns)),
       reversed_(std::move(reversed)),
-      spec_(spec_of(columns_, std::move(nest))) {}
+      spec_(spec_of(columns_, std::move(nest))),
+      form_(form.empty() ? spec_->to_string() : std::move(form)) {}
 
 std::string ArraysNode::title() const {
-  return "arrays(" + std::to_string(columns_[0].second.dim(0)) + ", " + spec_->to_string() + ")";
+  return "arrays(" + std::to_string(columns_[0].second.dim(0)) + ", " + form_ + ")";
 }
 
 Built ArraysNode::build(std::vector<Built>, Builder&) const {

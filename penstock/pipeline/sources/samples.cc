@@ -93,6 +93,20 @@ class SampleBatch : public Collated {
   Order::Options order_;
 };
 
+class ListedBatch : public Collated {
+ public:
+  ListedBatch(IndexedRef input, uint64_t most_rows)
+      : Collated(std::move(input)), most_rows_(most_rows) {}
+
+  uint64_t length(uint64_t) const override { return kEndless; }
+  uint64_t rows(uint64_t, uint64_t) const override { return most_rows_; }
+  uint64_t most_rows() const override { return most_rows_; }
+  uint64_t element(uint64_t, uint64_t row, uint64_t) const override { return row; }
+
+ private:
+  uint64_t most_rows_;
+};
+
 }  // namespace
 
 Built SamplesNode::build(std::vector<Built>, Builder&) const {
@@ -120,9 +134,26 @@ Built SampleBatchNode::build(std::vector<Built> inputs, Builder& builder) const 
           .batch_size = n_, .drop_last = drop_last_, .rank = shard_.rank, .world = shard_.world})};
 }
 
+ListedBatchNode::ListedBatchNode(Ref input, uint64_t most_rows)
+    : Node({std::move(input)}), most_rows_(most_rows) {
+  Batch::check(most_rows, "Loader");
+}
+
+std::string ListedBatchNode::title() const {
+  return "batch(sampler, " + std::to_string(most_rows_) + ")";
+}
+
+Built ListedBatchNode::build(std::vector<Built> inputs, Builder&) const {
+  return {std::make_shared<ListedBatch>(inputs[0].indexed, most_rows_)};
+}
+
 Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options) {
+  return batches_of(std::make_shared<SamplesNode>(std::move(samples), options.batch_size == 0),
+                    options);
+}
+
+Node::Ref batches_of(Node::Ref node, const LoaderOptions& options) {
   const bool whole = options.batch_size == 0;
-  Node::Ref node = std::make_shared<SamplesNode>(std::move(samples), whole);
   if (options.shuffle) node = std::make_shared<ShuffleNode>(node, options.seed);
   if (options.on_error == OnError::kReplace) {
     const uint64_t attempts = whole ? kItemAttempts : options.batch_size;

@@ -68,8 +68,24 @@ class SampleBatchNode : public Node {
   LoaderOptions::Shard shard_;
 };
 
-// What a Loader with these options makes of a data set: its order, policy, batches and shard.
-// Error kInvalidArgument: options that cannot be.
+// Batches of samples that a sampler lists: each ticket comes with the positions of its rows
+// (PlanTickets::set_lists). Only the sampler knows how many batches there are.
+class ListedBatchNode : public Node {
+ public:
+  // Error kInvalidArgument: `most_rows`, of any batch, is 0 or above 2^32 - 1.
+  ListedBatchNode(Ref input, uint64_t most_rows);
+
+  std::string title() const override;
+  Built build(std::vector<Built> inputs, Builder& builder) const override;
+
+ private:
+  uint64_t most_rows_;
+};
+
+// What a Loader with these options makes of samples: its order, policy, batches and shard. Error
+// kInvalidArgument: options that cannot be.
+Node::Ref batches_of(Node::Ref samples, const LoaderOptions& options);
+// The same of a C++ data set.
 Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options);
 
 }  // namespace penstock

@@ -144,9 +144,6 @@ class Crew:
 
     def _start(self) -> None:
         workers = self.settings["workers"]
-        if self.plan.kind == "columns":
-            self.core.start_columns(self.plan.arrays, self.plan.sample, workers)
-            return
         if self.plan.kind == "plan" and workers and self.plan.built.streamed:
             self._start_cursor()
         if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):

@@ -213,11 +213,11 @@ class Loader(Restorable, Closing):
             Only running the stream tells.
         """
         plan = self._plan
-        if plan.kind == "plan":
-            return len(plan.source)
-        if plan.kind == "listed" and plan.begin_length is not None:
+        if plan.begin_length is not None:
             return plan.begin_length()
-        if plan.kind in ("stream", "listed"):
+        if plan.kind == "plan" and plan.arrays is None:
+            return len(plan.source)
+        if plan.kind == "stream" or plan.begin is not None:
             raise TypeError(f"the length of a stream is not known: {plan.title}")
         return int(self._core.steps(0))
 
@@ -364,7 +364,7 @@ class Loader(Restorable, Closing):
                 self._resumed = True
             return
         rank, world = self._settings["rank"], self._settings["world"]
-        indexed = self._settings["source"] in ("map", "columns")
+        indexed = self._plan.kind == "map"
         steps = self._core.steps if indexed else None
         epoch, batches, ahead = read_state(state, self.state(), rank, world, steps)
         if not self._plan.replayable:
@@ -401,11 +401,13 @@ class Loader(Restorable, Closing):
         already, and only consuming it would tell.
         """
         plan = self._plan
-        if plan.kind == "plan":
+        if plan.kind == "plan" and plan.arrays is None:
             return plan.source.element_spec
         if self._spec is None and plan.replayable:
             s = self._settings
-            alone = replace(plan, hooked=None, kind="map" if plan.kind == "columns" else plan.kind)
+            alone = replace(plan, hooked=None)
+            if plan.arrays is not None:
+                alone.kind, alone.built = "map", None
             size = s["batch_size"] if s["samples"] else None
             options = {"seed": s["seed"], "workers": 0, "collate": self._crew.collate}
             with Loader(alone, batch_size=size, **options) as first:

@@ -30,7 +30,7 @@ _FEW_GRANULES = 1 << 10
 class Plan:
     """A source as the engine sees it. Immutable once a Loader has it."""
 
-    kind: str  # "map", "stream", "listed", "columns", "plan" (of a Dataset)
+    kind: str  # "map", "stream", "listed", "plan"; "columns": a plan once its options are known
     source: Any  # what workers index, or call as (stream, epoch)
     title: str
     length: int = 0  # items or samples of a map
@@ -49,7 +49,7 @@ class Plan:
     # the workers, and its hooks, if it has any, are not for us to call.
     paused: bool = False
     replayable: bool = True
-    built: Any = None  # of a Dataset: the engine's plan
+    built: Any = None  # of a Dataset, and of columns: the engine's plan
 
     @property
     def hooks(self) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def settings_of(
 ) -> tuple[dict[str, Any], str]:
     """Return the settings, and the mode: "inline", "threads" or "processes".
 
-    Columns that are to be collated become a map.
+    Columns become a plan; a map if they are to be collated.
 
     Raises
     ------
@@ -97,7 +97,8 @@ def settings_of(
         if use_multiprocessing is None:
             use_multiprocessing = plan.built.python
     mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
-    if workers and (plan.kind == "columns" or (plan.kind == "plan" and not plan.built.python)):
+    native = plan.kind == "columns" or (plan.kind == "plan" and not plan.built.python)
+    if workers and native:
         mode = "threads"
     if mode == "processes":
         from ..processes.launch import check_not_inheriting
@@ -115,7 +116,8 @@ def settings_of(
         tune_workers = False  # their places are behind all others
     rows = max(plan.most_rows, batch)
     settings: dict[str, Any] = {
-        "source": plan.kind if plan.begin is None else "listed",
+        "source": plan.kind,
+        "listed": plan.begin is not None,
         "samples": samples,
         "length": plan.length,
         "batch_size": batch,
@@ -143,6 +145,8 @@ def settings_of(
         "keep_freed_memory": True,
         "numpy_threshold": 1024,
     }
+    if plan.kind == "columns" and plan.arrays is not None:
+        plan.kind, plan.built = "plan", _engine.plan_of_columns(plan.sample, plan.arrays, settings)
     return settings, mode
 
 
