@@ -13,24 +13,17 @@
 #include "consumer_lock.h"
 #include "listed_tickets.h"
 #include "lock_turn.h"
-#include "loss_log.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/engine/loader_crew.h"
-#include "penstock/pipeline/feed/feed.h"
+#include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/feed/tickets.h"
 #include "penstock/pipeline/loader_state.h"
-#include "penstock/workers/supervisor.h"
+#include "plan_results.h"
 #include "python_worker.h"
 #include "unit_values.h"
 
-namespace penstock {
-struct LoaderFailure;
-}
-
 namespace penstock::python {
-
-class PlanFeed;
 
 // What next() returns after the last batch: no value that user code could have made.
 PyObject* end_marker();
@@ -40,8 +33,9 @@ T setting(const nanobind::dict& settings, const char* name) {
   return nanobind::cast<T>(settings[name]);
 }
 
-// One Loader's engine: the board, the memory, and who works on it. Python's Loader is its face.
-// What only a Dataset needs is its PlanFeed's.
+// Python's side of a Loader's engine: who takes batches with the GIL, Python's workers, and what
+// is raised. Python's Loader is its face. What a plan gives is its PlanEngine's to say; other
+// sources (Python's data sets, samplers and generators) have a FeedEngine and PythonWorkers.
 //
 // Threads: next() and what moves the position hold `consumer_` (taken without the GIL); close() may
 // come from any thread at any time, also while another is in next().
@@ -67,7 +61,7 @@ class Core {
   bool failed() const { return failed_; }
   // Whether the last batch of the pass with `epoch` in it was taken.
   bool gave_all(uint64_t epoch) const;
-  void count_restart() { board_->consumer().restarts.add(); }
+  void count_restart() { board().consumer().restarts.add(); }
   void check_open();
   void begin_epoch();
   void seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead);
@@ -81,12 +75,12 @@ class Core {
   std::string plan_state();
   LoaderState plan_place() const;
   uint64_t rounds() const;
-  uint64_t bytes_delivered() { return board_->consumer().bytes.get(); }
+  uint64_t bytes_delivered() { return board().consumer().bytes.get(); }
   // Error kInvalidArgument: restore_plan would refuse it.
   void check_plan_state(const std::string& state);
   void restore_plan(const std::string& state);
   void set_length(uint64_t length, uint64_t version);
-  bool closed() const { return board_->closed(); }
+  bool closed() const { return board().closed(); }
   void close(double grace);
   // Whether no native thread is left. One that is stuck past the timeout goes on with the engine's
   // memory when it comes back: keep the Core until then.
@@ -106,18 +100,24 @@ class Core {
   void run_plan_thread(uint32_t worker);
   // Of a Dataset with a stream: who goes through it, an engine's thread or one of Python's.
   void start_cursor();
-  void run_cursor();
+  void run_cursor() { plan_->run_cursor(); }
   nanobind::tuple supervise();
   void attach(uint32_t worker, int pidfd, int link, int64_t pid);
   void send_update(uint64_t version, int fd, int64_t worker);
-  int board_fd() const { return board_->fd(); }
-  int arena_fd() const { return arena_->region()->fd(); }
+  int board_fd() const { return board().fd(); }
+  int arena_fd() const { return engine_->arena().region()->fd(); }
   void set_fatal(nanobind::object exception);
 
   Snapshot snapshot(nanobind::dict about);
   nanobind::dict stats();
 
  private:
+  void make_plan_engine(const nanobind::dict& settings);
+  void make_feed_engine(const nanobind::dict& settings);
+  std::unique_ptr<UnitValues> values_of(FeedEngine& engine);
+  Board& board() const { return engine_->board(); }
+  Feed& feed() { return engine_->feed(); }
+  Supervisor& supervisor() { return *engine_->supervisor(); }
   // By stage: of all workers; of the thread that goes through a Dataset's stream.
   std::vector<StageSnapshot> worker_stages() const;
   std::vector<StageSnapshot> stream_stages() const;
@@ -131,15 +131,14 @@ class Core {
     return ConsumerLock(consumer_);
   }
   void check_ours();
+  std::optional<uint64_t> go_on(uint64_t epoch);
+  nanobind::object handed_out(PlanEngine::Taken taken);
   nanobind::object take();
   nanobind::object take_rows(Post& post);
-  void let_go(Unit& unit);
   void note_losses(PyObject* list, uint64_t epoch);
   [[noreturn]] void raise_failure(Unit& unit, const Ticket& ticket);
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   [[noreturn]] void raise(nanobind::object exception);
-  using MakeWorker = std::function<std::unique_ptr<Fulfiller>()>;
-  void start_natives(uint32_t threads, MakeWorker make);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
   PlanSettings settings_;
@@ -147,21 +146,13 @@ class Core {
   uint64_t serial_ = 0;  // of the current iteration; nobody's, if the last one was ended
   uint64_t latest_ = 0;  // of the last iteration that was begun
   bool failed_ = false;  // see failed()
-  Board::Shape shape_;
-  bool processes_ = false;
-  int64_t timeout_ns_ = -1;  // of a ticket; < 0: none
-  std::unique_ptr<Board> board_;
-  std::unique_ptr<Allocator> arena_;
-  std::unique_ptr<LocalRows> rows_;
   Order order_;
-  std::unique_ptr<Tickets> tickets_;
+  std::unique_ptr<PlanObjects> objects_;  // of a plan
+  std::unique_ptr<UnitValues> values_;
+  std::unique_ptr<FeedEngine> engine_;
+  PlanEngine* plan_ = nullptr;  // the same, of a plan
   ListedTickets* listed_ = nullptr;
   IndexedTickets* indexed_ = nullptr;
-  std::unique_ptr<Supervisor> supervisor_;
-  std::unique_ptr<UnitValues> values_;
-  std::unique_ptr<LossLog> losses_;
-  std::unique_ptr<Feed> feed_;
-  std::unique_ptr<PlanFeed> plan_feed_;  // of a Dataset
   std::unique_ptr<Fulfiller> inline_;
   std::unique_ptr<LoaderCrew> natives_;  // engine threads that are workers
   std::thread cursor_;                   // an engine thread that goes through a stream

@@ -9,7 +9,6 @@
 #include "gil.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "plan_feed.h"
 #include "python_op.h"
 
 namespace nb = nanobind;
@@ -42,7 +41,7 @@ void Core::settle() {
     check_open();
     {
       WithoutGil unlocked;
-      if (feed_->settle(kSignalCheckNs)) return;
+      if (feed().settle(kSignalCheckNs)) return;
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
@@ -78,27 +77,28 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
           "out; zip and nested loops need a Loader for each iteration");
     }
     if (serial != serial_) return nb::borrow(end_marker());
-    if (plan_feed_ != nullptr) {
-      auto [held, failure] = plan_feed_->take_held();
-      if (failure) raise_plan_failure(std::move(*failure));
-      if (held.is_valid()) return std::move(held);
-      const auto at = plan_feed_->go_on(epoch);
+    if (plan_ != nullptr) {
+      if (plan_->has_held()) {
+        nb::object held = handed_out(plan_->take_held());
+        if (held.is_valid()) return held;
+      }
+      const auto at = go_on(epoch);
       if (!at) return nb::borrow(end_marker());
       epoch = *at;
     }
-    switch (feed_->poll(epoch)) {
+    switch (feed().poll(epoch)) {
       case Feed::Poll::kEpochEnd:
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        if (plan_feed_ != nullptr) {  // perhaps of one round only of the pass
+        if (plan_ != nullptr) {  // perhaps of one round only of the pass
           if (PyErr_CheckSignals() != 0) throw nb::python_error();
           continue;
         }
         return nb::borrow(end_marker());
       case Feed::Poll::kFailed:
         check_open();
-        raise_plan_failure(plan_feed_->stream_failure());
+        raise_plan_failure(plan_->stream_failure());
       case Feed::Poll::kBatch: {
         nb::object batch = take();
         if (batch.is_valid()) return batch;
@@ -106,13 +106,13 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
       }
       case Feed::Poll::kWait:
         if (inline_ != nullptr) {
-          if (auto seq = feed_->next_open()) {
-            serve_post(*board_, 0, *seq, *inline_, rows_.get());
+          if (auto seq = feed().next_open()) {
+            serve_post(board(), 0, *seq, *inline_, &engine_->rows());
           }
         } else {
           {
             WithoutGil unlocked;
-            feed_->wait(kSignalCheckNs);
+            feed().wait(kSignalCheckNs);
             turn_.want();
           }
           turn_.have();
@@ -125,16 +125,25 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
 }
 
 bool Core::gave_all(uint64_t epoch) const {
-  return plan_feed_ == nullptr ? feed_->position().epoch != epoch : plan_feed_->gave_all(epoch);
+  return plan_ == nullptr ? engine_->feed().position().epoch != epoch : plan_->gave_all(epoch);
 }
 
-void Core::let_go(Unit& unit) {
-  WithGil locked;  // settle() comes without
-  try {
-    values_->take(unit);
-  } catch (...) {
-    PyErr_Clear();  // nobody wanted it
+// The feed's epoch to be asked for tickets, once nothing is held; nothing: the pass is over.
+std::optional<uint64_t> Core::go_on(uint64_t epoch) {
+  plan_->leave_round();
+  if (feed().position().epoch != epoch) {
+    WithoutGil unlocked;
+    for (const auto& cache : plan_->plan().caches()) cache->end_pass();
   }
+  const auto round = plan_->round(epoch);
+  if (round && *round != epoch) feed().begin_epoch();  // a stream's next round is not made before
+  return round;
+}
+
+// A null object: there was nothing.
+nb::object Core::handed_out(PlanEngine::Taken taken) {
+  if (taken.failure) raise_plan_failure(std::move(*taken.failure));
+  return taken.item ? objects_->object_of(*taken.item) : nb::object();
 }
 
 void Core::note_losses(PyObject* list, uint64_t epoch) {
@@ -143,52 +152,48 @@ void Core::note_losses(PyObject* list, uint64_t epoch) {
     bool replaced = PyTuple_GET_ITEM(loss, 3) == Py_True;
     const char* reason = PyUnicode_AsUTF8(PyTuple_GET_ITEM(loss, 2));
     if (reason == nullptr) PyErr_Clear();
-    losses_->add({epoch, PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(loss, 1)),
-                  reason == nullptr ? "" : reason},
-                 replaced);
+    engine_->add_loss({epoch, PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(loss, 1)),
+                       reason == nullptr ? "" : reason},
+                      replaced);
   }
 }
 
 // The batch that poll() found; a null object if it vanished (skipped), to be asked for again.
 nb::object Core::take() {
-  if (plan_feed_ != nullptr && plan_feed_->apart()) return nb::object();
-  Post& post = feed_->current();
-  uint64_t seq = feed_->current_seq();
-  if (auto g = feed_->failed_granule()) {
-    Unit& unit = board_->unit_at(seq, *g);
+  if (plan_ != nullptr && plan_->apart()) return nb::object();
+  Post& post = feed().current();
+  uint64_t seq = feed().current_seq();
+  if (auto g = feed().failed_granule()) {
+    Unit& unit = board().unit_at(seq, *g);
     raise_failure(unit, ticket_of({&post, &unit, seq, *g, 0, 0}));
   }
-  if (plan_feed_ != nullptr) {
-    auto [batch, failure] = plan_feed_->take();
-    if (failure) raise_plan_failure(std::move(*failure));
-    return std::move(batch);
-  }
-  Unit& unit = board_->unit_at(seq, 0);
+  if (plan_ != nullptr) return handed_out(plan_->take());
+  Unit& unit = board().unit_at(seq, 0);
   uint64_t bytes = unit.bytes;
   uint64_t samples = post.rows;
   switch (unit.kind) {
     case ResultKind::kPacket: {
       nb::object batch = values_->take(unit);
-      feed_->deliver(bytes, samples);
+      feed().deliver(bytes, samples);
       return batch;
     }
     case ResultKind::kReplaced: {
       nb::object pair = values_->take(unit);
       note_losses(PyTuple_GET_ITEM(pair.ptr(), 1), post.epoch);
       nb::object batch = nb::borrow(PyTuple_GET_ITEM(pair.ptr(), 0));
-      feed_->deliver(bytes, samples);
+      feed().deliver(bytes, samples);
       return batch;
     }
     case ResultKind::kEnd: {
       nb::object lost = values_->take(unit);
       if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
-      feed_->end_stream();
+      feed().end_stream();
       return nb::object();
     }
     case ResultKind::kSkipped: {
       nb::object lost = values_->take(unit);
       if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
-      feed_->skip();
+      feed().skip();
       return nb::object();
     }
     default:
@@ -197,14 +202,14 @@ nb::object Core::take() {
 }
 
 nb::object Core::take_rows(Post& post) {
-  uint64_t seq = feed_->current_seq();
+  uint64_t seq = feed().current_seq();
   uint64_t bytes = 0;
   uint64_t rows = 0;
   std::vector<uint32_t> lost;
   nb::object objects;
   uint32_t share = (post.rows + post.granules - 1) / post.granules;
   for (uint32_t g = 0; g < post.granules; ++g) {
-    Unit& unit = board_->unit_at(seq, g);
+    Unit& unit = board().unit_at(seq, g);
     uint32_t begin = std::min(g * share, post.rows);
     uint32_t end = std::min(begin + share, post.rows);
     bytes += unit.bytes;
@@ -239,7 +244,7 @@ nb::object Core::take_rows(Post& post) {
     }
   }
   if (rows == 0) {
-    feed_->skip();
+    feed().skip();
     return nb::object();
   }
   std::span<const std::byte> spec(post.layout, post.layout_length);
@@ -249,7 +254,7 @@ nb::object Core::take_rows(Post& post) {
     spec_.assign(spec.begin(), spec.end());
     spec_rows_ = post.rows;
   }
-  Lease lease = feed_->take_rows();
+  Lease lease = feed().take_rows();
   std::byte* base = lease.data();
   layout_.compact_rows(base, lost);
   nb::object owner = steal(owner_capsule(lease.owner()));
@@ -259,7 +264,7 @@ nb::object Core::take_rows(Post& post) {
   }
   nb::object batch = steal(
       batch_of(spec_, columns_, rows, owner.ptr(), objects.is_valid() ? objects.ptr() : nullptr));
-  feed_->deliver(bytes, rows);
+  feed().deliver(bytes, rows);
   return batch;
 }
 
@@ -268,10 +273,10 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   row += ticket.begin;
   uint64_t index = 0;
   if (listed_ != nullptr) {
-    const uint64_t offset = feed_->current().indices_offset;
+    const uint64_t offset = feed().current().indices_offset;
     if (offset == 0) return nb::none();
     PythonWorker::Indices indices;
-    const std::byte* listed = rows_->at(offset);
+    const std::byte* listed = engine_->rows().at(offset);
     if (PythonWorker::load_listed(listed, row, row + 1, indices)) {
       if (!indices.objects) return steal(indices.at(0));
       if (PyList_GET_SIZE(indices.objects.get()) == 1) return steal(indices.at(0));
@@ -279,8 +284,8 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
     clear_trouble();
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     return nb::none();
-  } else if (plan_feed_ != nullptr) {
-    plan_feed_->plan().locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
+  } else if (plan_ != nullptr) {
+    plan_->plan().locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
   } else if (indexed_ != nullptr) {
     order_.indices(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
   } else {
@@ -290,12 +295,13 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
 }
 
 void Core::raise_failure(Unit& unit, const Ticket& ticket) {
-  if (plan_feed_ != nullptr && !processes_ && unit.kind == ResultKind::kError) {
-    raise_plan_failure(PlanFeed::failure_of(unit, ticket));
+  const bool processes = engine_->settings().processes;
+  if (plan_ != nullptr && !processes && unit.kind == ResultKind::kError) {
+    raise_plan_failure(PlanEngine::failure_of(unit, ticket));
   }
   if (unit.kind == ResultKind::kBroken) {
     const Error error = error_in(unit);
-    feed_->fail();
+    feed().fail();
     failed_ = true;
     throw error;
   }
@@ -309,7 +315,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
   } else if (unit.kind == ResultKind::kNoRoom) {
     detail = nb::str(reinterpret_cast<const char*>(unit.packet), unit.length);
   } else {
-    const uint32_t what = plan_feed_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
+    const uint32_t what = plan_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
     uint32_t first = static_cast<uint32_t>(unit.bytes), end = first + 1;
     if (what == kAllAtOnce) {
       call = "__getitems__";
@@ -321,19 +327,19 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
     index = index_of(ticket, first);
     if (end - first > 1) last = index_of(ticket, end - 1);
   }
-  feed_->fail();
+  feed().fail();
   failed_ = true;
   PyObject* make = helper("penstock.base.interop", "failure");
   if (make == nullptr) throw nb::python_error();
   nb::object chain = nb::none();
-  if (plan_feed_ != nullptr) chain = nb::cast(plan_feed_->plan().titles());
+  if (plan_ != nullptr) chain = nb::cast(plan_->plan().titles());
   nb::object exception =
       nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain, last, call);
   raise(exception);
 }
 
 void Core::raise_plan_failure(LoaderFailure failure) {
-  feed_->fail();
+  feed().fail();
   failed_ = true;
   nb::object exception = nb::steal(exception_of(failure.error));
   PyObject* make = helper("penstock.base.interop", "failure_of_stage");
@@ -346,26 +352,26 @@ void Core::raise_plan_failure(LoaderFailure failure) {
 void Core::begin_epoch() {
   ConsumerLock lock = consume();
   check_open();
-  feed_->begin_epoch();
+  feed().begin_epoch();
 }
 
 void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
   ConsumerLock lock = consume();
   check_open();
-  feed_->seek({epoch, base, step}, {ahead.begin(), ahead.end()});
+  feed().seek({epoch, base, step}, {ahead.begin(), ahead.end()});
   failed_ = false;
 }
 
 nb::tuple Core::position() {
-  const Position at = plan_feed_ == nullptr ? feed_->position() : plan_feed_->position();
+  const Position at = plan_ == nullptr ? feed().position() : plan_->position();
   return nb::make_tuple(at.epoch, at.base, at.step);
 }
 
-std::vector<uint64_t> Core::ahead() { return {feed_->ahead().begin(), feed_->ahead().end()}; }
+std::vector<uint64_t> Core::ahead() { return {feed().ahead().begin(), feed().ahead().end()}; }
 
 uint64_t Core::steps(uint64_t base) {
-  if (plan_feed_ == nullptr) return order_.steps(base);
-  return plan_feed_->plan().known_length().value_or(kEndless);
+  if (plan_ == nullptr) return order_.steps(base);
+  return plan_->plan().known_length().value_or(kEndless);
 }
 
 void Core::set_length(uint64_t length, uint64_t version) {
@@ -375,34 +381,34 @@ void Core::set_length(uint64_t length, uint64_t version) {
   order_ = Order(options);
   settings_.order = options;
   if (indexed_ != nullptr) indexed_->set_order(order_);
-  feed_->set_version(version);
+  feed().set_version(version);
 }
 
 bool Core::holds() {
   ConsumerLock lock = consume();
-  return plan_feed_ != nullptr && plan_feed_->holds();
+  return plan_ != nullptr && plan_->holds();
 }
 
 uint64_t Core::begin_pass(bool resumed) {
   ConsumerLock lock = consume();
   check_open();
-  return plan_feed_->begin_pass(resumed, failed_);
+  return plan_->begin_pass(resumed, failed_ || plan_->amid());
 }
 
-LoaderState Core::plan_place() const { return plan_feed_->state(); }
+LoaderState Core::plan_place() const { return plan_->state(); }
 
 std::string Core::plan_state() { return plan_place().to_json(); }
 
-uint64_t Core::rounds() const { return plan_feed_->plan().rounds(); }
+uint64_t Core::rounds() const { return plan_->plan().rounds(); }
 
 void Core::check_plan_state(const std::string& state) {
-  plan_feed_->check(LoaderState::from_json(state));
+  plan_->check(LoaderState::from_json(state));
 }
 
 void Core::restore_plan(const std::string& state) {
   ConsumerLock lock = consume();
   check_open();
-  plan_feed_->restore(LoaderState::from_json(state));
+  plan_->restore(LoaderState::from_json(state));
   failed_ = false;
 }
 

@@ -62,4 +62,13 @@ nb::object UnitValues::take(Unit& unit) {
   return decoded(decode({lease.data(), unit.length}, {}, nullptr, arena_of_));
 }
 
+void UnitValues::discard(Unit& unit) {
+  WithGil locked;
+  try {
+    (void)take(unit);
+  } catch (...) {
+    PyErr_Clear();  // nobody wanted it
+  }
+}
+
 }  // namespace penstock::python

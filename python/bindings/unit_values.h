@@ -22,6 +22,8 @@ class UnitValues {
 
   // None: it carries nothing. It is the unit's no longer.
   nanobind::object take(Unit& unit);
+  // Lets go of what it carries. Takes the GIL.
+  void discard(Unit& unit);
 
  private:
   nanobind::object decoded(PyObject* made);

@@ -1,6 +1,7 @@
 #include "penstock/pipeline/engine/plan_output.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -106,9 +107,12 @@ PlanOutput::Said PlanOutput::gather(
 std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
                                                  std::vector<Outcome::Loss> losses) {
   Post& post = feed_.current();
-  std::vector<Outcome::Loss> all = losses;
+  std::vector<Outcome::Loss> all;
   counted_ = {post.epoch, {}};
-  std::erase_if(losses, [](const Outcome::Loss& loss) { return !loss.gap; });
+  if (!losses.empty()) {
+    all = losses;
+    std::erase_if(losses, [](const Outcome::Loss& loss) { return !loss.gap; });
+  }
   if (plan_->batched()) {
     counted_.losses = std::move(all);
     const uint64_t rows = post.rows - losses.size();
@@ -116,23 +120,24 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
       feed_.skip();
       return std::nullopt;
     }
-    Block block = take_block(post, losses);
+    Item batch = take_memory(post, losses);
+    batch.rows = rows;
     tickets_.saw(spec_->fixed(), bytes);
     feed_.deliver(bytes, rows);
-    return Item{block.rows(0, rows), std::nullopt};
+    return batch;
   }
   const uint64_t skipped = this->skipped();  // what is made again was counted then
   hold(post, worker, losses);
   std::ranges::stable_sort(all, {}, &Outcome::Loss::row);
   std::erase_if(all, [&](const Outcome::Loss& loss) { return loss.row < skipped; });
   uncounted_.assign(std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
-  if (held_.rows() == 0) count_before(pending_ ? skip_ : UINT64_MAX);
+  if (held_.rows == 0) count_before(pending_ ? skip_ : UINT64_MAX);
   if (pending_) {
     // The ticket is not delivered: the position stays.
-  } else if (held_.rows() == 0) {
+  } else if (held_.rows == 0) {
     feed_.skip();
   } else {
-    feed_.deliver(bytes, held_.rows() - used_);
+    feed_.deliver(bytes, held_.rows - used_);
   }
   return take_held();
 }
@@ -147,9 +152,15 @@ void PlanOutput::count_before(uint64_t row) {
   }
 }
 
-Block PlanOutput::take_block(Post& post, const std::vector<Outcome::Loss>& losses) {
+Block PlanOutput::Item::batch() const {
+  Block block(spec, laid_out, data, bytes, owner);
+  return rows == laid_out ? block : block.rows(0, rows);
+}
+
+PlanOutput::Item PlanOutput::take_memory(Post& post, const std::vector<Outcome::Loss>& losses) {
   std::span<const std::byte> layout(post.layout, post.layout_length);
-  if (spec_ == nullptr || !std::ranges::equal(spec_->bytes(), layout)) {
+  if (spec_ == nullptr || spec_->bytes().size() != layout.size() ||
+      std::memcmp(spec_->bytes().data(), layout.data(), layout.size()) != 0) {
     spec_ = std::make_shared<ElementSpec>(layout);
   }
   const uint64_t rows = post.rows, bytes = post.needed_bytes;
@@ -159,7 +170,7 @@ Block PlanOutput::take_block(Post& post, const std::vector<Outcome::Loss>& losse
   }
   Lease lease = feed_.take_rows();
   if (!gaps.empty()) BlockLayout(*spec_, rows).fixed().compact_rows(lease.data(), gaps);
-  return Block(spec_, rows, lease.data(), bytes, lease.owner());
+  return {spec_, rows, rows, lease.data(), bytes, lease.owner(), std::nullopt, {}};
 }
 
 // The elements of a ticket but for `losses`, and but for those that were handed out before; up to
@@ -188,7 +199,13 @@ void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Lo
   uint64_t used = 0;
   while (used < places.size() && places[used] < skip) ++used;
   const uint64_t epoch = post.epoch, base = post.base, step = post.step;
-  held_ = used == places.size() ? Block() : take_block(post).rows(0, places.size());
+  Item held;
+  if (used != places.size()) {
+    held = take_memory(post);
+    held.rows = places.size();
+    held.elements = std::make_shared<const Block>(held.batch());
+  }
+  held_ = std::move(held);
   held_epoch_ = epoch;
   held_base_ = base;
   held_step_ = step;
@@ -200,11 +217,13 @@ void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Lo
 }
 
 std::optional<PlanOutput::Item> PlanOutput::take_held() {
-  if (held_.rows() == 0) return std::nullopt;
-  Item item{held_, used_++};
+  if (held_.rows == 0) return std::nullopt;
+  Item item;
+  item.row = used_++;
+  item.elements = held_.elements;
   counted_.epoch = held_epoch_;
-  if (used_ == held_.rows()) {
-    held_ = Block();
+  if (used_ == held_.rows) {
+    held_ = Item();
     count_before(pending_ ? skip_ : UINT64_MAX);
   } else {
     count_before(uint64_t{places_[used_ - 1]} + 1);
@@ -213,12 +232,12 @@ std::optional<PlanOutput::Item> PlanOutput::take_held() {
 }
 
 std::optional<LoaderFailure> PlanOutput::take_failure() {
-  if (held_.rows() != 0) return std::nullopt;
+  if (held_.rows != 0) return std::nullopt;
   return std::exchange(pending_, std::nullopt);
 }
 
 void PlanOutput::drop_held() {
-  held_ = Block();
+  held_ = Item();
   pending_.reset();
   skip_ = 0;
   uncounted_.clear();
@@ -240,7 +259,7 @@ void PlanOutput::arrived(const Place& place) {
 
 // Batches, or elements, of a stream's epoch are counted by their ordinals.
 LoaderState PlanOutput::stream_state() const {
-  const bool held = held_.rows() != 0;
+  const bool held = held_.rows != 0;
   const Position at = position();
   const uint64_t used = held ? places_[used_ - 1] + 1 : skipped();
   Cursor::Place place = tickets_.place_at(at);
@@ -309,7 +328,7 @@ LoaderState PlanOutput::indexed_state() const {
   state.epoch = at.epoch;
   state.base = at.base;
   uint64_t own = at.step * per + skipped();
-  if (held_.rows() != 0) {
+  if (held_.rows != 0) {
     state.epoch = held_epoch_;
     state.base = held_base_;
     own = held_step_ * per + places_[used_ - 1] + 1;

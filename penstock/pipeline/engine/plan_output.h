@@ -23,9 +23,18 @@ namespace penstock {
 // epoch he is. Whoever iterates holds the feed, and this; one thread at a time.
 class PlanOutput {
  public:
+  // A batch, or an element: row `row` of `elements`, which has nothing else.
   struct Item {
-    Block block;
-    std::optional<uint64_t> row;  // an element; nothing: the block is a batch
+    SpecRef spec;
+    uint64_t laid_out = 0;  // rows that the memory is laid out for
+    uint64_t rows = 0;      // those that are there, at its front
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    std::shared_ptr<void> owner;  // of the memory
+    std::optional<uint64_t> row;
+    std::shared_ptr<const Block> elements;
+
+    Block batch() const;  // REQUIRED: it is one
   };
 
   // `seed`: of the Loader.
@@ -55,12 +64,14 @@ class PlanOutput {
   Losses take_losses() { return std::exchange(counted_, {}); }
   // What is to be raised after those; the position is that element's then.
   std::optional<LoaderFailure> take_failure();
-  bool anything_held() const { return held_.rows() != 0 || pending_ || skipped() != 0; }
+  // Whether take_held() or take_failure() has something.
+  bool anything_to_take() const { return held_.rows != 0 || pending_; }
+  bool anything_held() const { return anything_to_take() || skipped() != 0; }
   void drop_held();
   // Of what is handed out next. The feed's own may be in the next epoch while the last elements of
   // one are held.
   Position position() const {
-    return held_.rows() == 0 ? feed_.position() : Position{held_epoch_, held_base_, held_step_};
+    return held_.rows == 0 ? feed_.position() : Position{held_epoch_, held_base_, held_step_};
   }
 
   // An epoch is one of the feed's (see Plan::rounds).
@@ -80,7 +91,7 @@ class PlanOutput {
   void arrived(const Place& place);
 
  private:
-  Block take_block(Post& post, const std::vector<Outcome::Loss>& losses = {});
+  Item take_memory(Post& post, const std::vector<Outcome::Loss>& losses = {});
   LoaderState indexed_state() const;
   LoaderState stream_state() const;
   Place place_in_stream(const LoaderState& state) const;
@@ -96,7 +107,7 @@ class PlanOutput {
   SpecRef spec_;  // of the last batch
 
   // Elements that are handed out one by one: those of a ticket, and then perhaps its error.
-  Block held_;                    // no rows: nothing is held
+  Item held_;                     // no rows: nothing is held
   uint64_t used_ = 0;             // of its rows
   std::vector<uint32_t> places_;  // of its rows among the ticket's
   uint64_t held_epoch_ = 0, held_base_ = 0, held_step_ = 0;

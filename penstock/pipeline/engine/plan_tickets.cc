@@ -34,7 +34,11 @@ void PlanTickets::set_cursor(Cursor* cursor, Allocator& arena, size_t remembered
 
 std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
   if (plan_->stream() != nullptr || lists_ != nullptr) return std::nullopt;
-  return plan_->steps(base);
+  if (!steps_ || steps_base_ != base) {  // the feed asks several times a ticket
+    steps_ = plan_->steps(base);
+    steps_base_ = base;
+  }
+  return steps_;
 }
 
 Tickets::Described PlanTickets::describe(const Position& at, Post& post) {

@@ -44,6 +44,8 @@ class PlanTickets : public Tickets {
   Cursor::Place place_at(const Position& at) const;
   // From now on that ticket begins there.
   void restore(const Position& at, Cursor::Place place);
+  // The source has another length: an epoch may have another number of tickets.
+  void length_changed() { steps_.reset(); }
   // What was left out on the way to the ticket.
   std::vector<Failure> take_losses(const Position& at);
   // The same behind the last ticket of an epoch that ended, once the position has left it.
@@ -75,7 +77,9 @@ class PlanTickets : public Tickets {
 
   std::shared_ptr<const Plan> plan_;
   Rows rows_ = Rows::kTogether;
-  bool collected_ = false;  // rows are made elsewhere, and then written
+  bool collected_ = false;         // rows are made elsewhere, and then written
+  std::optional<uint64_t> steps_;  // of an epoch that begins at steps_base_, once asked for
+  uint64_t steps_base_ = 0;
   std::unique_ptr<Tickets> lists_;
   Cursor* cursor_ = nullptr;
   Allocator* arena_ = nullptr;

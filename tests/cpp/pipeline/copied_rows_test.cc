@@ -9,7 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/engine/local_outlet.h"
+#include "penstock/pipeline/engine/local_transport.h"
 #include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/engine/plan_output.h"
 #include "penstock/pipeline/feed/order.h"
@@ -133,7 +133,7 @@ class Listed {
         tickets_(plan_),
         feed_(*board_, arena_, tickets_, options(), [](Unit& unit) { take_outcome(unit); }),
         output_(plan_, 0, feed_, tickets_),
-        worker_(worker_of_plan(plan_, {}, *board_, local_outlet)) {
+        worker_(worker_of_plan(plan_, {}, *board_, [] { return LocalTransport().outlet(); })) {
     tickets_.set_lists(std::make_unique<FixedLists>(std::move(lists), arena_));
     feed_.begin_epoch();
   }
@@ -150,7 +150,7 @@ class Listed {
           if (feed_.failed_granule()) throw error_in(unit);
           const uint64_t bytes = unit.bytes;
           take_outcome(unit);
-          return output_.take(bytes, 0, {})->block.batch();
+          return output_.take(bytes, 0, {})->batch().batch();
         }
         default:
           ++epoch_;

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/engine/local_outlet.h"
+#include "penstock/pipeline/engine/local_transport.h"
 
 #include <string>
 #include <utility>
@@ -69,9 +69,16 @@ class LocalOutlet : public ChainWorker::Outlet {
 
 }  // namespace
 
-std::unique_ptr<ChainWorker::Outlet> local_outlet() { return std::make_unique<LocalOutlet>(); }
+std::unique_ptr<ChainWorker::Outlet> LocalTransport::outlet() {
+  return std::make_unique<LocalOutlet>();
+}
 
-SectionResult LocalInlet::take(Unit& unit) {
+std::vector<Outcome::Loss> LocalTransport::losses_in(Unit& unit) {
+  std::unique_ptr<Outcome> outcome = take_outcome(unit);
+  return outcome == nullptr ? std::vector<Outcome::Loss>() : std::move(outcome->losses);
+}
+
+SectionResult LocalTransport::Inlet::take(Unit& unit) {
   std::unique_ptr<Outcome> outcome = take_outcome(unit);
   return outcome == nullptr ? SectionResult() : std::move(outcome->section);
 }
