@@ -172,7 +172,8 @@ std::optional<uint64_t> Plan::all_batches() const {
 
 uint64_t Plan::steps(uint64_t base) const {
   const uint64_t all = length(base);
-  return all == kEndless ? all : all / per_ticket_ + (all % per_ticket_ != 0);
+  if (all == kEndless || per_ticket_ == 1) return all;
+  return all / per_ticket_ + (all % per_ticket_ != 0);
 }
 
 uint64_t Plan::stream_rows() const {

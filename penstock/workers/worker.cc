@@ -16,8 +16,9 @@ namespace {
 
 constexpr int64_t kLookAgainNs = 20'000'000;  // a wait for room looks for closing this often
 
-void set_state(Board& board, Post& post, uint64_t seq, LayoutState state) {
+void set_state(Board& board, Post& post, uint64_t seq, LayoutState state, bool awaited = true) {
   post.layout_state.store(board.layout_word(seq, state), std::memory_order_seq_cst);
+  if (!awaited) return;
   os::futex_wake(post.layout_state, 1 << 20, board.fd() >= 0);
 }
 
@@ -128,7 +129,10 @@ void Slot::propose(uint32_t word, std::span<const std::byte> layout, uint64_t by
   post.layout_row = row;
   post.needed_bytes = bytes;
   bool ready = post.slot_bytes >= bytes;
-  set_state(board_, post, claim_.seq, ready ? LayoutState::kReady : LayoutState::kProposed);
+  // Only workers of the batch's other granules wait for its memory.
+  const bool awaited = post.granules.load(std::memory_order_relaxed) > 1;
+  set_state(board_, post, claim_.seq, ready ? LayoutState::kReady : LayoutState::kProposed,
+            awaited);
   asked_ = false;
 }
 

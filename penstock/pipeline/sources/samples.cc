@@ -71,26 +71,32 @@ class SampleBatch : public Collated {
       : Collated(std::move(input)), order_(order) {}
 
   // `base` counts samples, as everywhere below a batch.
-  uint64_t length(uint64_t base) const override { return order().steps(base / order_.batch_size); }
+  uint64_t length(uint64_t base) const override { return order().steps(batches_in(base)); }
   uint64_t rows(uint64_t batch, uint64_t base) const override {
-    return order().samples_in(base / order_.batch_size, batch);
+    return order().samples_in(batches_in(base), batch);
   }
-  uint64_t most_rows() const override { return order_.batch_size; }
+  uint64_t most_rows() const override { return order_.options().batch_size; }
   uint64_t element(uint64_t batch, uint64_t row, uint64_t base) const override {
-    const uint64_t position = base + (batch * order_.world + order_.rank) * order_.batch_size + row;
+    const Order::Options& of = order_.options();
+    const uint64_t position = base + (batch * of.world + of.rank) * of.batch_size + row;
     const uint64_t length = input()->length(0);
     return position < length ? position : position % length;
   }
 
  private:
-  // As long as the data set is now.
+  // As long as the data set is now. The feed asks several times a batch.
   Order order() const {
-    Order::Options options = order_;
-    options.length = input()->length(0);
+    const uint64_t length = input()->length(0);
+    if (length == order_.options().length) return order_;
+    Order::Options options = order_.options();
+    options.length = length;
     return Order(options);
   }
+  uint64_t batches_in(uint64_t base) const {
+    return base == 0 ? 0 : base / order_.options().batch_size;
+  }
 
-  Order::Options order_;
+  Order order_;  // with the length that the data set had when this was built
 };
 
 class ListedBatch : public Collated {
@@ -128,10 +134,11 @@ std::string SampleBatchNode::title() const {
 Built SampleBatchNode::build(std::vector<Built> inputs, Builder& builder) const {
   const IndexedRef input = inputs[0].indexed;
   builder.set_sharded({shard_.world, input});
-  return {std::make_shared<SampleBatch>(
-      input,
-      Order::Options{
-          .batch_size = n_, .drop_last = drop_last_, .rank = shard_.rank, .world = shard_.world})};
+  return {std::make_shared<SampleBatch>(input, Order::Options{.length = input->length(0),
+                                                              .batch_size = n_,
+                                                              .drop_last = drop_last_,
+                                                              .rank = shard_.rank,
+                                                              .world = shard_.world})};
 }
 
 ListedBatchNode::ListedBatchNode(Ref input, uint64_t most_rows)

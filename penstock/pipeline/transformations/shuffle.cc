@@ -18,8 +18,7 @@ class Shuffle : public IndexMapped {
   uint64_t length(uint64_t base) const override { return input()->length(base); }
 
   uint32_t map(At& at, std::span<uint64_t> positions) const override {
-    Order order;
-    return map(at, positions, order);
+    return permute(permutation(epoch_of(at), input()->length(at.base)), positions);
   }
 
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
@@ -37,18 +36,26 @@ class Shuffle : public IndexMapped {
   };
 
   uint32_t map(At& at, std::span<uint64_t> positions, Order& order) const {
-    const uint64_t epoch = reshuffle_ ? at.epoch : 0;
+    const uint64_t epoch = epoch_of(at);
     const uint64_t length = input()->length(at.base);
     if (order.epoch != epoch || order.positions.length() != length) {
-      order = {epoch, Bijection(length, derive_key(seed_, epoch, KeyUse::kOrder))};
+      order = {epoch, permutation(epoch, length)};
     }
+    return permute(order.positions, positions);
+  }
+
+  uint64_t epoch_of(const At& at) const { return reshuffle_ ? at.epoch : 0; }
+  Bijection permutation(uint64_t epoch, uint64_t length) const {
+    return Bijection(length, derive_key(seed_, epoch, KeyUse::kOrder));
+  }
+  static uint32_t permute(const Bijection& order, std::span<uint64_t> positions) {
     const uint64_t first = positions[0];
     bool run = true;
     for (size_t i = 0; i < positions.size(); ++i) run &= positions[i] == first + i;
     if (run) {
-      order.positions.map(first, positions.size(), positions.data());
+      order.map(first, positions.size(), positions.data());
     } else {
-      for (uint64_t& position : positions) position = order.positions(position);
+      for (uint64_t& position : positions) position = order(position);
     }
     return static_cast<uint32_t>(positions.size());
   }
