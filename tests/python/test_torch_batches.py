@@ -65,7 +65,7 @@ def test_what_torch_refuses_is_refused(form):
 
 
 def test_a_pipeline_is_iterated_over_and_not_indexed():
-    with pytest.raises(penstock.InvalidArgument, match="penstock.torch.feed"):
+    with pytest.raises(penstock.InvalidArgument, match=r"penstock\.torch\.feed"):
         DataLoader(penstock.Dataset.range(0, 9).batch(3), batch_size=3)
 
 

@@ -174,8 +174,8 @@ def plan_of(
 ) -> Plan:
     """Say what a source is.
 
-    A Dataset's plan is one for feeds with that `on_error`. With `streams`, the source is a function that is called for
-    each stream's number.
+    A Dataset's plan is one for feeds with that `on_error`. With `streams`, the source is a
+    function that is called with each stream's number.
 
     Raises
     ------
