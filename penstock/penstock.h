@@ -14,8 +14,6 @@
 #include "penstock/pipeline/feedable.h"
 #include "penstock/pipeline/feeds.h"
 #include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/transformations/parse_example.h"
-#include "penstock/pipeline/transformations/parse_sequence_example.h"
 #include "penstock/train/channel.h"
 #include "penstock/train/hogwild.h"
 #include "penstock/train/loop.h"

@@ -15,16 +15,13 @@
 #include "penstock/pipeline/transformations/batch.h"
 #include "penstock/pipeline/transformations/cache.h"
 #include "penstock/pipeline/transformations/cardinality.h"
-#include "penstock/pipeline/transformations/cast.h"
 #include "penstock/pipeline/transformations/choose_from.h"
 #include "penstock/pipeline/transformations/concatenate.h"
-#include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/enumerate.h"
 #include "penstock/pipeline/transformations/filter.h"
 #include "penstock/pipeline/transformations/interleave.h"
 #include "penstock/pipeline/transformations/interleave_stream.h"
 #include "penstock/pipeline/transformations/map.h"
-#include "penstock/pipeline/transformations/normalize.h"
 #include "penstock/pipeline/transformations/on_error.h"
 #include "penstock/pipeline/transformations/padded_batch.h"
 #include "penstock/pipeline/transformations/prefetch.h"
@@ -195,16 +192,6 @@ Dataset Dataset::repeat(std::optional<uint64_t> count) const {
 }
 Dataset Dataset::prefetch(std::optional<uint32_t> batches) const {
   return made<PrefetchNode>(node_, batches);
-}
-
-OpRef normalize(std::vector<float> mean, std::vector<float> std, std::vector<std::string> fields) {
-  return std::make_shared<NormalizeOp>(std::move(mean), std::move(std), std::move(fields));
-}
-OpRef cast(DType dtype, std::vector<std::string> fields) {
-  return std::make_shared<CastOp>(dtype, std::move(fields));
-}
-OpRef decode_raw(std::string field, DType dtype, Shape shape) {
-  return std::make_shared<DecodeRawOp>(std::move(field), dtype, std::move(shape));
 }
 
 }  // namespace penstock

@@ -19,6 +19,7 @@
 #include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/bucket_by_length.h"
+#include "penstock/pipeline/transformations/operations.h"
 #include "penstock/pipeline/transformations/scan.h"
 #include "penstock/pipeline/transformations/shard.h"
 #include "penstock/pipeline/transformations/shuffle_blocks.h"
@@ -200,15 +201,5 @@ class Dataset {
 
   Node::Ref node_;
 };
-
-// ---- operations, for Dataset::map
-
-// (x - mean) / std in float32, of all arrays or of those in `fields`; see NormalizeOp.
-OpRef normalize(std::vector<float> mean, std::vector<float> std,
-                std::vector<std::string> fields = {});
-// Another dtype; see CastOp.
-OpRef cast(DType dtype, std::vector<std::string> fields = {});
-// A byte string as an array; see DecodeRawOp.
-OpRef decode_raw(std::string field, DType dtype, Shape shape);
 
 }  // namespace penstock

@@ -21,9 +21,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/io/record_index.h"
-#include "penstock/pipeline/transformations/decode_raw.h"
-#include "penstock/pipeline/transformations/parse_example.h"
-#include "penstock/pipeline/transformations/parse_sequence_example.h"
+#include "penstock/pipeline/transformations/operations.h"
 #include "python_op.h"
 #include "python_stages.h"
 
@@ -56,17 +54,17 @@ std::vector<ExampleFeature> features_of(nb::list features) {
   return wanted;
 }
 
+std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(std::move(op)); }
+
 std::shared_ptr<Op> make_parse_example(nb::list features, std::string field) {
-  return std::make_shared<ParseExampleOp>(features_of(features), std::move(field));
+  return mutable_op(parse_example(features_of(features), std::move(field)));
 }
 
 std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists,
                                                 std::string field) {
-  return std::make_shared<ParseSequenceExampleOp>(features_of(context), features_of(lists),
-                                                  std::move(field));
+  return mutable_op(
+      parse_sequence_example(features_of(context), features_of(lists), std::move(field)));
 }
-
-std::shared_ptr<Op> mutable_op(OpRef op) { return std::const_pointer_cast<Op>(std::move(op)); }
 
 // In another thread where there may be one, for it may go over files for long: only the calling one
 // hears of Ctrl-C, and ends it.
@@ -104,12 +102,9 @@ void bind_operations(nb::module_& m) {
   m.def("cast", [](const std::string& dtype, std::vector<std::string> fields) {
     return mutable_op(cast(dtype_named(dtype), std::move(fields)));
   });
-  m.def("decode_raw",
-        [](std::string field, const std::string& dtype, Shape shape,
-           bool reversed) -> std::shared_ptr<Op> {
-          return std::make_shared<DecodeRawOp>(std::move(field), dtype_named(dtype),
-                                               std::move(shape), reversed);
-        });
+  m.def("decode_raw", [](std::string field, const std::string& dtype, Shape shape, bool reversed) {
+    return mutable_op(decode_raw(std::move(field), dtype_named(dtype), std::move(shape), reversed));
+  });
 }
 
 void bind_plan(nb::module_& m) {

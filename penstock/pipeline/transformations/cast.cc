@@ -1,11 +1,11 @@
-#include "penstock/pipeline/transformations/cast.h"
-
 #include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/stored_value.h"
+#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
 namespace {
@@ -71,41 +71,48 @@ bool holds_numbers(const Leaf& leaf) {
   return leaf.kind == LeafKind::kDense || leaf.kind == LeafKind::kRagged;
 }
 
+class CastOp : public FieldOp {
+ public:
+  CastOp(DType dtype, std::vector<std::string> fields)
+      : FieldOp("cast", std::move(fields)), dtype_(dtype) {
+    if (!is_valid(dtype) || is_complex(dtype)) {
+      throw Error(Code::kInvalidArgument, "cast",
+                  "nothing is cast to " + std::string(name_of(dtype)));
+    }
+  }
+
+  std::string title() const override {
+    std::string text = "cast(" + std::string(name_of(dtype_));
+    for (const std::string& field : fields()) text += ", " + field;
+    return text + ")";
+  }
+
+ private:
+  bool applies(const Leaf& leaf) const override {
+    return holds_numbers(leaf) && !is_complex(leaf.dtype);
+  }
+  Leaf result_of(const Leaf& in) const override {
+    if (!holds_numbers(in) || is_complex(in.dtype)) {
+      throw Error(Code::kInvalidArgument, name(),
+                  "'" + in.name + "' is " +
+                      (holds_numbers(in) ? std::string(name_of(in.dtype)) : "a string") +
+                      " and cannot be cast to " + std::string(name_of(dtype_)));
+    }
+    Leaf out = in;
+    out.dtype = dtype_;
+    return out;
+  }
+  std::unique_ptr<Run> bind_leaf(const Leaf& in, const Leaf& out, Context& context) const override {
+    return std::make_unique<CastRun>(in.dtype, out.dtype, context.scratch);
+  }
+
+  DType dtype_;
+};
+
 }  // namespace
 
-CastOp::CastOp(DType dtype, std::vector<std::string> fields)
-    : FieldOp("cast", std::move(fields)), dtype_(dtype) {
-  if (!is_valid(dtype) || is_complex(dtype)) {
-    throw Error(Code::kInvalidArgument, "cast",
-                "nothing is cast to " + std::string(name_of(dtype)));
-  }
-}
-
-std::string CastOp::title() const {
-  std::string text = "cast(" + std::string(name_of(dtype_));
-  for (const std::string& field : fields()) text += ", " + field;
-  return text + ")";
-}
-
-bool CastOp::applies(const Leaf& leaf) const {
-  return holds_numbers(leaf) && !is_complex(leaf.dtype);
-}
-
-Leaf CastOp::result_of(const Leaf& in) const {
-  if (!holds_numbers(in) || is_complex(in.dtype)) {
-    throw Error(Code::kInvalidArgument, name(),
-                "'" + in.name + "' is " +
-                    (holds_numbers(in) ? std::string(name_of(in.dtype)) : "a string") +
-                    " and cannot be cast to " + std::string(name_of(dtype_)));
-  }
-  Leaf out = in;
-  out.dtype = dtype_;
-  return out;
-}
-
-std::unique_ptr<FieldOp::Run> CastOp::bind_leaf(const Leaf& in, const Leaf& out,
-                                                Context& context) const {
-  return std::make_unique<CastRun>(in.dtype, out.dtype, context.scratch);
+OpRef cast(DType dtype, std::vector<std::string> fields) {
+  return std::make_shared<CastOp>(dtype, std::move(fields));
 }
 
 }  // namespace penstock

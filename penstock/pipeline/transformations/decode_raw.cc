@@ -1,10 +1,10 @@
-#include "penstock/pipeline/transformations/decode_raw.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
+#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
 namespace {
@@ -47,38 +47,51 @@ class DecodeRun : public FieldOp::Run {
   size_t number_;  // bytes of what stands in the other byte order; 1: nothing does
 };
 
+class DecodeRawOp : public FieldOp {
+ public:
+  DecodeRawOp(std::string field, DType dtype, Shape shape, bool reversed)
+      : FieldOp("decode_raw", {std::move(field)}),
+        dtype_(dtype),
+        shape_(std::move(shape)),
+        reversed_(reversed) {
+    if (!is_valid(dtype)) throw Error(Code::kInvalidArgument, name(), "there is no such dtype");
+    const int64_t values = element_count(shape_);
+    if (__builtin_mul_overflow(static_cast<uint64_t>(values), size_of(dtype), &bytes_)) {
+      throw Error(Code::kInvalidArgument, name(), to_string(shape_) + " is too large");
+    }
+  }
+
+  std::string title() const override {
+    return "decode_raw(" + fields()[0] + ", " + std::string(name_of(dtype_)) + ", " +
+           to_string(shape_) + (reversed_ ? ", reversed)" : ")");
+  }
+
+ private:
+  bool applies(const Leaf&) const override { return false; }
+  Leaf result_of(const Leaf& in) const override {
+    Leaf out{in.name, LeafKind::kDense, dtype_, shape_};
+    if (in.dtype != DType::kUint8 || in.shape.size() != 1 || in.kind == LeafKind::kText) {
+      throw Error(Code::kInvalidArgument, name(), "'" + in.name + "' is no string of bytes");
+    }
+    if (in.fixed() && static_cast<uint64_t>(in.shape[0]) != bytes_) {
+      throw wrong_length(in, out, static_cast<uint64_t>(in.shape[0]));
+    }
+    return out;
+  }
+  std::unique_ptr<Run> bind_leaf(const Leaf&, const Leaf&, Context&) const override {
+    return std::make_unique<DecodeRun>(dtype_, reversed_);
+  }
+
+  DType dtype_;
+  Shape shape_;
+  bool reversed_;
+  uint64_t bytes_;
+};
+
 }  // namespace
 
-DecodeRawOp::DecodeRawOp(std::string field, DType dtype, Shape shape, bool reversed)
-    : FieldOp("decode_raw", {std::move(field)}),
-      dtype_(dtype),
-      shape_(std::move(shape)),
-      reversed_(reversed) {
-  if (!is_valid(dtype)) throw Error(Code::kInvalidArgument, name(), "there is no such dtype");
-  const int64_t values = element_count(shape_);
-  if (__builtin_mul_overflow(static_cast<uint64_t>(values), size_of(dtype), &bytes_)) {
-    throw Error(Code::kInvalidArgument, name(), to_string(shape_) + " is too large");
-  }
-}
-
-std::string DecodeRawOp::title() const {
-  return "decode_raw(" + fields()[0] + ", " + std::string(name_of(dtype_)) + ", " +
-         to_string(shape_) + (reversed_ ? ", reversed)" : ")");
-}
-
-Leaf DecodeRawOp::result_of(const Leaf& in) const {
-  Leaf out{in.name, LeafKind::kDense, dtype_, shape_};
-  if (in.dtype != DType::kUint8 || in.shape.size() != 1 || in.kind == LeafKind::kText) {
-    throw Error(Code::kInvalidArgument, name(), "'" + in.name + "' is no string of bytes");
-  }
-  if (in.fixed() && static_cast<uint64_t>(in.shape[0]) != bytes_) {
-    throw wrong_length(in, out, static_cast<uint64_t>(in.shape[0]));
-  }
-  return out;
-}
-
-std::unique_ptr<FieldOp::Run> DecodeRawOp::bind_leaf(const Leaf&, const Leaf&, Context&) const {
-  return std::make_unique<DecodeRun>(dtype_, reversed_);
+OpRef decode_raw(std::string field, DType dtype, Shape shape, bool reversed) {
+  return std::make_shared<DecodeRawOp>(std::move(field), dtype, std::move(shape), reversed);
 }
 
 }  // namespace penstock

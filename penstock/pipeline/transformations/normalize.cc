@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/normalize.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -7,6 +5,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/stored_value.h"
+#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
 namespace {
@@ -150,55 +150,61 @@ std::string listed(const std::vector<float>& numbers) {
   return text + (numbers.size() > 1 ? ")" : "");
 }
 
+class NormalizeOp : public FieldOp {
+ public:
+  NormalizeOp(std::vector<float> mean, std::vector<float> std, std::vector<std::string> fields)
+      : FieldOp("normalize", std::move(fields)), mean_(std::move(mean)), std_(std::move(std)) {
+    if (mean_.empty() || mean_.size() != std_.size()) {
+      throw Error(Code::kInvalidArgument, "normalize",
+                  std::to_string(mean_.size()) + " numbers of mean and " +
+                      std::to_string(std_.size()) + " of std; give one of each, or one a channel");
+    }
+    for (float one : std_) {
+      if (one == 0 || !std::isfinite(one)) {
+        throw Error(Code::kInvalidArgument, "normalize", "std is " + listed({one}));
+      }
+    }
+  }
+
+  std::string title() const override {
+    std::string text = "normalize(" + listed(mean_) + ", " + listed(std_);
+    for (const std::string& field : fields()) text += ", " + field;
+    return text + ")";
+  }
+
+ private:
+  bool applies(const Leaf& leaf) const override {
+    return is_array(leaf) && (leaf.dtype == DType::kUint8 || leaf.dtype == DType::kFloat32 ||
+                              leaf.dtype == DType::kFloat64);
+  }
+  Leaf result_of(const Leaf& in) const override {
+    auto refuse = [&](const std::string& why) {
+      return Error(Code::kInvalidArgument, name(), "'" + in.name + "' " + why);
+    };
+    if (!is_array(in)) throw refuse("is a string");
+    if (is_complex(in.dtype)) throw refuse("is " + std::string(name_of(in.dtype)));
+    if (mean_.size() > 1) {
+      const int64_t channels = in.shape.empty() ? 0 : in.shape.back();
+      if (channels >= 0 && channels != static_cast<int64_t>(mean_.size())) {
+        throw refuse("has " + std::to_string(channels) + " channels, and mean " +
+                     std::to_string(mean_.size()));
+      }
+    }
+    Leaf out = in;
+    out.dtype = DType::kFloat32;
+    return out;
+  }
+  std::unique_ptr<Run> bind_leaf(const Leaf& in, const Leaf&, Context& context) const override {
+    return std::make_unique<NormalizeRun>(in.dtype, mean_, std_, context.scratch);
+  }
+
+  std::vector<float> mean_, std_;
+};
+
 }  // namespace
 
-NormalizeOp::NormalizeOp(std::vector<float> mean, std::vector<float> std,
-                         std::vector<std::string> fields)
-    : FieldOp("normalize", std::move(fields)), mean_(std::move(mean)), std_(std::move(std)) {
-  if (mean_.empty() || mean_.size() != std_.size()) {
-    throw Error(Code::kInvalidArgument, "normalize",
-                std::to_string(mean_.size()) + " numbers of mean and " +
-                    std::to_string(std_.size()) + " of std; give one of each, or one a channel");
-  }
-  for (float one : std_) {
-    if (one == 0 || !std::isfinite(one)) {
-      throw Error(Code::kInvalidArgument, "normalize", "std is " + listed({one}));
-    }
-  }
-}
-
-std::string NormalizeOp::title() const {
-  std::string text = "normalize(" + listed(mean_) + ", " + listed(std_);
-  for (const std::string& field : fields()) text += ", " + field;
-  return text + ")";
-}
-
-bool NormalizeOp::applies(const Leaf& leaf) const {
-  return is_array(leaf) && (leaf.dtype == DType::kUint8 || leaf.dtype == DType::kFloat32 ||
-                            leaf.dtype == DType::kFloat64);
-}
-
-Leaf NormalizeOp::result_of(const Leaf& in) const {
-  auto refuse = [&](const std::string& why) {
-    return Error(Code::kInvalidArgument, name(), "'" + in.name + "' " + why);
-  };
-  if (!is_array(in)) throw refuse("is a string");
-  if (is_complex(in.dtype)) throw refuse("is " + std::string(name_of(in.dtype)));
-  if (mean_.size() > 1) {
-    const int64_t channels = in.shape.empty() ? 0 : in.shape.back();
-    if (channels >= 0 && channels != static_cast<int64_t>(mean_.size())) {
-      throw refuse("has " + std::to_string(channels) + " channels, and mean " +
-                   std::to_string(mean_.size()));
-    }
-  }
-  Leaf out = in;
-  out.dtype = DType::kFloat32;
-  return out;
-}
-
-std::unique_ptr<FieldOp::Run> NormalizeOp::bind_leaf(const Leaf& in, const Leaf&,
-                                                     Context& context) const {
-  return std::make_unique<NormalizeRun>(in.dtype, mean_, std_, context.scratch);
+OpRef normalize(std::vector<float> mean, std::vector<float> std, std::vector<std::string> fields) {
+  return std::make_shared<NormalizeOp>(std::move(mean), std::move(std), std::move(fields));
 }
 
 }  // namespace penstock

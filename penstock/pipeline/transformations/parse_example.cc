@@ -1,10 +1,9 @@
-#include "penstock/pipeline/transformations/parse_example.h"
-
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/io/example_parser.h"
 #include "penstock/pipeline/transformations/example_columns.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
 namespace {
@@ -37,27 +36,34 @@ class ParseExampleRun : public OpRun {
   ExampleColumns columns_;
 };
 
-}  // namespace
-
-ParseExampleOp::ParseExampleOp(std::vector<ExampleFeature> features, std::string field)
-    : features_(std::move(features)), field_("parse_example", std::move(field)) {
-  check(features_, "parse_example");
-  std::vector<Leaf> leaves;
-  for (const ExampleFeature& feature : features_) {
-    for (Leaf& leaf : leaves_of(feature)) leaves.push_back(std::move(leaf));
+class ParseExampleOp : public Op {
+ public:
+  ParseExampleOp(std::vector<ExampleFeature> features, std::string field)
+      : features_(std::move(features)), field_("parse_example", std::move(field)) {
+    check(features_, "parse_example");
+    std::vector<Leaf> leaves;
+    for (const ExampleFeature& feature : features_) {
+      for (Leaf& leaf : leaves_of(feature)) leaves.push_back(std::move(leaf));
+    }
+    parsed_ = std::make_shared<ElementSpec>(std::move(leaves));
   }
-  parsed_ = std::make_shared<ElementSpec>(std::move(leaves));
-}
 
-SpecRef ParseExampleOp::result(const ElementSpec& in) const { return field_.result(in, parsed_); }
+  std::string title() const override { return field_.title(); }
+  SpecRef result(const ElementSpec& in) const override { return field_.result(in, parsed_); }
+  std::vector<std::optional<size_t>> passes(const ElementSpec& in) const override {
+    return field_.passes(in, parsed_->leaves().size());
+  }
+  std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override {
+    return std::make_unique<ParseExampleRun>(features_, field_.leaf(*in), context.scratch);
+  }
 
-std::vector<std::optional<size_t>> ParseExampleOp::passes(const ElementSpec& in) const {
-  return field_.passes(in, parsed_->leaves().size());
-}
+ private:
+  std::vector<ExampleFeature> features_;
+  RecordField field_;
+  SpecRef parsed_;
+};
 
-std::unique_ptr<OpRun> ParseExampleOp::bind(SpecRef in, Context& context) const {
-  return std::make_unique<ParseExampleRun>(features_, field_.leaf(*in), context.scratch);
-}
+}  // namespace
 
 OpRef parse_example(std::vector<ExampleFeature> features, std::string field) {
   return std::make_shared<ParseExampleOp>(std::move(features), std::move(field));

@@ -1,10 +1,9 @@
-#include "penstock/pipeline/transformations/parse_sequence_example.h"
-
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/io/example_parser.h"
 #include "penstock/pipeline/transformations/example_columns.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
 namespace {
@@ -86,36 +85,41 @@ class ParseSequenceExampleRun : public OpRun {
   std::vector<List> lists_;
 };
 
+class ParseSequenceExampleOp : public Op {
+ public:
+  ParseSequenceExampleOp(std::vector<ExampleFeature> context, std::vector<ExampleFeature> lists,
+                         std::string field)
+      : context_(std::move(context)),
+        lists_(std::move(lists)),
+        field_("parse_sequence_example", std::move(field)) {
+    const SequenceExampleParser checked(context_, lists_);
+    std::vector<Leaf> leaves;
+    for (const ExampleFeature& feature : context_) {
+      for (Leaf& leaf : leaves_of(feature)) leaves.push_back(std::move(leaf));
+    }
+    for (const ExampleFeature& list : lists_) {
+      for (Leaf& leaf : leaves_of_list(list)) leaves.push_back(std::move(leaf));
+    }
+    parsed_ = std::make_shared<ElementSpec>(std::move(leaves));
+  }
+
+  std::string title() const override { return field_.title(); }
+  SpecRef result(const ElementSpec& in) const override { return field_.result(in, parsed_); }
+  std::vector<std::optional<size_t>> passes(const ElementSpec& in) const override {
+    return field_.passes(in, parsed_->leaves().size());
+  }
+  std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override {
+    return std::make_unique<ParseSequenceExampleRun>(context_, lists_, field_.leaf(*in),
+                                                     context.scratch);
+  }
+
+ private:
+  std::vector<ExampleFeature> context_, lists_;
+  RecordField field_;
+  SpecRef parsed_;
+};
+
 }  // namespace
-
-ParseSequenceExampleOp::ParseSequenceExampleOp(std::vector<ExampleFeature> context,
-                                               std::vector<ExampleFeature> lists, std::string field)
-    : context_(std::move(context)),
-      lists_(std::move(lists)),
-      field_("parse_sequence_example", std::move(field)) {
-  const SequenceExampleParser checked(context_, lists_);
-  std::vector<Leaf> leaves;
-  for (const ExampleFeature& feature : context_) {
-    for (Leaf& leaf : leaves_of(feature)) leaves.push_back(std::move(leaf));
-  }
-  for (const ExampleFeature& list : lists_) {
-    for (Leaf& leaf : leaves_of_list(list)) leaves.push_back(std::move(leaf));
-  }
-  parsed_ = std::make_shared<ElementSpec>(std::move(leaves));
-}
-
-SpecRef ParseSequenceExampleOp::result(const ElementSpec& in) const {
-  return field_.result(in, parsed_);
-}
-
-std::vector<std::optional<size_t>> ParseSequenceExampleOp::passes(const ElementSpec& in) const {
-  return field_.passes(in, parsed_->leaves().size());
-}
-
-std::unique_ptr<OpRun> ParseSequenceExampleOp::bind(SpecRef in, Context& context) const {
-  return std::make_unique<ParseSequenceExampleRun>(context_, lists_, field_.leaf(*in),
-                                                   context.scratch);
-}
 
 OpRef parse_sequence_example(std::vector<ExampleFeature> context, std::vector<ExampleFeature> lists,
                              std::string field) {

@@ -15,7 +15,7 @@
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/feedable.h"
-#include "penstock/pipeline/transformations/parse_example.h"
+#include "penstock/pipeline/transformations/operations.h"
 #include "snapshot_folder.h"
 #include "tests/cpp/train/refusals.h"
 

@@ -12,7 +12,7 @@
 #include "penstock/io/example_writer.h"
 #include "penstock/io/tfrecord_writer.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/transformations/parse_example.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
 namespace {

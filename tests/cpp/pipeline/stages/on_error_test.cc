@@ -7,8 +7,8 @@
 #include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/decode_raw.h"
 #include "penstock/pipeline/transformations/map.h"
+#include "penstock/pipeline/transformations/operations.h"
 #include "penstock/pipeline/transformations/repeat.h"
 #include "reading.h"
 
@@ -48,8 +48,7 @@ Node::Ref faulty_bytes(int64_t length, std::set<int64_t> bad) {
   }
   auto spec =
       std::make_shared<ElementSpec>(std::vector<Leaf>{{"", LeafKind::kBytes, DType::kUint8, {-1}}});
-  return node<MapNode>(node<ItemsNode>(elements, spec),
-                       std::make_shared<DecodeRawOp>("", DType::kInt64, Shape{}));
+  return node<MapNode>(node<ItemsNode>(elements, spec), decode_raw("", DType::kInt64, Shape{}));
 }
 
 TEST(OnError, skip_forgives_and_raise_does_not) {

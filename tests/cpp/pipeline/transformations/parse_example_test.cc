@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/parse_example.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,6 +5,7 @@
 #include "../../io/bytes.h"
 #include "penstock/base/error.h"
 #include "penstock/io/example_writer.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
 namespace {

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/parse_sequence_example.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,6 +7,7 @@
 #include "../stages/reading.h"
 #include "penstock/io/example_writer.h"
 #include "penstock/pipeline/transformations/map.h"
+#include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/transformations/record_field.h"
+#include "penstock/pipeline/transformations/example_columns.h"
 
 #include <gtest/gtest.h>
 
