@@ -20,20 +20,20 @@ Built Builder::build(const Node& node) {
                     "map one function that calls the others");
   }
   const FailurePolicy here = policy_;
-  policy_ = node.policy_before(here);
+  if (node.policy_before) policy_ = node.policy_before(here);
   std::vector<Built> inputs;
-  inputs.reserve(node.inputs().size());
-  for (const Node::Ref& input : node.inputs()) {
+  inputs.reserve(node.inputs.size());
+  for (const Node::Ref& input : node.inputs) {
     inputs.push_back(build(*input));
-    if (inputs.back().stream != nullptr && !node.takes_streams()) {
-      throw Error(Code::kInvalidArgument, node.title(),
+    if (inputs.back().stream != nullptr && node.refuses_streams) {
+      throw Error(Code::kInvalidArgument, node.title,
                   "cannot follow " + titles_.back() +
-                      ", whose elements only come one after the other" + node.instead_of_streams());
+                      ", whose elements only come one after the other" + *node.refuses_streams);
     }
   }
   policy_ = here;
   const auto number = static_cast<uint32_t>(titles_.size());
-  titles_.push_back(node.title());
+  titles_.push_back(node.title);
   Built built = node.build(std::move(inputs), *this);
   stages_.add(built.indexed.get(), number);
   stages_.add(built.stream.get(), number);

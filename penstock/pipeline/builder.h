@@ -44,6 +44,8 @@ class Builder {
   Built without_gaps(const Built& built);
   // It was so of a tail only because the feed skips.
   bool apart() const { return apart_; }
+  // Of the node that is being built.
+  const std::string& title() const { return titles_.back(); }
   // Of elements that fail in the node that is being built.
   const FailurePolicy& policy() const { return policy_; }
   // The same for a stage that wants to know a summary of what `op` makes of each element: where

@@ -15,15 +15,9 @@
 #include "penstock/pipeline/element/padding.h"
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/node.h"
-#include "penstock/pipeline/sources/generator.h"
 #include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/stages/op.h"
-#include "penstock/pipeline/transformations/bucket_by_length.h"
 #include "penstock/pipeline/transformations/operations.h"
-#include "penstock/pipeline/transformations/scan.h"
-#include "penstock/pipeline/transformations/shard.h"
-#include "penstock/pipeline/transformations/shuffle_blocks.h"
-#include "penstock/pipeline/transformations/window.h"
 
 namespace penstock {
 
@@ -53,24 +47,24 @@ class Dataset {
   static Dataset tfrecord(const Paths& paths, const TFRecordOptions& options = {});
   // The lines of text files, without their ends: text, under the name "".
   static Dataset lines(const Paths& paths, const LineOptions& options = {});
-  // The records of CSV files: a leaf for each of options.columns, under its name; see CsvNode.
+  // The records of CSV files: a leaf for each of options.columns, under its name; see nodes::csv.
   static Dataset csv(const Paths& paths, const CsvOptions& options);
   // Records of one length: uint8 of shape {options.record_bytes}, under the name "".
   static Dataset fixed_records(const Paths& paths, const FixedRecordOptions& options);
   // The rows of IDX files, as MNIST's: arrays under the name ""; with options.labels {image,
-  // label}. See IdxNode.
+  // label}. See nodes::idx.
   static Dataset idx(const Paths& paths, const IdxOptions& options = {});
   // The records of CIFAR's binary files: {image, label}, and of CIFAR-100 coarse_label; see
-  // CifarNode.
+  // nodes::cifar10.
   static Dataset cifar10(const Paths& paths, const CifarOptions& options = {});
   static Dataset cifar100(const Paths& paths, const CifarOptions& options = {});
 
-  // The elements of a file that cache(path) made; see SnapshotNode.
+  // The elements of a file that cache(path) made; see nodes::snapshot.
   static Dataset snapshot(const std::string& path);
   // Equally long arrays, whose rows are the elements; neither copied nor written to.
   static Dataset arrays(Example columns);
   // What a function gives, one after the other: begin(epoch) gives a Pull, whose calls give an
-  // element each, or nothing at the end; see GeneratorNode. A stream.
+  // element each, or nothing at the end; see nodes::generator. A stream.
   static Dataset generator(std::function<Pull(uint64_t epoch)> begin,
                            std::string name = "function");
   // Elements that are there already.
@@ -132,8 +126,8 @@ class Dataset {
   Dataset enumerate(int64_t start = 0) const;
   Dataset concatenate(const Dataset& next) const { return concatenate({*this, next}); }
   Dataset batch(uint64_t n, const BatchOptions& options = {}) const;
-  // Padded batches of elements of about one length; see BucketByLengthNode. A stream.
-  Dataset bucket_by_length(BucketByLengthNode::Options options) const;
+  // Padded batches of elements of about one length; see nodes::bucket_by_length. A stream.
+  Dataset bucket_by_length(BucketByLengthOptions options) const;
   // Each element the first time only that it comes in an epoch, or that its key does: what an
   // operation, or a function Example(const Example&, SampleContext&), makes of it. A stream.
   Dataset unique(OpRef key = nullptr) const;
@@ -153,20 +147,20 @@ class Dataset {
   Dataset unbatch() const;
   // Batches of another size. A stream.
   Dataset rebatch(uint64_t n, const BatchOptions& options = {}) const;
-  // n elements filled up to the longest, or to lengths that are given; see PaddedBatchNode.
+  // n elements filled up to the longest, or to lengths that are given; see nodes::padded_batch.
   Dataset padded_batch(uint64_t n, std::vector<Padding::Field> fields = {},
                        const BatchOptions& options = {}) const;
   // n elements whatever their lengths: what differs becomes ragged.
   Dataset ragged_batch(uint64_t n, const BatchOptions& options = {}) const;
   // Every element kept in memory when it is first made; 0: in a quarter of what may be used. See
-  // CacheNode.
+  // nodes::cache.
   Dataset cache(uint64_t max_bytes = 0) const;
   // The same in a file, which appears when all are there, and from which they come then.
   Dataset cache(const std::string& path) const;
   // Every batch cut for `parts` devices, without a copy: leaf `x` of part 1 is "1/x". Behind a
-  // batch only; see SplitBatchNode.
+  // batch only; see nodes::split_batch.
   Dataset split_batch(uint32_t parts) const;
-  // Windows over the elements, stacked; see WindowNode.
+  // Windows over the elements, stacked; see nodes::window.
   Dataset window(const WindowOptions& options) const;
   // What becomes of elements that fail below, whatever the Loader is told. One that is left out
   // keeps its position in what is indexed (a batch is shorter by it); in a stream it never existed.

@@ -1,10 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/io/csv_parser.h"
+#include "penstock/memory/example.h"
+#include "penstock/pipeline/element/padding.h"
 
 namespace penstock {
 
@@ -57,6 +62,20 @@ struct ShuffleOptions {
   uint64_t buffer = 0;    // not 0: one is drawn from so many elements at a time, as streams need it
 };
 
+struct ShuffleBlocksOptions {
+  uint64_t seed = 0;
+  uint64_t block = 1;     // consecutive elements that stay near each other
+  uint64_t window = 1;    // blocks whose elements are mixed
+  bool reshuffle = true;  // false: every epoch has the order of epoch 0
+};
+
+// What becomes of the elements that cannot be dealt out evenly.
+enum class Remainder : uint8_t {
+  kKeep,  // the first ranks have one more
+  kDrop,  // nobody has them
+  kPad,   // the others begin again at the front: positions modulo the length
+};
+
 struct InterleaveOptions {
   uint64_t cycle = 4;  // plans that are open at a time
   uint64_t block = 1;  // elements that each gives in turn
@@ -71,5 +90,31 @@ struct SampleOptions {
 struct BatchOptions {
   bool drop_last = false;  // leave out a last batch that is not full
 };
+
+struct BucketByLengthOptions {
+  std::string field;                  // whose first axis is the length
+  std::vector<uint64_t> boundaries;   // ascending
+  std::vector<uint64_t> batch_sizes;  // of each bucket, one more than boundaries
+  bool drop_last = false;
+  std::vector<Padding::Field> padding = {};  // as of padded_batch
+};
+
+struct WindowOptions {
+  uint64_t size = 1;
+  uint64_t shift = 0;   // from a window's first element to the next one's; 0: size
+  uint64_t stride = 1;  // from an element to the next within a window
+  bool drop_last = false;
+};
+
+// A generator's next element; nothing: it is over. An exception ends the stream at this place. It
+// is called by one thread at a time. Buffers that its tensors are views of must not change while
+// there are such views: give copies of a buffer that is used again.
+using Pull = std::function<std::optional<Example>()>;
+
+// Makes of a scan's carry and an element the next carry and another element. Both are given as
+// read-only views that are good until it returns; its results may hand them on. It is called by one
+// thread at a time. An exception is the element's failure, and the carry stays.
+using Scanning =
+    std::function<std::pair<Example, Example>(const Example& carry, const Example& element)>;
 
 }  // namespace penstock

@@ -8,8 +8,9 @@
 
 namespace penstock {
 
-Node::Node(std::vector<Ref> inputs) : inputs_(std::move(inputs)) {
-  for (const Ref& input : inputs_) (void)given(input.get(), "Dataset", "dataset");
+Node::Ref make_node(Node node) {
+  for (const Node::Ref& input : node.inputs) (void)given(input.get(), "Dataset", "dataset");
+  return std::make_shared<const Node>(std::move(node));
 }
 
 Built Built::with(const std::function<IndexedRef(IndexedRef)>& stage) const {

@@ -5,17 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/sources/arrays.h"
-#include "penstock/pipeline/sources/samples.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/enumerate.h"
-#include "penstock/pipeline/transformations/map.h"
-#include "penstock/pipeline/transformations/on_error.h"
-#include "penstock/pipeline/transformations/padded_batch.h"
-#include "penstock/pipeline/transformations/prefetch.h"
-#include "penstock/pipeline/transformations/ragged_batch.h"
-#include "penstock/pipeline/transformations/repeat.h"
-#include "penstock/pipeline/transformations/shard.h"
+#include "penstock/pipeline/sources/memory_rows.h"
 #include "penstock/pipeline/transformations/split_batch.h"
 
 namespace penstock {
@@ -34,15 +24,10 @@ uint32_t per_ticket(const Indexed& chain) {
 
 Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Told> told) {
   const Node* outermost = &node;
-  for (;;) {
-    if (auto* repeat = dynamic_cast<const RepeatNode*>(outermost); repeat != nullptr) {
-      if (__builtin_mul_overflow(rounds_, repeat->count(), &rounds_)) rounds_ = kEndless;
-    } else if (auto* prefetch = dynamic_cast<const PrefetchNode*>(outermost); prefetch != nullptr) {
-      if (!queue_) queue_ = prefetch->batches();
-    } else {
-      break;
-    }
-    outermost = outermost->inputs()[0].get();
+  while (const auto& part = outermost->feed_part) {
+    if (__builtin_mul_overflow(rounds_, part->rounds, &rounds_)) rounds_ = kEndless;
+    if (!queue_) queue_ = part->queue;
+    outermost = outermost->inputs[0].get();
   }
   Builder builder(posix_files(), true, progress, {skip, skip});
   if (told) {
@@ -76,7 +61,7 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Told> 
     last_stage_ = stages_.find(static_cast<const Indexed*>(root_.get())).value_or(outermost_stage);
     chain_ = root_->input();
     (void)chain_->spec();  // it says what cannot be
-    listed_ = dynamic_cast<const ListedBatchNode*>(outermost) != nullptr;
+    listed_ = outermost->listed;
     find_copied();
     return;
   }
@@ -107,25 +92,10 @@ void Plan::find_shard(const Node& outermost, const Builder& builder) {
   world_ = builder.sharded()->world;
   dealt_ = builder.sharded()->dealt;
   if (stream_ != nullptr) return;  // a stream's place is that of one of so many ranks
-  const Node* node = &outermost;
-  while (dynamic_cast<const ShardNode*>(node) == nullptr) {
-    if (auto* batch = dynamic_cast<const BatchNode*>(node); batch != nullptr) {
-      below_ *= batch->batch_size();
-    } else if (auto* samples = dynamic_cast<const SampleBatchNode*>(node); samples != nullptr) {
-      below_ *= samples->batch_size();
-      break;  // it deals them out itself
-    } else if (auto* padded = dynamic_cast<const PaddedBatchNode*>(node); padded != nullptr) {
-      below_ *= padded->batch_size();
-    } else if (auto* ragged = dynamic_cast<const RaggedBatchNode*>(node); ragged != nullptr) {
-      below_ *= ragged->batch_size();
-    } else if (dynamic_cast<const MapNode*>(node) == nullptr &&
-               dynamic_cast<const OnErrorNode*>(node) == nullptr &&
-               dynamic_cast<const EnumerateNode*>(node) == nullptr &&
-               dynamic_cast<const PrefetchNode*>(node) == nullptr &&
-               dynamic_cast<const SplitBatchNode*>(node) == nullptr) {
-      return;
-    }
-    node = node->inputs()[0].get();
+  for (const Node* node = &outermost;; node = node->inputs[0].get()) {
+    if (node->elements_each == 0) return;
+    below_ *= node->elements_each;
+    if (node->deals_out) break;
   }
   shard_moves_ = true;
 }

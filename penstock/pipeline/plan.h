@@ -54,7 +54,7 @@ class Plan {
   // for only all of them tell what a row is, or where.
   bool bound() const;
   const Collated* root() const { return root_.get(); }
-  bool listed() const { return listed_; }  // root() is a ListedBatchNode's
+  bool listed() const { return listed_; }  // see Node::listed
   // Of a batched plan whose elements only have to be copied: arrays in memory, with nothing but
   // index arithmetic between them and the root.
   struct Copied {

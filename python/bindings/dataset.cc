@@ -188,20 +188,19 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
            })
       .def("scan_python",
            [](const Dataset& d, const Held& function, std::string title, nb::object initial) {
-             return Dataset(
-                 std::make_shared<ScanNode>(d.node(), std::move(title), held_row(initial.ptr()),
-                                            std::make_shared<PythonScanner>(function.shared())));
+             return Dataset(nodes::scan(d.node(), std::move(title), held_row(initial.ptr()),
+                                        std::make_shared<PythonScanner>(function.shared())));
            })
       .def("flat_map_python",
            [](const Dataset& d, const Held& function, std::string title) {
-             return Dataset(std::make_shared<FlatMapNode>(
-                 d.node(), std::move(title),
-                 std::make_shared<PythonOpener>(function.shared(), "flat_map")));
+             return Dataset(
+                 nodes::flat_map(d.node(), std::move(title),
+                                 std::make_shared<PythonOpener>(function.shared(), "flat_map")));
            })
       .def("interleave_python",
            [](const Dataset& d, const Held& function, std::string title, uint64_t cycle,
               uint64_t block) {
-             return Dataset(std::make_shared<InterleaveStreamNode>(
+             return Dataset(nodes::interleave(
                  d.node(), std::move(title),
                  std::make_shared<PythonOpener>(function.shared(), "interleave"), cycle, block));
            })
@@ -255,7 +254,7 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
 
 void bind_build(nb::class_<Dataset>& dataset) {
   dataset
-      .def("title", [](const Dataset& d) { return d.node()->title(); })
+      .def("title", [](const Dataset& d) { return d.node()->title; })
       // `skip`: for feeds that leave out elements that fail.
       .def("build",
            [](const Dataset& d, bool skip) {

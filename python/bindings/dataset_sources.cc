@@ -13,9 +13,8 @@
 #include "dataset.h"
 #include "elements.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/sources/arrays.h"
-#include "penstock/pipeline/sources/items.h"
 #include "penstock/pipeline/sources/samples.h"
+#include "penstock/pipeline/sources/sources.h"
 #include "python_source.h"
 #include "python_stream.h"
 #include "references.h"
@@ -53,8 +52,7 @@ Dataset arrays(nb::object sample, nb::list arrays) {
                              !PyArray_ISWRITEABLE(array)));
     reversed.push_back(PyArray_ISBYTESWAPPED(array));
   }
-  return Dataset(
-      std::make_shared<ArraysNode>(std::move(columns), spec->nest(), std::move(reversed)));
+  return Dataset(nodes::arrays(std::move(columns), spec->nest(), std::move(reversed)));
 }
 
 // Each row as bytes, for its dtype may be one that only NumPy knows. REQUIRED: rows are contiguous.
@@ -79,10 +77,9 @@ BuiltPlan plan_of_columns(nb::object sample, std::vector<nb::object> arrays, nb:
   for (size_t i = 0; i < arrays.size(); ++i) {
     columns.set(std::to_string(i), rows_of(reinterpret_cast<PyArrayObject*>(arrays[i].ptr())));
   }
-  Node::Ref node = std::make_shared<ArraysNode>(std::move(columns), std::string(),
-                                                std::vector<bool>(), describe(taken.spec));
+  Node::Ref node = nodes::arrays(std::move(columns), {}, {}, describe(taken.spec));
   if (nb::cast<bool>(options["listed"])) {
-    node = std::make_shared<ListedBatchNode>(node, nb::cast<uint64_t>(options["most_rows"]));
+    node = listed_batches(node, nb::cast<uint64_t>(options["most_rows"]));
   } else {
     LoaderOptions of;
     of.batch_size = nb::cast<uint64_t>(options["batch_size"]);
@@ -133,18 +130,16 @@ void bind_sources(nb::class_<Dataset>& dataset) {
                     std::vector<Example> each;
                     each.reserve(rows);
                     for (uint64_t row = 0; row < rows; ++row) each.push_back(elements.row(row));
-                    return Dataset(std::make_shared<ItemsNode>(std::move(each), elements.spec()));
+                    return Dataset(nodes::items(std::move(each), elements.spec()));
                   })
       .def_static("source_python",
                   [](const Held& source, uint64_t length, std::string title) {
-                    return Dataset(std::make_shared<PythonSourceNode>(source.shared(), length,
-                                                                      std::move(title)));
+                    return Dataset(python_source(source.shared(), length, std::move(title)));
                   })
-      .def_static(
-          "generator_python",
-          [](const Held& function, std::string title) {
-            return Dataset(std::make_shared<PythonStreamNode>(function.shared(), std::move(title)));
-          })
+      .def_static("generator_python",
+                  [](const Held& function, std::string title) {
+                    return Dataset(python_stream(function.shared(), std::move(title)));
+                  })
       .def_static(
           "tfrecord",
           [](const FilePaths& paths, std::string compression, bool stream, std::string index) {

@@ -58,8 +58,14 @@ class PythonSource : public Indexed {
 
 }  // namespace
 
-Built PythonSourceNode::build(std::vector<Built>, Builder& builder) const {
-  return {std::make_shared<PythonSource>(object_, length_, builder.operation(), title_)};
+Node::Ref python_source(UserObjectRef object, uint64_t length, std::string title) {
+  return make_node({
+      .title = std::move(title),
+      .build = [object = std::move(object), length](std::vector<Built>, Builder& builder) -> Built {
+        return {
+            std::make_shared<PythonSource>(object, length, builder.operation(), builder.title())};
+      },
+  });
 }
 
 }  // namespace penstock::python

@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "held.h"
-#include "penstock/pipeline/transformations/interleave_stream.h"
-#include "penstock/pipeline/transformations/scan.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock::python {
 

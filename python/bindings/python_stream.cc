@@ -151,8 +151,15 @@ class PythonStream : public Streamed {
 
 }  // namespace
 
-Built PythonStreamNode::build(std::vector<Built>, Builder& builder) const {
-  return Built::of(std::make_shared<PythonStream>(function_, builder.operation(), title_));
+Node::Ref python_stream(UserObjectRef function, std::string title) {
+  return make_node({
+      .title = std::move(title),
+      .build =
+          [function = std::move(function)](std::vector<Built>, Builder& builder) {
+            return Built::of(
+                std::make_shared<PythonStream>(function, builder.operation(), builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock::python

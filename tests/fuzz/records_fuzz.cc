@@ -13,7 +13,7 @@
 #include "fuzz/reading.h"
 #include "penstock/io/fixed_records.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/sources/cifar.h"
+#include "penstock/pipeline/sources/sources.h"
 
 using namespace penstock;
 
@@ -74,13 +74,13 @@ void check_fixed(const std::string& bytes, const Lengths& lengths) {
 }
 
 // Of each record whether it came; nothing: the file was refused.
-std::optional<std::vector<bool>> elements_of(const std::shared_ptr<MemoryFiles>& files,
-                                             CifarNode::Kind kind, bool stream,
-                                             const std::string& bytes) {
+std::optional<std::vector<bool>> elements_of(const std::shared_ptr<MemoryFiles>& files, bool ten,
+                                             bool stream, const std::string& bytes) {
   Builder builder(files);
+  const CifarOptions options{.compression = "none", .stream = stream};
+  const Node::Ref node = ten ? nodes::cifar10("file", options) : nodes::cifar100("file", options);
   try {
-    const StreamedRef stage = builder.as_stream(
-        builder.build(CifarNode(kind, Paths("file"), {.compression = "none", .stream = stream})));
+    const StreamedRef stage = builder.as_stream(builder.build(*node));
     Scratch scratch;
     Context context{scratch, 0};
     const std::unique_ptr<StreamReader> reader = stage->reader(context);
@@ -88,7 +88,7 @@ std::optional<std::vector<bool>> elements_of(const std::shared_ptr<MemoryFiles>&
     std::vector<bool> came;
     reader->begin(0);
     while (const uint32_t count = reader->next(Chunk::kRows, chunk)) {
-      const uint64_t labels = kind == CifarNode::Kind::kCifar10 ? 1 : 2;
+      const uint64_t labels = ten ? 1 : 2;
       for (uint32_t row = 0; row < count; ++row) {
         const bool alive = (chunk.alive() >> row & 1) != 0;
         if (alive) {
@@ -108,10 +108,9 @@ std::optional<std::vector<bool>> elements_of(const std::shared_ptr<MemoryFiles>&
   }
 }
 
-void check_cifar(const std::string& bytes, CifarNode::Kind kind) {
+void check_cifar(const std::string& bytes, bool ten) {
   auto files = std::make_shared<MemoryFiles>();
   (*files)["file"] = bytes;
-  const bool ten = kind == CifarNode::Kind::kCifar10;
   const uint64_t record = (ten ? 1 : 2) + 3072;
   std::vector<bool> expected;
   for (uint64_t at = 0; at + record <= bytes.size(); at += record) {
@@ -119,11 +118,11 @@ void check_cifar(const std::string& bytes, CifarNode::Kind kind) {
     expected.push_back(ten ? first < 10 : first < 20 && static_cast<uint8_t>(bytes[at + 1]) < 100);
   }
   const bool whole = bytes.size() % record == 0;
-  const auto indexed = elements_of(files, kind, false, bytes);
+  const auto indexed = elements_of(files, ten, false, bytes);
   REQUIRE(indexed.has_value() == whole);
   if (indexed) REQUIRE(*indexed == expected);
   if (!whole) expected.push_back(false);
-  const auto streamed = elements_of(files, kind, true, bytes);
+  const auto streamed = elements_of(files, ten, true, bytes);
   REQUIRE(streamed && *streamed == expected);
 }
 
@@ -143,7 +142,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       file += bytes.substr(at, labels) + std::string(3072, bytes.back());
     }
     file += bytes.substr(0, data[0] % 16);
-    check_cifar(file, ten ? CifarNode::Kind::kCifar10 : CifarNode::Kind::kCifar100);
+    check_cifar(file, ten);
   }
   return 0;
 }

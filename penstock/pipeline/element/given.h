@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,6 +23,13 @@ inline std::string name_of_user(std::string name, const char* operation) {
   if (is_utf8(std::as_bytes(std::span(name)))) return name;
   throw Error(Code::kInvalidArgument, operation,
               "the name '" + escape_invalid_utf8(name) + "' is not UTF-8");
+}
+
+// Error kInvalidArgument: n is 0, or above 2^32 - 1.
+inline void check_batch_size(uint64_t n, const char* operation) {
+  if (n > 0 && n <= UINT32_MAX) return;
+  throw Error(Code::kInvalidArgument, operation,
+              "batch_size is " + std::to_string(n) + "; give 1 to 4294967295");
 }
 
 }  // namespace penstock

@@ -8,7 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/element/column_block.h"
-#include "penstock/pipeline/sources/arrays.h"
+#include "penstock/pipeline/sources/memory_rows.h"
 #include "penstock/pipeline/stages/losses.h"
 
 namespace penstock {

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/arrays.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -7,6 +5,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
+#include "penstock/pipeline/sources/memory_rows.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -160,19 +160,17 @@ SpecRef spec_of(const Example& columns, std::string nest) {
 
 }  // namespace
 
-ArraysNode::ArraysNode(Example columns, std::string nest, std::vector<bool> reversed,
-                       std::string form)
-    : columns_(std::move(columns)),
-      reversed_(std::move(reversed)),
-      spec_(spec_of(columns_, std::move(nest))),
-      form_(form.empty() ? spec_->to_string() : std::move(form)) {}
-
-std::string ArraysNode::title() const {
-  return "arrays(" + std::to_string(columns_[0].second.dim(0)) + ", " + form_ + ")";
-}
-
-Built ArraysNode::build(std::vector<Built>, Builder&) const {
-  return {std::make_shared<Arrays>(columns_, reversed_, spec_)};
+Node::Ref nodes::arrays(Example columns, std::string nest, std::vector<bool> reversed,
+                        std::string form) {
+  SpecRef spec = spec_of(columns, std::move(nest));
+  const int64_t rows = columns[0].second.dim(0);
+  if (form.empty()) form = spec->to_string();
+  return make_node({
+      .title = "arrays(" + std::to_string(rows) + ", " + form + ")",
+      .build = [=](std::vector<Built>, Builder&) -> Built {
+        return {std::make_shared<Arrays>(columns, reversed, spec)};
+      },
+  });
 }
 
 }  // namespace penstock

@@ -1,14 +1,14 @@
-#include "penstock/pipeline/sources/cifar.h"
-
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/io/fixed_records.h"
+#include "penstock/pipeline/sources/record_rows.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
 
-using CifarKind = CifarNode::Kind;
+enum class CifarKind { kCifar10, kCifar100 };
 
 constexpr uint64_t kImage = 3 * 32 * 32;
 
@@ -30,36 +30,49 @@ RecordLayout layout_of(CifarKind kind) {
   return {std::make_shared<ElementSpec>(std::move(leaves)), std::move(parts)};
 }
 
+class CifarSource : public FileSource {
+ public:
+  CifarSource(CifarKind kind, Paths paths, const CifarOptions& options)
+      : FileSource(kind == CifarKind::kCifar10 ? "cifar10" : "cifar100", std::move(paths),
+                   {options.compression, options.stream}),
+        kind_(kind) {}
+
+ private:
+  // A stream says the same of a file at its end; of a plain one it can be said at once.
+  RecordIndex index(const std::shared_ptr<File>& file, Progress*) const override {
+    const uint64_t size = file->size(), record = record_bytes(kind_), left = size % record;
+    if (left != 0) {
+      throw Error(Code::kDataLoss, operation(),
+                  file->path() + " has " + std::to_string(size) +
+                      " bytes, no whole number of records of " + std::to_string(record) + ": " +
+                      std::to_string(left) + " are left over at byte " +
+                      std::to_string(size - left) +
+                      "; it was cut short, or is no file of the binary version");
+    }
+    return RecordIndex::equal(0, record, size / record);
+  }
+  IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override {
+    return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_));
+  }
+  // A label begins no gzip file; it may begin a zlib file.
+  Compression compression_of(File& file) const override { return compression_of_fixed(file); }
+  StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override {
+    return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_),
+                       [bytes = record_bytes(kind_)] { return fixed_framing(bytes, 0); });
+  }
+
+  const CifarKind kind_;
+};
+
 }  // namespace
 
-CifarNode::CifarNode(CifarKind kind, Paths paths, const CifarOptions& options)
-    : FileSource(kind == CifarKind::kCifar10 ? "cifar10" : "cifar100", std::move(paths),
-                 {options.compression, options.stream}),
-      kind_(kind) {}
-
-// A stream says the same of a file at its end; of a plain one it can be said at once.
-RecordIndex CifarNode::index(const std::shared_ptr<File>& file, Progress*) const {
-  const uint64_t size = file->size(), record = record_bytes(kind_), left = size % record;
-  if (left != 0) {
-    throw Error(Code::kDataLoss, operation(),
-                file->path() + " has " + std::to_string(size) +
-                    " bytes, no whole number of records of " + std::to_string(record) + ": " +
-                    std::to_string(left) + " are left over at byte " + std::to_string(size - left) +
-                    "; it was cut short, or is no file of the binary version");
-  }
-  return RecordIndex::equal(0, record, size / record);
+Node::Ref nodes::cifar10(Paths paths, const CifarOptions& options) {
+  return file_source(std::make_shared<CifarSource>(CifarKind::kCifar10, std::move(paths), options));
 }
 
-IndexedRef CifarNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
-  return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_));
-}
-
-// A label begins no gzip file; it may begin a zlib file.
-Compression CifarNode::compression_of(File& file) const { return compression_of_fixed(file); }
-
-StreamedRef CifarNode::stream(std::shared_ptr<const StreamFiles> files, std::string title) const {
-  return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_),
-                     [bytes = record_bytes(kind_)] { return fixed_framing(bytes, 0); });
+Node::Ref nodes::cifar100(Paths paths, const CifarOptions& options) {
+  return file_source(
+      std::make_shared<CifarSource>(CifarKind::kCifar100, std::move(paths), options));
 }
 
 }  // namespace penstock

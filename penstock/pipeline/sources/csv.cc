@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/csv.h"
-
 #include <array>
 #include <cstdio>
 #include <string_view>
@@ -10,7 +8,9 @@
 #include "penstock/base/error.h"
 #include "penstock/io/csv_scan.h"
 #include "penstock/io/lines.h"
+#include "penstock/pipeline/sources/file_source.h"
 #include "penstock/pipeline/sources/file_stream.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -237,43 +237,49 @@ class CsvStream : public Streamed {
   const SpecRef spec_;
 };
 
+class CsvSource : public FileSource {
+ public:
+  CsvSource(Paths paths, const CsvOptions& options)
+      : FileSource("csv", std::move(paths), {options.compression, options.stream, options.index}),
+        format_(std::make_shared<CsvFormat>(options.columns, options.names, options.delimiter)),
+        spec_(spec_of(*format_)) {
+    const CsvParser checked(format_, {});
+  }
+
+ private:
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override {
+    return index_csv(*file, format_->delimiter, front(file, Compression::kNone), progress);
+  }
+  std::string index_format() const override { return std::string("csv") + format_->delimiter; }
+  IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override {
+    return std::make_shared<Csv>(std::move(files), std::move(title), format_, spec_);
+  }
+  Compression compression_of(File& file) const override { return compression_of_text(file); }
+  bool has_front() const override { return true; }
+  uint64_t front(const std::shared_ptr<File>& file, Compression compression) const override {
+    return read_csv_header(file, compression, *format_).bytes;
+  }
+  StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override {
+    return std::make_shared<CsvStream>(std::move(files), std::move(title), format_, spec_);
+  }
+  std::string arguments() const override {
+    std::string text = ", " + spec_->to_string();
+    for (const CsvColumn& column : format_->columns) {
+      if (column.fallback) text += ", " + column.name + "=" + shown(*column.fallback);
+    }
+    if (format_->delimiter != ',') text += ", delimiter=" + shown({&format_->delimiter, 1});
+    if (!format_->names.empty()) text += ", no header";
+    return text;
+  }
+
+  const FormatRef format_;
+  const SpecRef spec_;
+};
+
 }  // namespace
 
-CsvNode::CsvNode(Paths paths, const CsvOptions& options)
-    : FileSource("csv", std::move(paths), {options.compression, options.stream, options.index}),
-      format_(std::make_shared<CsvFormat>(options.columns, options.names, options.delimiter)),
-      spec_(spec_of(*format_)) {
-  const CsvParser checked(format_, {});
-}
-
-RecordIndex CsvNode::index(const std::shared_ptr<File>& file, Progress* progress) const {
-  return index_csv(*file, format_->delimiter, front(file, Compression::kNone), progress);
-}
-
-std::string CsvNode::index_format() const { return std::string("csv") + format_->delimiter; }
-
-uint64_t CsvNode::front(const std::shared_ptr<File>& file, Compression compression) const {
-  return read_csv_header(file, compression, *format_).bytes;
-}
-
-IndexedRef CsvNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
-  return std::make_shared<Csv>(std::move(files), std::move(title), format_, spec_);
-}
-
-Compression CsvNode::compression_of(File& file) const { return compression_of_text(file); }
-
-StreamedRef CsvNode::stream(std::shared_ptr<const StreamFiles> files, std::string title) const {
-  return std::make_shared<CsvStream>(std::move(files), std::move(title), format_, spec_);
-}
-
-std::string CsvNode::arguments() const {
-  std::string text = ", " + spec_->to_string();
-  for (const CsvColumn& column : format_->columns) {
-    if (column.fallback) text += ", " + column.name + "=" + shown(*column.fallback);
-  }
-  if (format_->delimiter != ',') text += ", delimiter=" + shown({&format_->delimiter, 1});
-  if (!format_->names.empty()) text += ", no header";
-  return text;
+Node::Ref nodes::csv(Paths paths, const CsvOptions& options) {
+  return file_source(std::make_shared<CsvSource>(std::move(paths), options));
 }
 
 }  // namespace penstock

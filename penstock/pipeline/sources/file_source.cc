@@ -68,8 +68,8 @@ std::string FileSource::title() const {
   return escape_invalid_utf8(text) + arguments() + (stream_ ? ", stream)" : ")");
 }
 
-// The node knows its files as long as the Dataset lives; what is built, and its readers, hold them
-// by this. With the last of these none stays open.
+// The source knows its files as long as the Dataset lives; what is built, and its readers, hold
+// them by this. With the last of these none stays open.
 static std::shared_ptr<const RecordFiles> of_plan(std::shared_ptr<const RecordFiles> files) {
   const RecordFiles* const all = files.get();
   return {all, [files = std::move(files)](const RecordFiles*) { files->pool().close_unused(); }};
@@ -87,7 +87,7 @@ static std::vector<std::string> paths_of(const FoundFiles& found) {
   return paths;
 }
 
-Built FileSource::build(std::vector<Built>, Builder& builder) const {
+Built FileSource::build(Builder& builder) const {
   std::lock_guard lock(mutex_);
   FoundFilesRef given = builder.next_given();
   if (found_in_ != builder.files()) {
@@ -141,6 +141,15 @@ RecordIndex FileSource::index_of(Builder& builder, const std::shared_ptr<File>& 
 
 StreamedRef FileSource::stream(std::shared_ptr<const StreamFiles>, std::string title) const {
   throw Error(Code::kInternal, title, "cannot be read as a stream");
+}
+
+Node::Ref file_source(std::shared_ptr<const FileSource> source) {
+  std::string title = source->title();
+  return make_node({
+      .title = std::move(title),
+      .build = [source = std::move(source)](std::vector<Built>,
+                                            Builder& builder) { return source->build(builder); },
+  });
 }
 
 FileStage::FileStage(std::shared_ptr<const RecordFiles> files, std::string title, SpecRef spec)

@@ -18,16 +18,16 @@ namespace penstock {
 
 // Records of files, one file after the other: what the sources that read files have in common.
 //
-// The files are found, looked at and indexed when the node is built for the first time, several at
-// the same time, or their indices are read where these are kept beside them; every further build
+// The files are found, looked at and indexed when the source is built for the first time, several
+// at the same time, or their indices are read where these are kept beside them; every further build
 // uses the same index. A build that is told what another one found (Builder::give) opens none. If
-// one of them is compressed, or a stream was asked for, none is indexed, and the node becomes a
+// one of them is compressed, or a stream was asked for, none is indexed, and the source becomes a
 // stream. Building fails with Error kNotFound (no such file, a pattern without files), kSystem,
 // kClosed (Builder::progress), and what the format says of a whole file. What is wrong with a
 // record is that element's failure, at its place: kDataLoss, and kNotFound or kSystem for a file
 // that vanished or cannot be read. It names the file, the record's number in it, its first byte and
 // the bytes that are lost.
-class FileSource : public Node {
+class FileSource {
  public:
   struct Reading {
     std::string compression = "none";  // "": the files tell
@@ -35,13 +35,19 @@ class FileSource : public Node {
     std::string index = {};  // "beside": kept beside each file; else in memory
   };
 
-  std::string title() const final;
-  Built build(std::vector<Built> inputs, Builder& builder) const final;
+  virtual ~FileSource() = default;
+  FileSource(const FileSource&) = delete;
+  FileSource& operator=(const FileSource&) = delete;
+
+  std::string title() const;
+  Built build(Builder& builder) const;
 
  protected:
   // `operation`: the source's name, a literal. Error kInvalidArgument: no paths; a compression, or
   // a place for the index, that is not known; a stream and such a place.
   FileSource(const char* operation, Paths paths, const Reading& reading);
+
+  const char* operation() const { return operation_; }
 
  private:
   virtual RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const = 0;
@@ -61,8 +67,8 @@ class FileSource : public Node {
   // Behind the files in the title.
   virtual std::string arguments() const { return {}; }
 
-  // What else the node knows of these files, all of which it looked at; and a node that did not is
-  // told. Calls are not at the same time.
+  // What else the source knows of these files, all of which it looked at; and a source that did not
+  // is told. Calls are not at the same time.
   virtual std::vector<int64_t> about(const std::vector<std::string>& paths) const {
     return (void)paths, std::vector<int64_t>();
   }
@@ -82,7 +88,10 @@ class FileSource : public Node {
   mutable FoundFilesRef found_;
 };
 
-// What such a node becomes: records of one leaf without a name, or of more. Readers come from the
+// The node of such a source.
+Node::Ref file_source(std::shared_ptr<const FileSource> source);
+
+// What such a source becomes: records of one leaf without a name, or of more. Readers come from the
 // format.
 class FileStage : public Indexed {
  public:

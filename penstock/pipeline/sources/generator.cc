@@ -1,22 +1,24 @@
-#include "penstock/pipeline/sources/generator.h"
-
 #include <array>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
+#include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
 namespace {
 
+using Begin = std::function<Pull(uint64_t epoch)>;
+
 class Generator : public Streamed {
  public:
-  Generator(GeneratorNode::Begin begin, std::string title)
-      : begin_(std::move(begin)), title_(std::move(title)) {}
+  Generator(Begin begin, std::string title) : begin_(std::move(begin)), title_(std::move(title)) {}
 
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override { return std::nullopt; }
@@ -109,14 +111,22 @@ class Generator : public Streamed {
     uint64_t taken_ = 0;
   };
 
-  GeneratorNode::Begin begin_;
+  Begin begin_;
   std::string title_;
 };
 
 }  // namespace
 
-Built GeneratorNode::build(std::vector<Built>, Builder&) const {
-  return Built::of(std::make_shared<Generator>(begin_, title()));
+Node::Ref nodes::generator(std::string name, Begin begin) {
+  name = name_of_user(std::move(name), "generator");
+  return make_node({
+      .title = "generator(" + name + ")",
+      .build =
+          [begin = given(std::move(begin), "generator", "function")](std::vector<Built>,
+                                                                     Builder& builder) {
+            return Built::of(std::make_shared<Generator>(begin, builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock

@@ -1,8 +1,7 @@
-#include "penstock/pipeline/sources/items.h"
-
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -100,28 +99,24 @@ SpecRef merged(const std::vector<Example>& elements) {
 
 }  // namespace
 
-ItemsNode::ItemsNode(std::vector<Example> elements, SpecRef spec)
-    : elements_(std::move(elements)), spec_(std::move(spec)) {
-  if (spec_ == nullptr) {
-    spec_ = merged(elements_);
-    return;
-  }
-  for (size_t i = 0; i < elements_.size(); ++i) {
-    if (!fits(elements_[i], *spec_)) {
+Node::Ref nodes::items(std::vector<Example> elements, SpecRef spec) {
+  if (spec == nullptr) {
+    spec = merged(elements);
+  } else {
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (fits(elements[i], *spec)) continue;
       throw Error(Code::kInvalidArgument, "items",
-                  "element " + std::to_string(i) + " is " + spec_of(elements_[i]).to_string() +
-                      ", and not " + spec_->to_string());
+                  "element " + std::to_string(i) + " is " + spec_of(elements[i]).to_string() +
+                      ", and not " + spec->to_string());
     }
   }
-}
-
-std::string ItemsNode::title() const {
-  std::string text = "items(" + std::to_string(elements_.size());
-  return text + (spec_ == nullptr ? ")" : ", " + spec_->to_string() + ")");
-}
-
-Built ItemsNode::build(std::vector<Built>, Builder&) const {
-  return {std::make_shared<Items>(elements_, spec_)};
+  return make_node({
+      .title = "items(" + std::to_string(elements.size()) +
+               (spec == nullptr ? ")" : ", " + spec->to_string() + ")"),
+      .build = [elements = std::move(elements), spec](std::vector<Built>, Builder&) -> Built {
+        return {std::make_shared<Items>(elements, spec)};
+      },
+  });
 }
 
 }  // namespace penstock

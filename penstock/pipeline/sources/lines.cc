@@ -1,9 +1,10 @@
-#include "penstock/pipeline/sources/lines.h"
+#include "penstock/io/lines.h"
 
 #include <utility>
 
-#include "penstock/io/lines.h"
+#include "penstock/pipeline/sources/file_source.h"
 #include "penstock/pipeline/sources/file_stream.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -44,24 +45,30 @@ class Lines : public FileStage {
   };
 };
 
+class LineSource : public FileSource {
+ public:
+  LineSource(Paths paths, const LineOptions& options)
+      : FileSource("lines", std::move(paths),
+                   {options.compression, options.stream, options.index}) {}
+
+ private:
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override {
+    return index_lines(*file, progress);
+  }
+  IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override {
+    return std::make_shared<Lines>(std::move(files), std::move(title));
+  }
+  Compression compression_of(File& file) const override { return compression_of_text(file); }
+  StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override {
+    return std::make_shared<FileStream>(std::move(files), "lines", std::move(title), text_leaf(),
+                                        line_framing);
+  }
+};
+
 }  // namespace
 
-LinesNode::LinesNode(Paths paths, const LineOptions& options)
-    : FileSource("lines", std::move(paths), {options.compression, options.stream, options.index}) {}
-
-RecordIndex LinesNode::index(const std::shared_ptr<File>& file, Progress* progress) const {
-  return index_lines(*file, progress);
-}
-
-IndexedRef LinesNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
-  return std::make_shared<Lines>(std::move(files), std::move(title));
-}
-
-Compression LinesNode::compression_of(File& file) const { return compression_of_text(file); }
-
-StreamedRef LinesNode::stream(std::shared_ptr<const StreamFiles> files, std::string title) const {
-  return std::make_shared<FileStream>(std::move(files), "lines", std::move(title), text_leaf(),
-                                      line_framing);
+Node::Ref nodes::lines(Paths paths, const LineOptions& options) {
+  return file_source(std::make_shared<LineSource>(std::move(paths), options));
 }
 
 }  // namespace penstock

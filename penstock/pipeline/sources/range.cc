@@ -1,8 +1,7 @@
-#include "penstock/pipeline/sources/range.h"
-
 #include <cstring>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -49,26 +48,23 @@ class Range : public Indexed {
 
 }  // namespace
 
-RangeNode::RangeNode(int64_t begin, int64_t end, int64_t step)
-    : begin_(begin), end_(end), step_(step) {
+Node::Ref nodes::range(int64_t begin, int64_t end, int64_t step) {
   if (step == 0) throw Error(Code::kInvalidArgument, "range", "step is 0");
-}
-
-std::string RangeNode::title() const {
-  std::string text = "range(" + std::to_string(begin_) + ", " + std::to_string(end_);
-  return text + (step_ == 1 ? ")" : ", " + std::to_string(step_) + ")");
-}
-
-Built RangeNode::build(std::vector<Built>, Builder&) const {
   uint64_t length = 0;
-  if (step_ > 0 && end_ > begin_) {
-    uint64_t span = static_cast<uint64_t>(end_) - static_cast<uint64_t>(begin_);
-    length = (span - 1) / static_cast<uint64_t>(step_) + 1;
-  } else if (step_ < 0 && end_ < begin_) {
-    uint64_t span = static_cast<uint64_t>(begin_) - static_cast<uint64_t>(end_);
-    length = (span - 1) / (uint64_t{0} - static_cast<uint64_t>(step_)) + 1;
+  if (step > 0 && end > begin) {
+    const uint64_t span = static_cast<uint64_t>(end) - static_cast<uint64_t>(begin);
+    length = (span - 1) / static_cast<uint64_t>(step) + 1;
+  } else if (step < 0 && end < begin) {
+    const uint64_t span = static_cast<uint64_t>(begin) - static_cast<uint64_t>(end);
+    length = (span - 1) / (uint64_t{0} - static_cast<uint64_t>(step)) + 1;
   }
-  return {std::make_shared<Range>(begin_, step_, length)};
+  return make_node({
+      .title = "range(" + std::to_string(begin) + ", " + std::to_string(end) +
+               (step == 1 ? ")" : ", " + std::to_string(step) + ")"),
+      .build = [=](std::vector<Built>, Builder&) -> Built {
+        return {std::make_shared<Range>(begin, step, length)};
+      },
+  });
 }
 
 }  // namespace penstock

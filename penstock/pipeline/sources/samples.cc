@@ -1,13 +1,16 @@
 #include "penstock/pipeline/sources/samples.h"
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/stages/user_calls.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/on_error.h"
-#include "penstock/pipeline/transformations/shard.h"
-#include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -113,66 +116,70 @@ class ListedBatch : public Collated {
   uint64_t most_rows_;
 };
 
+// Element i is the result of the data set's get(i). `whole`: an element is a batch already. It is
+// handed out as the very tensors that get() returned. Building, Error kInvalidArgument: more than
+// 2^62 samples.
+Node::Ref samples_node(std::shared_ptr<Samples> samples, bool whole) {
+  return make_node({
+      .title = "get()",
+      .build = [samples = std::move(samples), whole](std::vector<Built>, Builder&) -> Built {
+        (void)Order({.length = samples->length()});  // it says what is too long
+        return {std::make_shared<SamplesStage>(samples, whole)};
+      },
+  });
+}
+
+// A Loader's batches: n samples stacked, dealt out to the ranks of a shard. Order says which
+// samples are in which batch, and how a last round is filled up. Error kInvalidArgument: n is above
+// 2^32 - 1; a shard that cannot be.
+Node::Ref sample_batches(Node::Ref input, uint64_t n, bool drop_last,
+                         const LoaderOptions::Shard& shard) {
+  check_batch_size(n, "Loader");
+  const Order::Options order{
+      .batch_size = n, .drop_last = drop_last, .rank = shard.rank, .world = shard.world};
+  (void)Order(order);
+  return make_node({
+      .title = "batch(" + std::to_string(n) + (drop_last ? ", drop_last)" : ")"),
+      .inputs = {std::move(input)},
+      .build = [order](std::vector<Built> inputs, Builder& builder) -> Built {
+        builder.set_sharded({order.world, inputs[0].indexed});
+        Order::Options now = order;
+        now.length = inputs[0].indexed->length(0);
+        return {std::make_shared<SampleBatch>(inputs[0].indexed, now)};
+      },
+      .elements_each = n,
+      .deals_out = true,
+  });
+}
+
 }  // namespace
 
-Built SamplesNode::build(std::vector<Built>, Builder&) const {
-  (void)Order({.length = samples_->length()});  // it says what is too long
-  return {std::make_shared<SamplesStage>(samples_, whole_)};
-}
-
-SampleBatchNode::SampleBatchNode(Ref input, uint64_t n, bool drop_last,
-                                 const LoaderOptions::Shard& shard)
-    : Node({std::move(input)}), n_(n), drop_last_(drop_last), shard_(shard) {
-  Batch::check(n, "Loader");
-  (void)Order({.batch_size = n, .rank = shard.rank, .world = shard.world});
-}
-
-std::string SampleBatchNode::title() const {
-  return "batch(" + std::to_string(n_) + (drop_last_ ? ", drop_last)" : ")");
-}
-
-Built SampleBatchNode::build(std::vector<Built> inputs, Builder& builder) const {
-  const IndexedRef input = inputs[0].indexed;
-  builder.set_sharded({shard_.world, input});
-  return {std::make_shared<SampleBatch>(input, Order::Options{.length = input->length(0),
-                                                              .batch_size = n_,
-                                                              .drop_last = drop_last_,
-                                                              .rank = shard_.rank,
-                                                              .world = shard_.world})};
-}
-
-ListedBatchNode::ListedBatchNode(Ref input, uint64_t most_rows)
-    : Node({std::move(input)}), most_rows_(most_rows) {
-  Batch::check(most_rows, "Loader");
-}
-
-std::string ListedBatchNode::title() const {
-  return "batch(sampler, " + std::to_string(most_rows_) + ")";
-}
-
-Built ListedBatchNode::build(std::vector<Built> inputs, Builder&) const {
-  return {std::make_shared<ListedBatch>(inputs[0].indexed, most_rows_)};
-}
-
 Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options) {
-  return batches_of(std::make_shared<SamplesNode>(std::move(samples), options.batch_size == 0),
-                    options);
+  return batches_of(samples_node(std::move(samples), options.batch_size == 0), options);
+}
+
+Node::Ref listed_batches(Node::Ref samples, uint64_t most_rows) {
+  check_batch_size(most_rows, "Loader");
+  return make_node({
+      .title = "batch(sampler, " + std::to_string(most_rows) + ")",
+      .inputs = {std::move(samples)},
+      .build = [most_rows](std::vector<Built> inputs, Builder&) -> Built {
+        return {std::make_shared<ListedBatch>(inputs[0].indexed, most_rows)};
+      },
+      .listed = true,
+  });
 }
 
 Node::Ref batches_of(Node::Ref node, const LoaderOptions& options) {
   const bool whole = options.batch_size == 0;
-  if (options.shuffle) node = std::make_shared<ShuffleNode>(node, options.seed);
+  if (options.shuffle) node = nodes::shuffle(node, options.seed);
   if (options.on_error == OnError::kReplace) {
     const uint64_t attempts = whole ? kItemAttempts : options.batch_size;
-    node = std::make_shared<OnErrorNode>(node, OnError::kReplace, attempts);
+    node = nodes::on_error(node, OnError::kReplace, attempts);
   }
+  if (!whole) return sample_batches(node, options.batch_size, options.drop_last, options.shard);
   const auto& [rank, world] = options.shard;
-  if (!whole) {
-    return std::make_shared<SampleBatchNode>(node, options.batch_size, options.drop_last,
-                                             options.shard);
-  }
-  return std::make_shared<ShardNode>(node, rank, world,
-                                     options.drop_last ? Remainder::kDrop : Remainder::kPad);
+  return nodes::shard(node, rank, world, options.drop_last ? Remainder::kDrop : Remainder::kPad);
 }
 
 }  // namespace penstock

@@ -34,54 +34,10 @@ class Samples {
   std::atomic<uint64_t> length_;
 };
 
-// Element i is what the data set's get(i) returns.
-class SamplesNode : public Node {
- public:
-  // `whole`: an element is a batch already. It is handed out as the very tensors that get()
-  // returned.
-  SamplesNode(std::shared_ptr<Samples> samples, bool whole)
-      : samples_(std::move(samples)), whole_(whole) {}
-
-  std::string title() const override { return "get()"; }
-  // Error kInvalidArgument: more than 2^62 samples.
-  Built build(std::vector<Built> inputs, Builder& builder) const override;
-
- private:
-  std::shared_ptr<Samples> samples_;
-  bool whole_;
-};
-
-// A Loader's batches: n samples stacked, dealt out to the ranks of a shard. Which samples are in
-// which batch, and how a last round is filled up, is Order's to say.
-class SampleBatchNode : public Node {
- public:
-  // Error kInvalidArgument: n is 0 or above 2^32 - 1; a shard that cannot be.
-  SampleBatchNode(Ref input, uint64_t n, bool drop_last, const LoaderOptions::Shard& shard);
-
-  uint64_t batch_size() const { return n_; }
-  std::string title() const override;
-  Built build(std::vector<Built> inputs, Builder& builder) const override;
-
- private:
-  uint64_t n_;
-  bool drop_last_;
-  LoaderOptions::Shard shard_;
-};
-
 // Batches of samples that a sampler lists: each ticket comes with the positions of its rows
-// (PlanTickets::set_lists). Only the sampler knows how many batches there are.
-class ListedBatchNode : public Node {
- public:
-  // Error kInvalidArgument: `most_rows`, of any batch, is 0 or above 2^32 - 1.
-  ListedBatchNode(Ref input, uint64_t most_rows);
-
-  std::string title() const override;
-  Built build(std::vector<Built> inputs, Builder& builder) const override;
-
- private:
-  uint64_t most_rows_;
-};
-
+// (PlanTickets::set_lists). Only the sampler knows how many batches there are. Error
+// kInvalidArgument: `most_rows`, of any batch, is 0 or above 2^32 - 1.
+Node::Ref listed_batches(Node::Ref samples, uint64_t most_rows);
 // What a Loader with these options makes of samples: its order, policy, batches and shard. Error
 // kInvalidArgument: options that cannot be.
 Node::Ref batches_of(Node::Ref samples, const LoaderOptions& options);

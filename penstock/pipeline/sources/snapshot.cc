@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/snapshot.h"
-
 #include <memory>
 #include <string>
 
@@ -8,6 +6,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/cache/kept_rows.h"
 #include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -73,16 +72,19 @@ class SnapshotIndexed : public Indexed {
 
 }  // namespace
 
-// No folder is in it: a state restores where the file lies elsewhere.
-std::string SnapshotNode::title() const {
-  return "snapshot(" + escape_invalid_utf8(path_.substr(path_.find_last_of('/') + 1)) + ")";
-}
-
-Built SnapshotNode::build(std::vector<Built>, Builder& builder) const {
-  auto store = builder.told() ? std::make_shared<SnapshotStore>(path_, SnapshotStore::Attached())
-                              : std::make_shared<SnapshotStore>(path_);
-  builder.add_cache(store);
-  return {std::make_shared<SnapshotIndexed>(std::move(store), title())};
+Node::Ref nodes::snapshot(std::string path) {
+  // No folder is in the title: a state restores where the file lies elsewhere.
+  const std::string file = escape_invalid_utf8(path.substr(path.find_last_of('/') + 1));
+  return make_node({
+      .title = "snapshot(" + file + ")",
+      .build = [path = std::move(path)](std::vector<Built>, Builder& builder) -> Built {
+        auto store = builder.told()
+                         ? std::make_shared<SnapshotStore>(path, SnapshotStore::Attached())
+                         : std::make_shared<SnapshotStore>(path);
+        builder.add_cache(store);
+        return {std::make_shared<SnapshotIndexed>(std::move(store), builder.title())};
+      },
+  });
 }
 
 }  // namespace penstock

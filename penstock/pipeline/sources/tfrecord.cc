@@ -1,9 +1,10 @@
-#include "penstock/pipeline/sources/tfrecord.h"
+#include "penstock/io/tfrecord.h"
 
 #include <utility>
 
-#include "penstock/io/tfrecord.h"
+#include "penstock/pipeline/sources/file_source.h"
 #include "penstock/pipeline/sources/file_stream.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -44,26 +45,30 @@ class TFRecords : public FileStage {
   };
 };
 
+class TFRecordSource : public FileSource {
+ public:
+  TFRecordSource(Paths paths, const TFRecordOptions& options)
+      : FileSource("tfrecord", std::move(paths),
+                   {options.compression, options.stream, options.index}) {}
+
+ private:
+  RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const override {
+    return index_tfrecord(*file, progress);
+  }
+  IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override {
+    return std::make_shared<TFRecords>(std::move(files), std::move(title));
+  }
+  Compression compression_of(File& file) const override { return compression_of_tfrecord(file); }
+  StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override {
+    return std::make_shared<FileStream>(std::move(files), "tfrecord", std::move(title),
+                                        bytes_leaf(), tfrecord_framing);
+  }
+};
+
 }  // namespace
 
-TFRecordNode::TFRecordNode(Paths paths, const TFRecordOptions& options)
-    : FileSource("tfrecord", std::move(paths),
-                 {options.compression, options.stream, options.index}) {}
-
-RecordIndex TFRecordNode::index(const std::shared_ptr<File>& file, Progress* progress) const {
-  return index_tfrecord(*file, progress);
-}
-
-IndexedRef TFRecordNode::stage(std::shared_ptr<const RecordFiles> files, std::string title) const {
-  return std::make_shared<TFRecords>(std::move(files), std::move(title));
-}
-
-Compression TFRecordNode::compression_of(File& file) const { return compression_of_tfrecord(file); }
-
-StreamedRef TFRecordNode::stream(std::shared_ptr<const StreamFiles> files,
-                                 std::string title) const {
-  return std::make_shared<FileStream>(std::move(files), "tfrecord", std::move(title), bytes_leaf(),
-                                      tfrecord_framing);
+Node::Ref nodes::tfrecord(Paths paths, const TFRecordOptions& options) {
+  return file_source(std::make_shared<TFRecordSource>(std::move(paths), options));
 }
 
 }  // namespace penstock

@@ -1,40 +1,114 @@
-#include "penstock/pipeline/transformations/batch.h"
-
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/element/padding.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
+namespace {
 
-void Batch::check(uint64_t n, const std::string& operation) {
-  if (n > 0 && n <= UINT32_MAX) return;
-  throw Error(Code::kInvalidArgument, operation,
-              "batch_size is " + std::to_string(n) + "; give 1 to 4294967295");
+// How n elements become one.
+struct Stacking {
+  uint64_t n = 1;
+  bool drop_last = false;
+  bool ragged = false;
+  std::optional<Padding> padding = {};
+};
+
+class Batch : public Collated {
+ public:
+  Batch(IndexedRef input, const Stacking& stacking)
+      : Collated(std::move(input)), stacking_(stacking) {
+    SpecRef spec = this->input()->spec();
+    if (spec != nullptr && stacking_.padding) (void)stacking_.padding->columns(*spec);
+  }
+
+  uint64_t length(uint64_t base) const override {
+    const uint64_t elements = input()->length(base), n = stacking_.n;
+    if (elements == kEndless) return kEndless;
+    return elements / n + (!stacking_.drop_last && elements % n != 0);
+  }
+  uint64_t rows(uint64_t batch, uint64_t base) const override {
+    return std::min(input()->length(base) - batch * stacking_.n, stacking_.n);
+  }
+  uint64_t most_rows() const override { return stacking_.n; }
+  uint64_t element(uint64_t batch, uint64_t row, uint64_t) const override {
+    return batch * stacking_.n + row;
+  }
+  bool ragged() const override { return stacking_.ragged; }
+  const Padding* padding() const override {
+    return stacking_.padding ? &*stacking_.padding : nullptr;
+  }
+
+ private:
+  Stacking stacking_;
+};
+
+Built stacked(const Built& input, Builder& builder, const Stacking& stacking) {
+  return input.stacked(builder, stacking.n, stacking.drop_last, [&](IndexedRef below) {
+    return std::make_shared<Batch>(std::move(below), stacking);
+  });
 }
 
-uint64_t Batch::length(uint64_t base) const {
-  const uint64_t elements = input()->length(base);
-  if (elements == kEndless) return kEndless;
-  return elements / n_ + (!drop_ && elements % n_ != 0);
+std::string title_of(const char* operation, const Stacking& stacking) {
+  std::string text = std::string(operation) + "(" + std::to_string(stacking.n) +
+                     (stacking.drop_last ? ", drop_last" : "");
+  if (!stacking.padding) return text + ")";
+  for (const Padding::Field& field : stacking.padding->fields) {
+    text += ", " + field.name + ": ";
+    text += (field.shape ? to_string(*field.shape) + " " : "") + Padding::text_of(field.value);
+  }
+  return text + ")";
 }
 
-uint64_t Batch::rows(uint64_t batch, uint64_t base) const {
-  return std::min(input()->length(base) - batch * n_, n_);
+Node::Ref batched(const char* operation, Node::Ref input, Stacking stacking) {
+  check_batch_size(stacking.n, operation);
+  return make_node({
+      .title = title_of(operation, stacking),
+      .inputs = {std::move(input)},
+      .build = [stacking](std::vector<Built> inputs,
+                          Builder& builder) { return stacked(inputs[0], builder, stacking); },
+      .elements_each = stacking.n,
+  });
 }
 
-BatchNode::BatchNode(Ref input, uint64_t n, bool drop_last)
-    : Node({std::move(input)}), n_(n), drop_(drop_last) {
-  Batch::check(n, "batch");
+}  // namespace
+
+Node::Ref nodes::batch(Node::Ref input, uint64_t n, bool drop_last) {
+  return batched("batch", std::move(input), {n, drop_last});
 }
 
-std::string BatchNode::title() const {
-  return "batch(" + std::to_string(n_) + (drop_ ? ", drop_last)" : ")");
+Node::Ref nodes::ragged_batch(Node::Ref input, uint64_t n, bool drop_last) {
+  return batched("ragged_batch", std::move(input), {n, drop_last, true});
 }
 
-Built BatchNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return inputs[0].stacked(builder, n_, drop_, [&](IndexedRef input) {
-    return std::make_shared<Batch>(std::move(input), n_, drop_);
+Node::Ref nodes::padded_batch(Node::Ref input, uint64_t n, bool drop_last,
+                              std::vector<Padding::Field> fields) {
+  std::set<std::string> names;
+  for (const Padding::Field& field : fields) {
+    if (!names.insert(name_of_user(field.name, "padded_batch")).second) {
+      throw Error(Code::kInvalidArgument, "padded_batch", "'" + field.name + "' comes twice");
+    }
+  }
+  return batched("padded_batch", std::move(input),
+                 {n, drop_last, false, Padding{std::move(fields)}});
+}
+
+Node::Ref nodes::rebatch(Node::Ref input, uint64_t n, bool drop_last) {
+  const Stacking stacking{n, drop_last};
+  check_batch_size(n, "rebatch");
+  return make_node({
+      .title = title_of("rebatch", stacking),
+      .inputs = {input},
+      .build =
+          [rows = nodes::unbatch(input), stacking](std::vector<Built> inputs, Builder& builder) {
+            return stacked(rows->build(std::move(inputs), builder), builder, stacking);
+          },
   });
 }
 

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/bucket_by_length.h"
-
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -14,11 +12,12 @@
 #include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/held_batch.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
 
-using Options = BucketByLengthNode::Options;
+using Options = BucketByLengthOptions;
 
 Error refuse_buckets(const std::string& why) {
   return {Code::kInvalidArgument, "bucket_by_length", why};
@@ -205,43 +204,38 @@ class BucketByLength : public Streamed {
 
 }  // namespace
 
-BucketByLengthNode::BucketByLengthNode(Ref input, Options options)
-    : Node({std::move(input)}), options_(std::move(options)) {
-  const auto& boundaries = options_.boundaries;
+Node::Ref nodes::bucket_by_length(Node::Ref input, BucketByLengthOptions options) {
+  const auto& boundaries = options.boundaries;
   if (std::adjacent_find(boundaries.begin(), boundaries.end(), std::greater_equal<>()) !=
       boundaries.end()) {
     throw refuse_buckets("boundaries must ascend");
   }
-  if (options_.batch_sizes.size() != boundaries.size() + 1) {
+  if (options.batch_sizes.size() != boundaries.size() + 1) {
     throw refuse_buckets(std::to_string(boundaries.size()) + " boundaries make " +
                          std::to_string(boundaries.size() + 1) + " buckets, and there are " +
-                         std::to_string(options_.batch_sizes.size()) + " batch sizes");
+                         std::to_string(options.batch_sizes.size()) + " batch sizes");
   }
-  if (std::count(options_.batch_sizes.begin(), options_.batch_sizes.end(), 0) != 0) {
+  if (std::count(options.batch_sizes.begin(), options.batch_sizes.end(), 0) != 0) {
     throw refuse_buckets("a batch size is 0; give 1 or more");
   }
-  (void)name_of_user(options_.field, "bucket_by_length");
-  for (const Padding::Field& field : options_.padding) {
-    (void)name_of_user(field.name, "bucket_by_length");
+  std::string title = "bucket_by_length(" + name_of_user(options.field, "bucket_by_length");
+  for (size_t i = 0; i < options.batch_sizes.size(); ++i) {
+    if (i > 0) title += " | " + std::to_string(boundaries[i - 1]);
+    title += (i > 0 ? ": " : ", ") + std::to_string(options.batch_sizes[i]);
   }
-}
-
-std::string BucketByLengthNode::title() const {
-  std::string text = "bucket_by_length(" + options_.field;
-  for (size_t i = 0; i < options_.batch_sizes.size(); ++i) {
-    if (i > 0) text += " | " + std::to_string(options_.boundaries[i - 1]);
-    text += (i > 0 ? ": " : ", ") + std::to_string(options_.batch_sizes[i]);
+  for (const Padding::Field& field : options.padding) {
+    title += ", " + name_of_user(field.name, "bucket_by_length") +
+             (field.shape ? to_string(*field.shape) : "") + "=" + Padding::text_of(field.value);
   }
-  for (const Padding::Field& field : options_.padding) {
-    text += ", " + field.name + (field.shape ? to_string(*field.shape) : "") + "=" +
-            Padding::text_of(field.value);
-  }
-  return text + (options_.drop_last ? ", drop_last)" : ")");
-}
-
-Built BucketByLengthNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(
-      std::make_shared<BucketByLength>(builder.as_stream(inputs[0]), options_, title()));
+  return make_node({
+      .title = title + (options.drop_last ? ", drop_last)" : ")"),
+      .inputs = {std::move(input)},
+      .build =
+          [options = std::move(options)](std::vector<Built> inputs, Builder& builder) {
+            return Built::of(std::make_shared<BucketByLength>(builder.as_stream(inputs[0]), options,
+                                                              builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/cardinality.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -8,6 +6,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -78,20 +77,22 @@ class CountedStream : public Streamed {
 
 }  // namespace
 
-std::string AssertCardinalityNode::title() const {
-  return "assert_cardinality(" + text_of(count_) + ")";
-}
-
-Built AssertCardinalityNode::build(std::vector<Built> inputs, Builder& builder) const {
-  if (inputs[0].stream != nullptr) {
-    StreamedRef input = builder.as_stream(inputs[0]);
-    const auto known = input->length();
-    if (known && *known != count_) throw not_so_many(text_of(*known), count_);
-    return Built::of(std::make_shared<CountedStream>(std::move(input), count_));
-  }
-  const uint64_t length = inputs[0].indexed->length(0);
-  if (length != count_) throw not_so_many(text_of(length), count_);
-  return std::move(inputs[0]);
+Node::Ref nodes::assert_cardinality(Node::Ref input, uint64_t count) {
+  return make_node({
+      .title = "assert_cardinality(" + text_of(count) + ")",
+      .inputs = {std::move(input)},
+      .build = [count](std::vector<Built> inputs, Builder& builder) -> Built {
+        if (inputs[0].stream != nullptr) {
+          StreamedRef stream = builder.as_stream(inputs[0]);
+          const auto known = stream->length();
+          if (known && *known != count) throw not_so_many(text_of(*known), count);
+          return Built::of(std::make_shared<CountedStream>(std::move(stream), count));
+        }
+        const uint64_t length = inputs[0].indexed->length(0);
+        if (length != count) throw not_so_many(text_of(length), count);
+        return std::move(inputs[0]);
+      },
+  });
 }
 
 }  // namespace penstock

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/choose_from.h"
-
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -13,6 +11,7 @@
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -150,30 +149,26 @@ class ChooseFrom : public Streamed {
   SpecRef spec_;
 };
 
-std::vector<Node::Ref> all_of(Node::Ref choices, std::vector<Node::Ref> inputs) {
+}  // namespace
+
+Node::Ref nodes::choose_from(Node::Ref choices, std::vector<Node::Ref> inputs, bool stop_on_empty) {
   if (inputs.empty()) {
     throw Error(Code::kInvalidArgument, "choose_from", "there are no inputs");
   }
   inputs.insert(inputs.begin(), std::move(choices));
-  return inputs;
-}
-
-}  // namespace
-
-ChooseFromNode::ChooseFromNode(Ref choices, std::vector<Ref> inputs, bool stop_on_empty)
-    : Node(all_of(std::move(choices), std::move(inputs))), stop_on_empty_(stop_on_empty) {}
-
-std::string ChooseFromNode::title() const {
-  return "choose_from(" + std::to_string(inputs().size() - 1) +
-         (stop_on_empty_ ? ", stop_on_empty)" : ")");
-}
-
-Built ChooseFromNode::build(std::vector<Built> inputs, Builder& builder) const {
-  std::vector<StreamedRef> streams = streams_of(inputs, builder);
-  StreamedRef choices = std::move(streams.front());
-  streams.erase(streams.begin());
-  return Built::of(std::make_shared<ChooseFrom>(std::move(choices), std::move(streams),
-                                                stop_on_empty_, title()));
+  return make_node({
+      .title = "choose_from(" + std::to_string(inputs.size() - 1) +
+               (stop_on_empty ? ", stop_on_empty)" : ")"),
+      .inputs = std::move(inputs),
+      .build =
+          [stop_on_empty](std::vector<Built> built, Builder& builder) {
+            std::vector<StreamedRef> streams = streams_of(built, builder);
+            StreamedRef first = std::move(streams.front());
+            streams.erase(streams.begin());
+            return Built::of(std::make_shared<ChooseFrom>(std::move(first), std::move(streams),
+                                                          stop_on_empty, builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock

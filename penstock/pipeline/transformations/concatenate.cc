@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/concatenate.h"
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -11,6 +9,7 @@
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -196,21 +195,20 @@ class ConcatenateStream : public Streamed {
 
 }  // namespace
 
-ConcatenateNode::ConcatenateNode(std::vector<Ref> inputs) : Node(std::move(inputs)) {
-  if (this->inputs().empty()) {
+Node::Ref nodes::concatenate(std::vector<Node::Ref> inputs) {
+  if (inputs.empty()) {
     throw Error(Code::kInvalidArgument, "concatenate", "there are no inputs");
   }
-}
-
-std::string ConcatenateNode::title() const {
-  return "concatenate(" + std::to_string(inputs().size()) + ")";
-}
-
-Built ConcatenateNode::build(std::vector<Built> inputs, Builder& builder) const {
-  if (any_stream(inputs)) {
-    return Built::of(std::make_shared<ConcatenateStream>(streams_of(inputs, builder)));
-  }
-  return {std::make_shared<Concatenate>(indexed_of(inputs))};
+  return make_node({
+      .title = "concatenate(" + std::to_string(inputs.size()) + ")",
+      .inputs = std::move(inputs),
+      .build = [](std::vector<Built> built, Builder& builder) -> Built {
+        if (any_stream(built)) {
+          return Built::of(std::make_shared<ConcatenateStream>(streams_of(built, builder)));
+        }
+        return {std::make_shared<Concatenate>(indexed_of(built))};
+      },
+  });
 }
 
 }  // namespace penstock

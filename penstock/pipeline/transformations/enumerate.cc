@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/enumerate.h"
-
 #include <cstring>
 #include <limits>
 #include <string>
@@ -8,7 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/transformations/zip.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -68,18 +66,23 @@ class Numbers : public Indexed {
 
 }  // namespace
 
-std::string EnumerateNode::title() const {
-  return start_ == 0 ? "enumerate()" : "enumerate(start=" + std::to_string(start_) + ")";
-}
-
-Built EnumerateNode::build(std::vector<Built> inputs, Builder& builder) const {
-  const Built built = builder.without_gaps(inputs[0]);
-  const auto length = built.stream == nullptr ? built.indexed->length(0) : built.stream->length();
-  if (length && *length != kEndless && *length / built.per_output > numbers_from(start_)) {
-    throw too_many(start_);
-  }
-  return built.with([&](IndexedRef input) {
-    return zipped({std::make_shared<Numbers>(start_), std::move(input)}, {});
+Node::Ref nodes::enumerate(Node::Ref input, int64_t start) {
+  return make_node({
+      .title = start == 0 ? "enumerate()" : "enumerate(start=" + std::to_string(start) + ")",
+      .inputs = {std::move(input)},
+      .build =
+          [start](std::vector<Built> inputs, Builder& builder) {
+            const Built built = builder.without_gaps(inputs[0]);
+            const auto length =
+                built.stream == nullptr ? built.indexed->length(0) : built.stream->length();
+            if (length && *length != kEndless && *length / built.per_output > numbers_from(start)) {
+              throw too_many(start);
+            }
+            return built.with([&](IndexedRef below) {
+              return zipped({std::make_shared<Numbers>(start), std::move(below)}, {});
+            });
+          },
+      .elements_each = 1,
   });
 }
 

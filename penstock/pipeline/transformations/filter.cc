@@ -1,10 +1,10 @@
-#include "penstock/pipeline/transformations/filter.h"
-
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/streams/judged_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -46,8 +46,17 @@ class Filter : public JudgedStage {
 
 }  // namespace
 
-Built FilterNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(std::make_shared<Filter>(inputs[0], builder, predicate_, title()));
+Node::Ref nodes::filter(Node::Ref input, OpRef predicate) {
+  predicate = given(std::move(predicate), "filter", "operation");
+  return make_node({
+      .title = "filter(" + predicate->title() + ")",
+      .inputs = {std::move(input)},
+      .build =
+          [predicate](std::vector<Built> inputs, Builder& builder) {
+            return Built::of(
+                std::make_shared<Filter>(inputs[0], builder, predicate, builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/interleave_stream.h"
-
 #include <array>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -246,45 +245,50 @@ class InterleaveStream : public Streamed {
   FailurePolicy policy_;  // of plans that it opens
 };
 
+Node::Ref opened_in_turns(Node::Ref input, std::string title, std::shared_ptr<const Opener> open,
+                          uint64_t cycle, uint64_t block) {
+  return make_node({
+      .title = std::move(title),
+      .inputs = {std::move(input)},
+      .build =
+          [open = std::move(open), cycle, block](std::vector<Built> inputs, Builder& builder) {
+            return Built::of(std::make_shared<InterleaveStream>(
+                builder.as_stream(inputs[0]), open, cycle, block, builder.title(), builder));
+          },
+  });
+}
+
 }  // namespace
 
-InterleaveStreamNode::InterleaveStreamNode(Ref input, std::string name, Opening open,
-                                           uint64_t cycle, uint64_t block)
-    : InterleaveStreamNode(std::move(input), std::move(name),
-                           std::make_shared<FunctionOpener>(std::move(open)), cycle, block) {}
+Node::Ref nodes::interleave(Node::Ref input, std::string name, Opening open, uint64_t cycle,
+                            uint64_t block) {
+  return interleave(std::move(input), std::move(name),
+                    std::make_shared<FunctionOpener>(std::move(open)), cycle, block);
+}
 
-InterleaveStreamNode::InterleaveStreamNode(Ref input, std::string name,
-                                           std::shared_ptr<const Opener> open, uint64_t cycle,
-                                           uint64_t block)
-    : Node({std::move(input)}),
-      name_(name_of_user(std::move(name), "interleave")),
-      open_(std::move(open)),
-      cycle_(cycle),
-      block_(block) {
+Node::Ref nodes::interleave(Node::Ref input, std::string name, std::shared_ptr<const Opener> open,
+                            uint64_t cycle, uint64_t block) {
+  name = name_of_user(std::move(name), "interleave");
   if (cycle == 0 || cycle > 65'536) {
     throw Error(Code::kInvalidArgument, "interleave",
                 "cycle is " + std::to_string(cycle) + "; give 1 to 65536");
   }
   if (block == 0) throw Error(Code::kInvalidArgument, "interleave", "block is 0; give 1 or more");
+  return opened_in_turns(std::move(input),
+                         "interleave(" + name + ", cycle=" + std::to_string(cycle) +
+                             ", block=" + std::to_string(block) + ")",
+                         std::move(open), cycle, block);
 }
 
-std::string InterleaveStreamNode::title() const {
-  return "interleave(" + name_ + ", cycle=" + std::to_string(cycle_) +
-         ", block=" + std::to_string(block_) + ")";
+Node::Ref nodes::flat_map(Node::Ref input, std::string name, Opening open) {
+  return flat_map(std::move(input), std::move(name),
+                  std::make_shared<FunctionOpener>(std::move(open)));
 }
 
-Built InterleaveStreamNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(std::make_shared<InterleaveStream>(builder.as_stream(inputs[0]), open_, cycle_,
-                                                      block_, title(), builder));
-}
-
-FlatMapNode::FlatMapNode(Ref input, std::string name, Opening open)
-    : FlatMapNode(std::move(input), std::move(name),
-                  std::make_shared<FunctionOpener>(std::move(open))) {}
-
-Built FlatMapNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(std::make_shared<InterleaveStream>(builder.as_stream(inputs[0]), open_, 1, 1,
-                                                      title(), builder));
+Node::Ref nodes::flat_map(Node::Ref input, std::string name, std::shared_ptr<const Opener> open) {
+  return opened_in_turns(std::move(input),
+                         "flat_map(" + name_of_user(std::move(name), "flat_map") + ")",
+                         std::move(open), 1, 1);
 }
 
 }  // namespace penstock

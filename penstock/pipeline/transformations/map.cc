@@ -1,12 +1,12 @@
-#include "penstock/pipeline/transformations/map.h"
-
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/stage_clock.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -163,12 +163,22 @@ std::unique_ptr<IndexedReader> Map::reader(Context& context) const {
 
 }  // namespace
 
-Built MapNode::build(std::vector<Built> inputs, Builder& builder) const {
-  Built built = inputs[0].with([&](IndexedRef input) {
-    return std::make_shared<Map>(std::move(input), op_, builder.operation(), title());
+Node::Ref nodes::map(Node::Ref input, OpRef op) {
+  op = given(std::move(op), "map", "operation");
+  return make_node({
+      .title = "map(" + op->title() + ")",
+      .inputs = {std::move(input)},
+      .build =
+          [op](std::vector<Built> inputs, Builder& builder) {
+            Built built = inputs[0].with([&](IndexedRef below) {
+              return std::make_shared<Map>(std::move(below), op, builder.operation(),
+                                           builder.title());
+            });
+            built.may_fail = true;
+            return built;
+          },
+      .elements_each = 1,
   });
-  built.may_fail = true;
-  return built;
 }
 
 }  // namespace penstock

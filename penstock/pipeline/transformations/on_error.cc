@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/on_error.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,8 +8,10 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/stages/input_rows.h"
 #include "penstock/pipeline/streams/decided_stream.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -165,10 +165,8 @@ std::unique_ptr<IndexedReader> OnErrorStage::reader(Context& context) const {
   return std::make_unique<DecidingReader>(*this, context);
 }
 
-}  // namespace
-
-std::string OnErrorNode::title() const {
-  switch (policy_) {
+std::string title_of(OnError policy) {
+  switch (policy) {
     case OnError::kRaise:
       break;
     case OnError::kSkip:
@@ -179,30 +177,43 @@ std::string OnErrorNode::title() const {
   return "on_error(raise)";
 }
 
-Built OnErrorNode::build(std::vector<Built> inputs, Builder& builder) const {
-  builder.add_policy();
-  if (inputs[0].stream != nullptr) {
-    if (policy_ == OnError::kReplace) {
-      throw Error(
-          Code::kInvalidArgument, "on_error",
-          "replace needs elements that can be asked for by their positions, and the input's "
-          "only come one after the other: replace before that, or skip");
-    }
-    const bool skip = policy_ == OnError::kSkip;
-    // What the tail makes is decided on there, each worker what it makes.
-    Built built = inputs[0].with([&](IndexedRef tail) {
-      return std::make_shared<OnErrorStage>(std::move(tail), policy_, attempts_);
-    });
-    built.stream = decided_stream(std::move(built.stream), policy_before({}));
-    built.leaves_out |= skip && built.may_fail;
-    return built;
-  }
-  const uint64_t length = inputs[0].indexed->length(0);
-  if (policy_ == OnError::kReplace && length > Bijection::kMaxLength) {
-    throw Error(Code::kInvalidArgument, "on_error",
-                "replace needs an input with an end, of at most 2^62 elements: repeat after it");
-  }
-  return {std::make_shared<OnErrorStage>(inputs[0].indexed, policy_, attempts_)};
+}  // namespace
+
+Node::Ref nodes::on_error(Node::Ref input, OnError policy, uint64_t attempts) {
+  auto policy_before = [skip = policy == OnError::kSkip](const FailurePolicy& here) {
+    return FailurePolicy{skip, here.feed_skips, true, false};
+  };
+  return make_node({
+      .title = title_of(policy),
+      .inputs = {std::move(input)},
+      .build = [=](std::vector<Built> inputs, Builder& builder) -> Built {
+        builder.add_policy();
+        if (inputs[0].stream != nullptr) {
+          if (policy == OnError::kReplace) {
+            throw Error(
+                Code::kInvalidArgument, "on_error",
+                "replace needs elements that can be asked for by their positions, and the input's "
+                "only come one after the other: replace before that, or skip");
+          }
+          // What the tail makes is decided on there, each worker what it makes.
+          Built built = inputs[0].with([&](IndexedRef below) {
+            return std::make_shared<OnErrorStage>(std::move(below), policy, attempts);
+          });
+          built.stream = decided_stream(std::move(built.stream), policy_before({}));
+          built.leaves_out |= policy == OnError::kSkip && built.may_fail;
+          return built;
+        }
+        const uint64_t length = inputs[0].indexed->length(0);
+        if (policy == OnError::kReplace && length > Bijection::kMaxLength) {
+          throw Error(
+              Code::kInvalidArgument, "on_error",
+              "replace needs an input with an end, of at most 2^62 elements: repeat after it");
+        }
+        return {std::make_shared<OnErrorStage>(inputs[0].indexed, policy, attempts)};
+      },
+      .policy_before = policy_before,
+      .elements_each = 1,
+  });
 }
 
 }  // namespace penstock

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/repeat.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -143,20 +142,20 @@ class RepeatStream : public Streamed {
 
 }  // namespace
 
-RepeatNode::RepeatNode(Ref input, uint64_t count) : Node({std::move(input)}), count_(count) {
+Node::Ref nodes::repeat(Node::Ref input, uint64_t count) {
   if (count == 0) throw Error(Code::kInvalidArgument, "repeat", "count is 0; give 1 or more");
-}
-
-std::string RepeatNode::title() const {
-  return count_ == kEndless ? "repeat()" : "repeat(" + std::to_string(count_) + ")";
-}
-
-Built RepeatNode::build(std::vector<Built> inputs, Builder& builder) const {
-  if (count_ == 1) return inputs[0];
-  if (inputs[0].stream != nullptr) {
-    return Built::of(std::make_shared<RepeatStream>(builder.as_stream(inputs[0]), count_));
-  }
-  return {std::make_shared<Repeat>(inputs[0].indexed, count_)};
+  return make_node({
+      .title = count == kEndless ? "repeat()" : "repeat(" + std::to_string(count) + ")",
+      .inputs = {std::move(input)},
+      .build = [count](std::vector<Built> inputs, Builder& builder) -> Built {
+        if (count == 1) return inputs[0];
+        if (inputs[0].stream != nullptr) {
+          return Built::of(std::make_shared<RepeatStream>(builder.as_stream(inputs[0]), count));
+        }
+        return {std::make_shared<Repeat>(inputs[0].indexed, count)};
+      },
+      .feed_part = Node::FeedPart{.rounds = count},
+  });
 }
 
 }  // namespace penstock

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/sample_from.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,6 +12,7 @@
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -147,43 +146,36 @@ class SampleFrom : public Streamed {
 
 }  // namespace
 
-SampleFromNode::SampleFromNode(std::vector<Ref> inputs, std::vector<double> weights, uint64_t seed,
-                               bool stop_on_empty)
-    : Node(std::move(inputs)),
-      weights_(std::move(weights)),
-      seed_(seed),
-      stop_on_empty_(stop_on_empty) {
+Node::Ref nodes::sample_from(std::vector<Node::Ref> inputs, std::vector<double> weights,
+                             uint64_t seed, bool stop_on_empty) {
   auto refuse = [](const std::string& why) {
     return Error(Code::kInvalidArgument, "sample_from", why);
   };
-  const size_t count = this->inputs().size();
-  if (count == 0) throw refuse("there are no inputs");
-  if (weights_.empty()) weights_.assign(count, 1.0);
-  if (weights_.size() != count) {
-    throw refuse(std::to_string(weights_.size()) + " weights for " + std::to_string(count) +
+  if (inputs.empty()) throw refuse("there are no inputs");
+  if (weights.empty()) weights.assign(inputs.size(), 1.0);
+  if (weights.size() != inputs.size()) {
+    throw refuse(std::to_string(weights.size()) + " weights for " + std::to_string(inputs.size()) +
                  " inputs");
   }
+  std::string title = "sample_from(";
   double all = 0;
-  for (double weight : weights_) {
+  for (double weight : weights) {
     if (!std::isfinite(weight) || weight < 0) throw refuse("weights are 0 or more");
     all += weight;
-  }
-  if (all == 0 || !std::isfinite(all)) throw refuse("the weights' sum is 0, or too large");
-}
-
-std::string SampleFromNode::title() const {
-  std::string text = "sample_from(";
-  for (double weight : weights_) {
     char digits[32];
     std::snprintf(digits, sizeof(digits), "%.17g, ", weight);
-    text += digits;
+    title += digits;
   }
-  return text + "seed=" + std::to_string(seed_) + (stop_on_empty_ ? ", stop_on_empty)" : ")");
-}
-
-Built SampleFromNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(
-      std::make_shared<SampleFrom>(streams_of(inputs, builder), weights_, seed_, stop_on_empty_));
+  if (all == 0 || !std::isfinite(all)) throw refuse("the weights' sum is 0, or too large");
+  return make_node({
+      .title = title + "seed=" + std::to_string(seed) + (stop_on_empty ? ", stop_on_empty)" : ")"),
+      .inputs = std::move(inputs),
+      .build =
+          [=](std::vector<Built> built, Builder& builder) {
+            return Built::of(std::make_shared<SampleFrom>(streams_of(built, builder), weights, seed,
+                                                          stop_on_empty));
+          },
+  });
 }
 
 }  // namespace penstock

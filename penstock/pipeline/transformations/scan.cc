@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/scan.h"
-
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -10,8 +8,10 @@
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/schema_checker.h"
+#include "penstock/pipeline/streams/held_row.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -185,21 +185,25 @@ class Scan : public Streamed {
 
 }  // namespace
 
-ScanNode::ScanNode(Ref input, std::string name, const Example& initial, Scanning function)
-    : ScanNode(std::move(input), name, held(initial, "scan(" + name + ")"),
-               std::make_shared<FunctionScanner>(std::move(function))) {}
+Node::Ref nodes::scan(Node::Ref input, std::string name, const Example& initial,
+                      Scanning function) {
+  HeldRow carry = held(initial, "scan(" + name + ")");
+  return scan(std::move(input), std::move(name), std::move(carry),
+              std::make_shared<FunctionScanner>(std::move(function)));
+}
 
-ScanNode::ScanNode(Ref input, std::string name, HeldRow initial,
-                   std::shared_ptr<const Scanner> scanner)
-    : Node({std::move(input)}),
-      name_(name_of_user(std::move(name), "scan")),
-      initial_(std::move(initial)),
-      scanner_(std::move(scanner)) {}
-
-Built ScanNode::build(std::vector<Built> inputs, Builder& builder) const {
-  StreamedRef input = builder.as_stream(inputs[0]);
-  return Built::of(
-      std::make_shared<Scan>(std::move(input), initial_, scanner_, builder.operation(), title()));
+Node::Ref nodes::scan(Node::Ref input, std::string name, HeldRow initial,
+                      std::shared_ptr<const Scanner> scanner) {
+  return make_node({
+      .title = "scan(" + name_of_user(std::move(name), "scan") + ")",
+      .inputs = {std::move(input)},
+      .build =
+          [initial = std::move(initial), scanner](std::vector<Built> inputs, Builder& builder) {
+            StreamedRef stream = builder.as_stream(inputs[0]);
+            return Built::of(std::make_shared<Scan>(std::move(stream), initial, scanner,
+                                                    builder.operation(), builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock

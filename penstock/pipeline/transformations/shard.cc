@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/shard.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -109,24 +108,8 @@ class ShardStream : public Streamed {
   uint64_t rank_, world_;
 };
 
-}  // namespace
-
-ShardNode::ShardNode(Ref input, uint32_t rank, uint32_t world, Remainder remainder)
-    : Node({std::move(input)}), rank_(rank), world_(world), remainder_(remainder) {
-  if (world == 0) throw Error(Code::kInvalidArgument, "shard", "world is 0; give 1 or more");
-  if (rank >= world) {
-    throw Error(Code::kInvalidArgument, "shard",
-                "rank is " + std::to_string(rank) + ", which must be below world, " +
-                    std::to_string(world));
-  }
-}
-
-std::string ShardNode::identity() const {
-  return title() + " of rank " + std::to_string(rank_) + " of " + std::to_string(world_);
-}
-
-std::string ShardNode::title() const {
-  switch (remainder_) {
+std::string title_of(Remainder remainder) {
+  switch (remainder) {
     case Remainder::kKeep:
       break;
     case Remainder::kDrop:
@@ -137,18 +120,37 @@ std::string ShardNode::title() const {
   return "shard()";
 }
 
-Built ShardNode::build(std::vector<Built> inputs, Builder& builder) const {
-  if (inputs[0].stream != nullptr) {
-    if (remainder_ != Remainder::kKeep) {
-      throw Error(Code::kInvalidArgument, title(),
-                  "elements that only come one after the other are dealt out as they come: what "
-                  "remains can be neither dropped nor padded");
-    }
-    builder.set_sharded({world_, nullptr});
-    return Built::of(std::make_shared<ShardStream>(builder.as_stream(inputs[0]), rank_, world_));
+}  // namespace
+
+Node::Ref nodes::shard(Node::Ref input, uint32_t rank, uint32_t world, Remainder remainder) {
+  if (world == 0) throw Error(Code::kInvalidArgument, "shard", "world is 0; give 1 or more");
+  if (rank >= world) {
+    throw Error(Code::kInvalidArgument, "shard",
+                "rank is " + std::to_string(rank) + ", which must be below world, " +
+                    std::to_string(world));
   }
-  builder.set_sharded({world_, inputs[0].indexed});
-  return {std::make_shared<Shard>(inputs[0].indexed, rank_, world_, remainder_)};
+  const std::string title = title_of(remainder);
+  return make_node({
+      .title = title,
+      .inputs = {std::move(input)},
+      .build = [=](std::vector<Built> inputs, Builder& builder) -> Built {
+        if (inputs[0].stream != nullptr) {
+          if (remainder != Remainder::kKeep) {
+            throw Error(Code::kInvalidArgument, title,
+                        "elements that only come one after the other are dealt out as they come: "
+                        "what remains can be neither dropped nor padded");
+          }
+          builder.set_sharded({world, nullptr});
+          return Built::of(
+              std::make_shared<ShardStream>(builder.as_stream(inputs[0]), rank, world));
+        }
+        builder.set_sharded({world, inputs[0].indexed});
+        return {std::make_shared<Shard>(inputs[0].indexed, rank, world, remainder)};
+      },
+      .identity = title + " of rank " + std::to_string(rank) + " of " + std::to_string(world),
+      .elements_each = 1,
+      .deals_out = true,
+  });
 }
 
 }  // namespace penstock

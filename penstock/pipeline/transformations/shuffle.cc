@@ -1,11 +1,10 @@
-#include "penstock/pipeline/transformations/shuffle.h"
-
 #include <utility>
 
 #include "penstock/base/bijection.h"
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
 #include "penstock/pipeline/stages/index_mapped.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -66,23 +65,26 @@ class Shuffle : public IndexMapped {
 
 }  // namespace
 
-std::string ShuffleNode::title() const {
-  return "shuffle(seed=" + std::to_string(seed_) + (reshuffle_ ? ")" : ", reshuffle=false)");
-}
-
-Built ShuffleNode::build(std::vector<Built> inputs, Builder&) const {
-  const uint64_t length = inputs[0].indexed->length(0);
-  if (length == kEndless) {
-    throw Error(Code::kInvalidArgument, "shuffle",
-                "what has no end, or 2^64 - 1 elements, is too long to be shuffled as a whole: "
-                "where it is repeated, shuffle first, then repeat");
-  }
-  if (length > Bijection::kMaxLength) {
-    throw Error(Code::kInvalidArgument, "shuffle",
-                "it is too long to be shuffled: " + std::to_string(length) +
-                    " elements are more than 2^62");
-  }
-  return {std::make_shared<Shuffle>(inputs[0].indexed, seed_, reshuffle_)};
+Node::Ref nodes::shuffle(Node::Ref input, uint64_t seed, bool reshuffle) {
+  return make_node({
+      .title = "shuffle(seed=" + std::to_string(seed) + (reshuffle ? ")" : ", reshuffle=false)"),
+      .inputs = {std::move(input)},
+      .build = [=](std::vector<Built> inputs, Builder&) -> Built {
+        const uint64_t length = inputs[0].indexed->length(0);
+        if (length == kEndless) {
+          throw Error(Code::kInvalidArgument, "shuffle",
+                      "what has no end, or 2^64 - 1 elements, is too long to be shuffled as a "
+                      "whole: where it is repeated, shuffle first, then repeat");
+        }
+        if (length > Bijection::kMaxLength) {
+          throw Error(Code::kInvalidArgument, "shuffle",
+                      "it is too long to be shuffled: " + std::to_string(length) +
+                          " elements are more than 2^62");
+        }
+        return {std::make_shared<Shuffle>(inputs[0].indexed, seed, reshuffle)};
+      },
+      .refuses_streams = ": give shuffle a buffer",
+  });
 }
 
 }  // namespace penstock

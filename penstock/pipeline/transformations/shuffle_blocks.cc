@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/shuffle_blocks.h"
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -8,16 +6,17 @@
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
 #include "penstock/pipeline/stages/index_mapped.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
 
 // The order of one epoch. Blocks stand at places 0, 1, ...; `tail` is the place of the short one
 // (one beyond the last, if there is none).
-class Order {
+class BlockOrder {
  public:
-  Order() = default;
-  Order(uint64_t length, uint64_t seed, uint64_t epoch, uint64_t block, uint64_t window)
+  BlockOrder() = default;
+  BlockOrder(uint64_t length, uint64_t seed, uint64_t epoch, uint64_t block, uint64_t window)
       : length_(length),
         seed_(seed),
         epoch_(epoch),
@@ -105,23 +104,23 @@ class ShuffleBlocks : public IndexMapped {
   uint64_t length(uint64_t base) const override { return input()->length(base); }
 
   uint32_t map(At& at, std::span<uint64_t> positions) const override {
-    Order order;
+    BlockOrder order;
     return map(at, positions, order);
   }
 
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
-    auto map = [this, order = Order()](At& at, std::span<uint64_t> positions) mutable {
+    auto map = [this, order = BlockOrder()](At& at, std::span<uint64_t> positions) mutable {
       return this->map(at, positions, order);
     };
     return mapped_reader(std::move(map), input()->open(context));
   }
 
  private:
-  uint32_t map(At& at, std::span<uint64_t> positions, Order& order) const {
+  uint32_t map(At& at, std::span<uint64_t> positions, BlockOrder& order) const {
     const uint64_t epoch = options_.reshuffle ? at.epoch : 0;
     const uint64_t length = input()->length(at.base);
     if (!order.is_of(length, epoch)) {
-      order = Order(length, options_.seed, epoch, options_.block, options_.window);
+      order = BlockOrder(length, options_.seed, epoch, options_.block, options_.window);
     }
     order.map(positions);
     return static_cast<uint32_t>(positions.size());
@@ -132,33 +131,31 @@ class ShuffleBlocks : public IndexMapped {
 
 }  // namespace
 
-ShuffleBlocksNode::ShuffleBlocksNode(Ref input, const ShuffleBlocksOptions& options)
-    : Node({std::move(input)}), options_(options) {
+Node::Ref nodes::shuffle_blocks(Node::Ref input, const ShuffleBlocksOptions& options) {
   if (options.block == 0 || options.window == 0) {
     throw Error(Code::kInvalidArgument, "shuffle",
                 std::string(options.block == 0 ? "block" : "window") + " is 0; give 1 or more");
   }
-}
-
-std::string ShuffleBlocksNode::title() const {
-  return "shuffle(seed=" + std::to_string(options_.seed) +
-         ", block=" + std::to_string(options_.block) +
-         ", window=" + std::to_string(options_.window) +
-         (options_.reshuffle ? ")" : ", reshuffle=false)");
-}
-
-Built ShuffleBlocksNode::build(std::vector<Built> inputs, Builder&) const {
-  const uint64_t length = inputs[0].indexed->length(0);
-  if (length > Bijection::kMaxLength) {
-    throw Error(
-        Code::kInvalidArgument, "shuffle",
-        length == kEndless
-            ? "what has no end, or 2^64 - 1 elements, is too long to be shuffled as a whole: "
-              "where it is repeated, shuffle first, then repeat"
-            : "it is too long to be shuffled: " + std::to_string(length) +
-                  " elements are more than 2^62");
-  }
-  return {std::make_shared<ShuffleBlocks>(inputs[0].indexed, options_)};
+  return make_node({
+      .title = "shuffle(seed=" + std::to_string(options.seed) + ", block=" +
+               std::to_string(options.block) + ", window=" + std::to_string(options.window) +
+               (options.reshuffle ? ")" : ", reshuffle=false)"),
+      .inputs = {std::move(input)},
+      .build = [options](std::vector<Built> inputs, Builder&) -> Built {
+        const uint64_t length = inputs[0].indexed->length(0);
+        if (length > Bijection::kMaxLength) {
+          throw Error(
+              Code::kInvalidArgument, "shuffle",
+              length == kEndless
+                  ? "what has no end, or 2^64 - 1 elements, is too long to be shuffled as a "
+                    "whole: where it is repeated, shuffle first, then repeat"
+                  : "it is too long to be shuffled: " + std::to_string(length) +
+                        " elements are more than 2^62");
+        }
+        return {std::make_shared<ShuffleBlocks>(inputs[0].indexed, options)};
+      },
+      .refuses_streams = "",
+  });
 }
 
 }  // namespace penstock

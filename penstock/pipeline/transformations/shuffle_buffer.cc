@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/shuffle_buffer.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -11,6 +9,7 @@
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -146,21 +145,20 @@ class ShuffleBuffer : public Streamed {
 
 }  // namespace
 
-ShuffleBufferNode::ShuffleBufferNode(Ref input, uint64_t seed, uint64_t buffer, bool reshuffle)
-    : Node({std::move(input)}), seed_(seed), buffer_(buffer), reshuffle_(reshuffle) {
+Node::Ref nodes::shuffle_buffer(Node::Ref input, uint64_t seed, uint64_t buffer, bool reshuffle) {
   if (buffer == 0) {
     throw Error(Code::kInvalidArgument, "shuffle", "buffer is 0; give 1 or more elements");
   }
-}
-
-std::string ShuffleBufferNode::title() const {
-  return "shuffle(seed=" + std::to_string(seed_) + ", buffer=" + std::to_string(buffer_) +
-         (reshuffle_ ? ")" : ", reshuffle=false)");
-}
-
-Built ShuffleBufferNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(
-      std::make_shared<ShuffleBuffer>(builder.as_stream(inputs[0]), seed_, buffer_, reshuffle_));
+  return make_node({
+      .title = "shuffle(seed=" + std::to_string(seed) + ", buffer=" + std::to_string(buffer) +
+               (reshuffle ? ")" : ", reshuffle=false)"),
+      .inputs = {std::move(input)},
+      .build =
+          [=](std::vector<Built> inputs, Builder& builder) {
+            return Built::of(std::make_shared<ShuffleBuffer>(builder.as_stream(inputs[0]), seed,
+                                                             buffer, reshuffle));
+          },
+  });
 }
 
 }  // namespace penstock

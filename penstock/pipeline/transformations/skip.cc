@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/skip.h"
-
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -112,11 +111,15 @@ class SkipStream : public Streamed {
 
 }  // namespace
 
-std::string SkipNode::title() const { return "skip(" + std::to_string(n_) + ")"; }
-
-Built SkipNode::build(std::vector<Built> inputs, Builder& builder) const {
-  if (inputs[0].stream == nullptr) return {std::make_shared<Skip>(inputs[0].indexed, n_)};
-  return Built::of(std::make_shared<SkipStream>(builder.as_stream(inputs[0]), n_));
+Node::Ref nodes::skip(Node::Ref input, uint64_t n) {
+  return make_node({
+      .title = "skip(" + std::to_string(n) + ")",
+      .inputs = {std::move(input)},
+      .build = [n](std::vector<Built> inputs, Builder& builder) -> Built {
+        if (inputs[0].stream == nullptr) return {std::make_shared<Skip>(inputs[0].indexed, n)};
+        return Built::of(std::make_shared<SkipStream>(builder.as_stream(inputs[0]), n));
+      },
+  });
 }
 
 }  // namespace penstock

@@ -4,21 +4,28 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 
-SplitBatchNode::SplitBatchNode(Ref input, uint32_t parts)
-    : Node({std::move(input)}), parts_(parts) {
+Node::Ref nodes::split_batch(Node::Ref input, uint32_t parts) {
+  constexpr uint32_t kMostParts = 4096;
   if (parts == 0 || parts > kMostParts) {
     throw Error(Code::kInvalidArgument, "split_batch",
                 "parts is " + std::to_string(parts) + "; give 1 to " + std::to_string(kMostParts));
   }
-}
-
-Built SplitBatchNode::build(std::vector<Built> inputs, Builder& builder) const {
-  builder.count_split();
-  return inputs[0].with(
-      [&](IndexedRef input) { return std::make_shared<SplitBatch>(std::move(input), parts_); });
+  return make_node({
+      .title = "split_batch()",
+      .inputs = {std::move(input)},
+      .build =
+          [parts](std::vector<Built> inputs, Builder& builder) {
+            builder.count_split();
+            return inputs[0].with([&](IndexedRef below) {
+              return std::make_shared<SplitBatch>(std::move(below), parts);
+            });
+          },
+      .elements_each = 1,
+  });
 }
 
 std::vector<Block> parts_of(const Block& batch, uint32_t parts) {

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/take.h"
-
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -79,16 +78,20 @@ class TakeStream : public Streamed {
 
 }  // namespace
 
-std::string TakeNode::title() const { return "take(" + std::to_string(n_) + ")"; }
-
-Built TakeNode::build(std::vector<Built> inputs, Builder& builder) const {
-  if (inputs[0].stream == nullptr) return {std::make_shared<Take>(inputs[0].indexed, n_)};
-  // What the tail does not get it need not make.
-  Built built = builder.without_gaps(inputs[0]);
-  uint64_t elements;
-  if (__builtin_mul_overflow(n_, built.per_output, &elements)) elements = kEndless;
-  built.stream = std::make_shared<TakeStream>(std::move(built.stream), elements);
-  return built;
+Node::Ref nodes::take(Node::Ref input, uint64_t n) {
+  return make_node({
+      .title = "take(" + std::to_string(n) + ")",
+      .inputs = {std::move(input)},
+      .build = [n](std::vector<Built> inputs, Builder& builder) -> Built {
+        if (inputs[0].stream == nullptr) return {std::make_shared<Take>(inputs[0].indexed, n)};
+        // What the tail does not get it need not make.
+        Built built = builder.without_gaps(inputs[0]);
+        uint64_t elements;
+        if (__builtin_mul_overflow(n, built.per_output, &elements)) elements = kEndless;
+        built.stream = std::make_shared<TakeStream>(std::move(built.stream), elements);
+        return built;
+      },
+  });
 }
 
 }  // namespace penstock

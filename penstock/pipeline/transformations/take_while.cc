@@ -1,12 +1,12 @@
-#include "penstock/pipeline/transformations/take_while.h"
-
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/judged_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -58,8 +58,17 @@ class TakeWhile : public JudgedStage {
 
 }  // namespace
 
-Built TakeWhileNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(std::make_shared<TakeWhile>(inputs[0], builder, predicate_, title()));
+Node::Ref nodes::take_while(Node::Ref input, OpRef predicate) {
+  predicate = given(std::move(predicate), "take_while", "operation");
+  return make_node({
+      .title = "take_while(" + predicate->title() + ")",
+      .inputs = {std::move(input)},
+      .build =
+          [predicate](std::vector<Built> inputs, Builder& builder) {
+            return Built::of(
+                std::make_shared<TakeWhile>(inputs[0], builder, predicate, builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock

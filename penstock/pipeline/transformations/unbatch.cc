@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/unbatch.h"
-
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -14,6 +12,7 @@
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -257,8 +256,15 @@ class Unbatch : public Streamed {
 
 }  // namespace
 
-Built UnbatchNode::build(std::vector<Built> inputs, Builder& builder) const {
-  return Built::of(std::make_shared<Unbatch>(builder.as_stream(inputs[0])));
+Node::Ref nodes::unbatch(Node::Ref input) {
+  return make_node({
+      .title = "unbatch()",
+      .inputs = {std::move(input)},
+      .build =
+          [](std::vector<Built> inputs, Builder& builder) {
+            return Built::of(std::make_shared<Unbatch>(builder.as_stream(inputs[0])));
+          },
+  });
 }
 
 }  // namespace penstock

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/unique.h"
-
 #include <array>
 #include <bit>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/mapped_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -180,13 +179,23 @@ class Unique : public Streamed {
 
 }  // namespace
 
-Built UniqueNode::build(std::vector<Built> inputs, Builder& builder) const {
-  const uint32_t operation = key_ == nullptr ? 0 : builder.operation();
-  Builder::Carrying input = builder.as_stream_with(
-      inputs[0], key_,
-      [](const Chunk& made, uint32_t row) { return std::bit_cast<Summary>(hash_of(made, row)); },
-      operation, title());
-  return Built::of(std::make_shared<Unique>(std::move(input), key_, operation, title()));
+Node::Ref nodes::unique(Node::Ref input, OpRef key) {
+  return make_node({
+      .title = key == nullptr ? "unique()" : "unique(" + key->title() + ")",
+      .inputs = {std::move(input)},
+      .build =
+          [key](std::vector<Built> inputs, Builder& builder) {
+            const uint32_t operation = key == nullptr ? 0 : builder.operation();
+            Builder::Carrying carrying = builder.as_stream_with(
+                inputs[0], key,
+                [](const Chunk& made, uint32_t row) {
+                  return std::bit_cast<Summary>(hash_of(made, row));
+                },
+                operation, builder.title());
+            return Built::of(
+                std::make_shared<Unique>(std::move(carrying), key, operation, builder.title()));
+          },
+  });
 }
 
 }  // namespace penstock

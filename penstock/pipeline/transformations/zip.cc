@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/zip.h"
-
 #include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -238,33 +237,29 @@ IndexedRef zipped(std::vector<IndexedRef> inputs, std::vector<std::string> names
   return std::make_shared<Zip>(std::move(inputs), std::move(names));
 }
 
-ZipNode::ZipNode(std::vector<Ref> inputs, std::vector<std::string> names)
-    : Node(std::move(inputs)), names_(std::move(names)) {
-  const size_t count = this->inputs().size();
+Node::Ref nodes::zip(std::vector<Node::Ref> inputs, std::vector<std::string> names) {
+  const size_t count = inputs.size();
   if (count == 0) throw Error(Code::kInvalidArgument, "zip", "there are no inputs");
-  for (const std::string& name : names_) (void)name_of_user(name, "zip");
-  if (names_.empty()) return;
-  if (names_.size() != count) {
+  for (const std::string& name : names) (void)name_of_user(name, "zip");
+  if (!names.empty() && names.size() != count) {
     throw Error(Code::kInvalidArgument, "zip",
-                std::to_string(names_.size()) + " names for " + std::to_string(count) + " inputs");
+                std::to_string(names.size()) + " names for " + std::to_string(count) + " inputs");
   }
-  if (std::set<std::string>(names_.begin(), names_.end()).size() != count) {
+  if (std::set<std::string>(names.begin(), names.end()).size() != names.size()) {
     throw Error(Code::kInvalidArgument, "zip", "a name comes twice");
   }
-}
-
-std::string ZipNode::title() const {
-  if (names_.empty()) return "zip(" + std::to_string(inputs().size()) + ")";
-  std::string text;
-  for (const std::string& name : names_) text += (text.empty() ? "zip(" : ", ") + name;
-  return text + ")";
-}
-
-Built ZipNode::build(std::vector<Built> inputs, Builder& builder) const {
-  if (any_stream(inputs)) {
-    return Built::of(std::make_shared<ZipStream>(streams_of(inputs, builder), names_));
-  }
-  return {zipped(indexed_of(inputs), names_)};
+  std::string list = names.empty() ? std::to_string(count) : "";
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return make_node({
+      .title = "zip(" + list + ")",
+      .inputs = std::move(inputs),
+      .build = [names](std::vector<Built> built, Builder& builder) -> Built {
+        if (any_stream(built)) {
+          return Built::of(std::make_shared<ZipStream>(streams_of(built, builder), names));
+        }
+        return {zipped(indexed_of(built), names)};
+      },
+  });
 }
 
 }  // namespace penstock

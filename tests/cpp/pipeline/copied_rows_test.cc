@@ -14,8 +14,8 @@
 #include "penstock/pipeline/engine/plan_output.h"
 #include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/plan.h"
-#include "penstock/pipeline/sources/arrays.h"
 #include "penstock/pipeline/sources/samples.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -93,9 +93,7 @@ TEST(CopiedRows, are_those_of_arrays_below_index_arithmetic) {
   Tensor backwards = Tensor::view(DType::kInt64, {kRows, 3}, x.data() + 24 * (kRows - 1), x.owner(),
                                   {-24, 8}, false);
   EXPECT_FALSE(copied(Dataset::arrays({{"x", backwards}}).batch(4)));
-  EXPECT_FALSE(
-      copied(Dataset(std::make_shared<ArraysNode>(Example{{"x", x}}, "", std::vector<bool>{true}))
-                 .batch(4)));
+  EXPECT_FALSE(copied(Dataset(nodes::arrays(Example{{"x", x}}, "", {true})).batch(4)));
 }
 
 using Lists = std::vector<std::vector<uint64_t>>;
@@ -125,8 +123,7 @@ class FixedLists : public Tickets {
 class Listed {
  public:
   explicit Listed(Lists lists)
-      : plan_(std::make_shared<const Plan>(
-            ListedBatchNode(std::make_shared<ArraysNode>(columns()), 8))),
+      : plan_(std::make_shared<const Plan>(*listed_batches(nodes::arrays(columns()), 8))),
         board_(Board::create({8, 1, 1, 8, {}}, false)),
         arena_(Region::create(Region::Kind::kPrivate)),
         rows_(arena_),

@@ -101,8 +101,7 @@ TEST_P(StreamNodes, batches_of_about_one_length) {
     return Example{{"list", values}};
   };
   Dataset lists = odds(120).map(list);
-  BucketByLengthNode::Options options{
-      .field = "list", .boundaries = {4, 9}, .batch_sizes = {8, 5, 3}};
+  BucketByLengthOptions options{.field = "list", .boundaries = {4, 9}, .batch_sizes = {8, 5, 3}};
   EXPECT_GE(check(lists.bucket_by_length(options)).size(), 60u / 8);
 }
 

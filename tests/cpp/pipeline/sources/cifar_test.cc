@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/cifar.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +6,7 @@
 
 #include "../../io/tfrecords.h"
 #include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {

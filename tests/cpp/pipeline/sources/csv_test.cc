@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/csv.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
@@ -7,6 +5,7 @@
 #include "../../io/tfrecords.h"
 #include "../stages/stream_contract.h"
 #include "penstock/io/csv_scan.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -69,8 +68,8 @@ std::string written(const std::vector<Record>& records, std::mt19937& random) {
 }
 
 struct Csv : ::testing::Test {
-  std::vector<Made> all(const Node& node, std::vector<Failure>* failures = nullptr) {
-    Built built = Builder(files).build(node);
+  std::vector<Made> all(const Node::Ref& node, std::vector<Failure>* failures = nullptr) {
+    Built built = Builder(files).build(*node);
     Scratch scratch;
     Context context{scratch};
     Chunk chunk(scratch);
@@ -94,7 +93,7 @@ struct Csv : ::testing::Test {
     (*files)["file"] = text;
     if (options.columns.empty()) options.columns = kColumns;
     std::vector<Failure> failures;
-    all(CsvNode("file", options), &failures);
+    all(nodes::csv("file", options), &failures);
     EXPECT_EQ(failures.size(), 1u);
     return failures.empty() ? "" : testing::text_of(failures[0]);
   }
@@ -136,8 +135,8 @@ TEST_F(Csv, fields_are_those_of_the_rfc_indexed_and_as_a_stream) {
     (*files)["file"] = text;
     (*files)["small.gz"] = compressed(text, Compression::kGzip);
     const CsvOptions options = text_columns(columns);
-    testing::StreamReading stream(testing::node<CsvNode>("small.gz", options), 0, files);
-    for (const std::vector<Made>& made : {all(CsvNode("file", options)), stream.epoch()}) {
+    testing::StreamReading stream(nodes::csv("small.gz", options), 0, files);
+    for (const std::vector<Made>& made : {all(nodes::csv("file", options)), stream.epoch()}) {
       ASSERT_EQ(made.size(), records.size()) << round;
       for (size_t i = 0; i < records.size(); ++i) {
         for (size_t c = 0; c < columns; ++c) {
@@ -165,7 +164,7 @@ TEST_F(Csv, an_index_beside_the_file_is_that_of_what_is_asked_for) {
     wanted.index = index;
     const std::string last = wanted.columns.back().name;
     std::vector<std::string> made;
-    for (const Made& each : all(CsvNode("file", wanted))) {
+    for (const Made& each : all(nodes::csv("file", wanted))) {
       made.push_back(string_of(each, last.c_str()));
     }
     return made;
@@ -207,7 +206,7 @@ TEST_F(Csv, any_bytes_are_cut_alike) {
     // What follows a closing quote is an error, and the plain reading does not know that.
     std::vector<Failure> failures;
     if (index.size() > 0) {
-      const auto made = all(CsvNode("file", text_columns(1)), &failures);
+      const auto made = all(nodes::csv("file", text_columns(1)), &failures);
       if (failures.empty()) {
         const auto plain = plainly_parsed(text);
         ASSERT_EQ(made.size(), plain.size()) << text;
@@ -224,7 +223,7 @@ TEST_F(Csv, a_header_says_where_the_columns_are_in_each_file) {
   (*files)["d"] = "id,x,name";
   for (bool stream : {false, true}) {
     const CsvOptions options{.columns = kColumns, .stream = stream};
-    const auto made = testing::node<CsvNode>(Paths{"a", "b", "c", "d"}, options);
+    const auto made = nodes::csv(Paths{"a", "b", "c", "d"}, options);
     testing::StreamReading reading(made, 0, files);
     const std::vector<Made> rows = reading.epoch();
     ASSERT_EQ(rows.size(), 3u);
@@ -241,7 +240,7 @@ TEST_F(Csv, a_header_says_where_the_columns_are_in_each_file) {
   for (bool stream : {false, true}) {
     const CsvOptions options{.columns = kColumns, .stream = stream};
     const Error error = testing::error_of([&] {
-      Builder(files).build(CsvNode({"a", "e"}, options));
+      Builder(files).build(nodes::csv({"a", "e"}, options));
     });
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     EXPECT_STREQ(error.what(), "csv: e has no column 'x'; it has 'id', 'name'");
@@ -267,7 +266,7 @@ TEST_F(Csv, what_is_wrong_with_a_record_names_record_line_column_and_what_is_the
   EXPECT_NE(why(head + "1,1,\"\"\"\xc3\"\"\"").find("'\"\\xc3\"' is not UTF-8"), std::string::npos);
   // As a stream, too.
   (*files)["file"] = head + "7,wide,c\n8,1,d";
-  const auto node = testing::node<CsvNode>("file", CsvOptions{.columns = kColumns, .stream = true});
+  const auto node = nodes::csv("file", CsvOptions{.columns = kColumns, .stream = true});
   testing::StreamReading reading(node, 0, files);
   EXPECT_EQ(reading.epoch().size(), 3u);
   reading.reader().begin(0);
@@ -285,7 +284,7 @@ TEST_F(Csv, numbers_of_all_kinds_and_defaults) {
     options.columns.push_back({options.names.back(), CsvColumn::Kind::kNumber, dtype, "1"});
   }
   (*files)["file"] = "true,-128,18446744073709551615,1e-400\n,,,\n0 ,\t5,  6,nan\nFALSE,+7,8,-inf";
-  const std::vector<Made> rows = all(CsvNode("file", options));
+  const std::vector<Made> rows = all(nodes::csv("file", options));
   ASSERT_EQ(rows.size(), 4u);
   const bool flags[] = {true, true, false, false};
   const int8_t small[] = {-128, 1, 5, 7};
@@ -302,7 +301,7 @@ TEST_F(Csv, numbers_of_all_kinds_and_defaults) {
 
 TEST_F(Csv, a_file_that_changed_fails_what_it_concerns) {
   std::string& text = (*files)["file"] = "id,x,name\n1,1,a\n2,2,b\n3,3,c\n";
-  CsvNode node("file", {.columns = kColumns});
+  const Node::Ref node = nodes::csv("file", {.columns = kColumns});
   EXPECT_EQ(all(node).size(), 3u);
   text = "id,x,name\n1,1,a\n2\n2,b\n3,3,c\n";
   std::vector<Made> rows = all(node);
@@ -314,7 +313,7 @@ TEST_F(Csv, a_file_that_changed_fails_what_it_concerns) {
 
 TEST_F(Csv, arguments_that_cannot_be) {
   auto code = [](CsvOptions options) {
-    return testing::error_of([&] { CsvNode("file", options); }).code();
+    return testing::error_of([&] { nodes::csv("file", options); }).code();
   };
   EXPECT_EQ(code({}), Code::kInvalidArgument);
   EXPECT_EQ(code({.columns = {{"a"}, {"a"}}}), Code::kInvalidArgument);
@@ -325,7 +324,7 @@ TEST_F(Csv, arguments_that_cannot_be) {
             Code::kInvalidArgument);
   EXPECT_EQ(code({.columns = {{"a", CsvColumn::Kind::kText, DType::kUint8, "\xff"}}}),
             Code::kInvalidArgument);
-  EXPECT_EQ(CsvNode("in/a.csv", {.columns = kColumns, .delimiter = '\t'}).title(),
+  EXPECT_EQ(nodes::csv("in/a.csv", {.columns = kColumns, .delimiter = '\t'})->title,
             "csv(a.csv, {id: int64 (), x: float32 (), name: text}, delimiter='\\x09')");
 }
 

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/fixed_records.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,6 +7,7 @@
 
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -42,7 +41,7 @@ TEST_F(FixedRecords, are_rows_of_a_batch) {
   write("c", 57, "head", "foot!");
   Dataset dataset = Dataset::fixed_records(
       folder + "/*", {.record_bytes = 5, .header_bytes = 4, .footer_bytes = 5});
-  EXPECT_EQ(dataset.node()->title(), "fixed_records(*, record_bytes=5, header=4, footer=5)");
+  EXPECT_EQ(dataset.node()->title, "fixed_records(*, record_bytes=5, header=4, footer=5)");
   for (uint32_t workers : {0, 2}) {
     Loader feed = dataset.batch(70).build({.workers = workers});
     size_t seen = 0;

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/idx.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,6 +7,7 @@
 
 #include "../../io/tfrecords.h"
 #include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -88,7 +87,7 @@ TEST_F(IdxFiles, are_rows_beside_their_labels) {
     for (bool stream : {false, true}) {
       Dataset dataset =
           Dataset::idx(folder + "/?", {.labels = {folder + "/?-labels"}, .stream = stream});
-      EXPECT_EQ(dataset.node()->title(),
+      EXPECT_EQ(dataset.node()->title,
                 stream ? "zip(image=idx(?, stream), label=idx(?-labels, stream))"
                        : "zip(image=idx(?), label=idx(?-labels))");
       for (uint32_t workers : {0, 2}) {

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/sources/lines.h"
+#include "penstock/io/lines.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 #include "penstock/io/lines.h"
 #include "penstock/io/sidecar_index.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -30,8 +31,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 struct Lines : ::testing::Test {
-  std::vector<std::string> all(const Node& node, size_t step = 64) {
-    IndexedRef stage = Builder(files).build(node).indexed;
+  std::vector<std::string> all(const Node::Ref& node, size_t step = 64) {
+    IndexedRef stage = Builder(files).build(*node).indexed;
     EXPECT_EQ(stage->spec()->leaves()[0].kind, LeafKind::kText);
     auto reader = stage->reader(context);
     std::vector<std::string> made;
@@ -68,20 +69,20 @@ TEST_F(Lines, building_can_be_stopped_and_leaves_nothing) {
   files->before_read("c", [&] { progress.stop = ++reads == 2; });
   LineOptions options;
   options.index = "beside";
-  const LinesNode node({"a", "b", "c", "d"}, options);
-  const Error error = testing::error_of([&] { Builder(files, true, &progress).build(node); });
+  const Node::Ref node = nodes::lines({"a", "b", "c", "d"}, options);
+  const Error error = testing::error_of([&] { Builder(files, true, &progress).build(*node); });
   EXPECT_EQ(error.code(), Code::kClosed);
   EXPECT_EQ(reads, 2);
   EXPECT_THROW((void)files->open("c" + std::string(kIndexSuffix)), Error);
   progress.stop = false;
-  EXPECT_EQ(Builder(files, true, &progress).build(node).indexed->length(0), 4u << 20);
+  EXPECT_EQ(Builder(files, true, &progress).build(*node).indexed->length(0), 4u << 20);
 }
 
 TEST_F(Lines, end_with_lf_or_cr_lf_or_the_file) {
   for (std::string text : {"", "\n", "a", "a\n", "a\r\n", "a\r", "\r\n", "\n\n", "a\n\nb", "a\rb\n",
                            "a\nb\r\n\r\nc", "\r\r\n", "\na"}) {
     (*files)["file"] = text;
-    EXPECT_EQ(all(LinesNode("file", {})), lines_of(text)) << text;
+    EXPECT_EQ(all(nodes::lines("file", {})), lines_of(text)) << text;
   }
 }
 
@@ -89,13 +90,13 @@ TEST_F(Lines, have_an_index_beside_the_file_if_asked_for) {
   for (std::string text : {"", "\n", "a", "a\r\n\nb"}) {
     (*files)["file"] = text;
     const LineOptions beside{.compression = "none", .index = "beside"};
-    EXPECT_EQ(all(LinesNode("file", beside)), lines_of(text)) << text;
+    EXPECT_EQ(all(nodes::lines("file", beside)), lines_of(text)) << text;
     bool built = false;
     files->before_read("file", [&] {
       if (!built) throw Error(Code::kInternal, "read", "it was gone over again");
     });
-    const LinesNode again("file", beside);
-    Builder(files).build(again);
+    const Node::Ref again = nodes::lines("file", beside);
+    Builder(files).build(*again);
     built = true;
     EXPECT_EQ(all(again), lines_of(text)) << text;
     files->before_read("file", {});
@@ -114,8 +115,8 @@ TEST_F(Lines, of_many_files_are_one_range_whatever_their_lengths) {
     if (name == 'c') text += "without an end";
     for (std::string& line : lines_of(text)) expected.push_back(line);
   }
-  LinesNode node("in/*", {});
-  EXPECT_EQ(node.title(), "lines(*)");
+  const Node::Ref node = nodes::lines("in/*", {});
+  EXPECT_EQ(node->title, "lines(*)");
   EXPECT_EQ(all(node), expected);
   EXPECT_EQ(all(node, 7), expected);
 }
@@ -123,7 +124,7 @@ TEST_F(Lines, of_many_files_are_one_range_whatever_their_lengths) {
 TEST_F(Lines, that_are_others_than_when_indexed_are_lost) {
   std::string& text = (*files)["file"];
   text = "one\ntwo\nthree\nfour";
-  LinesNode node("file", {});
+  const Node::Ref node = nodes::lines("file", {});
   EXPECT_EQ(all(node), lines_of(text));
   text = "one\nt\no\nthree\nfour";  // an end inside
   EXPECT_EQ(all(node), (std::vector<std::string>{"one", "<lost>", "three", "four"}));
@@ -149,10 +150,10 @@ TEST_F(Lines, that_are_no_utf8_are_lost_indexed_and_as_a_stream) {
   const std::string wanted[] = {
       "lines: file, record 1 at byte 4 (3 bytes): the line is not UTF-8",
       "lines: file, record 3 at byte 15 (4 bytes): the line is not UTF-8"};
-  EXPECT_EQ(all(LinesNode("file", {})), expected);
+  EXPECT_EQ(all(nodes::lines("file", {})), expected);
   ASSERT_EQ(failures.size(), 2u);
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(testing::text_of(failures[i]), wanted[i]);
-  const auto node = testing::node<LinesNode>("file", LineOptions{.stream = true});
+  const auto node = nodes::lines("file", LineOptions{.stream = true});
   testing::StreamReading reading(node, 0, files);
   reading.reader().begin(0);
   reading.next(4);
@@ -169,26 +170,26 @@ TEST_F(Lines, of_compressed_files_are_a_stream) {
   (*files)["a"] = compressed(text, Compression::kGzip);
   (*files)["b"] = compressed("x^ is text, and \r\nnot zlib", Compression::kZlib);
   (*files)["c"] = "x^";  // as a zlib file might begin
-  EXPECT_EQ(all(LinesNode("c", {})), std::vector<std::string>{"x^"});
-  const auto gzip = testing::node<LinesNode>(Paths{"a", "c"}, LineOptions{});
+  EXPECT_EQ(all(nodes::lines("c", {})), std::vector<std::string>{"x^"});
+  const auto gzip = nodes::lines(Paths{"a", "c"}, LineOptions{});
   testing::check_stream(gzip, 400, 3, files);
-  const auto zlib = testing::node<LinesNode>("b", LineOptions{.compression = "zlib"});
+  const auto zlib = nodes::lines("b", LineOptions{.compression = "zlib"});
   testing::StreamReading reading(zlib, 0, files);
   EXPECT_EQ(reading.epoch().size(), 2u);
-  const auto plain = testing::node<LinesNode>("c", LineOptions{.stream = true});
-  EXPECT_EQ(plain->title(), "lines(c, stream)");
+  const auto plain = nodes::lines("c", LineOptions{.stream = true});
+  EXPECT_EQ(plain->title, "lines(c, stream)");
   testing::check_stream(plain, 400, 3, files);
 }
 
 TEST_F(Lines, files_that_are_not_there) {
-  EXPECT_THROW(LinesNode("file", {.compression = "brotli"}), Error);
-  Error error = testing::error_of([&] { Builder(files).build(LinesNode("none", {})); });
+  EXPECT_THROW(nodes::lines("file", {.compression = "brotli"}), Error);
+  Error error = testing::error_of([&] { Builder(files).build(nodes::lines("none", {})); });
   EXPECT_STREQ(error.what(), "open: no such file: none");
-  error = testing::error_of([&] { Builder(files).build(LinesNode("no*", {})); });
+  error = testing::error_of([&] { Builder(files).build(nodes::lines("no*", {})); });
   EXPECT_STREQ(error.what(), "glob: no file matches no*");
   (*files)["gone"] = "";
   const LineOptions unseen{.compression = "none", .stream = true};
-  const auto gone = testing::node<LinesNode>("gone", unseen);
+  const auto gone = nodes::lines("gone", unseen);
   Builder(files).build(*gone);
   files->remove("gone");
   testing::StreamReading reading(gone, 0, files);

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/snapshot.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +14,8 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/plan.h"
-#include "penstock/pipeline/transformations/cache.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {

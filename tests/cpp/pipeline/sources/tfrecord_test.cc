@@ -1,5 +1,3 @@
-#include "penstock/pipeline/sources/tfrecord.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -8,6 +6,7 @@
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
@@ -19,9 +18,9 @@ std::string text_of(const Chunk& chunk, uint32_t row) {
 
 struct TFRecordSource : ::testing::Test, TFRecords {
   // The whole of it, with <lost> for what is lost.
-  std::vector<std::string> all(const Node& node) {
+  std::vector<std::string> all(const Node::Ref& node) {
     Builder builder(files);
-    IndexedRef stage = builder.build(node).indexed;
+    IndexedRef stage = builder.build(*node).indexed;
     std::unique_ptr<IndexedReader> reader = stage->reader(context);
     std::vector<std::string> made;
     failures.clear();
@@ -75,9 +74,9 @@ TEST_F(TFRecordSource, records_are_byte_strings_file_after_file) {
     write("in/part-" + std::to_string(i), some);
     expected.insert(expected.end(), some.begin(), some.end());
   }
-  TFRecordNode node("in/part-*", {});
+  const Node::Ref node = nodes::tfrecord("in/part-*", {});
   EXPECT_EQ(all(node), expected);
-  Built built = Builder(files).build(node);
+  Built built = Builder(files).build(*node);
   EXPECT_EQ(built.indexed->spec()->to_string(), "{: bytes}");
   EXPECT_FALSE(built.indexed->costly());
 }
@@ -86,7 +85,7 @@ TEST_F(TFRecordSource, what_one_fetch_made_outlives_the_next) {
   auto some = payloads(130);
   write("file", some);
   Builder builder(files);
-  IndexedRef stage = builder.build(TFRecordNode("file", {})).indexed;
+  IndexedRef stage = builder.build(nodes::tfrecord("file", {})).indexed;
   auto reader = stage->reader(context);
   // One chunk that is made in pieces, as concatenate does, and chunks that are used together, as
   // for a batch of strings.
@@ -104,10 +103,10 @@ TEST_F(TFRecordSource, what_one_fetch_made_outlives_the_next) {
 
 TEST_F(TFRecordSource, it_is_indexed_once_whoever_builds_it) {
   for (char name : {'a', 'b', 'c'}) write(std::string(1, name), payloads(20));
-  TFRecordNode node({"a", "b", "c"}, {});
+  const Node::Ref node = nodes::tfrecord({"a", "b", "c"}, {});
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] { EXPECT_EQ(Builder(files).build(node).indexed->length(0), 60u); });
+    threads.emplace_back([&] { EXPECT_EQ(Builder(files).build(*node).indexed->length(0), 60u); });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(files->opened, 3);
@@ -116,7 +115,7 @@ TEST_F(TFRecordSource, it_is_indexed_once_whoever_builds_it) {
 
   auto elsewhere = std::make_shared<MemoryFiles>();
   for (char name : {'a', 'b', 'c'}) (*elsewhere)[std::string(1, name)] = "";
-  EXPECT_EQ(Builder(elsewhere).build(node).indexed->length(0), 0u);
+  EXPECT_EQ(Builder(elsewhere).build(*node).indexed->length(0), 0u);
 }
 
 TEST_F(TFRecordSource, what_is_known_beforehand_is_an_error_of_the_build) {
@@ -125,7 +124,7 @@ TEST_F(TFRecordSource, what_is_known_beforehand_is_an_error_of_the_build) {
     paths.push_back("file-" + std::to_string(i));
     write(paths.back(), payloads(3));
   }
-  auto build = [&](Paths what) { Builder(files).build(TFRecordNode(std::move(what), {})); };
+  auto build = [&](Paths what) { Builder(files).build(nodes::tfrecord(std::move(what), {})); };
   EXPECT_EQ(error_of([&] { build("nothing-*"); }).code(), Code::kNotFound);
   files->before_read("file-57", [] { throw Error(Code::kSystem, "read", "file-57: it burns"); });
   Error error = error_of([&] { build("file-*"); });
@@ -141,7 +140,7 @@ TEST_F(TFRecordSource, what_is_known_beforehand_is_an_error_of_the_build) {
 
 TEST_F(TFRecordSource, arguments_that_cannot_be) {
   auto code = [](Paths paths, TFRecordOptions options) {
-    return error_of([&] { TFRecordNode(paths, options); }).code();
+    return error_of([&] { nodes::tfrecord(paths, options); }).code();
   };
   EXPECT_EQ(code(std::vector<std::string>{}, {}), Code::kInvalidArgument);
   EXPECT_EQ(code("x", {.compression = "brotli"}), Code::kInvalidArgument);
@@ -150,12 +149,12 @@ TEST_F(TFRecordSource, arguments_that_cannot_be) {
 }
 
 TEST_F(TFRecordSource, a_title_names_the_files_and_opens_none) {
-  EXPECT_EQ(TFRecordNode("train-*.tfrecord", {}).title(), "tfrecord(train-*.tfrecord)");
-  EXPECT_EQ(TFRecordNode({"a", "b", "c"}, {}).title(), "tfrecord(a, b, c)");
-  const std::string many = TFRecordNode({"a", "b", "c", "d", "e"}, {}).title();
+  EXPECT_EQ(nodes::tfrecord("train-*.tfrecord", {})->title, "tfrecord(train-*.tfrecord)");
+  EXPECT_EQ(nodes::tfrecord({"a", "b", "c"}, {})->title, "tfrecord(a, b, c)");
+  const std::string many = nodes::tfrecord({"a", "b", "c", "d", "e"}, {})->title;
   EXPECT_TRUE(many.starts_with("tfrecord(a, b, c, and 2 more: ")) << many;
-  EXPECT_NE(TFRecordNode({"a", "b", "c", "d", "f"}, {}).title(), many);
-  EXPECT_NE(TFRecordNode({"a", "b", "c", "de", ""}, {}).title(), many);
+  EXPECT_NE(nodes::tfrecord({"a", "b", "c", "d", "f"}, {})->title, many);
+  EXPECT_NE(nodes::tfrecord({"a", "b", "c", "de", ""}, {})->title, many);
 }
 
 TEST_F(TFRecordSource, an_index_beside_the_files_is_made_once_and_has_all_damage) {
@@ -166,13 +165,13 @@ TEST_F(TFRecordSource, an_index_beside_the_files_is_made_once_and_has_all_damage
   bytes[where.at(20).offset + 14] ^= 1;
   bytes.resize(bytes.size() - 1);
   const TFRecordOptions beside{.compression = "none", .index = "beside"};
-  EXPECT_EQ(TFRecordNode("in/*", beside).title(), TFRecordNode("in/*", {}).title());
+  EXPECT_EQ(nodes::tfrecord("in/*", beside)->title, nodes::tfrecord("in/*", {})->title);
 
-  const std::vector<std::string> expected = all(TFRecordNode("in/*", {}));
+  const std::vector<std::string> expected = all(nodes::tfrecord("in/*", {}));
   const std::vector<Failure> lost = failures;
   ASSERT_EQ(lost.size(), 3u);
   EXPECT_EQ(files->list("in/").size(), 3u);
-  EXPECT_EQ(all(TFRecordNode("in/*", beside)), expected);
+  EXPECT_EQ(all(nodes::tfrecord("in/*", beside)), expected);
   EXPECT_EQ(files->list("in/").size(), 6u);
   // Another run of another process: no byte of the files is read before it begins.
   bool built = false;
@@ -181,8 +180,8 @@ TEST_F(TFRecordSource, an_index_beside_the_files_is_made_once_and_has_all_damage
       if (!built) throw Error(Code::kInternal, "read", "it was gone over again");
     });
   }
-  const TFRecordNode again("in/*", beside);
-  EXPECT_EQ(Builder(files).build(again).indexed->length(0), 120u);
+  const Node::Ref again = nodes::tfrecord("in/*", beside);
+  EXPECT_EQ(Builder(files).build(*again).indexed->length(0), 120u);
   built = true;
   EXPECT_EQ(all(again), expected);
   ASSERT_EQ(failures.size(), lost.size());
@@ -194,8 +193,8 @@ TEST_F(TFRecordSource, an_index_beside_the_files_is_made_once_and_has_all_damage
 
 TEST_F(TFRecordSource, compressed_files_have_no_index_beside_them) {
   (*files)["file"] = compressed(write("file", payloads(30)), Compression::kGzip);
-  const TFRecordNode node("file", {.index = "beside"});
-  EXPECT_TRUE(Builder(files).build(node).stream != nullptr);
+  const Node::Ref node = nodes::tfrecord("file", {.index = "beside"});
+  EXPECT_TRUE(Builder(files).build(*node).stream != nullptr);
   EXPECT_EQ(files->list(""), std::vector<std::string>{"file"});
 }
 
@@ -204,7 +203,7 @@ TEST_F(TFRecordSource, a_record_that_is_wrong_fails_alone_at_its_place) {
   std::string& bytes = write("file", some);
   const RecordIndex where = index("file");
   bytes[where.at(70).offset + 14] ^= 1;
-  TFRecordNode node("file", {});
+  const Node::Ref node = nodes::tfrecord("file", {});
   std::vector<std::string> expected = some;
   expected[70] = "<lost>";
   EXPECT_EQ(all(node), expected);
@@ -235,16 +234,16 @@ TEST_F(TFRecordSource, compressed_files_are_a_stream_and_tell_so_themselves) {
   for (size_t i : {0, 1, 2, 4}) {
     for (std::string& payload : payloads(30, i)) expected.push_back(payload);
   }
-  const auto made = testing::node<TFRecordNode>(Paths(paths), TFRecordOptions{});
+  const auto made = nodes::tfrecord(Paths(paths), TFRecordOptions{});
   testing::StreamReading reading(made, 0, files);
   EXPECT_FALSE(reading.stage().length());
   EXPECT_EQ(texts(reading.epoch()), expected);
   testing::check_stream(made, 400, 3, files);
   // All of one kind is a stream of that kind, whatever they look like.
-  const auto wrong = testing::node<TFRecordNode>("plain", TFRecordOptions{.compression = "gzip"});
+  const auto wrong = nodes::tfrecord("plain", TFRecordOptions{.compression = "gzip"});
   testing::StreamReading other(wrong, 0, files);
   EXPECT_EQ(texts(other.epoch()), std::vector<std::string>{"<lost>"});
-  const auto none = testing::node<TFRecordNode>("gzip", TFRecordOptions{.compression = "none"});
+  const auto none = nodes::tfrecord("gzip", TFRecordOptions{.compression = "none"});
   EXPECT_EQ(all(*none), std::vector<std::string>{"<lost>"});
 }
 
@@ -255,10 +254,10 @@ TEST_F(TFRecordSource, as_a_stream_it_gives_what_it_gives_indexed) {
     write(paths.back(), payloads(50, i));
   }
   (*files)["file-1"][300] ^= 1;
-  const auto made = testing::node<TFRecordNode>("file-*", TFRecordOptions{.stream = true});
-  EXPECT_EQ(made->title(), "tfrecord(file-*, stream)");
+  const auto made = nodes::tfrecord("file-*", TFRecordOptions{.stream = true});
+  EXPECT_EQ(made->title, "tfrecord(file-*, stream)");
   testing::StreamReading reading(made, 0, files);
-  EXPECT_EQ(texts(reading.epoch()), all(TFRecordNode("file-*", {})));
+  EXPECT_EQ(texts(reading.epoch()), all(nodes::tfrecord("file-*", {})));
   reading.reader().begin(0);
   std::vector<Failure> stream;
   while (!reading.next(20).empty()) {

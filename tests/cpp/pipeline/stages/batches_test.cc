@@ -1,10 +1,6 @@
-#include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/collate.h"
-#include "penstock/pipeline/transformations/cardinality.h"
-#include "penstock/pipeline/transformations/padded_batch.h"
-#include "penstock/pipeline/transformations/ragged_batch.h"
-#include "penstock/pipeline/transformations/repeat.h"
-#include "penstock/pipeline/transformations/window.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
 #include "reference.h"
 
@@ -25,8 +21,7 @@ TEST(Window, is_what_the_reference_says) {
       for (uint64_t shift : {1, 2, 5}) {
         for (uint64_t stride : {1, 2, 4}) {
           for (bool drop : {false, true}) {
-            Reading reading(
-                node<WindowNode>(range(length), WindowOptions{size, shift, stride, drop}));
+            Reading reading(nodes::window(range(length), WindowOptions{size, shift, stride, drop}));
             auto expected =
                 reference::window(reference::range(0, length), size, shift, stride, drop, 0);
             auto made = reading.epoch();
@@ -42,12 +37,13 @@ TEST(Window, is_what_the_reference_says) {
 }
 
 TEST(Window, shifts_by_its_size_unless_told_otherwise_and_may_have_no_end) {
-  Reading reading(node<WindowNode>(node<RepeatNode>(range(5), kEndless), WindowOptions{.size = 3}));
+  Reading reading(nodes::window(nodes::repeat(range(5), kEndless), WindowOptions{.size = 3}));
   EXPECT_EQ(reading.length(), kEndless);
   EXPECT_EQ(numbers(reading.at({}, {1, 0})), (std::vector<int64_t>{3, 4, 0, 0, 1, 2}));
   EXPECT_EQ(reading.titles().back(), "window(3, shift=3, stride=1)");
-  EXPECT_EQ(error_of([] { WindowNode(range(3), {.size = 0}); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([] { WindowNode(range(3), {.stride = 0}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([] { nodes::window(range(3), {.size = 0}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([] { nodes::window(range(3), {.stride = 0}); }).code(),
+            Code::kInvalidArgument);
 }
 
 Node::Ref rows_of_lengths(std::vector<int64_t> lengths) {
@@ -58,30 +54,30 @@ Node::Ref rows_of_lengths(std::vector<int64_t> lengths) {
     for (int64_t& value : x.as_span<int64_t>()) value = next++;
     elements.push_back({{"x", x}, {"length", tensor<int64_t>({}, {length})}});
   }
-  return node<ItemsNode>(elements);
+  return nodes::items(elements);
 }
 
 using Field = Padding::Field;
 using Fields = std::vector<Padding::Field>;
 
 TEST(PaddedBatch, to_the_longest_of_the_batch) {
-  Reading reading(node<PaddedBatchNode>(rows_of_lengths({2, 0, 3, 1}), 3, false));
+  Reading reading(nodes::padded_batch(rows_of_lengths({2, 0, 3, 1}), 3, false));
   auto made = reading.epoch();
   ASSERT_EQ(made.size(), 2u);
   EXPECT_TRUE(bit_equal(made[0]->at("x"), tensor<int64_t>({3, 3}, {0, 1, 0, 0, 0, 0, 2, 3, 4})));
   EXPECT_TRUE(bit_equal(made[0]->at("length"), tensor<int64_t>({3}, {2, 0, 3})));
   EXPECT_TRUE(bit_equal(made[1]->at("x"), tensor<int64_t>({1, 1}, {5})));
-  EXPECT_EQ(Reading(node<PaddedBatchNode>(rows_of_lengths({2, 0, 3, 1}), 3, true)).length(), 1u);
+  EXPECT_EQ(Reading(nodes::padded_batch(rows_of_lengths({2, 0, 3, 1}), 3, true)).length(), 1u);
 }
 
 TEST(PaddedBatch, to_a_given_length_with_a_given_value) {
   Fields fields = {{"x", Shape{4}, int64_t{-1}}};
-  Reading reading(node<PaddedBatchNode>(rows_of_lengths({2, 4}), 2, false, fields));
+  Reading reading(nodes::padded_batch(rows_of_lengths({2, 4}), 2, false, fields));
   EXPECT_TRUE(
       bit_equal(reading.epoch()[0]->at("x"), tensor<int64_t>({2, 4}, {0, 1, -1, -1, 2, 3, 4, 5})));
   EXPECT_EQ(reading.titles().back(), "padded_batch(2, x: (4,) -1)");
 
-  Reading too_long(node<PaddedBatchNode>(rows_of_lengths({2, 5}), 2, false, fields));
+  Reading too_long(nodes::padded_batch(rows_of_lengths({2, 5}), 2, false, fields));
   EXPECT_FALSE(too_long.epoch()[0].has_value());
   EXPECT_NE(testing::text_of(too_long.failures()[0].second)
                 .find("'x' of element 1 has shape (5,), which does not fit into (4,)"),
@@ -90,14 +86,14 @@ TEST(PaddedBatch, to_a_given_length_with_a_given_value) {
 }
 
 TEST(PaddedBatch, along_several_axes_and_of_strings) {
-  auto items = node<ItemsNode>(
+  auto items = nodes::items(
       std::vector<Example>{
           {{"image", tensor<float>({1, 2}, {1, 2})}, {"name", testing::text("ab")}},
           {{"image", tensor<float>({2, 1}, {3, 4})}, {"name", testing::text("")}}},
       std::make_shared<ElementSpec>(
           std::vector<Leaf>{{"image", LeafKind::kDense, DType::kFloat32, {-1, -1}},
                             {"name", LeafKind::kText, DType::kUint8, {-1}}}));
-  Reading reading(node<PaddedBatchNode>(
+  Reading reading(nodes::padded_batch(
       items, 2, false, Fields{{"image", Shape{-1, 3}, 0.5}, {"name", std::nullopt, int64_t{'.'}}}));
   auto made = reading.epoch();
   EXPECT_TRUE(bit_equal(made[0]->at("image"),
@@ -108,7 +104,7 @@ TEST(PaddedBatch, along_several_axes_and_of_strings) {
 TEST(PaddedBatch, what_cannot_be_is_said) {
   auto items = rows_of_lengths({1, 2});
   auto refused = [&](Field field) {
-    Error error = error_of([&] { Reading(node<PaddedBatchNode>(items, 2, false, Fields{field})); });
+    Error error = error_of([&] { Reading(nodes::padded_batch(items, 2, false, Fields{field})); });
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     return std::string(error.what());
   };
@@ -117,9 +113,9 @@ TEST(PaddedBatch, what_cannot_be_is_said) {
   EXPECT_NE(refused({"x", Shape{-2}}).find("cannot be filled up"), std::string::npos);
   EXPECT_NE(refused({"x", std::nullopt, 0.5}).find("int64 and cannot be filled up with 0.5"),
             std::string::npos);
-  EXPECT_EQ(error_of([&] { PaddedBatchNode(items, 0, false); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { nodes::padded_batch(items, 0, false); }).code(), Code::kInvalidArgument);
   EXPECT_EQ(error_of([&] {
-              PaddedBatchNode(items, 2, false, Fields{{"x"}, {"x"}});
+              nodes::padded_batch(items, 2, false, Fields{{"x"}, {"x"}});
             }).code(),
             Code::kInvalidArgument);
 }
@@ -149,7 +145,7 @@ TEST(Padding, a_value_must_be_one_of_the_dtype) {
 // Batches with ragged columns are not elements: they are read as the worker does.
 TEST(RaggedBatch, stacks_what_differs_as_offsets_and_values) {
   auto lengths = std::vector<int64_t>{2, 0, 3};
-  Reading reading(node<RaggedBatchNode>(rows_of_lengths(lengths), 3, false));
+  Reading reading(nodes::ragged_batch(rows_of_lengths(lengths), 3, false));
   const auto& stage = dynamic_cast<const Collated&>(reading.stage());
   EXPECT_TRUE(stage.ragged());
   EXPECT_EQ(stage.rows(0, 0), 3u);
@@ -171,12 +167,12 @@ TEST(RaggedBatch, stacks_what_differs_as_offsets_and_values) {
 }
 
 TEST(AssertCardinality, is_known_beforehand_where_there_is_an_index) {
-  EXPECT_EQ(numbers(Reading(node<AssertCardinalityNode>(range(3), 3)).epoch()).size(), 3u);
-  Error error = error_of([] { Reading(node<AssertCardinalityNode>(range(3), 4)); });
+  EXPECT_EQ(numbers(Reading(nodes::assert_cardinality(range(3), 3)).epoch()).size(), 3u);
+  Error error = error_of([] { Reading(nodes::assert_cardinality(range(3), 4)); });
   EXPECT_EQ(error.code(), Code::kDataLoss);
   EXPECT_NE(std::string(error.what()).find("elements: 3, and not 4"), std::string::npos);
-  auto endless = node<RepeatNode>(range(3), kEndless);
-  EXPECT_EQ(Reading(node<AssertCardinalityNode>(endless, kEndless)).length(), kEndless);
+  auto endless = nodes::repeat(range(3), kEndless);
+  EXPECT_EQ(Reading(nodes::assert_cardinality(endless, kEndless)).length(), kEndless);
 }
 
 }  // namespace

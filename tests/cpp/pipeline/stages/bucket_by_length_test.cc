@@ -1,11 +1,9 @@
-#include "penstock/pipeline/transformations/bucket_by_length.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "penstock/pipeline/sources/items.h"
-#include "penstock/pipeline/transformations/repeat.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "streams.h"
 
 namespace penstock::testing {
@@ -22,10 +20,10 @@ Node::Ref lists(int64_t count) {
                          std::vector<int64_t>(static_cast<size_t>(length_of(i)), i + 1))},
          {"number", tensor<int64_t>({}, {i})}});
   }
-  return node<ItemsNode>(elements);
+  return nodes::items(elements);
 }
 
-BucketByLengthNode::Options options(bool drop = false) {
+BucketByLengthOptions options(bool drop = false) {
   return {.field = "list", .boundaries = {5, 12}, .batch_sizes = {4, 3, 70}, .drop_last = drop};
 }
 
@@ -47,7 +45,7 @@ std::vector<std::vector<int64_t>> expected(int64_t count, bool drop) {
 TEST(BucketByLength, batches_of_about_one_length) {
   for (bool drop : {false, true}) {
     for (int64_t count : {0, 1, 10, 300}) {
-      auto bucketed = node<BucketByLengthNode>(lists(count), options(drop));
+      auto bucketed = nodes::bucket_by_length(lists(count), options(drop));
       check_stream(bucketed);
       StreamReading reading(bucketed);
       std::vector<Made> made = reading.epoch();
@@ -68,14 +66,14 @@ TEST(BucketByLength, batches_of_about_one_length) {
       }
     }
   }
-  check_stream(node<RepeatNode>(node<BucketByLengthNode>(lists(60), options()), 2));
+  check_stream(nodes::repeat(nodes::bucket_by_length(lists(60), options()), 2));
 }
 
 TEST(BucketByLength, says_what_cannot_be) {
   auto with = [](auto change) {
-    BucketByLengthNode::Options changed = options();
+    BucketByLengthOptions changed = options();
     change(changed);
-    return node<BucketByLengthNode>(lists(9), changed);
+    return nodes::bucket_by_length(lists(9), changed);
   };
   EXPECT_THROW(with([](auto& o) { o.boundaries = {5, 5}; }), Error);
   EXPECT_THROW(with([](auto& o) { o.batch_sizes = {5, 5}; }), Error);

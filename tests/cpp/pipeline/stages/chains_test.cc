@@ -1,17 +1,7 @@
 #include <random>
 
-#include "penstock/pipeline/sources/items.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/concatenate.h"
-#include "penstock/pipeline/transformations/enumerate.h"
-#include "penstock/pipeline/transformations/interleave.h"
-#include "penstock/pipeline/transformations/repeat.h"
-#include "penstock/pipeline/transformations/shard.h"
-#include "penstock/pipeline/transformations/shuffle.h"
-#include "penstock/pipeline/transformations/skip.h"
-#include "penstock/pipeline/transformations/take.h"
-#include "penstock/pipeline/transformations/window.h"
-#include "penstock/pipeline/transformations/zip.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
 #include "reference.h"
 
@@ -46,12 +36,12 @@ class Random {
       }
       auto spec = std::make_shared<ElementSpec>(
           std::vector<Leaf>{{"", LeafKind::kDense, DType::kInt64, {}}});
-      return {testing::node<ItemsNode>(elements, spec), [values](uint64_t) { return values; }};
+      return {nodes::items(elements, spec), [values](uint64_t) { return values; }};
     }
     const auto begin = static_cast<int64_t>(below(100));
     const auto end = static_cast<int64_t>(below(400));
     const int64_t step = end < begin ? -3 : static_cast<int64_t>(1 + below(4));
-    return {testing::node<RangeNode>(begin, end, step), reference::range(begin, end, step)};
+    return {nodes::range(begin, end, step), reference::range(begin, end, step)};
   }
 
   // What all of them have in common: they take one chain and give one.
@@ -59,27 +49,25 @@ class Random {
     const uint64_t n = below(50);
     switch (below(8)) {
       case 0:
-        return {testing::node<TakeNode>(in.node, n), reference::take(in.expected, n)};
+        return {nodes::take(in.node, n), reference::take(in.expected, n)};
       case 1:
-        return {testing::node<SkipNode>(in.node, n), reference::skip(in.expected, n)};
+        return {nodes::skip(in.node, n), reference::skip(in.expected, n)};
       case 2: {
         const auto world = static_cast<uint32_t>(1 + n % 4);
         const auto rank = static_cast<uint32_t>(below(world));
         const uint64_t rest = below(3);
-        return {testing::node<ShardNode>(in.node, rank, world, static_cast<Remainder>(rest)),
+        return {nodes::shard(in.node, rank, world, static_cast<Remainder>(rest)),
                 reference::shard(in.expected, rank, world, static_cast<reference::Rest>(rest))};
       }
       case 3:
-        return {testing::node<ShuffleNode>(in.node, n, n % 4 != 0),
+        return {nodes::shuffle(in.node, n, n % 4 != 0),
                 reference::shuffle(in.expected, n, n % 4 != 0)};
       case 4:
-        return {testing::node<RepeatNode>(in.node, 1 + n % 3),
-                reference::repeat(in.expected, 1 + n % 3)};
+        return {nodes::repeat(in.node, 1 + n % 3), reference::repeat(in.expected, 1 + n % 3)};
       case 5: {
         Chain other = chain(1);
-        return {
-            testing::node<ConcatenateNode>(std::vector<Node::Ref>{in.node, other.node, in.node}),
-            reference::concatenate({in.expected, other.expected, in.expected})};
+        return {nodes::concatenate(std::vector<Node::Ref>{in.node, other.node, in.node}),
+                reference::concatenate({in.expected, other.expected, in.expected})};
       }
       case 6: {
         const uint64_t cycle = 1 + below(4), block = 1 + below(9);
@@ -90,7 +78,7 @@ class Random {
           nodes.push_back(other.node);
           expected.push_back(other.expected);
         }
-        return {testing::node<InterleaveNode>(nodes, cycle, block), [=](uint64_t epoch) {
+        return {nodes::interleave(nodes, cycle, block), [=](uint64_t epoch) {
                   return reference::interleave(expected, cycle, block, epoch);
                 }};
       }
@@ -160,8 +148,8 @@ TEST(Chains, zip_and_enumerate_put_them_side_by_side) {
   for (uint32_t seed = 2000; seed < 2050; ++seed) {
     Random random(seed);
     Chain a = random.chain(2), b = random.chain(2);
-    auto zipped = node<ZipNode>(std::vector<Node::Ref>{a.node, b.node});
-    Reading reading(node<EnumerateNode>(zipped));
+    auto zipped = nodes::zip(std::vector<Node::Ref>{a.node, b.node});
+    Reading reading(nodes::enumerate(zipped));
     reference::Lists expected = reference::zip({a.expected, b.expected}, 2);
     auto made = reading.epoch(2, 0, kMost);
     ASSERT_EQ(made.size(), std::min<size_t>(expected.size(), kMost)) << shown(reading);
@@ -182,7 +170,7 @@ TEST(Chains, windows_are_their_elements_stacked) {
                                    .shift = 1 + random.below(20),
                                    .stride = 1 + random.below(4),
                                    .drop_last = random.below(2) == 0};
-    Reading reading(node<WindowNode>(chain.node, options));
+    Reading reading(nodes::window(chain.node, options));
     reference::Lists expected = reference::window(chain.expected, options.size, options.shift,
                                                   options.stride, options.drop_last, 1);
     ASSERT_EQ(reading.length(), expected.size()) << shown(reading);
@@ -199,7 +187,7 @@ TEST(Chains, batches_are_their_elements_stacked) {
     Chain chain = random.chain(3);
     const uint64_t size = 1 + random.below(100);
     const bool drop = random.below(2) == 0;
-    Reading reading(node<BatchNode>(chain.node, size, drop));
+    Reading reading(nodes::batch(chain.node, size, drop));
     reference::Lists expected = reference::batch(chain.expected, size, drop, 1);
     ASSERT_EQ(reading.length(), expected.size()) << shown(reading);
     auto made = reading.epoch(1, 0, kMost, 7);

@@ -8,9 +8,8 @@
 
 #include "../../io/tfrecords.h"
 #include "penstock/pipeline/plan.h"
-#include "penstock/pipeline/sources/idx.h"
-#include "penstock/pipeline/sources/lines.h"
-#include "penstock/pipeline/transformations/zip.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
 
 namespace penstock {
@@ -51,7 +50,7 @@ TEST_F(FoundFilesTest, another_build_has_the_same_files_and_records) {
   (*files)["in/a"] = lines(150);
   (*files)["in/b"] = "";
   (*files)["in/c"] = lines(3);
-  auto make = [] { return node<LinesNode>("in/*", LineOptions()); };
+  auto make = [] { return nodes::lines("in/*", LineOptions()); };
   const os::Fd found = found_by(make());
   (*files)["in/a"] = lines(4);
   (*files)["in/aa"] = lines(100);
@@ -99,9 +98,9 @@ TEST_F(FoundFilesTest, an_index_of_any_size_arrives_as_it_was) {
 
 TEST_F(FoundFilesTest, a_source_that_comes_twice_is_told_once) {
   (*files)["file"] = lines(1000);
-  auto source = [] { return node<LinesNode>("file", LineOptions()); };
+  auto source = [] { return nodes::lines("file", LineOptions()); };
   auto zip = [](const Node::Ref& one, const Node::Ref& other) {
-    return node<ZipNode>(std::vector{one, other}, std::vector<std::string>{"a", "b"});
+    return nodes::zip(std::vector{one, other}, std::vector<std::string>{"a", "b"});
   };
   const Node::Ref shared = source();
   const os::Fd once = found_by(zip(shared, shared)), twice = found_by(zip(source(), source()));
@@ -117,7 +116,7 @@ TEST_F(FoundFilesTest, a_source_that_comes_twice_is_told_once) {
 TEST_F(FoundFilesTest, a_stream_stays_one_and_no_file_is_opened) {
   (*files)["in/a"] = compressed(lines(20), Compression::kGzip);
   (*files)["in/b"] = lines(20);
-  auto make = [] { return node<LinesNode>("in/*", LineOptions()); };
+  auto make = [] { return nodes::lines("in/*", LineOptions()); };
   const os::Fd found = found_by(make());
   files->remove("in/a");
   files->remove("in/b");
@@ -129,7 +128,7 @@ TEST_F(FoundFilesTest, what_idx_files_say_of_their_rows_goes_along) {
   const std::string header{0, 0, 0x0B, 2, 0, 0, 0, 5, 0, 0, 0, 3};
   (*files)["rows"] = header + std::string(30, 'x');
   for (bool stream : {false, true}) {
-    auto make = [&] { return node<IdxNode>("rows", IdxOptions{.stream = stream}); };
+    auto make = [&] { return nodes::idx("rows", IdxOptions{.stream = stream}); };
     const os::Fd found = found_by(make());
     const std::string before = std::exchange((*files)["rows"], "another file");
     const Built built = told(make(), found);
@@ -142,10 +141,10 @@ TEST_F(FoundFilesTest, what_idx_files_say_of_their_rows_goes_along) {
 
 TEST_F(FoundFilesTest, what_was_found_for_another_plan_is_refused) {
   (*files)["file"] = lines(10);
-  auto source = [] { return node<LinesNode>("file", LineOptions()); };
+  auto source = [] { return nodes::lines("file", LineOptions()); };
   const os::Fd found = found_by(source());
   const auto two =
-      node<ZipNode>(std::vector<Node::Ref>{source(), source()}, std::vector<std::string>{"a", "b"});
+      nodes::zip(std::vector<Node::Ref>{source(), source()}, std::vector<std::string>{"a", "b"});
   EXPECT_EQ(error_of([&] { told(two, found); }).code(), Code::kInternal);
   auto pool = std::make_shared<FilePool>(files);
   const auto bytes = static_cast<uint64_t>(lseek(found.get(), 0, SEEK_END));
@@ -162,7 +161,7 @@ TEST_F(FoundFilesTest, what_was_found_for_another_plan_is_refused) {
 TEST_F(FoundFilesTest, a_reader_refuses_records_that_are_not_there) {
   (*files)["file"] = lines(10);
   Builder builder(files);
-  const IndexedRef stage = builder.build(*node<LinesNode>("file", LineOptions())).indexed;
+  const IndexedRef stage = builder.build(*nodes::lines("file", LineOptions())).indexed;
   Scratch scratch;
   Context context{scratch};
   Chunk chunk(scratch);
@@ -176,7 +175,7 @@ TEST(PlanOfFiles, is_the_same_in_a_process_that_comes_later) {
   std::string folder = (std::filesystem::temp_directory_path() / "found-XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   std::ofstream(folder + "/a") << lines(100);
-  auto make = [&] { return node<LinesNode>(folder + "/*", LineOptions()); };
+  auto make = [&] { return nodes::lines(folder + "/*", LineOptions()); };
   const Plan plan(*make());
   std::ofstream(folder + "/a") << lines(120);
   std::ofstream(folder + "/b") << lines(5);

@@ -4,11 +4,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "penstock/pipeline/sources/arrays.h"
-#include "penstock/pipeline/sources/items.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/map.h"
-#include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
 
 namespace penstock {
@@ -22,7 +19,7 @@ using testing::Reading;
 using testing::tensor;
 
 Node::Ref mapped(const Node::Ref& input, FunctionOp::Function f) {
-  return node<MapNode>(input, std::make_shared<FunctionOp>("f", std::move(f)));
+  return nodes::map(input, std::make_shared<FunctionOp>("f", std::move(f)));
 }
 
 int64_t number(const Example& element) { return element.at("").as_span<const int64_t>()[0]; }
@@ -169,7 +166,7 @@ TEST(FunctionOp, results_without_data_fail_and_those_with_gaps_are_closed_up) {
 TEST(FunctionOp, strings_that_are_passed_on_stay_strings) {
   auto spec = std::make_shared<ElementSpec>(
       std::vector<Leaf>{{"name", LeafKind::kText, DType::kUint8, {-1}}}, ".");
-  auto items = node<ItemsNode>(
+  auto items = nodes::items(
       std::vector<Example>{{{"name", testing::text("a")}}, {{"name", testing::text("bcd")}}}, spec);
   Reading reading(mapped(items, [](const Example& element, SampleContext&) { return element; }));
   Scratch scratch;
@@ -183,24 +180,23 @@ TEST(FunctionOp, strings_that_are_passed_on_stay_strings) {
 }
 
 TEST(FunctionOp, may_be_mapped_over_batches) {
-  auto sums =
-      mapped(node<BatchNode>(range(10), 4, false), [](const Example& batch, SampleContext&) {
-        int64_t sum = 0;
-        for (int64_t n : batch.at("").as_span<const int64_t>()) sum += n;
-        return Example{{"sum", tensor<int64_t>({}, {sum})}};
-      });
+  auto sums = mapped(nodes::batch(range(10), 4, false), [](const Example& batch, SampleContext&) {
+    int64_t sum = 0;
+    for (int64_t n : batch.at("").as_span<const int64_t>()) sum += n;
+    return Example{{"sum", tensor<int64_t>({}, {sum})}};
+  });
   EXPECT_EQ(numbers(Reading(sums).epoch(), "sum"), (std::vector<int64_t>{6, 22, 17}));
 }
 
 TEST(FieldFunctionOp, writes_where_the_values_are_wanted) {
   Tensor x = tensor<float>({4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
-  auto source = node<ArraysNode>(Example{{"x", x}, {"label", tensor<int64_t>({4}, {1, 2, 3, 4})}});
+  auto source = nodes::arrays(Example{{"x", x}, {"label", tensor<int64_t>({4}, {1, 2, 3, 4})}});
   auto sum = std::make_shared<FieldFunctionOp<float, double>>(
       "sum", "x", Shape{}, [](std::span<const float> values, std::span<double> result) {
         if (values[0] == 7) throw std::runtime_error("seven");
         result[0] = values[0] + values[1] + values[2];
       });
-  Reading reading(node<MapNode>(source, sum));
+  Reading reading(nodes::map(source, sum));
   EXPECT_EQ(reading.stage().spec()->to_string(), "{x: float64 (), label: int64 ()}");
   EXPECT_FALSE(reading.stage().costly());
   auto made = reading.epoch();
@@ -211,17 +207,16 @@ TEST(FieldFunctionOp, writes_where_the_values_are_wanted) {
 }
 
 TEST(FieldFunctionOp, keeps_the_shape_where_none_is_given) {
-  auto items = node<ItemsNode>(std::vector<Example>{{{"", tensor<int64_t>({1}, {5})}},
-                                                    {{"", tensor<int64_t>({2}, {6, 7})}}});
+  auto items = nodes::items(std::vector<Example>{{{"", tensor<int64_t>({1}, {5})}},
+                                                 {{"", tensor<int64_t>({2}, {6, 7})}}});
   auto twice = std::make_shared<FieldFunctionOp<int64_t, int64_t>>(
       "twice", "", std::nullopt, [](std::span<const int64_t> values, std::span<int64_t> result) {
         for (size_t i = 0; i < values.size(); ++i) result[i] = 2 * values[i];
       });
-  EXPECT_EQ(numbers(Reading(node<MapNode>(items, twice)).epoch()),
-            (std::vector<int64_t>{10, 12, 14}));
+  EXPECT_EQ(numbers(Reading(nodes::map(items, twice)).epoch()), (std::vector<int64_t>{10, 12, 14}));
   auto nothing = [](std::span<const float>, std::span<float>) {};
   auto wrong = std::make_shared<FieldFunctionOp<float, float>>("wrong", "", std::nullopt, nothing);
-  Error error = error_of([&] { Reading(node<MapNode>(items, wrong)); });
+  Error error = error_of([&] { Reading(nodes::map(items, wrong)); });
   EXPECT_NE(std::string(error.what()).find("'' is int64, and not float32"), std::string::npos);
 }
 

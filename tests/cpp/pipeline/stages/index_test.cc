@@ -2,16 +2,8 @@
 #include <set>
 
 #include "penstock/base/bijection.h"
-#include "penstock/pipeline/sources/items.h"
-#include "penstock/pipeline/transformations/concatenate.h"
-#include "penstock/pipeline/transformations/enumerate.h"
-#include "penstock/pipeline/transformations/repeat.h"
-#include "penstock/pipeline/transformations/shard.h"
-#include "penstock/pipeline/transformations/shuffle.h"
-#include "penstock/pipeline/transformations/shuffle_blocks.h"
-#include "penstock/pipeline/transformations/skip.h"
-#include "penstock/pipeline/transformations/take.h"
-#include "penstock/pipeline/transformations/zip.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
 
 namespace penstock {
@@ -30,39 +22,38 @@ Numbers of(const Node::Ref& node, uint64_t epoch = 0, uint64_t base = 0) {
 }
 
 TEST(Take, is_the_first_elements) {
-  EXPECT_EQ(of(node<TakeNode>(range(10), 3)), (Numbers{0, 1, 2}));
-  EXPECT_EQ(of(node<TakeNode>(range(2), 3)), (Numbers{0, 1}));
-  EXPECT_EQ(of(node<TakeNode>(range(2), 0)), Numbers{});
-  EXPECT_EQ(Reading(node<TakeNode>(node<RepeatNode>(range(2), kEndless), 5)).length(), 5u);
-  EXPECT_EQ(node<TakeNode>(range(2), 3)->title(), "take(3)");
+  EXPECT_EQ(of(nodes::take(range(10), 3)), (Numbers{0, 1, 2}));
+  EXPECT_EQ(of(nodes::take(range(2), 3)), (Numbers{0, 1}));
+  EXPECT_EQ(of(nodes::take(range(2), 0)), Numbers{});
+  EXPECT_EQ(Reading(nodes::take(nodes::repeat(range(2), kEndless), 5)).length(), 5u);
+  EXPECT_EQ(nodes::take(range(2), 3)->title, "take(3)");
 }
 
 TEST(Skip, is_without_the_first_elements) {
-  EXPECT_EQ(of(node<SkipNode>(range(5), 3)), (Numbers{3, 4}));
-  EXPECT_EQ(of(node<SkipNode>(range(5), 9)), Numbers{});
-  EXPECT_EQ(Reading(node<SkipNode>(node<RepeatNode>(range(2), kEndless), 5)).length(), kEndless);
-  EXPECT_EQ(
-      numbers(Reading(node<SkipNode>(node<RepeatNode>(range(3), kEndless), 2)).epoch(0, 0, 4)),
-      (Numbers{2, 0, 1, 2}));
+  EXPECT_EQ(of(nodes::skip(range(5), 3)), (Numbers{3, 4}));
+  EXPECT_EQ(of(nodes::skip(range(5), 9)), Numbers{});
+  EXPECT_EQ(Reading(nodes::skip(nodes::repeat(range(2), kEndless), 5)).length(), kEndless);
+  EXPECT_EQ(numbers(Reading(nodes::skip(nodes::repeat(range(3), kEndless), 2)).epoch(0, 0, 4)),
+            (Numbers{2, 0, 1, 2}));
 }
 
 TEST(Shard, is_every_nth_element) {
-  EXPECT_EQ(of(node<ShardNode>(range(7), 0, 3)), (Numbers{0, 3, 6}));
-  EXPECT_EQ(of(node<ShardNode>(range(7), 1, 3)), (Numbers{1, 4}));
-  EXPECT_EQ(of(node<ShardNode>(range(7), 0, 3, Remainder::kDrop)), (Numbers{0, 3}));
-  EXPECT_EQ(of(node<ShardNode>(range(7), 1, 3, Remainder::kPad)), (Numbers{1, 4, 0}));
-  EXPECT_EQ(of(node<ShardNode>(range(7), 2, 3, Remainder::kPad)), (Numbers{2, 5, 1}));
-  EXPECT_EQ(of(node<ShardNode>(range(1), 3, 4, Remainder::kPad)), (Numbers{0}));
-  EXPECT_EQ(of(node<ShardNode>(range(0), 3, 4, Remainder::kPad)), Numbers{});
+  EXPECT_EQ(of(nodes::shard(range(7), 0, 3)), (Numbers{0, 3, 6}));
+  EXPECT_EQ(of(nodes::shard(range(7), 1, 3)), (Numbers{1, 4}));
+  EXPECT_EQ(of(nodes::shard(range(7), 0, 3, Remainder::kDrop)), (Numbers{0, 3}));
+  EXPECT_EQ(of(nodes::shard(range(7), 1, 3, Remainder::kPad)), (Numbers{1, 4, 0}));
+  EXPECT_EQ(of(nodes::shard(range(7), 2, 3, Remainder::kPad)), (Numbers{2, 5, 1}));
+  EXPECT_EQ(of(nodes::shard(range(1), 3, 4, Remainder::kPad)), (Numbers{0}));
+  EXPECT_EQ(of(nodes::shard(range(0), 3, 4, Remainder::kPad)), Numbers{});
 }
 
 TEST(Shard, begins_at_the_base_of_an_epoch_that_goes_on_at_another_world_size) {
-  EXPECT_EQ(of(node<ShardNode>(range(10), 0, 2), 0, 3), (Numbers{3, 5, 7, 9}));
-  EXPECT_EQ(of(node<ShardNode>(range(10), 1, 2), 0, 3), (Numbers{4, 6, 8}));
-  EXPECT_EQ(of(node<ShardNode>(range(10), 1, 2, Remainder::kPad), 0, 3), (Numbers{4, 6, 8, 0}));
-  EXPECT_EQ(of(node<ShardNode>(range(10), 1, 2), 0, 12), Numbers{});
-  auto order = node<ShuffleNode>(range(10), 3);
-  Numbers all = of(order), left = of(node<ShardNode>(order, 0, 1), 0, 4);
+  EXPECT_EQ(of(nodes::shard(range(10), 0, 2), 0, 3), (Numbers{3, 5, 7, 9}));
+  EXPECT_EQ(of(nodes::shard(range(10), 1, 2), 0, 3), (Numbers{4, 6, 8}));
+  EXPECT_EQ(of(nodes::shard(range(10), 1, 2, Remainder::kPad), 0, 3), (Numbers{4, 6, 8, 0}));
+  EXPECT_EQ(of(nodes::shard(range(10), 1, 2), 0, 12), Numbers{});
+  auto order = nodes::shuffle(range(10), 3);
+  Numbers all = of(order), left = of(nodes::shard(order, 0, 1), 0, 4);
   EXPECT_EQ(left, Numbers(all.begin() + 4, all.end())) << "what is below it is not shortened";
 }
 
@@ -70,7 +61,7 @@ TEST(Shard, ranks_have_every_element_once) {
   for (uint32_t world : {1u, 2u, 5u}) {
     std::multiset<int64_t> seen;
     for (uint32_t rank = 0; rank < world; ++rank) {
-      for (int64_t element : of(node<ShardNode>(range(23), rank, world))) seen.insert(element);
+      for (int64_t element : of(nodes::shard(range(23), rank, world))) seen.insert(element);
     }
     EXPECT_EQ(seen.size(), 23u);
     EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), 23u);
@@ -78,14 +69,14 @@ TEST(Shard, ranks_have_every_element_once) {
 }
 
 TEST(Shard, what_cannot_be_is_said) {
-  EXPECT_EQ(error_of([] { ShardNode(range(3), 0, 0); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([] { ShardNode(range(3), 2, 2); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(node<ShardNode>(range(3), 1, 2)->title(), node<ShardNode>(range(3), 0, 3)->title());
+  EXPECT_EQ(error_of([] { nodes::shard(range(3), 0, 0); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([] { nodes::shard(range(3), 2, 2); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(nodes::shard(range(3), 1, 2)->title, nodes::shard(range(3), 0, 3)->title);
 }
 
 TEST(Shuffle, is_the_seed_and_epochs_permutation_and_another_each_epoch) {
   for (int64_t length : {1, 2, 100, 1000}) {
-    auto shuffled = node<ShuffleNode>(range(length), 7);
+    auto shuffled = nodes::shuffle(range(length), 7);
     Numbers first = of(shuffled), second = of(shuffled, 1);
     Bijection order(static_cast<uint64_t>(length), derive_key(7, 0, KeyUse::kOrder));
     for (int64_t i = 0; i < length; ++i) {
@@ -96,12 +87,12 @@ TEST(Shuffle, is_the_seed_and_epochs_permutation_and_another_each_epoch) {
     }
     std::sort(second.begin(), second.end());
     EXPECT_EQ(second, of(range(length)));
-    EXPECT_EQ(of(node<ShuffleNode>(range(length), 7, false), 5), first);
+    EXPECT_EQ(of(nodes::shuffle(range(length), 7, false), 5), first);
   }
 }
 
 TEST(Shuffle, a_reader_goes_from_epoch_to_epoch_and_back) {
-  auto shuffled = node<ShuffleNode>(range(500), 7);
+  auto shuffled = nodes::shuffle(range(500), 7);
   Reading reading(shuffled);
   for (uint64_t epoch : {0, 3, 1, 0, 3}) {
     Numbers all = of(shuffled, epoch);
@@ -111,8 +102,7 @@ TEST(Shuffle, a_reader_goes_from_epoch_to_epoch_and_back) {
 }
 
 TEST(Shuffle, of_what_has_no_end_is_an_error) {
-  Error error =
-      error_of([] { Reading(node<ShuffleNode>(node<RepeatNode>(range(3), kEndless), 7)); });
+  Error error = error_of([] { Reading(nodes::shuffle(nodes::repeat(range(3), kEndless), 7)); });
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_NE(std::string(error.what()).find("shuffle first"), std::string::npos);
 }
@@ -121,18 +111,18 @@ TEST(ShuffleBlocks, is_a_permutation_of_every_length_and_another_each_epoch) {
   for (int64_t length : {0, 1, 2, 9, 10, 11, 99, 100, 101, 500}) {
     for (uint64_t block : {1, 10, 64, 1000}) {
       for (uint64_t window : {1, 3, 100}) {
-        auto shuffled = node<ShuffleBlocksNode>(
+        auto shuffled = nodes::shuffle_blocks(
             range(length), ShuffleBlocksOptions{.seed = 7, .block = block, .window = window});
         for (uint64_t epoch : {0, 1}) {
           Numbers order = of(shuffled, epoch);
           std::sort(order.begin(), order.end());
-          ASSERT_EQ(order, of(range(length))) << length << " " << shuffled->title();
+          ASSERT_EQ(order, of(range(length))) << length << " " << shuffled->title;
         }
       }
     }
   }
   auto epochs = [](bool reshuffle) {
-    auto node = testing::node<ShuffleBlocksNode>(
+    auto node = nodes::shuffle_blocks(
         range(500),
         ShuffleBlocksOptions{.seed = 7, .block = 10, .window = 4, .reshuffle = reshuffle});
     return std::pair(of(node, 0), of(node, 1));
@@ -143,7 +133,7 @@ TEST(ShuffleBlocks, is_a_permutation_of_every_length_and_another_each_epoch) {
 
 TEST(ShuffleBlocks, a_window_has_the_elements_of_its_blocks) {
   constexpr uint64_t kBlock = 10, kWindow = 4;
-  auto shuffled = node<ShuffleBlocksNode>(
+  auto shuffled = nodes::shuffle_blocks(
       range(407), ShuffleBlocksOptions{.seed = 1, .block = kBlock, .window = kWindow});
   std::set<uint64_t> tails;
   for (uint64_t epoch = 0; epoch < 60; ++epoch) {
@@ -168,8 +158,8 @@ TEST(ShuffleBlocks, a_window_has_the_elements_of_its_blocks) {
 }
 
 TEST(ShuffleBlocks, a_reader_goes_where_it_is_sent) {
-  auto shuffled = node<ShuffleBlocksNode>(
-      range(407), ShuffleBlocksOptions{.seed = 1, .block = 10, .window = 4});
+  auto shuffled =
+      nodes::shuffle_blocks(range(407), ShuffleBlocksOptions{.seed = 1, .block = 10, .window = 4});
   Reading reading(shuffled);
   for (uint64_t epoch : {2, 0, 2}) {
     Numbers all = of(shuffled, epoch);
@@ -179,31 +169,31 @@ TEST(ShuffleBlocks, a_reader_goes_where_it_is_sent) {
 }
 
 TEST(ShuffleBlocks, what_cannot_be_is_said) {
-  EXPECT_EQ(error_of([] { ShuffleBlocksNode(range(3), {.block = 0}); }).code(),
+  EXPECT_EQ(error_of([] { nodes::shuffle_blocks(range(3), {.block = 0}); }).code(),
             Code::kInvalidArgument);
-  EXPECT_EQ(error_of([] { ShuffleBlocksNode(range(3), {.window = 0}); }).code(),
+  EXPECT_EQ(error_of([] { nodes::shuffle_blocks(range(3), {.window = 0}); }).code(),
             Code::kInvalidArgument);
-  auto endless = node<RepeatNode>(range(3), kEndless);
+  auto endless = nodes::repeat(range(3), kEndless);
   EXPECT_EQ(
-      error_of([&] { Reading(node<ShuffleBlocksNode>(endless, ShuffleBlocksOptions{})); }).code(),
+      error_of([&] { Reading(nodes::shuffle_blocks(endless, ShuffleBlocksOptions{})); }).code(),
       Code::kInvalidArgument);
 }
 
 TEST(Repeat, rounds_are_epochs_of_what_is_below) {
-  auto shuffled = node<ShuffleNode>(range(30), 7);
+  auto shuffled = nodes::shuffle(range(30), 7);
   Numbers expected;
   for (uint64_t epoch : {6, 7, 8}) {
     Numbers round = of(shuffled, epoch);
     expected.insert(expected.end(), round.begin(), round.end());
   }
-  EXPECT_EQ(of(node<RepeatNode>(shuffled, 3), 2), expected);
+  EXPECT_EQ(of(nodes::repeat(shuffled, 3), 2), expected);
 }
 
 TEST(Concatenate, is_one_input_after_the_other) {
-  auto joined = node<ConcatenateNode>(
-      std::vector<Node::Ref>{range(3), range(0), node<ShuffleNode>(range(100), 1), range(2)});
+  auto joined = nodes::concatenate(
+      std::vector<Node::Ref>{range(3), range(0), nodes::shuffle(range(100), 1), range(2)});
   Numbers expected = {0, 1, 2};
-  for (int64_t element : of(node<ShuffleNode>(range(100), 1), 4)) expected.push_back(element);
+  for (int64_t element : of(nodes::shuffle(range(100), 1), 4)) expected.push_back(element);
   expected.insert(expected.end(), {0, 1});
   EXPECT_EQ(of(joined, 4), expected);
   EXPECT_EQ(numbers(Reading(joined).at({4, 0}, {104, 2, 3, 0, 103}, 9)),
@@ -217,35 +207,35 @@ TEST(Concatenate, lengths_may_differ_between_inputs) {
       elements.push_back({{"x", tensor<int64_t>({static_cast<int64_t>(row.size())}, row)},
                           {"y", tensor<int64_t>({}, {row[0]})}});
     }
-    return node<ItemsNode>(elements);
+    return nodes::items(elements);
   };
   Reading reading(
-      node<ConcatenateNode>(std::vector<Node::Ref>{items({{1, 2}, {3, 4}}), items({{5, 6, 7}})}));
+      nodes::concatenate(std::vector<Node::Ref>{items({{1, 2}, {3, 4}}), items({{5, 6, 7}})}));
   EXPECT_EQ(reading.stage().spec()->to_string(), "{x: int64 (?,), y: int64 ()}");
   EXPECT_EQ(numbers(reading.epoch(), "x"), (Numbers{1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(numbers(reading.at({}, {2, 0}, 3), "y"), (Numbers{5, 1}));
 }
 
 TEST(Concatenate, of_other_elements_is_an_error) {
-  auto other = node<ItemsNode>(std::vector<Example>{{{"", tensor<float>({}, {1})}}});
+  auto other = nodes::items(std::vector<Example>{{{"", tensor<float>({}, {1})}}});
   Error error = error_of([&] {
-    Reading(node<ConcatenateNode>(std::vector<Node::Ref>{range(3), other}));
+    Reading(nodes::concatenate(std::vector<Node::Ref>{range(3), other}));
   });
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_NE(std::string(error.what()).find("input 1 has {: float32 ()}"), std::string::npos)
       << error.what();
-  EXPECT_EQ(error_of([] { ConcatenateNode(std::vector<Node::Ref>{}); }).code(),
+  EXPECT_EQ(error_of([] { nodes::concatenate(std::vector<Node::Ref>{}); }).code(),
             Code::kInvalidArgument);
 }
 
 TEST(Zip, is_as_long_as_the_shortest) {
-  auto squares = node<ItemsNode>(std::vector<Example>{
+  auto squares = nodes::items(std::vector<Example>{
       {{"n", tensor<int64_t>({}, {0})}, {"square", tensor<int64_t>({}, {0})}},
       {{"n", tensor<int64_t>({}, {1})}, {"square", tensor<int64_t>({}, {1})}},
       {{"n", tensor<int64_t>({}, {2})}, {"square", tensor<int64_t>({}, {4})}},
   });
-  std::vector<Node::Ref> inputs = {squares, node<ShuffleNode>(range(50), 1)};
-  Reading tuple(node<ZipNode>(inputs));
+  std::vector<Node::Ref> inputs = {squares, nodes::shuffle(range(50), 1)};
+  Reading tuple(nodes::zip(inputs));
   EXPECT_EQ(tuple.length(), 3u);
   EXPECT_EQ(tuple.stage().spec()->to_string(), "{0/n: int64 (), 0/square: int64 (), 1: int64 ()}");
   EXPECT_EQ(tuple.stage().spec()->nest(), "({1:n.6:square.}.)");
@@ -255,12 +245,12 @@ TEST(Zip, is_as_long_as_the_shortest) {
   shuffled.resize(3);
   EXPECT_EQ(numbers(made, "1"), shuffled);
 
-  Reading dict(node<ZipNode>(inputs, std::vector<std::string>{"table", "order"}));
+  Reading dict(nodes::zip(inputs, std::vector<std::string>{"table", "order"}));
   EXPECT_EQ(dict.stage().spec()->nest(), "{5:table{1:n.6:square.}5:order.}");
   EXPECT_EQ(numbers(dict.at({}, {2, 1}, 11), "table/n"), (Numbers{2, 1}));
 
-  Reading flat(node<ZipNode>(std::vector<Node::Ref>{range(2), range(3)},
-                             std::vector<std::string>{"a", "b"}));
+  Reading flat(
+      nodes::zip(std::vector<Node::Ref>{range(2), range(3)}, std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(flat.stage().spec()->nest(), "");
   EXPECT_EQ(flat.stage().spec()->to_string(), "{a: int64 (), b: int64 ()}");
 }
@@ -268,18 +258,18 @@ TEST(Zip, is_as_long_as_the_shortest) {
 TEST(Zip, what_cannot_be_is_said) {
   using Names = std::vector<std::string>;
   std::vector<Node::Ref> two = {range(2), range(2)};
-  EXPECT_EQ(error_of([&] { ZipNode(std::vector<Node::Ref>{}); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { ZipNode(two, Names{"a"}); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { ZipNode(two, Names{"a", "a"}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { nodes::zip(std::vector<Node::Ref>{}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { nodes::zip(two, Names{"a"}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { nodes::zip(two, Names{"a", "a"}); }).code(), Code::kInvalidArgument);
 }
 
 TEST(Enumerate, numbers_the_elements) {
-  Reading reading(node<EnumerateNode>(node<ShuffleNode>(range(100), 5), 10));
+  Reading reading(nodes::enumerate(nodes::shuffle(range(100), 5), 10));
   auto made = reading.epoch(2);
   Numbers expected;
   for (int64_t i = 0; i < 100; ++i) expected.push_back(10 + i);
   EXPECT_EQ(numbers(made, "0"), expected);
-  EXPECT_EQ(numbers(made, "1"), of(node<ShuffleNode>(range(100), 5), 2));
+  EXPECT_EQ(numbers(made, "1"), of(nodes::shuffle(range(100), 5), 2));
   EXPECT_EQ(reading.stage().spec()->nest(), "(..)");
   EXPECT_EQ(reading.titles().back(), "enumerate(start=10)");
 }

@@ -1,15 +1,11 @@
-#include "penstock/pipeline/transformations/on_error.h"
-
 #include <set>
 #include <stdexcept>
 
 #include "penstock/pipeline/feed/order.h"
-#include "penstock/pipeline/sources/items.h"
+#include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/function_op.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/operations.h"
-#include "penstock/pipeline/transformations/repeat.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
 
 namespace penstock {
@@ -25,7 +21,7 @@ using Numbers = std::vector<int64_t>;
 
 // Numbers, of which some fail.
 Node::Ref without(Node::Ref input, std::set<int64_t> bad) {
-  return node<MapNode>(
+  return nodes::map(
       std::move(input),
       std::make_shared<FunctionOp>("f", [bad](const Example& element, SampleContext&) {
         const int64_t number = element.at("").as_span<const int64_t>()[0];
@@ -48,38 +44,38 @@ Node::Ref faulty_bytes(int64_t length, std::set<int64_t> bad) {
   }
   auto spec =
       std::make_shared<ElementSpec>(std::vector<Leaf>{{"", LeafKind::kBytes, DType::kUint8, {-1}}});
-  return node<MapNode>(node<ItemsNode>(elements, spec), decode_raw("", DType::kInt64, Shape{}));
+  return nodes::map(nodes::items(elements, spec), decode_raw("", DType::kInt64, Shape{}));
 }
 
 TEST(OnError, skip_forgives_and_raise_does_not) {
-  Reading skip(node<OnErrorNode>(faulty(10, {3}), OnError::kSkip));
+  Reading skip(nodes::on_error(faulty(10, {3}), OnError::kSkip));
   EXPECT_EQ(numbers(skip.at({}, {2, 3, 4}, 5)), (Numbers{2, -1, 4}));
   ASSERT_EQ(skip.failures().size(), 1u);
   EXPECT_EQ(skip.failures()[0].first, 6u);
   EXPECT_EQ(skip.failures()[0].second.decision, Decision::kSkip);
   EXPECT_EQ(skip.failures()[0].second.stage, "map(f)");
 
-  Reading raise(node<OnErrorNode>(faulty(10, {3}), OnError::kRaise));
+  Reading raise(nodes::on_error(faulty(10, {3}), OnError::kRaise));
   raise.at({}, {3});
   EXPECT_EQ(raise.failures()[0].second.decision, Decision::kRaise);
 }
 
 TEST(OnError, the_first_one_decides) {
-  auto raised = node<OnErrorNode>(faulty(10, {3}), OnError::kRaise);
-  auto skipped = node<OnErrorNode>(faulty(10, {3}), OnError::kSkip);
+  auto raised = nodes::on_error(faulty(10, {3}), OnError::kRaise);
+  auto skipped = nodes::on_error(faulty(10, {3}), OnError::kSkip);
   for (OnError policy : {OnError::kRaise, OnError::kSkip, OnError::kReplace}) {
-    Reading above_raise(node<OnErrorNode>(raised, policy));
+    Reading above_raise(nodes::on_error(raised, policy));
     EXPECT_EQ(numbers(above_raise.at({}, {3})), Numbers{-1});
     EXPECT_EQ(above_raise.failures()[0].second.decision, Decision::kRaise);
-    Reading above_skip(node<OnErrorNode>(skipped, policy));
+    Reading above_skip(nodes::on_error(skipped, policy));
     EXPECT_EQ(numbers(above_skip.at({}, {3})), Numbers{-1});
     EXPECT_EQ(above_skip.failures()[0].second.decision, Decision::kSkip);
   }
 }
 
 TEST(OnError, what_is_above_fails_by_itself) {
-  auto skipped = node<OnErrorNode>(range(5), OnError::kSkip);
-  Reading reading(node<MapNode>(
+  auto skipped = nodes::on_error(range(5), OnError::kSkip);
+  Reading reading(nodes::map(
       skipped, std::make_shared<FunctionOp>("g", [](const Example&, SampleContext&) -> Example {
         throw std::runtime_error("g");
       })));
@@ -90,7 +86,7 @@ TEST(OnError, what_is_above_fails_by_itself) {
 TEST(OnError, replace_takes_positions_of_another_permutation) {
   const Order order({.length = 50, .seed = 9});
   for (auto make : {faulty, faulty_bytes}) {
-    Reading reading(node<OnErrorNode>(make(50, {3, 40}), OnError::kReplace), 9);
+    Reading reading(nodes::on_error(make(50, {3, 40}), OnError::kReplace), 9);
     auto made = numbers(reading.at({2, 0}, {2, 3, 4, 40}, 7));
     Numbers expected = {2, 0, 4, 0};
     for (auto [place, position] : {std::pair{1, 3}, std::pair{3, 40}}) {
@@ -115,19 +111,19 @@ TEST(OnError, replace_takes_positions_of_another_permutation) {
 TEST(OnError, a_whole_chunk_may_be_replaced) {
   std::set<int64_t> bad;
   for (int64_t i = 0; i < 64; ++i) bad.insert(i);
-  Reading reading(node<OnErrorNode>(faulty(1000, bad), OnError::kReplace));
+  Reading reading(nodes::on_error(faulty(1000, bad), OnError::kReplace));
   for (int64_t number : numbers(reading.epoch(0, 0, 64))) EXPECT_GE(number, 64);
   EXPECT_EQ(reading.notes().size(), 64u);
 }
 
 TEST(OnError, where_nothing_can_replace_it_the_failure_is_raised) {
-  Reading reading(node<OnErrorNode>(faulty(3, {0, 1, 2}), OnError::kReplace));
+  Reading reading(nodes::on_error(faulty(3, {0, 1, 2}), OnError::kReplace));
   EXPECT_EQ(numbers(reading.epoch()), (Numbers{-1, -1, -1}));
   ASSERT_EQ(reading.failures().size(), 3u);
   EXPECT_EQ(reading.failures()[1].second.decision, Decision::kRaise);
   EXPECT_EQ(testing::text_of(reading.failures()[1].second), "1") << "its own";
-  auto endless = node<RepeatNode>(range(3), kEndless);
-  EXPECT_EQ(error_of([&] { Reading(node<OnErrorNode>(endless, OnError::kReplace)); }).code(),
+  auto endless = nodes::repeat(range(3), kEndless);
+  EXPECT_EQ(error_of([&] { Reading(nodes::on_error(endless, OnError::kReplace)); }).code(),
             Code::kInvalidArgument);
 }
 
@@ -135,8 +131,8 @@ TEST(OnError, what_is_to_be_raised_of_another_element_ends_the_replacing) {
   std::set<int64_t> others;
   for (int64_t i = 0; i < 50; ++i) others.insert(i);
   others.erase(3);
-  auto raised = node<OnErrorNode>(faulty(50, others), OnError::kRaise);
-  Reading reading(node<OnErrorNode>(without(raised, {3}), OnError::kReplace));
+  auto raised = nodes::on_error(faulty(50, others), OnError::kRaise);
+  Reading reading(nodes::on_error(without(raised, {3}), OnError::kReplace));
   reading.at({}, {3});
   ASSERT_EQ(reading.failures().size(), 1u);
   EXPECT_EQ(reading.failures()[0].second.decision, Decision::kRaise);
@@ -162,7 +158,7 @@ TEST(OnError, what_ran_out_of_time_is_replaced_by_what_did_not) {
 
     std::set<uint32_t> calls;
   } watch;
-  Reading reading(node<OnErrorNode>(faulty(50, {}), OnError::kReplace));
+  Reading reading(nodes::on_error(faulty(50, {}), OnError::kReplace));
   reading.context().watch = &watch;
   auto made = numbers(reading.at({}, {5, 6, 7}));
   EXPECT_EQ(made[0], 5);
@@ -174,7 +170,7 @@ TEST(OnError, what_ran_out_of_time_is_replaced_by_what_did_not) {
 
 TEST(OnError, what_is_lost_within_a_batch_that_is_an_element_is_noted) {
   auto of = [](OnError policy) {
-    return node<BatchNode>(node<OnErrorNode>(faulty(10, {3}), policy), 5, false);
+    return nodes::batch(nodes::on_error(faulty(10, {3}), policy), 5, false);
   };
   Reading skip(of(OnError::kSkip));
   EXPECT_EQ(numbers(skip.at({}, {0}, 2)), (Numbers{0, 1, 2, 4}));
@@ -188,8 +184,8 @@ TEST(OnError, what_is_lost_within_a_batch_that_is_an_element_is_noted) {
 }
 
 TEST(OnError, notes_go_through_further_stages) {
-  auto replaced = node<OnErrorNode>(faulty(50, {3}), OnError::kReplace);
-  Reading reading(node<MapNode>(
+  auto replaced = nodes::on_error(faulty(50, {3}), OnError::kReplace);
+  Reading reading(nodes::map(
       replaced, std::make_shared<FunctionOp>(
                     "g", [](const Example& element, SampleContext&) { return element; })));
   reading.at({}, {3, 4});

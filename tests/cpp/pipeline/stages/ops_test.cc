@@ -3,12 +3,9 @@
 #include <numeric>
 
 #include "penstock/base/half.h"
-#include "penstock/pipeline/sources/arrays.h"
-#include "penstock/pipeline/sources/items.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/map.h"
+#include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/transformations/operations.h"
-#include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
 
 namespace penstock {
@@ -22,7 +19,7 @@ using testing::tensor;
 template <class T>
 Node::Ref column(std::vector<T> values) {
   const auto length = static_cast<int64_t>(values.size());
-  return node<ArraysNode>(Example{{"x", tensor<T>({length}, std::move(values))}});
+  return nodes::arrays(Example{{"x", tensor<T>({length}, std::move(values))}});
 }
 
 template <class T>
@@ -38,7 +35,7 @@ std::vector<T> values(const std::vector<testing::Made>& made, std::string_view l
 
 template <class To, class From>
 std::vector<To> cast(std::vector<From> from) {
-  return values<To>(Reading(node<MapNode>(column<From>(from), cast(dtype_of<To>()))).epoch());
+  return values<To>(Reading(nodes::map(column<From>(from), cast(dtype_of<To>()))).epoch());
 }
 
 TEST(Half, float16_is_exact_both_ways) {
@@ -106,7 +103,7 @@ TEST(Cast, what_does_not_fit_is_said_in_the_header) {
 }
 
 TEST(Cast, truth_is_everything_but_zero) {
-  Reading reading(node<MapNode>(column<float>({0, 0.5f, NAN, -0.0f}), cast(DType::kBool)));
+  Reading reading(nodes::map(column<float>({0, 0.5f, NAN, -0.0f}), cast(DType::kBool)));
   std::vector<int> truths;
   for (const auto& made : reading.epoch()) {
     truths.push_back(std::to_integer<int>(*made->at("x").data()));
@@ -116,8 +113,8 @@ TEST(Cast, truth_is_everything_but_zero) {
 
 TEST(Cast, numbers_of_16_bits_go_there_and_back) {
   for (DType half : {DType::kFloat16, DType::kBfloat16}) {
-    auto there = node<MapNode>(column<float>({0, 1.5f, -2, 256}), cast(half));
-    Reading reading(node<MapNode>(there, cast(DType::kFloat64)));
+    auto there = nodes::map(column<float>({0, 1.5f, -2, 256}), cast(half));
+    Reading reading(nodes::map(there, cast(DType::kFloat64)));
     EXPECT_EQ(values<double>(reading.epoch()), (std::vector<double>{0, 1.5, -2, 256}));
   }
 }
@@ -135,45 +132,44 @@ TEST(Cast, only_named_fields_and_whatever_their_lengths) {
       std::vector<Leaf>{{"x", LeafKind::kRagged, DType::kInt64, {-1}},
                         {"y", LeafKind::kDense, DType::kInt64, {}},
                         {"name", LeafKind::kBytes, DType::kUint8, {-1}}});
-  auto items = node<ItemsNode>(elements, spec);
-  Reading reading(node<MapNode>(items, cast(DType::kFloat32, std::vector<std::string>{"x"})));
+  auto items = nodes::items(elements, spec);
+  Reading reading(nodes::map(items, cast(DType::kFloat32, std::vector<std::string>{"x"})));
   EXPECT_EQ(reading.stage().spec()->to_string(),
             "{x: ragged float32 (?,), y: int64 (), name: bytes}");
   auto made = reading.at({}, {2, 0, 1}, 5);
   EXPECT_EQ(values<float>(made), (std::vector<float>{3, 4, 5, 1}));
   EXPECT_EQ(testing::numbers(made, "y"), (std::vector<int64_t>{0, 3, 1}));
   EXPECT_EQ(reading.titles().back(), "map(cast(float32, x))");
-  Reading all(node<MapNode>(items, cast(DType::kFloat32)));
+  Reading all(nodes::map(items, cast(DType::kFloat32)));
   EXPECT_EQ(all.stage().spec()->to_string(),
             "{x: ragged float32 (?,), y: float32 (), name: bytes}");
 }
 
 TEST(Cast, what_cannot_be_is_said) {
   using Names = std::vector<std::string>;
-  auto bytes = node<ItemsNode>(std::vector<Example>{{{"x", testing::text("a")}}},
-                               std::make_shared<ElementSpec>(std::vector<Leaf>{
-                                   {"x", LeafKind::kBytes, DType::kUint8, {-1}}}));
+  auto bytes = nodes::items(std::vector<Example>{{{"x", testing::text("a")}}},
+                            std::make_shared<ElementSpec>(
+                                std::vector<Leaf>{{"x", LeafKind::kBytes, DType::kUint8, {-1}}}));
   auto refused = [](const Node::Ref& node) {
     Error error = error_of([&] { Reading reading(node); });
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     return std::string(error.what());
   };
-  EXPECT_NE(refused(node<MapNode>(bytes, cast(DType::kInt8, Names{"x"}))).find("'x' is a string"),
+  EXPECT_NE(refused(nodes::map(bytes, cast(DType::kInt8, Names{"x"}))).find("'x' is a string"),
             std::string::npos);
-  EXPECT_NE(
-      refused(node<MapNode>(bytes, cast(DType::kInt8, Names{"y"}))).find("no field 'y' in {x: "),
-      std::string::npos);
-  refused(node<MapNode>(bytes, cast(DType::kInt8)));
+  EXPECT_NE(refused(nodes::map(bytes, cast(DType::kInt8, Names{"y"}))).find("no field 'y' in {x: "),
+            std::string::npos);
+  refused(nodes::map(bytes, cast(DType::kInt8)));
   EXPECT_EQ(error_of([] { cast(DType::kComplex64); }).code(), Code::kInvalidArgument);
 }
 
 TEST(Normalize, is_mean_and_deviation_in_float32) {
   Tensor image = Tensor::make(DType::kUint8, {10, 29, 27});
   for (int64_t i = 0; i < image.size(); ++i) image.as_span<uint8_t>()[i] = static_cast<uint8_t>(i);
-  auto source = node<ArraysNode>(
+  auto source = nodes::arrays(
       Example{{"image", image}, {"label", tensor<int32_t>({10}, std::vector<int32_t>(10, 3))}});
   Reading reading(
-      node<MapNode>(source, normalize(std::vector<float>{33.3f}, std::vector<float>{7.7f})));
+      nodes::map(source, normalize(std::vector<float>{33.3f}, std::vector<float>{7.7f})));
   EXPECT_EQ(reading.stage().spec()->to_string(), "{image: float32 (29, 27), label: int32 ()}");
   auto made = reading.epoch();
   for (int64_t i = 0; i < 10; ++i) {
@@ -195,7 +191,7 @@ TEST(Normalize, each_channel_by_its_own_numbers) {
     }
     auto in = image.as_span<float>();
     for (size_t i = 0; i < in.size(); ++i) in[i] = std::sin(static_cast<float>(i));
-    Reading reading(node<MapNode>(node<ArraysNode>(Example{{"x", image}}), normalize(mean, std)));
+    Reading reading(nodes::map(nodes::arrays(Example{{"x", image}}), normalize(mean, std)));
     auto out = values<float>(reading.epoch());
     ASSERT_EQ(out.size(), in.size());
     for (size_t i = 0; i < in.size(); ++i) {
@@ -211,8 +207,8 @@ TEST(Normalize, images_of_any_size_and_one_with_other_channels_fails) {
     elements.push_back({{"x", Tensor::make(DType::kUint8, {n, n, n == 3 ? 4 : 3})}});
     std::memset(elements.back().at("x").data(), 6, elements.back().at("x").nbytes());
   }
-  Reading reading(node<MapNode>(node<ItemsNode>(elements), normalize(std::vector<float>{1, 2, 3},
-                                                                     std::vector<float>{1, 1, 3})));
+  Reading reading(nodes::map(nodes::items(elements),
+                             normalize(std::vector<float>{1, 2, 3}, std::vector<float>{1, 1, 3})));
   EXPECT_EQ(reading.stage().spec()->to_string(), "{x: float32 (?, ?, ?)}");
   auto made = reading.epoch();
   EXPECT_EQ(made[0]->at("x").as_span<const float>()[5], 1.0f);
@@ -229,9 +225,9 @@ TEST(Normalize, what_cannot_be_is_said) {
   EXPECT_EQ(error_of([] { normalize(Floats{}, Floats{}); }).code(), Code::kInvalidArgument);
   EXPECT_EQ(error_of([] { normalize(Floats{1}, Floats{0}); }).code(), Code::kInvalidArgument);
   EXPECT_EQ(error_of([] { normalize(Floats{1}, Floats{1, 2}); }).code(), Code::kInvalidArgument);
-  auto source = node<ArraysNode>(Example{{"x", Tensor::make(DType::kUint8, {2, 4})}});
+  auto source = nodes::arrays(Example{{"x", Tensor::make(DType::kUint8, {2, 4})}});
   EXPECT_EQ(error_of([&] {
-              Reading(node<MapNode>(source, normalize(Floats{1, 2, 3}, Floats{1, 2, 3})));
+              Reading(nodes::map(source, normalize(Floats{1, 2, 3}, Floats{1, 2, 3})));
             }).code(),
             Code::kInvalidArgument);
 }
@@ -247,7 +243,7 @@ TEST(DecodeRaw, bytes_are_an_arrays_values) {
   auto spec = std::make_shared<ElementSpec>(
       std::vector<Leaf>{{"x", LeafKind::kBytes, DType::kUint8, {-1}}});
   Reading reading(
-      node<MapNode>(node<ItemsNode>(elements, spec), decode_raw("x", DType::kInt32, Shape{2, 3})));
+      nodes::map(nodes::items(elements, spec), decode_raw("x", DType::kInt32, Shape{2, 3})));
   EXPECT_EQ(reading.stage().spec()->to_string(), "{x: int32 (2, 3)}");
   auto made = reading.epoch();
   EXPECT_TRUE(bit_equal(made[3]->at("x"), tensor<int32_t>({2, 3}, {3, 4, 5, 6, 7, 8})));
@@ -261,14 +257,14 @@ TEST(DecodeRaw, bytes_are_an_arrays_values) {
 TEST(DecodeRaw, what_cannot_be_is_said) {
   auto numbers = column<int32_t>({1, 2});
   EXPECT_EQ(error_of([&] {
-              Reading(node<MapNode>(numbers, decode_raw("x", DType::kInt32, Shape{})));
+              Reading(nodes::map(numbers, decode_raw("x", DType::kInt32, Shape{})));
             }).code(),
             Code::kInvalidArgument);
   EXPECT_EQ(error_of([] { decode_raw("x", DType::kInt32, Shape{-1}); }).code(),
             Code::kInvalidArgument);
-  auto short_bytes = node<ArraysNode>(Example{{"x", Tensor::make(DType::kUint8, {2, 4})}});
+  auto short_bytes = nodes::arrays(Example{{"x", Tensor::make(DType::kUint8, {2, 4})}});
   EXPECT_EQ(error_of([&] {
-              Reading(node<MapNode>(short_bytes, decode_raw("x", DType::kInt32, Shape{2})));
+              Reading(nodes::map(short_bytes, decode_raw("x", DType::kInt32, Shape{2})));
             }).code(),
             Code::kInvalidArgument);
 }
@@ -276,10 +272,10 @@ TEST(DecodeRaw, what_cannot_be_is_said) {
 TEST(Ops, several_in_a_row_under_a_batch) {
   Tensor image = Tensor::make(DType::kUint8, {100, 4});
   for (int64_t i = 0; i < 400; ++i) image.as_span<uint8_t>()[i] = static_cast<uint8_t>(i / 4);
-  auto source = node<ShuffleNode>(node<ArraysNode>(Example{{"x", image}}), 3);
-  auto normal = node<MapNode>(source, normalize(std::vector<float>{1}, std::vector<float>{2}));
-  auto back = node<MapNode>(normal, cast(DType::kInt64));
-  Reading reading(node<BatchNode>(back, 70, false));
+  auto source = nodes::shuffle(nodes::arrays(Example{{"x", image}}), 3);
+  auto normal = nodes::map(source, normalize(std::vector<float>{1}, std::vector<float>{2}));
+  auto back = nodes::map(normal, cast(DType::kInt64));
+  Reading reading(nodes::batch(back, 70, false));
   auto expected = values<uint8_t>(Reading(source).epoch());
   auto made = testing::numbers(reading.epoch(), "x");
   ASSERT_EQ(made.size(), expected.size());

@@ -14,16 +14,11 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/sources/range.h"
+#include "penstock/pipeline/sources/sources.h"
 
 namespace penstock::testing {
 
-template <class N, class... Args>
-Node::Ref node(Args&&... args) {
-  return std::make_shared<N>(std::forward<Args>(args)...);
-}
-
-inline Node::Ref range(int64_t end) { return node<RangeNode>(0, end, 1); }
+inline Node::Ref range(int64_t end) { return nodes::range(0, end, 1); }
 
 // An element, or nothing: it was lost.
 using Made = std::optional<Example>;

@@ -8,16 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/sources/generator.h"
+#include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/function_op.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/choose_from.h"
-#include "penstock/pipeline/transformations/concatenate.h"
-#include "penstock/pipeline/transformations/interleave_stream.h"
-#include "penstock/pipeline/transformations/map.h"
-#include "penstock/pipeline/transformations/ragged_batch.h"
-#include "penstock/pipeline/transformations/scan.h"
-#include "penstock/pipeline/transformations/unbatch.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "streams.h"
 
 namespace penstock::testing {
@@ -29,7 +22,7 @@ Example one(int64_t n, bool real = false) {
 }
 
 Node::Ref by_function(Node::Ref input, FunctionOp::Function function) {
-  return node<MapNode>(std::move(input), std::make_shared<FunctionOp>("f", std::move(function)));
+  return nodes::map(std::move(input), std::make_shared<FunctionOp>("f", std::move(function)));
 }
 
 // Numbers, one of them real.
@@ -40,7 +33,7 @@ Node::Ref with_one_real(Node::Ref input, int64_t at) {
 }
 
 Node::Ref generated(int64_t begin, int64_t end, bool real) {
-  return node<GeneratorNode>("count", [=](uint64_t) -> Pull {
+  return nodes::generator("count", [=](uint64_t) -> Pull {
     return [=, n = begin]() mutable -> std::optional<Example> {
       if (n >= end) return std::nullopt;
       return one(n++, real);
@@ -78,21 +71,21 @@ TEST(SchemaChecker, one_that_is_unlike_fails_alone_however_many_are_made_at_a_ti
                     [](const Example& element, SampleContext&) {
                       return Example{{"same", element.at("").copy()}};
                     }),
-        node<ScanNode>(range(150), "mixed", one(0),
-                       [at](const Example& carry, const Example& element) {
-                         const int64_t n = number_of(element);
-                         return std::pair(carry, one(n, n == at));
-                       }),
-        node<ConcatenateNode>(std::vector<Node::Ref>{
+        nodes::scan(range(150), "mixed", one(0),
+                    [at](const Example& carry, const Example& element) {
+                      const int64_t n = number_of(element);
+                      return std::pair(carry, one(n, n == at));
+                    }),
+        nodes::concatenate(std::vector<Node::Ref>{
             generated(0, at, false), generated(at, at + 1, true), generated(at + 1, 150, false)}),
-        node<FlatMapNode>(range(150), "open", [at](const Example& element) {
+        nodes::flat_map(range(150), "open", [at](const Example& element) {
           const int64_t n = number_of(element);
           return generated(n, n + 1, n == at);
         })};
     for (const Node::Ref& chain : chains) {
       check_stream(chain);
       for (uint32_t most : {1u, 7u, Chunk::kRows}) {
-        EXPECT_EQ(failed(chain, most), std::vector<size_t>{unlike}) << chain->title();
+        EXPECT_EQ(failed(chain, most), std::vector<size_t>{unlike}) << chain->title;
       }
     }
   }
@@ -103,7 +96,7 @@ TEST(SchemaChecker, inputs_that_differ_are_told_by_the_first_element) {
   const Node::Ref choices = by_function(range(90), [=](const Example& element, SampleContext&) {
     return one(choice(number_of(element)));
   });
-  const Node::Ref chosen = node<ChooseFromNode>(
+  const Node::Ref chosen = nodes::choose_from(
       choices, std::vector<Node::Ref>{generated(0, 60, false), generated(0, 30, true)}, true);
   check_stream(chosen);
   std::vector<size_t> expected;
@@ -120,7 +113,7 @@ TEST(SchemaChecker, rows_of_columns_are_alike_too) {
     if (n / 4 != 5) return Example{{"", tensor(shape, std::vector<int64_t>(length, n))}};
     return Example{{"", tensor(shape, std::vector<float>(length, 0.5F))}};
   });
-  const Node::Ref rows = node<UnbatchNode>(node<RaggedBatchNode>(lists, 4, false));
+  const Node::Ref rows = nodes::unbatch(nodes::ragged_batch(lists, 4, false));
   EXPECT_EQ(failed(rows, 64), (std::vector<size_t>{20, 21, 22, 23}));
 }
 

@@ -1,7 +1,7 @@
+#include "penstock/pipeline/sources/sources.h"
+
 #include <numeric>
 
-#include "penstock/pipeline/sources/arrays.h"
-#include "penstock/pipeline/sources/items.h"
 #include "reading.h"
 
 namespace penstock {
@@ -23,7 +23,7 @@ Tensor counted(Shape shape) {
 TEST(Arrays, an_element_is_a_row_of_each) {
   Tensor image = counted({5, 2, 3});
   Tensor label = tensor<int64_t>({5}, {0, 10, 20, 30, 40});
-  Reading reading(node<ArraysNode>(Example{{"image", image}, {"label", label}}));
+  Reading reading(nodes::arrays(Example{{"image", image}, {"label", label}}));
   EXPECT_EQ(reading.length(), 5u);
   EXPECT_EQ(reading.stage().spec()->to_string(), "{image: int32 (2, 3), label: int64 ()}");
   auto made = reading.at({}, {3, 0, 3, 4}, 7);
@@ -34,7 +34,7 @@ TEST(Arrays, an_element_is_a_row_of_each) {
 
 TEST(Arrays, free_columns_are_views_of_the_arrays) {
   Tensor image = counted({4, 3});
-  Reading reading(node<ArraysNode>(Example{{"image", image}}));
+  Reading reading(nodes::arrays(Example{{"image", image}}));
   Scratch scratch;
   Context context{scratch};
   auto reader = reading.stage().reader(context);
@@ -58,7 +58,7 @@ TEST(Arrays, strided_and_read_only_ones_too) {
                      {"one_row", of({3, 4}, {0, 4}, base.data() + step)},
                      {"column", of({3, 2}, {step, 8}, base.data())},
                      {"mirrored", of({3, 4}, {-step, -4}, base.data() + 5 * step + 12)}};
-  Reading reading(node<ArraysNode>(columns));
+  Reading reading(nodes::arrays(columns));
   auto made = reading.epoch();
   ASSERT_EQ(made.size(), 3u);
   for (int64_t i = 0; i < 3; ++i) {
@@ -69,9 +69,9 @@ TEST(Arrays, strided_and_read_only_ones_too) {
 }
 
 TEST(Arrays, may_be_empty_or_have_rows_without_bytes) {
-  EXPECT_EQ(Reading(node<ArraysNode>(Example{{"x", counted({0, 3})}})).length(), 0u);
+  EXPECT_EQ(Reading(nodes::arrays(Example{{"x", counted({0, 3})}})).length(), 0u);
   Reading reading(
-      node<ArraysNode>(Example{{"nothing", counted({2, 0})}, {"x", tensor<int64_t>({2}, {7, 8})}}));
+      nodes::arrays(Example{{"nothing", counted({2, 0})}, {"x", tensor<int64_t>({2}, {7, 8})}}));
   auto made = reading.epoch();
   EXPECT_EQ(numbers(made, "x"), (std::vector<int64_t>{7, 8}));
   EXPECT_EQ(made[1]->at("nothing").shape(), (Shape{0}));
@@ -79,7 +79,7 @@ TEST(Arrays, may_be_empty_or_have_rows_without_bytes) {
 
 TEST(Arrays, what_cannot_be_is_said) {
   auto refused = [](Example columns) {
-    Error error = error_of([&] { ArraysNode{std::move(columns)}; });
+    Error error = error_of([&] { nodes::arrays(std::move(columns)); });
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     return std::string(error.what());
   };
@@ -94,13 +94,13 @@ TEST(Items, give_elements_that_are_there) {
   for (int64_t i = 0; i < 5; ++i) {
     elements.push_back({{"", tensor<int64_t>({}, {i * i})}});
   }
-  Reading reading(node<ItemsNode>(elements));
+  Reading reading(nodes::items(elements));
   EXPECT_EQ(numbers(reading.epoch()), (std::vector<int64_t>{0, 1, 4, 9, 16}));
   EXPECT_EQ(numbers(reading.at({}, {4, 2}, 60)), (std::vector<int64_t>{16, 4}));
 }
 
 TEST(Items, lengths_that_differ_are_found) {
-  Reading reading(node<ItemsNode>(std::vector<Example>{
+  Reading reading(nodes::items(std::vector<Example>{
       {{"x", counted({2, 3})}, {"y", counted({4})}},
       {{"x", counted({1, 3})}, {"y", counted({4})}},
   }));
@@ -116,7 +116,7 @@ TEST(Items, strings_are_bytes_and_said_to_be_strings) {
       std::vector<Leaf>{{"name", LeafKind::kText, DType::kUint8, {-1}}}, ".");
   std::vector<Example> elements = {{{"name", testing::text("penstock")}},
                                    {{"name", testing::text("")}}};
-  Reading reading(node<ItemsNode>(elements, spec));
+  Reading reading(nodes::items(elements, spec));
   EXPECT_EQ(*reading.stage().spec(), *spec);
   auto made = reading.epoch();
   EXPECT_TRUE(bit_equal(made[0]->at("name"), testing::text("penstock")));
@@ -126,11 +126,11 @@ TEST(Items, strings_are_bytes_and_said_to_be_strings) {
 TEST(Items, that_are_not_alike_are_an_error_that_names_two) {
   std::vector<Example> elements = {
       {{"x", counted({2})}}, {{"x", counted({3})}}, {{"y", counted({2})}}};
-  Error error = error_of([&] { ItemsNode{elements}; });
+  Error error = error_of([&] { nodes::items(elements); });
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_NE(std::string(error.what()).find("element 2 is {y: int32 (2,)}"), std::string::npos)
       << error.what();
-  EXPECT_EQ(Reading(node<ItemsNode>(std::vector<Example>{})).length(), 0u);
+  EXPECT_EQ(Reading(nodes::items(std::vector<Example>{})).length(), 0u);
 }
 
 }  // namespace

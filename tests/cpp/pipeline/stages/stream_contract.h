@@ -98,7 +98,7 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
   StreamReading reading(node, seed, files);
   const std::vector<Made> whole = reading.epoch(0, Chunk::kRows, limit);
   const bool ends = whole.size() < limit;
-  const std::string title = node->title();
+  const std::string title = node->title;
   if (ends) {
     EXPECT_TRUE(reading.next(1).empty()) << title << " is over, and stays so";
     if (auto length = reading.stage().length()) {
@@ -174,7 +174,7 @@ inline void check_stream(const Node::Ref& node,
     std::vector<int64_t> numbers = expected(epoch);
     if (numbers.size() > limit) numbers.resize(limit);
     EXPECT_EQ(testing::numbers(reading.epoch(epoch, Chunk::kRows, limit)), numbers)
-        << node->title() << ", epoch " << epoch;
+        << node->title << ", epoch " << epoch;
   }
   check_stream(node, limit, seed);
 }

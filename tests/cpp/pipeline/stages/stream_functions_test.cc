@@ -3,9 +3,8 @@
 
 #include <stdexcept>
 
-#include "penstock/pipeline/sources/generator.h"
-#include "penstock/pipeline/transformations/repeat.h"
-#include "penstock/pipeline/transformations/scan.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "streams.h"
 
 namespace penstock::testing {
@@ -27,10 +26,9 @@ TEST(Generator, gives_what_the_function_gives) {
     auto expected = [end](uint64_t epoch) {
       return ref::range(static_cast<int64_t>(epoch), end)(epoch);
     };
-    check_stream(node<GeneratorNode>("count", counting), expected);
-    check_stream(node<RepeatNode>(node<GeneratorNode>("count", counting), 2),
-                 ref::repeat(expected, 2));
-    check_stream(filtered(node<GeneratorNode>("count", counting), is_odd),
+    check_stream(nodes::generator("count", counting), expected);
+    check_stream(nodes::repeat(nodes::generator("count", counting), 2), ref::repeat(expected, 2));
+    check_stream(filtered(nodes::generator("count", counting), is_odd),
                  ref::filter(expected, is_odd));
   }
 }
@@ -44,7 +42,7 @@ TEST(Generator, elements_may_differ_in_length) {
           {"list", tensor(Shape{length}, std::vector<int64_t>(static_cast<size_t>(length), n))}};
     };
   };
-  check_stream(node<GeneratorNode>("lists", lists));
+  check_stream(nodes::generator("lists", lists));
 }
 
 TEST(Generator, an_exception_ends_it_behind_what_came_before) {
@@ -54,7 +52,7 @@ TEST(Generator, an_exception_ends_it_behind_what_came_before) {
       return number(n++);
     };
   };
-  StreamReading reading(node<GeneratorNode>("breaking", breaking));
+  StreamReading reading(nodes::generator("breaking", breaking));
   reading.reader().begin(0);
   EXPECT_EQ(reading.next(64).size(), 10u);
   EXPECT_EQ(reading.reader().save().dump(), "{\"taken\":10}");
@@ -76,9 +74,9 @@ ref::Dataset ref_sums(ref::Dataset input, int64_t initial) {
 }
 
 TEST(Scan, carries_on) {
-  check_stream(node<ScanNode>(range(150), "add", number(5), add), ref_sums(ref::range(0, 150), 5));
-  check_stream(node<ScanNode>(odds(300), "add", number(0), add), ref_sums(ref_odds(300), 0));
-  check_stream(node<ScanNode>(range(0), "add", number(0), add), ref::range(0, 0));
+  check_stream(nodes::scan(range(150), "add", number(5), add), ref_sums(ref::range(0, 150), 5));
+  check_stream(nodes::scan(odds(300), "add", number(0), add), ref_sums(ref_odds(300), 0));
+  check_stream(nodes::scan(range(0), "add", number(0), add), ref::range(0, 0));
 }
 
 TEST(Scan, what_is_handed_on_may_be_what_was_given) {
@@ -86,7 +84,7 @@ TEST(Scan, what_is_handed_on_may_be_what_was_given) {
   auto delay = [](const Example& carry, const Example& element) {
     return std::pair(element, carry);
   };
-  check_stream(node<ScanNode>(range(150), "delay", number(-1), delay),
+  check_stream(nodes::scan(range(150), "delay", number(-1), delay),
                [](uint64_t) { return ref::range(-1, 149)(0); });
 }
 
@@ -105,7 +103,7 @@ TEST(Scan, what_is_carried_survives_a_state_bit_by_bit) {
     return std::pair(next, number(all));
   };
   Example initial{{"sum", tensor<double>({}, {0.0})}, {"bytes", tensor<uint8_t>({0}, {})}};
-  auto scan = node<ScanNode>(range(100), "grow", initial, grow);
+  auto scan = nodes::scan(range(100), "grow", initial, grow);
   check_stream(scan);
   StreamReading reading(scan);
   reading.reader().begin(0);
@@ -133,7 +131,7 @@ TEST(Scan, what_fails_leaves_the_carry_as_it_was) {
     if (number_of(element) % 10 == 3) throw std::runtime_error("a three");
     return add(carry, element);
   };
-  auto scan = node<ScanNode>(faulty(25), "careful", number(0), careful);
+  auto scan = nodes::scan(faulty(25), "careful", number(0), careful);
   check_stream(scan);
   StreamReading reading(scan);
   EXPECT_EQ(numbers(reading.epoch()),

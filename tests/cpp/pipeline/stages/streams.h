@@ -8,8 +8,7 @@
 
 #include "../numbers.h"
 #include "../ops.h"
-#include "penstock/pipeline/transformations/filter.h"
-#include "penstock/pipeline/transformations/shuffle.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "reference.h"
 #include "stream_contract.h"
 
@@ -23,23 +22,23 @@ inline OpRef predicate(std::function<bool(int64_t)> holds) {
 }
 
 inline Node::Ref filtered(Node::Ref input, std::function<bool(int64_t)> holds) {
-  return node<FilterNode>(std::move(input), predicate(std::move(holds)));
+  return nodes::filter(std::move(input), predicate(std::move(holds)));
 }
 
 inline bool is_odd(int64_t n) { return n % 2 != 0; }
 
 // The odd numbers below `end`, in an order of its own each epoch.
-inline Node::Ref odds(int64_t end) { return filtered(node<ShuffleNode>(range(end), 4), is_odd); }
+inline Node::Ref odds(int64_t end) { return filtered(nodes::shuffle(range(end), 4), is_odd); }
 inline reference::Dataset ref_odds(int64_t end) {
   return reference::filter(reference::shuffle(reference::range(0, end), 4), is_odd);
 }
 
 // 0, 1, ... where every number that ends in 7 failed.
 inline Node::Ref faulty(int64_t end) {
-  return node<FilterNode>(range(end), test::number_op([](int64_t n, const Keys&, uint32_t) {
-                            if (n % 10 == 7) throw std::runtime_error("a seven");
-                            return int64_t{1};
-                          }));
+  return nodes::filter(range(end), test::number_op([](int64_t n, const Keys&, uint32_t) {
+                         if (n % 10 == 7) throw std::runtime_error("a seven");
+                         return int64_t{1};
+                       }));
 }
 
 }  // namespace penstock::testing

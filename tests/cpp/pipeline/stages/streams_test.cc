@@ -3,14 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/concatenate.h"
-#include "penstock/pipeline/transformations/map.h"
-#include "penstock/pipeline/transformations/repeat.h"
-#include "penstock/pipeline/transformations/shard.h"
-#include "penstock/pipeline/transformations/skip.h"
-#include "penstock/pipeline/transformations/take.h"
-#include "penstock/pipeline/transformations/zip.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock::testing {
 namespace {
@@ -32,65 +25,65 @@ TEST(Streams, an_indexed_stage_and_filter) {
 
 TEST(Streams, take_and_skip) {
   for (uint64_t n : {0, 1, 5, 63, 64, 65, 99, 100, 101, 1000}) {
-    check_stream(node<TakeNode>(odds(200), n), ref::take(ref_odds(200), n));
-    check_stream(node<SkipNode>(odds(200), n), ref::skip(ref_odds(200), n));
+    check_stream(nodes::take(odds(200), n), ref::take(ref_odds(200), n));
+    check_stream(nodes::skip(odds(200), n), ref::skip(ref_odds(200), n));
   }
-  check_stream(node<TakeNode>(node<SkipNode>(odds(200), 70), 20),
+  check_stream(nodes::take(nodes::skip(odds(200), 70), 20),
                ref::take(ref::skip(ref_odds(200), 70), 20));
 }
 
 TEST(Streams, what_failed_is_handed_on_and_not_counted) {
-  StreamReading taken(node<TakeNode>(faulty(100), 10));
+  StreamReading taken(nodes::take(faulty(100), 10));
   EXPECT_EQ(numbers(taken.epoch()), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, -1, 8, 9, 10}));
-  StreamReading skipped(node<SkipNode>(faulty(30), 20));
+  StreamReading skipped(nodes::skip(faulty(30), 20));
   EXPECT_EQ(numbers(skipped.epoch()),
             (std::vector<int64_t>{-1, -1, 22, 23, 24, 25, 26, -1, 28, 29}));
-  check_stream(node<TakeNode>(faulty(150), 100));
-  check_stream(node<SkipNode>(faulty(150), 80));
+  check_stream(nodes::take(faulty(150), 100));
+  check_stream(nodes::skip(faulty(150), 80));
 }
 
 TEST(Streams, repeat_goes_through_epochs_of_its_input) {
-  check_stream(node<RepeatNode>(odds(100), 3), ref::repeat(ref_odds(100), 3));
-  check_stream(node<RepeatNode>(node<RepeatNode>(odds(30), 2), 4),
+  check_stream(nodes::repeat(odds(100), 3), ref::repeat(ref_odds(100), 3));
+  check_stream(nodes::repeat(nodes::repeat(odds(30), 2), 4),
                ref::repeat(ref::repeat(ref_odds(30), 2), 4));
-  check_stream(node<TakeNode>(node<RepeatNode>(odds(60), kEndless), 100), 300);
-  check_stream(node<RepeatNode>(odds(60), kEndless), 200);
-  check_stream(node<RepeatNode>(odds(0), kEndless), ref::range(0, 0));
-  check_stream(node<RepeatNode>(odds(1), 1000), ref::range(0, 0));
+  check_stream(nodes::take(nodes::repeat(odds(60), kEndless), 100), 300);
+  check_stream(nodes::repeat(odds(60), kEndless), 200);
+  check_stream(nodes::repeat(odds(0), kEndless), ref::range(0, 0));
+  check_stream(nodes::repeat(odds(1), 1000), ref::range(0, 0));
 }
 
 TEST(Streams, shard_deals_out) {
   for (uint32_t world : {1u, 2u, 3u, 100u}) {
     for (uint32_t rank : {0u, world - 1}) {
-      check_stream(node<ShardNode>(odds(200), rank, world), ref::shard(ref_odds(200), rank, world));
+      check_stream(nodes::shard(odds(200), rank, world), ref::shard(ref_odds(200), rank, world));
     }
   }
-  check_stream(node<ShardNode>(faulty(150), 1u, 2u));
-  StreamReading one(node<ShardNode>(odds(200), 1u, 3u)), other(node<ShardNode>(odds(200), 2u, 3u));
+  check_stream(nodes::shard(faulty(150), 1u, 2u));
+  StreamReading one(nodes::shard(odds(200), 1u, 3u)), other(nodes::shard(odds(200), 2u, 3u));
   one.reader().begin(0);
   EXPECT_THROW(other.reader().load(0, one.reader().save()), Error);
   for (Remainder remainder : {Remainder::kDrop, Remainder::kPad}) {
-    EXPECT_THROW(StreamReading(node<ShardNode>(odds(9), 0u, 2u, remainder)), Error);
+    EXPECT_THROW(StreamReading(nodes::shard(odds(9), 0u, 2u, remainder)), Error);
   }
 }
 
 TEST(Streams, concatenate_one_after_the_other) {
-  check_stream(node<ConcatenateNode>(
-                   std::vector<Node::Ref>{odds(100), range(0), range(70), odds(0), odds(10)}),
-               ref::concatenate({ref_odds(100), ref::range(0, 0), ref::range(0, 70), ref_odds(0),
-                                 ref_odds(10)}));
-  check_stream(node<ConcatenateNode>(std::vector<Node::Ref>{faulty(80), faulty(20)}));
+  check_stream(
+      nodes::concatenate(std::vector<Node::Ref>{odds(100), range(0), range(70), odds(0), odds(10)}),
+      ref::concatenate(
+          {ref_odds(100), ref::range(0, 0), ref::range(0, 70), ref_odds(0), ref_odds(10)}));
+  check_stream(nodes::concatenate(std::vector<Node::Ref>{faulty(80), faulty(20)}));
   // Elements of two lengths, and of a length that nobody knows beforehand.
-  auto pairs = node<BatchNode>(odds(40), 2u, true), triples = node<BatchNode>(odds(40), 3u, true);
-  check_stream(node<ConcatenateNode>(std::vector<Node::Ref>{pairs, triples, pairs}));
-  auto told = node<MapNode>(
+  auto pairs = nodes::batch(odds(40), 2u, true), triples = nodes::batch(odds(40), 3u, true);
+  check_stream(nodes::concatenate(std::vector<Node::Ref>{pairs, triples, pairs}));
+  auto told = nodes::map(
       odds(60), test::told_by_elements([](int64_t n, const Keys&, uint32_t) { return n; }));
-  check_stream(node<ConcatenateNode>(std::vector<Node::Ref>{told, odds(20)}),
+  check_stream(nodes::concatenate(std::vector<Node::Ref>{told, odds(20)}),
                ref::concatenate({ref_odds(60), ref_odds(20)}));
 }
 
 TEST(Streams, zip_side_by_side) {
-  auto both = [](std::vector<Node::Ref> inputs) { return node<ZipNode>(std::move(inputs)); };
+  auto both = [](std::vector<Node::Ref> inputs) { return nodes::zip(std::move(inputs)); };
   StreamReading reading(both({odds(160), range(200), odds(300)}));
   std::vector<Made> made = reading.epoch(2);
   ref::Lists expected = ref::zip({ref_odds(160), ref::range(0, 200), ref_odds(300)}, 2);
@@ -103,22 +96,22 @@ TEST(Streams, zip_side_by_side) {
   check_stream(both({odds(160), range(200), odds(300)}));
   check_stream(both({range(100), faulty(80), faulty(160)}));
   check_stream(both({odds(0), range(10)}));
-  auto told = node<MapNode>(
+  auto told = nodes::map(
       odds(60), test::told_by_elements([](int64_t n, const Keys&, uint32_t) { return n; }));
   check_stream(both({told, odds(200)}));
 }
 
 TEST(Streams, a_tail_is_applied_on_the_way_into_a_further_stage) {
-  auto random = node<MapNode>(odds(200), test::number_op([](int64_t, const Keys& keys, uint32_t j) {
-                                return static_cast<int64_t>(keys.sample(j).rng().next_u64() >> 1);
-                              }));
+  auto random = nodes::map(odds(200), test::number_op([](int64_t, const Keys& keys, uint32_t j) {
+                             return static_cast<int64_t>(keys.sample(j).rng().next_u64() >> 1);
+                           }));
   check_stream(random);
-  check_stream(node<TakeNode>(random, 50));
-  check_stream(node<SkipNode>(random, 50));
-  check_stream(node<ShardNode>(random, 1u, 2u));
-  check_stream(node<TakeNode>(node<BatchNode>(odds(200), 8u, false), 5));
+  check_stream(nodes::take(random, 50));
+  check_stream(nodes::skip(random, 50));
+  check_stream(nodes::shard(random, 1u, 2u));
+  check_stream(nodes::take(nodes::batch(odds(200), 8u, false), 5));
   // take moves below the tail, and what skip leaves keeps its numbers.
-  StreamReading whole(random), rest(node<SkipNode>(random, 50)), first(node<TakeNode>(random, 50));
+  StreamReading whole(random), rest(nodes::skip(random, 50)), first(nodes::take(random, 50));
   std::vector<int64_t> all = numbers(whole.epoch()), taken = numbers(first.epoch()),
                        left = numbers(rest.epoch());
   taken.insert(taken.end(), left.begin(), left.end());

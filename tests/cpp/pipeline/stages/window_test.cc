@@ -1,15 +1,8 @@
 // Windows over a stream; those over an indexed plan are in batches_test.cc.
-#include "penstock/pipeline/transformations/window.h"
-
 #include <gtest/gtest.h>
 
-#include "penstock/pipeline/sources/items.h"
-#include "penstock/pipeline/transformations/batch.h"
-#include "penstock/pipeline/transformations/map.h"
-#include "penstock/pipeline/transformations/repeat.h"
-#include "penstock/pipeline/transformations/shuffle_buffer.h"
-#include "penstock/pipeline/transformations/take.h"
-#include "penstock/pipeline/transformations/unbatch.h"
+#include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/transformations/transformations.h"
 #include "streams.h"
 
 namespace penstock::testing {
@@ -19,7 +12,7 @@ namespace ref = reference;
 
 void check_windows(const Node::Ref& input, const ref::Dataset& expected,
                    const WindowOptions& options) {
-  auto windows = node<WindowNode>(input, options);
+  auto windows = nodes::window(input, options);
   StreamReading reading(windows, 3);
   for (uint64_t epoch : {0, 1}) {
     const ref::Lists lists =
@@ -27,9 +20,9 @@ void check_windows(const Node::Ref& input, const ref::Dataset& expected,
                     options.stride, options.drop_last, epoch);
     for (uint32_t most : {1u, 5u, Chunk::kRows}) {
       const std::vector<Made> made = reading.epoch(epoch, most);
-      ASSERT_EQ(made.size(), lists.size()) << windows->title();
+      ASSERT_EQ(made.size(), lists.size()) << windows->title;
       for (size_t i = 0; i < made.size(); ++i) {
-        ASSERT_EQ(numbers({made[i]}), lists[i]) << windows->title() << ", window " << i;
+        ASSERT_EQ(numbers({made[i]}), lists[i]) << windows->title << ", window " << i;
       }
     }
   }
@@ -55,35 +48,34 @@ TEST(WindowStream, keeps_its_place_at_every_window) {
          {WindowOptions{1, 1, 1, drop}, WindowOptions{3, 1, 1, drop}, WindowOptions{3, 2, 4, drop},
           WindowOptions{2, 7, 1, drop}, WindowOptions{2, 90, 3, drop},
           WindowOptions{70, 3, 1, drop}, WindowOptions{5, 5, 2, drop}}) {
-      check_stream(node<WindowNode>(odds(300), options));
+      check_stream(nodes::window(odds(300), options));
     }
   }
-  check_stream(node<WindowNode>(odds(1), WindowOptions{.size = 3}));
+  check_stream(nodes::window(odds(1), WindowOptions{.size = 3}));
   check_stream(
-      node<WindowNode>(node<RepeatNode>(odds(20), kEndless), WindowOptions{.size = 3, .shift = 2}));
-  check_stream(node<RepeatNode>(
-      node<WindowNode>(odds(40), WindowOptions{.size = 3, .shift = 2, .stride = 3}), 3));
+      nodes::window(nodes::repeat(odds(20), kEndless), WindowOptions{.size = 3, .shift = 2}));
+  check_stream(
+      nodes::repeat(nodes::window(odds(40), WindowOptions{.size = 3, .shift = 2, .stride = 3}), 3));
 }
 
 TEST(WindowStream, further_stages_work_on_it) {
   const WindowOptions options = {.size = 4, .shift = 1, .drop_last = true};
-  check_stream(node<BatchNode>(node<WindowNode>(odds(80), options), 3u, false));
-  check_stream(node<WindowNode>(node<WindowNode>(odds(80), options), WindowOptions{.size = 2}));
-  check_stream(node<TakeNode>(node<WindowNode>(odds(80), options), 5));
-  check_stream(node<UnbatchNode>(node<WindowNode>(odds(60), WindowOptions{.size = 4})),
-               ref_odds(60));
+  check_stream(nodes::batch(nodes::window(odds(80), options), 3u, false));
+  check_stream(nodes::window(nodes::window(odds(80), options), WindowOptions{.size = 2}));
+  check_stream(nodes::take(nodes::window(odds(80), options), 5));
+  check_stream(nodes::unbatch(nodes::window(odds(60), WindowOptions{.size = 4})), ref_odds(60));
   // A tail in front of it.
-  auto doubled = node<MapNode>(
-      odds(60), test::number_op([](int64_t n, const Keys&, uint32_t) { return 2 * n; }));
-  check_stream(node<WindowNode>(doubled, WindowOptions{.size = 3, .shift = 1}));
+  auto doubled =
+      nodes::map(odds(60), test::number_op([](int64_t n, const Keys&, uint32_t) { return 2 * n; }));
+  check_stream(nodes::window(doubled, WindowOptions{.size = 3, .shift = 1}));
 }
 
 TEST(WindowStream, what_failed_is_handed_on_and_is_in_no_window) {
-  StreamReading reading(node<WindowNode>(faulty(13), WindowOptions{.size = 3, .shift = 2}));
+  StreamReading reading(nodes::window(faulty(13), WindowOptions{.size = 3, .shift = 2}));
   EXPECT_EQ(numbers(reading.epoch()),
             (std::vector<int64_t>{0, 1, 2, 2, 3, 4, 4, 5, 6, -1, 6, 8, 9, 9, 10, 11, 11, 12}));
-  check_stream(node<WindowNode>(faulty(150), WindowOptions{.size = 3, .shift = 1}));
-  check_stream(node<WindowNode>(faulty(150), WindowOptions{.size = 2, .shift = 9, .stride = 2}));
+  check_stream(nodes::window(faulty(150), WindowOptions{.size = 3, .shift = 1}));
+  check_stream(nodes::window(faulty(150), WindowOptions{.size = 2, .shift = 9, .stride = 2}));
 }
 
 TEST(WindowStream, what_cannot_be_stacked_is_the_windows_failure) {
@@ -93,8 +85,8 @@ TEST(WindowStream, what_cannot_be_stacked_is_the_windows_failure) {
         {{"x", tensor(Shape{i / 2}, std::vector<int64_t>(static_cast<size_t>(i / 2)))},
          {"number", tensor<int64_t>({}, {i})}});
   }
-  auto stream = node<ShuffleBufferNode>(node<ItemsNode>(elements), uint64_t{0}, uint64_t{1});
-  StreamReading reading(node<WindowNode>(stream, WindowOptions{.size = 2, .shift = 1}));
+  auto stream = nodes::shuffle_buffer(nodes::items(elements), uint64_t{0}, uint64_t{1});
+  StreamReading reading(nodes::window(stream, WindowOptions{.size = 2, .shift = 1}));
   EXPECT_EQ(numbers(reading.epoch(), "number"),
             (std::vector<int64_t>{0, 1, -1, 2, 3, -1, 4, 5, 5}));
   reading.reader().begin(0);
@@ -107,14 +99,14 @@ TEST(WindowStream, what_cannot_be_stacked_is_the_windows_failure) {
 }
 
 TEST(WindowStream, strings_are_a_column_of_the_window) {
-  auto texts = node<MapNode>(odds(30), std::make_shared<test::TextOp>());
-  auto windows = node<WindowNode>(texts, WindowOptions{.size = 4, .shift = 3});
+  auto texts = nodes::map(odds(30), std::make_shared<test::TextOp>());
+  auto windows = nodes::window(texts, WindowOptions{.size = 4, .shift = 3});
   check_stream(windows);
   StreamReading reading(windows);
   EXPECT_EQ(numbers(reading.epoch(), "number").size(), 4u * 4 + 3);
   // Which a stage that takes them apart finds again.
-  check_stream(node<UnbatchNode>(windows));
-  StreamReading apart(node<UnbatchNode>(windows));
+  check_stream(nodes::unbatch(windows));
+  StreamReading apart(nodes::unbatch(windows));
   for (const Made& element : apart.epoch()) {
     const auto text = element->at("text").as_span<const uint8_t>();
     EXPECT_EQ(std::string(text.begin(), text.end()),

@@ -1,5 +1,3 @@
-#include "penstock/pipeline/transformations/cache.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,9 +12,9 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/plan.h"
-#include "penstock/pipeline/sources/generator.h"
+#include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/losses.h"
-#include "penstock/pipeline/transformations/map.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
@@ -180,9 +178,9 @@ TEST(Cache, a_stream_keeps_the_streams_contract) {
       return Example{{"", value}};
     };
   };
-  auto generated = node<GeneratorNode>("numbers", pull);
-  testing::check_stream(node<CacheNode>(generated, uint64_t{0}));
-  testing::check_stream(node<CacheNode>(generated, CacheStore::kLeastBytes));
+  auto generated = nodes::generator("numbers", pull);
+  testing::check_stream(nodes::cache(generated, uint64_t{0}));
+  testing::check_stream(nodes::cache(generated, CacheStore::kLeastBytes));
 }
 
 TEST(Cache, of_two_seeds_one_is_kept) {

@@ -6,8 +6,8 @@
 #include "../../io/bytes.h"
 #include "../stages/reading.h"
 #include "penstock/io/example_writer.h"
-#include "penstock/pipeline/transformations/map.h"
 #include "penstock/pipeline/transformations/operations.h"
+#include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock::testing {
 namespace {
@@ -80,17 +80,14 @@ class Records : public Indexed {
       std::make_shared<ElementSpec>(std::vector<Leaf>{{"", LeafKind::kBytes, DType::kUint8, {-1}}});
 };
 
-class RecordsNode : public Node {
- public:
-  explicit RecordsNode(std::vector<std::string> records) : records_(std::move(records)) {}
-  std::string title() const override { return "records"; }
-  Built build(std::vector<Built>, Builder&) const override {
-    return {std::make_shared<Records>(records_)};
-  }
-
- private:
-  const std::vector<std::string> records_;
-};
+Node::Ref records_node(const std::vector<std::string>& records) {
+  return make_node({
+      .title = "records",
+      .build = [records](std::vector<Built>, Builder&) -> Built {
+        return {std::make_shared<Records>(records)};
+      },
+  });
+}
 
 template <class T>
 std::vector<T> values(const Example& element, const char* name) {
@@ -101,8 +98,7 @@ std::vector<T> values(const Example& element, const char* name) {
 TEST(ParseSequenceExample, context_and_lists_come_out_side_by_side) {
   std::vector<std::string> records;
   for (int64_t i = 0; i < 100; ++i) records.push_back(record(i, i % 5));
-  Reading reading(
-      node<MapNode>(node<RecordsNode>(records), parse_sequence_example(kContext, kLists)));
+  Reading reading(nodes::map(records_node(records), parse_sequence_example(kContext, kLists)));
   EXPECT_EQ(reading.stage().spec()->to_string(),
             "{label: int64 (), tags: bytes, tags/lengths: ragged int64 (?,), "
             "frames: ragged float32 (?, 2, 2), ids: ragged int64 (?,), "
@@ -142,7 +138,7 @@ TEST(ParseSequenceExample, a_record_that_is_wrong_fails_alone_and_says_where) {
   writer.list("ids");
   const auto message = writer.finish();
   records.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
-  Reading reading(node<MapNode>(node<RecordsNode>(records), parse_sequence_example({}, kLists)));
+  Reading reading(nodes::map(records_node(records), parse_sequence_example({}, kLists)));
   const std::vector<Made> made = reading.epoch();
   EXPECT_TRUE(made[0] && !made[1] && made[2] && !made[3]);
   ASSERT_EQ(reading.failures().size(), 2u);
@@ -153,7 +149,7 @@ TEST(ParseSequenceExample, a_record_that_is_wrong_fails_alone_and_says_where) {
 TEST(ParseSequenceExample, what_cannot_be_is_refused) {
   EXPECT_THROW(parse_sequence_example({}, {}), Error);
   EXPECT_THROW(parse_sequence_example(kContext, kContext), Error);
-  EXPECT_THROW(Reading(node<MapNode>(range(3), parse_sequence_example({}, kLists))), Error);
+  EXPECT_THROW(Reading(nodes::map(range(3), parse_sequence_example({}, kLists))), Error);
 }
 
 }  // namespace
