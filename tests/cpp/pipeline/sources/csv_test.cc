@@ -240,7 +240,7 @@ TEST_F(Csv, a_header_says_where_the_columns_are_in_each_file) {
   for (bool stream : {false, true}) {
     const CsvOptions options{.columns = kColumns, .stream = stream};
     const Error error = testing::error_of([&] {
-      Builder(files).build(nodes::csv({"a", "e"}, options));
+      Builder(files).build(*nodes::csv({"a", "e"}, options));
     });
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     EXPECT_STREQ(error.what(), "csv: e has no column 'x'; it has 'id', 'name'");

@@ -183,9 +183,9 @@ TEST_F(Lines, of_compressed_files_are_a_stream) {
 
 TEST_F(Lines, files_that_are_not_there) {
   EXPECT_THROW(nodes::lines("file", {.compression = "brotli"}), Error);
-  Error error = testing::error_of([&] { Builder(files).build(nodes::lines("none", {})); });
+  Error error = testing::error_of([&] { Builder(files).build(*nodes::lines("none", {})); });
   EXPECT_STREQ(error.what(), "open: no such file: none");
-  error = testing::error_of([&] { Builder(files).build(nodes::lines("no*", {})); });
+  error = testing::error_of([&] { Builder(files).build(*nodes::lines("no*", {})); });
   EXPECT_STREQ(error.what(), "glob: no file matches no*");
   (*files)["gone"] = "";
   const LineOptions unseen{.compression = "none", .stream = true};

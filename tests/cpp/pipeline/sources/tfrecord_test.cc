@@ -85,7 +85,7 @@ TEST_F(TFRecordSource, what_one_fetch_made_outlives_the_next) {
   auto some = payloads(130);
   write("file", some);
   Builder builder(files);
-  IndexedRef stage = builder.build(nodes::tfrecord("file", {})).indexed;
+  IndexedRef stage = builder.build(*nodes::tfrecord("file", {})).indexed;
   auto reader = stage->reader(context);
   // One chunk that is made in pieces, as concatenate does, and chunks that are used together, as
   // for a batch of strings.
@@ -124,7 +124,7 @@ TEST_F(TFRecordSource, what_is_known_beforehand_is_an_error_of_the_build) {
     paths.push_back("file-" + std::to_string(i));
     write(paths.back(), payloads(3));
   }
-  auto build = [&](Paths what) { Builder(files).build(nodes::tfrecord(std::move(what), {})); };
+  auto build = [&](Paths what) { Builder(files).build(*nodes::tfrecord(std::move(what), {})); };
   EXPECT_EQ(error_of([&] { build("nothing-*"); }).code(), Code::kNotFound);
   files->before_read("file-57", [] { throw Error(Code::kSystem, "read", "file-57: it burns"); });
   Error error = error_of([&] { build("file-*"); });
@@ -244,7 +244,7 @@ TEST_F(TFRecordSource, compressed_files_are_a_stream_and_tell_so_themselves) {
   testing::StreamReading other(wrong, 0, files);
   EXPECT_EQ(texts(other.epoch()), std::vector<std::string>{"<lost>"});
   const auto none = nodes::tfrecord("gzip", TFRecordOptions{.compression = "none"});
-  EXPECT_EQ(all(*none), std::vector<std::string>{"<lost>"});
+  EXPECT_EQ(all(none), std::vector<std::string>{"<lost>"});
 }
 
 TEST_F(TFRecordSource, as_a_stream_it_gives_what_it_gives_indexed) {

@@ -8,7 +8,6 @@
 namespace penstock {
 namespace {
 
-using testing::node;
 using testing::Reading;
 using testing::tensor;
 namespace reference = testing::reference;

@@ -16,7 +16,6 @@ namespace penstock {
 namespace {
 
 using testing::error_of;
-using testing::node;
 
 std::string lines(int count) {
   std::string text;

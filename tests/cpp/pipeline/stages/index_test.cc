@@ -10,7 +10,6 @@ namespace penstock {
 namespace {
 
 using testing::error_of;
-using testing::node;
 using testing::numbers;
 using testing::range;
 using testing::Reading;

@@ -12,7 +12,6 @@ namespace penstock {
 namespace {
 
 using testing::error_of;
-using testing::node;
 using testing::Reading;
 using testing::tensor;
 

@@ -8,7 +8,6 @@ namespace penstock {
 namespace {
 
 using testing::error_of;
-using testing::node;
 using testing::numbers;
 using testing::Reading;
 using testing::tensor;

@@ -168,7 +168,6 @@ TEST_P(Workers, strings_and_states) {
 }
 
 TEST(Cache, a_stream_keeps_the_streams_contract) {
-  using testing::node;
   auto pull = [](uint64_t) -> Pull {
     return [n = int64_t{0}]() mutable -> std::optional<Example> {
       if (n == 150) return std::nullopt;
