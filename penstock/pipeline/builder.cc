@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 #include "penstock/pipeline/streams/decided_stream.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/section_stream.h"
+#include "penstock/pipeline/streams/parallel_map_stream.h"
 #include "penstock/pipeline/streams/tailed_stream.h"
 #include "penstock/workers/ticket.h"
 
@@ -37,8 +37,8 @@ Built Builder::build(const Node& node) {
   Built built = node.build(std::move(inputs), *this);
   stages_.add(built.indexed.get(), number);
   stages_.add(built.stream.get(), number);
-  // What a parcel is read by is the stage's that wants its elements.
-  if (built.tail != nullptr && !is_parcel_source(*built.tail)) {
+  // What a stream chunk is read by is the stage's that wants its elements.
+  if (built.tail != nullptr && !is_chunk_source(*built.tail)) {
     stages_.add(built.tail.get(), number);
   }
   --depth_;
@@ -50,15 +50,15 @@ StreamedRef Builder::as_stream(const Built& input) {
   Built built = input;
   if (!whole) {
     built.stream = decided(std::move(built.stream));
-    if (built.per_output == 1 && is_parcel_source(*built.tail)) return built.stream;
+    if (built.per_output == 1 && is_chunk_source(*built.tail)) return built.stream;
   }
   StreamedRef serial = whole ? indexed_stream(built.indexed) : tailed_stream(built);
   const bool costly = whole ? built.indexed->costly() : built.tail->costly();
-  if (!costly || !may_section_ || sections_.size() + 1 >= kMaxLanes) {
+  if (!costly || !may_map_ || maps_.size() + 1 >= kMaxLanes) {
     return decided(std::move(serial));
   }
-  sections_.push_back(std::move(built));
-  return decided(section_stream(static_cast<uint32_t>(sections_.size() - 1), std::move(serial)));
+  maps_.push_back(std::move(built));
+  return decided(parallel_map_stream(static_cast<uint32_t>(maps_.size() - 1), std::move(serial)));
 }
 
 // Without a policy that skips, whoever comes first to what nobody decided raises it.

@@ -19,13 +19,13 @@ namespace penstock {
 // What a plan's nodes share while they are built. One build, one thread.
 class Builder {
  public:
-  // `sections`: costly stretches in front of streams' stages become sections, as many as a board
-  // has lanes for. Not so in a plan that a running stream opens: the workers do not know it.
+  // `parallel maps`: costly stretches in front of streams' stages become parallel maps, as many as
+  // a ring has lanes for. Not so in a plan that a running stream opens: the workers do not know it.
   // `progress`: of passes over files; outlives the builder.
   // `policy`: of the feed.
-  explicit Builder(std::shared_ptr<FileSystem> files = posix_files(), bool sections = true,
+  explicit Builder(std::shared_ptr<FileSystem> files = posix_files(), bool parallel_maps = true,
                    Progress* progress = nullptr, FailurePolicy policy = {})
-      : files_(std::move(files)), progress_(progress), may_section_(sections), policy_(policy) {}
+      : files_(std::move(files)), progress_(progress), may_map_(parallel_maps), policy_(policy) {}
 
   // Stages above each other: every element goes through all of them in one thread's stack.
   static constexpr uint32_t kDeepest = 4096;
@@ -59,7 +59,7 @@ class Builder {
   Carrying as_stream_with(const Built& built, const OpRef& op, Summarize summarize,
                           uint32_t operation, const std::string& title);
   // What has to be made in front of such stages by workers, from the source upward.
-  const std::vector<Built>& sections() const { return sections_; }
+  const std::vector<Built>& parallel_maps() const { return maps_; }
 
   // The next random operation's number (RandomKey::operation). They count from the source upward,
   // so that a stage added at the end changes no numbers below it.
@@ -71,11 +71,11 @@ class Builder {
   // What each source of files found, in the order in which they are built.
   void add_found(FoundFilesRef found) { found_.push_back(std::move(found)); }
   const std::vector<FoundFilesRef>& found() const { return found_; }
-  // What another build of these nodes found is what this one's sources take, each the next, and its
+  // Files and stores of another build of these nodes: each source takes the next files, and the
   // stores are attached.
   void give(std::vector<FoundFilesRef> found, std::vector<os::Fd> stores = {});
-  bool told() const { return given_.has_value(); }
-  // nullptr: nothing was told, look for them. Error kInternal: there are more sources.
+  bool given() const { return given_.has_value(); }
+  // nullptr: not given, so the source looks for files. Error kInternal: there are more sources.
   FoundFilesRef next_given();
   // There is a shard in the plan: `dealt`'s elements are dealt out to so many ranks. nullptr: a
   // stream's.
@@ -113,10 +113,10 @@ class Builder {
   };
   std::optional<Given> given_;
   Progress* progress_;
-  bool may_section_;
+  bool may_map_;
   FailurePolicy policy_;
   bool apart_ = false;
-  std::vector<Built> sections_;
+  std::vector<Built> maps_;
   uint32_t operations_ = 0;
   uint32_t depth_ = 0;  // of the node that is being built
   std::optional<Sharded> sharded_;

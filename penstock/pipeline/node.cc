@@ -4,7 +4,7 @@
 
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 
 namespace penstock {
 
@@ -31,7 +31,7 @@ Built Built::stacked(Builder& builder, uint64_t n, bool whole,
 
 Built Built::of(StreamedRef stream) {
   Built built;
-  built.tail = parcel_source(stream->spec());
+  built.tail = chunk_source(stream->spec());
   built.stream = std::move(stream);
   return built;
 }

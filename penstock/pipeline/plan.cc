@@ -22,7 +22,7 @@ uint32_t per_ticket(const Indexed& chain) {
 
 }  // namespace
 
-Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Told> told) {
+Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Given> given) {
   const Node* outermost = &node;
   while (const auto& part = outermost->feed_part) {
     if (__builtin_mul_overflow(rounds_, part->rounds, &rounds_)) rounds_ = kEndless;
@@ -30,15 +30,15 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Told> 
     outermost = outermost->inputs[0].get();
   }
   Builder builder(posix_files(), true, progress, {skip, skip});
-  if (told) {
-    builder.give(read_found_files(told->files, builder.pool()), std::move(told->stores));
+  if (given) {
+    builder.give(read_found_files(given->files, builder.pool()), std::move(given->stores));
   }
   Built built = builder.build(*outermost);
   const Streamed* last_stream = built.stream.get();
   if (last_stream != nullptr) built.stream = builder.decided(std::move(built.stream));
   take(built);
-  for (const Built& section : builder.sections()) {
-    sections_.push_back(std::make_shared<Plan>(section, builder.stages()));
+  for (const Built& parallel_map : builder.parallel_maps()) {
+    maps_.push_back(std::make_shared<Plan>(parallel_map, builder.stages()));
   }
   titles_ = builder.titles();
   stages_ = builder.stages();
@@ -158,8 +158,9 @@ std::optional<uint64_t> Plan::known_length() const {
 }
 
 bool Plan::python() const {
-  return chain_->python() ||
-         std::ranges::any_of(sections_, [](const auto& section) { return section->python(); });
+  return chain_->python() || std::ranges::any_of(maps_, [](const auto& parallel_map) {
+           return parallel_map->python();
+         });
 }
 
 bool Plan::bound() const {

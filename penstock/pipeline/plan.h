@@ -14,7 +14,7 @@ namespace penstock {
 
 class MemoryRows;
 
-// How a ticket of a Dataset that was built finds its elements. Immutable: any thread.
+// A built Dataset: finds the elements of a ticket. Immutable: any thread.
 //
 // The root is the uppermost stage that stacks elements and has nothing but index arithmetic above
 // it. A ticket is one of its batches; rows are elements of what is below it. Where there is no root
@@ -22,17 +22,17 @@ class MemoryRows;
 // elements, which are handed out one by one.
 class Plan {
  public:
-  // For a worker's process: what the consumer's plan of the same nodes found and keeps.
-  struct Told {
+  // For a worker's process: files and stores of the consumer's plan of the same nodes.
+  struct Given {
     os::Fd files;                // files_for_workers()
     std::vector<os::Fd> stores;  // those of caches(), in order
   };
-  // Error kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... : what the nodes find.
-  // kClosed: passes over files were stopped by `progress`, and the nodes know nothing of them yet.
-  // `skip`: the feed leaves out elements that fail. A worker's plan is built with the same.
+  // Errors of the nodes: kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... kClosed:
+  // `progress` stopped a pass over files. `skip`: the loader skips failed elements. A worker's plan
+  // must be built with the same value.
   explicit Plan(const Node& node, bool skip = false, Progress* progress = nullptr,
-                std::optional<Told> told = {});
-  // A section's: elements of `built`, one to a ticket. `stages` are all of the plan's.
+                std::optional<Given> given = {});
+  // A parallel map's: elements of `built`, one to a ticket. `stages` are all of the plan's.
   Plan(const Built& built, const StageNumbers& stages);
 
   // Tickets of an epoch that is entered at `base`, a number of batches (elements) of all ranks.
@@ -78,13 +78,13 @@ class Plan {
   std::optional<uint64_t> known_length() const;
   // Built for a feed that skips, and not as for one that raises: their states are not alike.
   bool apart() const { return apart_; }
-  // Whether workers call Python, and whoever goes through the stream; all sections together.
+  // Whether workers call Python, and whoever goes through the stream; all parallel maps together.
   bool python() const;
   bool stream_python() const { return stream_ != nullptr && stream_->python(); }
 
   // The costly stretches in front of streams' stages, each a plan of its own, which the same
-  // workers serve (see Sections); from the source upward.
-  const std::vector<std::shared_ptr<const Plan>>& sections() const { return sections_; }
+  // workers serve (see ParallelMaps); from the source upward.
+  const std::vector<std::shared_ptr<const Plan>>& parallel_maps() const { return maps_; }
 
   // Ranks that a shard in the plan deals out to; 1: there is none. All of them together have used
   // the first `base` batches' worth of its input, where an epoch is entered at `base`; that is so
@@ -111,7 +111,7 @@ class Plan {
   // Whether an on_error in the chain has a word on what fails: not only the option of build.
   bool policies() const { return policies_; }
   // For workers in other processes, which build the same plan, whatever became of the files since:
-  // see Told. Error kOutOfMemory, kSystem.
+  // see Given. Error kOutOfMemory, kSystem.
   os::Fd files_for_workers() const { return write_found_files(found_); }
   const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
 
@@ -145,7 +145,7 @@ class Plan {
   uint32_t last_stage_ = 0, stream_stage_ = 0;
   std::vector<std::shared_ptr<SharedStore>> caches_;
   std::vector<FoundFilesRef> found_;
-  std::vector<std::shared_ptr<const Plan>> sections_;
+  std::vector<std::shared_ptr<const Plan>> maps_;
 };
 
 }  // namespace penstock

@@ -4,31 +4,29 @@
 
 namespace penstock {
 
-// Whether tickets of workers that share a lock (Python's) should be made by one worker or by all.
-// Two that need the lock for most of a tiny ticket pass it to and fro, and are slower than one; two
-// whose functions let go of it are faster. Only trying tells: each way for a while, then the better
-// one until it is tried again. A pure function of what it is shown, by the consumer whenever it
-// waits: how many batches it had so far, and whether tickets are quick.
+// Decides whether one worker or all workers make tickets, where workers share a lock (Python's).
+// Two workers that need the lock for most of a tiny ticket pass it back and forth and are slower
+// than one; two workers whose functions release the lock are faster. So both ways are tried for a
+// while, and the better one is kept until the next trial. A pure function of its inputs, which the
+// consumer passes whenever it waits: the batches delivered so far, and whether tickets are quick.
 //
-//   idle     all      tickets were never quick            quick ──> one
-//   one      one      it is measured                      tried ──> all
-//   all      all      it is measured                      tried ──> settled (the better one)
-//   settled  one                                          after a while ──> one, sooner if its
-//                                                         tickets are not quick
-//            all                                          no better by now ──> settled (one);
-//                                                         after a while, if quick ──> one
-//   in vain  all      the consumer waited for the one     after a while ──> one
-//                     in vain
+// States, with the workers that work in them:
+//   - idle (all): tickets were never quick. Quick tickets -> one.
+//   - one (one): the rate is measured. After kTryNs -> all.
+//   - all (all): the rate is measured. After kTryNs -> settled, with the better way.
+//   - settled (one): after kSettledNs -> one; after kAgainNs already if its tickets are not quick.
+//   - settled (all): not better any more -> settled (one); after kSettledNs, if quick -> one.
+//   - in vain (all): the consumer waited too long for the one worker. After kInVainNs -> one.
 class LockTrial {
  public:
   static constexpr uint64_t kTryNs = 20'000'000;
   static constexpr uint64_t kSettledNs = 2'000'000'000;
   static constexpr uint64_t kAgainNs = 200'000'000;
   static constexpr uint64_t kInVainNs = 100'000'000;
-  // What all together must bring, for they take other cores' time.
+  // All workers must be so much faster than one, because they take other cores' time.
   static constexpr double kBetter = 1.25;
 
-  // Whether all should work from now on.
+  // Whether all workers should work from now on.
   bool all(uint64_t now_ns, uint64_t done, bool quick) {
     const uint64_t time = now_ns - begun_ns_;
     const double rate = static_cast<double>(done - done_) / static_cast<double>(time);
@@ -38,7 +36,7 @@ class LockTrial {
         break;
       case State::kOne:
         if (time > kGap * kTryNs) {
-          begin(State::kOne, now_ns, done);  // there was something else in between
+          begin(State::kOne, now_ns, done);  // too long for a measurement: begin again
         } else if (time >= kTryNs) {
           one_rate_ = rate;
           begin(State::kAll, now_ns, done);
@@ -88,7 +86,7 @@ class LockTrial {
     begun_ns_ = watched_ns_ = now_ns;
     done_ = done;
   }
-  // It may take a while until all get into each other's way.
+  // The workers may start to hinder each other only later.
   void watch(uint64_t now_ns, uint64_t done) {
     const uint64_t time = now_ns - watched_ns_;
     if (time < kTryNs) return;

@@ -8,7 +8,7 @@ namespace penstock {
 
 inline constexpr int64_t kKillNs = 2'000'000'000;  // that a process may take to die of SIGKILL
 
-// Somebody else's poller may hold this descriptor too; a poller of our own tells when it ends.
+// Uses a poller of its own, because another poller may hold this descriptor, too.
 inline bool ended_within(int pidfd, int64_t timeout_ns) {
   os::Poller ended;
   ended.add(pidfd, 0);

@@ -17,14 +17,14 @@ namespace penstock {
 namespace {
 constexpr uint64_t kAlarmTag = UINT64_MAX;
 constexpr uint64_t kLinkBit = uint64_t{1} << 32;
-constexpr int64_t kRoomTickNs = 5'000'000;
-constexpr std::chrono::milliseconds kLookForClosing{50};  // somebody else may close the board
-constexpr std::chrono::milliseconds kLinksLookAgain{1};   // whether a full link was read from
+constexpr int64_t kSpaceTickNs = 5'000'000;
+constexpr std::chrono::milliseconds kLookForClosing{50};  // another thread may close the ring
+constexpr std::chrono::milliseconds kLinksLookAgain{1};   // until a full link is tried again
 }  // namespace
 
-Supervisor::Supervisor(Board& board, Allocator& arena, const Policy& policy)
-    : board_(board), arena_(arena), policy_(policy), alarm_(os::event()) {
-  processes_.resize(board.workers());
+Supervisor::Supervisor(TicketRing& ring, Allocator& arena, const Policy& policy)
+    : ring_(ring), arena_(arena), policy_(policy), alarm_(os::event()) {
+  processes_.resize(ring.workers());
   poller_.add(alarm_.get(), kAlarmTag);
 }
 
@@ -32,13 +32,13 @@ Supervisor::~Supervisor() { close(0); }
 
 void Supervisor::attach(uint32_t worker, os::Fd process, os::Fd link) {
   std::lock_guard lock(mutex_);
-  if (closed_.load()) {  // too late: close() will not see it any more
+  if (closed_.load()) {  // close() does not see this process any more
     os::send_signal(process.get(), SIGKILL);
     return;
   }
   if (any_orphans_) drop_orphans();
   Process& p = processes_[worker];
-  board_.place(worker).tickets.store(0, std::memory_order_relaxed);
+  ring_.place(worker).tickets.store(0, std::memory_order_relaxed);
   p.failed = false;
   p.ready = false;
   p.pidfd = std::move(process);
@@ -56,22 +56,23 @@ void Supervisor::send_update_to(uint32_t worker, uint64_t version, int descripto
     {
       std::lock_guard lock(mutex_);
       Process& p = processes_[worker];
-      // A worker that is gone needs none: its successor starts with the plan as it is then.
+      // A dead worker needs no update: its replacement starts with the current plan.
       if (!p.link) return;
       sent = link_try_send(p.link.get(), {LinkMessage::kUpdate, 0, version, 0}, descriptor);
     }
-    // One that sleeps reads it now (Fulfiller::catch_up): the link does not hold all that may come
-    // until there is a ticket for it.
-    std::atomic<uint32_t>& event = board_.place(worker).event;
+    // A sleeping worker reads the message now (TicketRunner::catch_up). Otherwise the link might be
+    // full before the next ticket wakes the worker.
+    std::atomic<uint32_t>& event = ring_.place(worker).event;
     event.fetch_add(1, std::memory_order_seq_cst);
-    os::futex_wake(event, 1, board_.fd() >= 0);
+    os::futex_wake(event, 1, ring_.fd() >= 0);
     if (sent == LinkSent::kFull) std::this_thread::sleep_for(kLinksLookAgain);
   }
 }
 
-bool Supervisor::serve_all_rooms() {
+bool Supervisor::serve_all_space_requests() {
   bool all = true;
-  for (uint32_t l = 0; l < board_.lanes(); ++l) all = serve_room(board_.lane(l), arena_) && all;
+  for (uint32_t l = 0; l < ring_.lanes(); ++l)
+    all = serve_space_requests(ring_.lane(l), arena_) && all;
   return all;
 }
 
@@ -83,33 +84,33 @@ Supervisor::Event Supervisor::wait() {
       break;
     }
     int64_t timeout = -1;
-    if (room_pending_) timeout = kRoomTickNs;
+    if (space_pending_) timeout = kSpaceTickNs;
     if (policy_.timeout_ns >= 0) {
       int64_t tick = std::clamp<int64_t>(policy_.timeout_ns / 8, 1'000'000, 50'000'000);
       timeout = timeout < 0 ? tick : std::min(timeout, tick);
     }
     uint64_t tags[16];
     size_t count = poller_.wait(timeout, tags);
-    std::lock_guard hearing(hearing_);
+    std::lock_guard reading(reading_);
     if (closed_.load()) continue;
-    // Links before deaths: what a worker said before it died still counts.
+    // Links before deaths: messages that a worker sent before it died still count.
     std::sort(tags, tags + count, std::greater<>());
     for (size_t i = 0; i < count && event.kind == Kind::kNothing; ++i) {
       if (tags[i] == kAlarmTag) {
         os::clear_event(alarm_.get());
       } else if ((tags[i] & kLinkBit) != 0) {
-        hear(static_cast<uint32_t>(tags[i]), event);
+        on_message(static_cast<uint32_t>(tags[i]), event);
       } else {
-        bury(static_cast<uint32_t>(tags[i]), event);
+        reap(static_cast<uint32_t>(tags[i]), event);
       }
     }
-    if (room_pending_) room_pending_ = !serve_all_rooms();
+    if (space_pending_) space_pending_ = !serve_all_space_requests();
     if (event.kind == Kind::kNothing && policy_.timeout_ns >= 0) check_timeouts(event);
   }
   return event;
 }
 
-void Supervisor::hear(uint32_t worker, Event& event) {
+void Supervisor::on_message(uint32_t worker, Event& event) {
   int link, process;
   {
     std::lock_guard lock(mutex_);
@@ -129,15 +130,15 @@ void Supervisor::hear(uint32_t worker, Event& event) {
     case LinkMessage::kArena: {
       auto region = Region::open(descriptor.get());
       const auto number = static_cast<uint32_t>(header.number);
-      region->set_in_use_counter(board_.in_use(worker, number));
+      region->set_in_use_counter(ring_.in_use(worker, number));
       std::lock_guard lock(mutex_);
       arenas_[number] = {std::move(region), worker};
       processes_[worker].ready = true;
       announced_.notify_all();
       break;
     }
-    case LinkMessage::kRoom:
-      room_pending_ = true;
+    case LinkMessage::kSpace:
+      space_pending_ = true;
       break;
     case LinkMessage::kPayload:
       receive_spill(worker, link, process, header);
@@ -160,10 +161,10 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
   auto spill = std::make_unique<Spill>();
   spill->size = header.bytes;
   spill->bytes.reset(new (std::nothrow) std::byte[header.bytes]);
-  auto [lane, seq, granule] = board_.address_of(header.number);
-  Unit& unit = lane.unit_at(seq, granule);
+  auto [lane, seq, granule] = ring_.address_of(header.number);
+  Task& task = lane.task_at(seq, granule);
   if (spill->bytes == nullptr) {
-    // Not even ordinary memory: read on, so that the link stays in step, and say so.
+    // No ordinary memory either: skip the payload, so that the link stays usable, and report that.
     std::byte waste[4096];
     for (uint64_t left = header.bytes; left > 0;) {
       size_t n = std::min<uint64_t>(left, sizeof(waste));
@@ -171,35 +172,35 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
       left -= n;
     }
   } else if (!link_read(link, {spill->bytes.get(), spill->size}, process)) {
-    return;  // it died in the middle: its ticket will be opened again
+    return;  // the worker died in the middle: its ticket will be reopened
   }
-  uint64_t word = unit.word.load(std::memory_order_acquire);
-  if (Unit::state_of(word) != UnitState::kClaimed || Unit::worker_of(word) != worker ||
-      Unit::seq_of(word) != seq) {
+  uint64_t word = task.word.load(std::memory_order_acquire);
+  if (Task::state_of(word) != TaskState::kClaimed || Task::worker_of(word) != worker ||
+      Task::seq_of(word) != seq) {
     return;
   }
-  Board::Claim claim = lane.claim_in(seq, granule, word);
+  TicketRing::Claim claim = lane.claim_in(seq, granule, word);
   if (!lane.take_over(claim)) return;
   if (spill->bytes == nullptr) {
-    unit.kind = ResultKind::kNoRoom;
-    unit.length = 0;
+    task.kind = ResultKind::kNoSpace;
+    task.length = 0;
   } else {
-    unit.kind = static_cast<ResultKind>(header.detail);
-    unit.bytes = spill->size;
-    unit.length = sizeof(unit.packet) + 1;
-    unit.block = {0, spill->size, 0, kSpilled};
-    unit.object = reinterpret_cast<uint64_t>(spill.release());
+    task.kind = static_cast<ResultKind>(header.detail);
+    task.bytes = spill->size;
+    task.length = sizeof(task.packet) + 1;
+    task.block = {0, spill->size, 0, kSpilled};
+    task.object = reinterpret_cast<uint64_t>(spill.release());
   }
   lane.finish(claim);
 }
 
-void Supervisor::bury(uint32_t worker, Event& event) {
+void Supervisor::reap(uint32_t worker, Event& event) {
   {
     std::lock_guard lock(mutex_);
     Process& p = processes_[worker];
     if (!p.pidfd || !os::process_ended(p.pidfd.get())) return;
   }
-  // What it said before it died still counts.
+  // Messages that the worker sent before it died still count.
   for (;;) {
     int link;
     {
@@ -207,7 +208,7 @@ void Supervisor::bury(uint32_t worker, Event& event) {
       link = processes_[worker].link.get();
     }
     if (link < 0 || !link_pending(link)) break;
-    hear(worker, event);
+    on_message(worker, event);
   }
   {
     std::lock_guard lock(mutex_);
@@ -220,26 +221,25 @@ void Supervisor::bury(uint32_t worker, Event& event) {
     if (p.failed) return;
     event.ready = p.ready;
   }
-  WorkerPlace& place = board_.place(worker);
+  WorkerPlace& place = ring_.place(worker);
   event.kind = Kind::kDied;
   event.worker = worker;
   event.tickets = place.tickets.load(std::memory_order_relaxed);
   place.counters.deaths.add();
-  for (uint32_t l = 0; l < board_.lanes(); ++l) {
-    uint32_t lost =
-        board_.lane(l).reopen(worker, policy_.most_losses, &Supervisor::too_often, this);
-    board_.consumer().reissued.add(lost);
+  for (uint32_t l = 0; l < ring_.lanes(); ++l) {
+    uint32_t lost = ring_.lane(l).reopen(worker, policy_.max_losses, &Supervisor::too_often, this);
+    ring_.consumer().reissued.add(lost);
   }
   std::erase_if(just_poisoned_,
-                [&](const auto& word) { return Unit::worker_of(word.second) == worker; });
+                [&](const auto& word) { return Task::worker_of(word.second) == worker; });
 }
 
-// With mutex_ held, both.
+// Call both with mutex_ held.
 void Supervisor::orphan_arenas(uint32_t worker) {
   for (auto& [number, arena] : arenas_) {
     if (arena.worker != worker || arena.orphan) continue;
     arena.orphan = any_orphans_ = true;
-    for (uint32_t l = 0; l < board_.lanes(); ++l) arena.until[l] = board_.lane(l).posted();
+    for (uint32_t l = 0; l < ring_.lanes(); ++l) arena.until[l] = ring_.lane(l).posted();
   }
 }
 
@@ -248,8 +248,8 @@ void Supervisor::drop_orphans() {
   for (auto& [number, arena] : arenas_) {
     if (!arena.orphan || arena.region == nullptr) continue;
     bool taken = true;
-    for (uint32_t l = 0; l < board_.lanes(); ++l) {
-      taken = taken && board_.lane(l).head() >= arena.until[l];
+    for (uint32_t l = 0; l < ring_.lanes(); ++l) {
+      taken = taken && ring_.lane(l).head() >= arena.until[l];
     }
     if (taken) {
       arena.region.reset();
@@ -272,7 +272,7 @@ bool Supervisor::knows(uint32_t number) {
 std::shared_ptr<Region> Supervisor::region(uint32_t number) {
   std::unique_lock lock(mutex_);
   if (any_orphans_) drop_orphans();
-  auto decided = [&] { return arenas_.contains(number) || closed_.load() || board_.closed(); };
+  auto decided = [&] { return arenas_.contains(number) || closed_.load() || ring_.closed(); };
   while (!announced_.wait_for(lock, kLookForClosing, decided)) {
   }
   auto found = arenas_.find(number);
@@ -280,7 +280,7 @@ std::shared_ptr<Region> Supervisor::region(uint32_t number) {
 }
 
 void Supervisor::close(int64_t grace_ns) {
-  board_.close();
+  ring_.close();
   {
     std::lock_guard lock(mutex_);
     closed_.store(true);
@@ -298,8 +298,8 @@ void Supervisor::close(int64_t grace_ns) {
       if (p.pidfd) ended_within(p.pidfd.get(), kKillNs);
     }
   }
-  // The thread in wait() may be reading from a link: that ends now that its process has ended.
-  std::lock_guard hearing(hearing_);
+  // The thread in wait() may be reading from a link. That ends, because the process has ended.
+  std::lock_guard reading(reading_);
   std::lock_guard lock(mutex_);
   for (Process& p : processes_) {
     if (p.pidfd) poller_.remove(p.pidfd.get());

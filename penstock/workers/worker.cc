@@ -14,20 +14,20 @@ namespace penstock {
 
 namespace {
 
-constexpr int64_t kLookAgainNs = 20'000'000;  // a wait for room looks for closing this often
+constexpr int64_t kLookAgainNs = 20'000'000;  // how often a wait for space checks for closing
 
-void set_state(Board& board, Post& post, uint64_t seq, LayoutState state, bool awaited = true) {
-  post.layout_state.store(board.layout_word(seq, state), std::memory_order_seq_cst);
+void set_state(TicketRing& ring, BatchEntry& entry, uint64_t seq, LayoutState state,
+               bool awaited = true) {
+  entry.layout_state.store(ring.layout_word(seq, state), std::memory_order_seq_cst);
   if (!awaited) return;
-  os::futex_wake(post.layout_state, 1 << 20, board.fd() >= 0);
+  os::futex_wake(entry.layout_state, 1 << 20, ring.fd() >= 0);
 }
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), std::min(text.size(), Slot::kInline)));
 }
 
-// An error as a packet: its code, the length of its operation, the operation, its text; as much of
-// it as has room.
+// An error as a packet: code, length of the operation, operation, text; the text is cut to fit.
 std::string packet_of(const Error& error) {
   const std::string operation = error.operation().substr(0, UINT8_MAX);
   std::string text = error.what();
@@ -38,38 +38,38 @@ std::string packet_of(const Error& error) {
 
 }  // namespace
 
-Error error_in(const Unit& unit) {
-  const auto* packet = reinterpret_cast<const char*>(unit.packet);
+Error error_in(const Task& task) {
+  const auto* packet = reinterpret_cast<const char*>(task.packet);
   const auto length = static_cast<uint8_t>(packet[1]);
   return {static_cast<Code>(packet[0]), std::string(packet + 2, length),
-          std::string(packet + 2 + length, unit.length - 2 - length)};
+          std::string(packet + 2 + length, task.length - 2 - length)};
 }
 
-bool serve_room(Board& board, Allocator& arena) {
+bool serve_space_requests(TicketRing& ring, Allocator& arena) {
   bool all = true;
-  uint64_t head = board.head();
-  for (uint64_t seq = head, end = board.posted(); seq < end; ++seq) {
-    Post& post = board.post_at(seq);
-    // Whoever takes the post out of kProposed serves it: several threads may be here at once.
-    // Until it is done the consumer does not let go of the place (see Board::close_layout).
-    uint32_t proposed = board.layout_word(seq, LayoutState::kProposed);
-    if (!post.layout_state.compare_exchange_strong(
-            proposed, board.layout_word(seq, LayoutState::kProposing, Post::kServer))) {
+  uint64_t head = ring.head();
+  for (uint64_t seq = head, end = ring.posted(); seq < end; ++seq) {
+    BatchEntry& entry = ring.entry_at(seq);
+    // Several threads may be here at once: the thread that takes the entry out of kProposed serves
+    // it. The consumer waits for that before it reuses the entry (see TicketRing::close_layout).
+    uint32_t proposed = ring.layout_word(seq, LayoutState::kProposed);
+    if (!entry.layout_state.compare_exchange_strong(
+            proposed, ring.layout_word(seq, LayoutState::kProposing, BatchEntry::kServer))) {
       continue;
     }
-    if (post.slot_bytes != 0) {
-      arena.release(arena.region()->base() + post.slot_offset);
-      post.slot_bytes = 0;
+    if (entry.slot_bytes != 0) {
+      arena.release(arena.region()->base() + entry.slot_offset);
+      entry.slot_bytes = 0;
     }
-    if (void* room = arena.allocate(post.needed_bytes)) {
-      post.slot_offset = arena.region()->offset_of(room);
-      post.slot_bytes = post.needed_bytes;
-      set_state(board, post, seq, LayoutState::kReady);
-    } else if (seq == board.head() || board.number() != 0) {
-      // Further lanes do not wait: the batches that hold the room may be waiting for these workers.
-      set_state(board, post, seq, LayoutState::kNoRoom);
+    if (void* space = arena.allocate(entry.needed_bytes)) {
+      entry.slot_offset = arena.region()->offset_of(space);
+      entry.slot_bytes = entry.needed_bytes;
+      set_state(ring, entry, seq, LayoutState::kReady);
+    } else if (seq == ring.head() || ring.number() != 0) {
+      // Further lanes fail at once: the batches that use the memory may wait for these workers.
+      set_state(ring, entry, seq, LayoutState::kNoSpace);
     } else {
-      set_state(board, post, seq, LayoutState::kProposed);
+      set_state(ring, entry, seq, LayoutState::kProposed);
       all = false;
     }
   }
@@ -90,48 +90,48 @@ std::byte* Slot::rows(std::span<const std::byte> layout, uint64_t bytes, uint32_
     throw Error(Code::kInvalidArgument, "batch",
                 "a sample has too many arrays to be described in 16 KiB; give collate=");
   }
-  Post& post = *claim_.post;
+  BatchEntry& entry = *claim_.entry;
   for (;;) {
     uint32_t word;
     {
-      Look ours(*this);  // until the end of this block the place stays this post's
-      if (!ours || board_.closed() || claim_.seq < board_.head()) {
+      Look ours(*this);  // up to the end of this block the place belongs to this entry
+      if (!ours || ring_.closed() || claim_.seq < ring_.head()) {
         throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
       }
-      word = post.layout_state.load(std::memory_order_acquire);
-      LayoutState state = Post::layout_state_of(word);
+      word = entry.layout_state.load(std::memory_order_acquire);
+      LayoutState state = BatchEntry::layout_state_of(word);
       if (state == LayoutState::kReady) {
-        if (post.layout_length != layout.size() ||
-            std::memcmp(post.layout, layout.data(), layout.size()) != 0) {
+        if (entry.layout_length != layout.size() ||
+            std::memcmp(entry.layout, layout.data(), layout.size()) != 0) {
           return nullptr;
         }
-        return memory_->at(post.slot_offset);
+        return memory_->at(entry.slot_offset);
       }
-      if (state == LayoutState::kNoRoom) {
+      if (state == LayoutState::kNoSpace) {
         throw Error(Code::kOutOfMemory, "batch",
-                    "no room for a batch of " + std::to_string(post.needed_bytes) + " bytes");
+                    "no space for a batch of " + std::to_string(entry.needed_bytes) + " bytes");
       }
       if (state == LayoutState::kNone) {
         propose(word, layout, bytes, row);
         continue;
       }
     }
-    wait_for_room(word);
+    wait_for_space(word);
   }
 }
 
 void Slot::propose(uint32_t word, std::span<const std::byte> layout, uint64_t bytes, uint32_t row) {
-  Post& post = *claim_.post;
-  uint32_t mine = board_.layout_word(claim_.seq, LayoutState::kProposing, claim_.worker);
-  if (!post.layout_state.compare_exchange_strong(word, mine)) return;
-  std::memcpy(post.layout, layout.data(), layout.size());
-  post.layout_length = static_cast<uint32_t>(layout.size());
-  post.layout_row = row;
-  post.needed_bytes = bytes;
-  bool ready = post.slot_bytes >= bytes;
-  // Only workers of the batch's other granules wait for its memory.
-  const bool awaited = post.granules.load(std::memory_order_relaxed) > 1;
-  set_state(board_, post, claim_.seq, ready ? LayoutState::kReady : LayoutState::kProposed,
+  BatchEntry& entry = *claim_.entry;
+  uint32_t mine = ring_.layout_word(claim_.seq, LayoutState::kProposing, claim_.worker);
+  if (!entry.layout_state.compare_exchange_strong(word, mine)) return;
+  std::memcpy(entry.layout, layout.data(), layout.size());
+  entry.layout_length = static_cast<uint32_t>(layout.size());
+  entry.layout_row = row;
+  entry.needed_bytes = bytes;
+  bool ready = entry.slot_bytes >= bytes;
+  // Only workers of the batch's other granules wait for the memory.
+  const bool awaited = entry.granules.load(std::memory_order_relaxed) > 1;
+  set_state(ring_, entry, claim_.seq, ready ? LayoutState::kReady : LayoutState::kProposed,
             awaited);
   asked_ = false;
 }
@@ -139,27 +139,27 @@ void Slot::propose(uint32_t word, std::span<const std::byte> layout, uint64_t by
 std::vector<std::byte> Slot::layout() {
   Look ours(*this);
   if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
-  const std::byte* layout = claim_.post->layout;
-  return {layout, layout + claim_.post->layout_length};
+  const std::byte* layout = claim_.entry->layout;
+  return {layout, layout + claim_.entry->layout_length};
 }
 
-// Time spent here is not the ticket's: it is not its fault, and it does not time out.
-void Slot::wait_for_room(uint32_t word) {
-  Post& post = *claim_.post;
+// Time spent here does not count towards the ticket's timeout.
+void Slot::wait_for_space(uint32_t word) {
+  BatchEntry& entry = *claim_.entry;
   uint64_t since = 0;
   {
     Look ours(*this);
-    if (!ours) return;  // rows() finds that, too
-    since = claim_.unit->claimed_ns.exchange(kClockStopped, std::memory_order_relaxed);
+    if (!ours) return;  // rows() notices that, too
+    since = claim_.task->claimed_ns.exchange(kClockStopped, std::memory_order_relaxed);
   }
   uint64_t begin = now_ns();
   worker_.before_wait();
-  bool ask = Post::layout_state_of(word) == LayoutState::kProposed && !asked_;
+  bool ask = BatchEntry::layout_state_of(word) == LayoutState::kProposed && !asked_;
   if (ask) {
-    memory_->request(board_);
+    memory_->request(ring_);
     asked_ = true;
   } else {
-    auto woken = os::futex_wait(post.layout_state, word, kLookAgainNs, board_.fd() >= 0);
+    auto woken = os::futex_wait(entry.layout_state, word, kLookAgainNs, ring_.fd() >= 0);
     if (woken == os::Woken::kTimeout) asked_ = false;
   }
   worker_.after_wait();
@@ -167,65 +167,65 @@ void Slot::wait_for_room(uint32_t word) {
   waited_ns_ += waited;
   Look ours(*this);
   if (ours) {
-    claim_.unit->claimed_ns.store(since == 0 ? 0 : since + waited, std::memory_order_relaxed);
+    claim_.task->claimed_ns.store(since == 0 ? 0 : since + waited, std::memory_order_relaxed);
   }
 }
 
 bool Slot::begin_result() {
   finished_ = true;
-  taken_away_ = !board_.begin_result(claim_);
+  taken_away_ = !ring_.begin_result(claim_);
   return !taken_away_;
 }
 
 bool Slot::finish_inline(ResultKind kind, uint64_t payload_bytes,
                          std::span<const std::byte> packet) {
   if (!begin_result()) return false;
-  Unit& unit = *claim_.unit;
-  unit.kind = kind;
-  unit.bytes = payload_bytes;
-  unit.length = static_cast<uint32_t>(packet.size());
-  std::copy(packet.begin(), packet.end(), unit.packet);
-  board_.finish(claim_);
+  Task& task = *claim_.task;
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  task.length = static_cast<uint32_t>(packet.size());
+  std::copy(packet.begin(), packet.end(), task.packet);
+  ring_.finish(claim_);
   return true;
 }
 
 bool Slot::finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef& block,
                         uint32_t packet_bytes) {
   if (!begin_result()) return false;
-  Unit& unit = *claim_.unit;
-  unit.kind = kind;
-  unit.bytes = payload_bytes;
-  unit.length = packet_bytes;
-  unit.block = block;
-  board_.finish(claim_);
+  Task& task = *claim_.task;
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  task.length = packet_bytes;
+  task.block = block;
+  ring_.finish(claim_);
   return true;
 }
 
 bool Slot::finish_object(ResultKind kind, uint64_t payload_bytes, void* object) {
   if (!begin_result()) return false;
-  Unit& unit = *claim_.unit;
-  unit.kind = kind;
-  unit.bytes = payload_bytes;
-  unit.object = reinterpret_cast<uint64_t>(object);
-  board_.finish(claim_);
+  Task& task = *claim_.task;
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  task.object = reinterpret_cast<uint64_t>(object);
+  ring_.finish(claim_);
   return true;
 }
 
-Ticket ticket_of(const Board::Claim& claim) {
-  const Post& post = *claim.post;
-  uint32_t share = (post.rows + post.granules - 1) / post.granules;
-  uint32_t begin = std::min(claim.granule * share, post.rows);
-  return {post.epoch,
-          post.base,
-          post.step,
-          post.version,
-          post.rows,
+Ticket ticket_of(const TicketRing::Claim& claim) {
+  const BatchEntry& entry = *claim.entry;
+  uint32_t share = (entry.rows + entry.granules - 1) / entry.granules;
+  uint32_t begin = std::min(claim.granule * share, entry.rows);
+  return {entry.epoch,
+          entry.base,
+          entry.step,
+          entry.version,
+          entry.rows,
           begin,
-          std::min(begin + share, post.rows),
-          post.stream,
+          std::min(begin + share, entry.rows),
+          entry.stream,
           claim.lane,
-          post.rows_together,
-          post.indices_offset};
+          entry.rows_together,
+          entry.indices_offset};
 }
 
 namespace {
@@ -241,11 +241,11 @@ class Serving {
   WorkerPlace& place_;
 };
 
-// Where a worker's time goes.
+// Counts a worker's time: busy with tickets, or waiting for them.
 class Stopwatch {
  public:
   explicit Stopwatch(WorkerPlace& place) : place_(place), trace_(&place.trace), mark_(now_ns()) {
-    // The worker that had this place died waiting.
+    // The previous worker of this place died waiting.
     if (place_.waiting_since.load() != 0) mark_ = count_wait(UINT64_MAX);
   }
 
@@ -257,13 +257,13 @@ class Stopwatch {
     if (quick_ && waited_ns == 0 && untimed_ < kUntimed) return;
     uint64_t end = settle();
     if (waited_ns == 0) return;
-    // Counted as busy so far.
+    // The time up to here was busy.
     place_.counters.busy_ns.add_single_writer(-waited_ns);
     place_.counters.wait_slot_ns.add_single_writer(waited_ns);
     trace_.record(TraceKind::kWaitSlot, end - waited_ns, end, ticket.epoch, ticket.step);
   }
 
-  // Accounts for the tickets that were not yet. Returns the time.
+  // Counts the tickets done since the last call. Returns the time.
   uint64_t settle() {
     if (untimed_ == 0) return mark_;
     uint64_t end = now_ns();
@@ -279,7 +279,7 @@ class Stopwatch {
     return end;
   }
 
-  // The wait has ended, and counts if it was marked as one: up to `last`, a point in time.
+  // The wait has ended. It counts up to the time `last`, if it was marked as a wait.
   void waited(uint64_t last = UINT64_MAX) {
     uint64_t end;
     if (place_.waiting_since.load(std::memory_order_relaxed) != 0) {
@@ -292,8 +292,8 @@ class Stopwatch {
   }
 
  private:
-  // Returns the time. It is read when nobody counts the wait as one that lasts any more, so that
-  // what was seen of it is not more than this.
+  // Returns the time. Read after the mark is gone, so that no reader has counted more of the wait
+  // than this.
   uint64_t count_wait(uint64_t last) {
     const uint64_t since = place_.waiting_since.exchange(WorkerPlace::kCounting);
     std::atomic_thread_fence(std::memory_order_release);
@@ -316,24 +316,25 @@ class Stopwatch {
 };
 
 // Runs one claim. False: the ticket was taken away meanwhile.
-bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, RowMemory* memory,
-               Stopwatch& watch) {
-  Slot slot(board, claim, memory, fulfiller);
+bool run_claim(TicketRing& ring, const TicketRing::Claim& claim, TicketRunner& runner,
+               RowMemory* memory, Stopwatch& watch) {
+  Slot slot(ring, claim, memory, runner);
   if (!slot.read_ticket()) return false;
   try {
-    fulfiller.run(slot.ticket(), slot);
+    runner.run(slot.ticket(), slot);
   } catch (const Error& error) {
     if (!slot.finished()) {
       if (error.code() == Code::kClosed) {
         slot.finish_inline(ResultKind::kNone, 0, {});
       } else if (error.code() == Code::kOutOfMemory) {
-        slot.finish_inline(ResultKind::kNoRoom, 0, bytes_of(error.what()));
+        slot.finish_inline(ResultKind::kNoSpace, 0, bytes_of(error.what()));
       } else {
         slot.finish_inline(ResultKind::kBroken, 0, bytes_of(packet_of(error)));
       }
     }
   } catch (const std::bad_alloc&) {
-    if (!slot.finished()) slot.finish_inline(ResultKind::kNoRoom, 0, bytes_of("no memory is left"));
+    if (!slot.finished())
+      slot.finish_inline(ResultKind::kNoSpace, 0, bytes_of("no memory is left"));
   } catch (const std::exception& error) {
     if (!slot.finished()) {
       const Error broken(Code::kInternal, "worker", error.what());
@@ -347,46 +348,46 @@ bool run_claim(Board& board, const Board::Claim& claim, Fulfiller& fulfiller, Ro
 
 }  // namespace
 
-void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory) {
-  WorkerPlace& place = board.place(worker);
+void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, RowMemory* memory) {
+  WorkerPlace& place = ring.place(worker);
   const Serving serving(place);
   Stopwatch watch(place);
   std::array<uint64_t, kMaxLanes> cursors{};
-  Board::Claim claim;
-  // What the consumer waits for comes before what is made for later.
+  TicketRing::Claim claim;
+  // The first lane first: the consumer waits for its batches.
   auto claim_any = [&] {
-    for (uint32_t l = 0; l < board.lanes(); ++l) {
-      if (board.lane(l).claim(worker, cursors[l], claim)) return true;
+    for (uint32_t l = 0; l < ring.lanes(); ++l) {
+      if (ring.lane(l).claim(worker, cursors[l], claim)) return true;
     }
     return false;
   };
-  while (!board.closed()) {
-    if (fulfiller.wanted()) {
+  while (!ring.closed()) {
+    if (runner.wanted()) {
       place.waiting_since.store(watch.settle());
-      fulfiller.give_way();
+      runner.give_way();
       watch.waited();
     }
-    if (!board.spare(worker) && claim_any()) {
-      if (!run_claim(board.lane(claim.lane), claim, fulfiller, memory, watch)) return;
+    if (!ring.spare(worker) && claim_any()) {
+      if (!run_claim(ring.lane(claim.lane), claim, runner, memory, watch)) return;
       continue;
     }
     const uint64_t since = watch.settle();
-    fulfiller.before_wait();
-    board.wait_for_work(worker, cursors[0], since);
+    runner.before_wait();
+    ring.wait_for_work(worker, cursors[0], since);
     if (cursors[0] == UINT64_MAX) cursors.fill(UINT64_MAX);
-    fulfiller.after_wait();
-    // Behind the last batch there was nothing to wait for.
-    watch.waited(board.closed() ? board.consumer().last_ns.get() : UINT64_MAX);
-    fulfiller.catch_up();
+    runner.after_wait();
+    // Past the last batch there was nothing to wait for.
+    watch.waited(ring.closed() ? ring.consumer().last_ns.get() : UINT64_MAX);
+    runner.catch_up();
   }
 }
 
-void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfiller,
-                RowMemory* memory) {
-  Stopwatch watch(board.place(worker));
-  Board::Claim claim;
-  while (board.claim_of(worker, seq, claim)) {
-    if (!run_claim(board, claim, fulfiller, memory, watch)) return;
+void serve_entry(TicketRing& ring, uint32_t worker, uint64_t seq, TicketRunner& runner,
+                 RowMemory* memory) {
+  Stopwatch watch(ring.place(worker));
+  TicketRing::Claim claim;
+  while (ring.claim_of(worker, seq, claim)) {
+    if (!run_claim(ring, claim, runner, memory, watch)) return;
   }
 }
 

@@ -7,60 +7,60 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/workers/board.h"
 #include "penstock/workers/ticket.h"
+#include "penstock/workers/ticket_ring.h"
 
 namespace penstock {
 
 class Allocator;
 
-// How a worker reaches the memory that batches are filled in.
+// A worker's access to the memory of batches: the consumer's arena.
 class RowMemory {
  public:
   virtual ~RowMemory() = default;
-  // Where an offset of the feed's arena lies in this process.
+  // The address in this process of an offset in the consumer's arena.
   virtual std::byte* at(uint64_t offset) = 0;
-  // Some post's layout was proposed and needs room: gives it, or asks the process that can.
-  virtual void request(Board& board) = 0;
+  // An entry's layout was proposed and needs memory: allocates it, or asks the consumer's process.
+  virtual void request(TicketRing& ring) = 0;
 };
 
-// For every proposed post of a lane: finds room in the feed's arena, or, for the lowest undelivered
-// one (in further lanes: for any), says that there is none. Returns false while a post still waits.
-// In the feed's process; any thread.
-bool serve_room(Board& board, Allocator& arena);
+// Allocates memory in the consumer's arena for every proposed entry of a lane. If there is none,
+// the lowest undelivered entry (in further lanes: any) becomes kNoSpace, others go on waiting.
+// False: an entry still waits. In the consumer's process; any thread.
+bool serve_space_requests(TicketRing& ring, Allocator& arena);
 
-// The feed's memory as the feed's own process sees it. The arena outlives it.
+// RowMemory in the consumer's own process. The arena outlives it.
 class LocalRows : public RowMemory {
  public:
   explicit LocalRows(Allocator& arena) : arena_(arena) {}
   std::byte* at(uint64_t offset) override;
-  void request(Board& board) override { serve_room(board, arena_); }
+  void request(TicketRing& ring) override { serve_space_requests(ring, arena_); }
 
  private:
   Allocator& arena_;
 };
 
-class Fulfiller;
+class TicketRunner;
 
-// What a worker sees of the ticket that it claimed: where the result goes.
-// One thread. Ends with exactly one finish_*; each returns false if the ticket was taken away
-// meanwhile (it timed out), and then whatever was to be handed over is still the caller's.
+// A worker's view of the ticket that it claimed: the place of the result. One thread. Ends with
+// exactly one finish_*. Each returns false if the ticket was taken away after a timeout; then the
+// result still belongs to the caller.
 class Slot {
  public:
-  // Two kinds of access to what is the ticket's only as long as the worker has it. False: the
-  // ticket was taken away, the post and unit are another ticket's or will be, and the batch may be
-  // with its user. Whoever takes a ticket away from a thread first moves the unit's word, then
-  // waits for the accesses that began before. No user code runs inside either.
+  // Two kinds of access to the ticket's entry, task and batch. False: the ticket was taken away;
+  // the entry and task may belong to another ticket, and the batch may be with its user. The
+  // supervisor takes a ticket from a thread by first changing the task's word, then waiting for
+  // accesses that began before. No user code runs inside an access.
   //
-  //   Look   of the post and the unit: a few instructions. The supervisor waits for its end.
-  //   Write  into rows(), and reading the elements for it: a file may hang. The supervisor goes on
-  //          after a while, and neither delivers the batch nor uses its memory again.
+  //   - Look: of the entry and the task, a few instructions. The supervisor waits for its end.
+  //   - Write: into rows(), and reading the elements for them, where a file may hang. The
+  //     supervisor goes on after a while; it neither delivers the batch nor uses its memory again.
   template <uint32_t kOne>
   class Access {
    public:
-    explicit Access(Slot& slot) : inside_(slot.board_.place(slot.claim_.worker).inside) {
+    explicit Access(Slot& slot) : inside_(slot.ring_.place(slot.claim_.worker).inside) {
       inside_.fetch_add(kOne, std::memory_order_seq_cst);
-      ours_ = slot.board_.holds(slot.claim_);
+      ours_ = slot.ring_.holds(slot.claim_);
     }
     ~Access() { inside_.fetch_sub(kOne, std::memory_order_release); }
     Access(const Access&) = delete;
@@ -75,109 +75,109 @@ class Slot {
   using Look = Access<kLook>;
   using Write = Access<kWrite>;
 
-  Slot(Board& board, const Board::Claim& claim, RowMemory* memory, Fulfiller& worker)
-      : board_(board), claim_(claim), memory_(memory), worker_(worker) {}
+  Slot(TicketRing& ring, const TicketRing::Claim& claim, RowMemory* memory, TicketRunner& worker)
+      : ring_(ring), claim_(claim), memory_(memory), worker_(worker) {}
 
-  const Board::Claim& claim() const { return claim_; }
-  // Copies what the post asks for; ticket() and indices() need it. False: it was taken away.
+  const TicketRing::Claim& claim() const { return claim_; }
+  // Copies the ticket out of the entry, for ticket() and indices(). False: it was taken away.
   bool read_ticket();
   const Ticket& ticket() const { return ticket_; }
-  WorkerCounters& counters() { return board_.place(claim_.worker).counters; }
+  WorkerCounters& counters() { return ring_.place(claim_.worker).counters; }
 
-  // What is in hand from now on (a row counted from the ticket's begin): it is blamed if the ticket
-  // times out or kills its worker. False: the ticket was taken away, so whatever is made of it is
-  // for nothing.
+  // Records the call that begins now (a row counted from the ticket's begin). The call is blamed if
+  // the ticket times out or kills its worker. False: the ticket was taken away; stop working on it.
   bool progress(const Call& call) {
-    if (!board_.holds(claim_)) return false;
-    board_.place(claim_.worker).in_hand.store(call.word(), std::memory_order_relaxed);
+    if (!ring_.holds(claim_)) return false;
+    ring_.place(claim_.worker).in_hand.store(call.word(), std::memory_order_relaxed);
     return true;
   }
   Call in_hand() const {
-    return Call::of(board_.place(claim_.worker).in_hand.load(std::memory_order_relaxed));
+    return Call::of(ring_.place(claim_.worker).in_hand.load(std::memory_order_relaxed));
   }
-  // What was done so far is not the ticket's own work: its time begins now.
+  // Restarts the ticket's timeout: the work so far was not the ticket's own.
   void restart_clock() {
     Look ours(*this);
-    if (ours) claim_.unit->claimed_ns.store(0, std::memory_order_relaxed);
+    if (ours) claim_.task->claimed_ns.store(0, std::memory_order_relaxed);
   }
-  // Of what timed out or killed its worker, and is not to be tried again.
-  std::optional<Board::Ending> ending(const Call& call) const {
-    return any_poisoned() ? board_.ending(claim_, call) : std::nullopt;
+  // How a call ended that timed out or killed its worker, and must not be tried again.
+  std::optional<TicketRing::Ending> ending(const Call& call) const {
+    return any_poisoned() ? ring_.ending(claim_, call) : std::nullopt;
   }
-  bool any_poisoned() const { return board_.any_poisoned(claim_); }
+  bool any_poisoned() const { return ring_.any_poisoned(claim_); }
 
-  // Memory for the whole batch, shared by all its granules. The first to come proposes the layout
-  // (bytes that describe it, and how much room it takes); may wait for room. nullptr: the batch has
-  // another layout already, see layout(). Error kOutOfMemory, kClosed (also: taken away).
-  // `row` of the batch: whose sample has this layout.
+  // Memory for the whole batch, shared by all its granules. The first granule proposes the layout
+  // (bytes that describe it, and its size). May wait for space. nullptr: the batch has another
+  // layout already, see layout(). Error kOutOfMemory, kClosed (also: taken away). `row`: the row of
+  // the batch whose sample has this layout.
   std::byte* rows(std::span<const std::byte> layout, uint64_t bytes, uint32_t row = 0);
   // A copy. Error kClosed: the ticket was taken away.
   std::vector<std::byte> layout();
 
   // A packet that fits goes inline.
-  static constexpr size_t kInline = sizeof(Unit::packet);
+  static constexpr size_t kInline = sizeof(Task::packet);
   bool finish_inline(ResultKind kind, uint64_t payload_bytes, std::span<const std::byte> packet);
   bool finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef& block,
                     uint32_t packet_bytes);
-  // Workers of the consumer's own process: Unit::object carries the result.
+  // For workers of the consumer's own process: Task::object carries the result.
   bool finish_object(ResultKind kind, uint64_t payload_bytes, void* object);
 
-  // The explicit indices that the ticket carries, in the feed's arena; nullptr: the plan's order.
+  // The ticket's explicit indices, in the consumer's arena; nullptr: the plan's order.
   std::byte* indices() {
     return ticket_.indices_offset != 0 ? memory_->at(ticket_.indices_offset) : nullptr;
   }
 
-  // The result goes over the link; the supervisor finishes the ticket when it is there.
+  // The result goes over the link; the supervisor finishes the ticket when it arrives.
   void leave_to_supervisor() { finished_ = true; }
 
   bool finished() const { return finished_; }
-  bool taken_away() const { return taken_away_; }    // by the supervisor: it took too long
-  uint64_t waited_ns() const { return waited_ns_; }  // for room
+  bool taken_away() const { return taken_away_; }    // by the supervisor, after a timeout
+  uint64_t waited_ns() const { return waited_ns_; }  // for space
 
  private:
   bool begin_result();
   void propose(uint32_t word, std::span<const std::byte> layout, uint64_t bytes, uint32_t row);
-  void wait_for_room(uint32_t word);
+  void wait_for_space(uint32_t word);
 
-  Board& board_;
-  Board::Claim claim_;
+  TicketRing& ring_;
+  TicketRing::Claim claim_;
   Ticket ticket_;
   RowMemory* memory_;
-  Fulfiller& worker_;
+  TicketRunner& worker_;
   bool finished_ = false;
   bool taken_away_ = false;
-  bool asked_ = false;  // for the room that the post is waiting for
+  bool asked_ = false;  // space for the entry was requested
   uint64_t waited_ns_ = 0;
 };
 
-// Whatever makes tickets true: the one interface of workers in line, in threads and in processes.
-class Fulfiller {
+// Makes the results of tickets. The one interface of workers in line, in threads and in processes.
+class TicketRunner {
  public:
-  virtual ~Fulfiller() = default;
-  // Makes what `ticket` asks for and finishes `slot`. On the worker's own thread. Throwing is for
-  // penstock's own errors (no memory, closed); what user code raises is a result.
+  virtual ~TicketRunner() = default;
+  // Makes the ticket's result and finishes `slot`. On the worker's own thread. Throws penstock's
+  // own errors only (no memory, closed); an exception of user code is a result.
   virtual void run(const Ticket& ticket, Slot& slot) = 0;
-  // Called around every sleep of the worker: where Python's lock is let go and taken again.
+  // Called around every sleep of the worker, to release and take Python's lock.
   virtual void before_wait() {}
   virtual void after_wait() {}
-  // Asked between tickets: whether somebody waits for what it holds. If so, it is called to let go.
+  // Asked between tickets: whether another thread waits for a lock that this runner holds. If so,
+  // give_way() is called.
   virtual bool wanted() const { return false; }
   virtual void give_way() {}
-  // Called between tickets, when it has slept: what was sent meanwhile may be taken in now.
+  // Called between tickets, after a sleep, to read messages that came meanwhile.
   virtual void catch_up() {}
 };
 
-// What the post asks for. REQUIRED: the post is still the claim's; a worker has Slot::ticket().
-Ticket ticket_of(const Board::Claim& claim);
+// The ticket of an entry. REQUIRED: the claim still holds the entry; a worker has Slot::ticket().
+Ticket ticket_of(const TicketRing::Claim& claim);
 
 // The error that ended a ticket. REQUIRED: ResultKind::kBroken.
-Error error_in(const Unit& unit);
+Error error_in(const Task& task);
 
-// Claims and runs tickets until the board closes, or until a ticket was taken away from this
-// worker: somebody else has its place by then.
-void serve(Board& board, uint32_t worker, Fulfiller& fulfiller, RowMemory* memory);
-// Runs the open units of one post: the consumer working in line.
-void serve_post(Board& board, uint32_t worker, uint64_t seq, Fulfiller& fulfiller,
-                RowMemory* memory);
+// Claims and runs tickets until the ring closes, or until a ticket was taken away from this worker,
+// whose place then belongs to its replacement.
+void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, RowMemory* memory);
+// Runs the open tasks of one entry: the consumer working in line.
+void serve_entry(TicketRing& ring, uint32_t worker, uint64_t seq, TicketRunner& runner,
+                 RowMemory* memory);
 
 }  // namespace penstock

@@ -10,7 +10,7 @@
 #include "numpy_api.h"
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/counters.h"
-#include "penstock/workers/board.h"
+#include "penstock/workers/ticket_ring.h"
 #include "plain_value.h"
 
 namespace penstock::python {
@@ -36,7 +36,7 @@ inline constexpr uint8_t kOtherDtype = 255;  // in a packet: a pickled one follo
 //   dtype  := u8 NumPy's type number, or 255 u32 pickle of the dtype
 //   place  := 0 u64 bytes                 inline
 //           | 1 BlockRef u64 delta        in a block of an arena, `delta` into it
-//           | 2 u64 offset u64 bytes      behind the tree, at tail + offset (no arena, or no room)
+//           | 2 u64 offset u64 bytes      behind the tree, at tail + offset (no arena, or no space)
 class Encoder {
  public:
   // `arena` as the worker's own allocator, known to the consumer as `number`.
@@ -53,7 +53,7 @@ class Encoder {
 
   std::span<const std::byte> tree() const { return tree_; }
   uint64_t payload_bytes() const { return payload_; }
-  // There was no arena, or no room, for some arrays: tree() and, from tail_offset() on,
+  // There was no arena, or no space, for some arrays: tree() and, from tail_offset() on,
   // write_tail() must go the slow way.
   bool has_tail() const { return !tail_.empty(); }
   uint64_t tail_offset() const { return tail_offset(tree_.size()); }
@@ -78,11 +78,11 @@ class Encoder {
     put(&value, sizeof(value));
   }
   std::optional<penstock::Ref> share(void* block);
-  struct Room {
+  struct Space {
     void* block;  // to be released
     penstock::Ref ref;
   };
-  std::optional<Room> room_for(size_t bytes);
+  std::optional<Space> space_for(size_t bytes);
   void put_block(const penstock::Ref& ref, void* block, const void* data);
 
   struct Tail {

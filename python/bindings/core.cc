@@ -64,13 +64,13 @@ Core::Core(nb::dict s) : owner_(getpid()), order_(order_of(s)) {
   if (setting<std::string>(s, "source") == "stream") {
     settings_.source = PlanSettings::Source::kStream;
   }
-  s["plan"].is_none() ? make_feed_engine(s) : make_plan_engine(s);
+  s["plan"].is_none() ? make_ticket_engine(s) : make_plan_engine(s);
 }
 
 void Core::make_plan_engine(const nb::dict& s) {
   const auto& built = nb::cast<const BuiltPlan&>(s["plan"]);
   objects_ = std::make_unique<PlanObjects>(built.plan, built.sample);
-  FeedEngine::MakeTickets lists;
+  TicketEngine::MakeTickets lists;
   if (setting<bool>(s, "listed")) {
     lists = [&](Allocator& arena) {
       auto made = std::make_unique<ListedTickets>(nb::object(s["begin"]), arena);
@@ -78,7 +78,7 @@ void Core::make_plan_engine(const nb::dict& s) {
       return made;
     };
   }
-  auto transport = [this](FeedEngine& engine) -> std::unique_ptr<PlanEngine::Transport> {
+  auto transport = [this](TicketEngine& engine) -> std::unique_ptr<PlanEngine::Transport> {
     auto attend = [this] {
       if (!this->attend()) throw Raised::take();
     };
@@ -91,15 +91,15 @@ void Core::make_plan_engine(const nb::dict& s) {
   engine_ = std::move(made);
 }
 
-void Core::make_feed_engine(const nb::dict& s) {
+void Core::make_ticket_engine(const nb::dict& s) {
   const EngineSettings settings = engine_settings_of(s);
   const bool listed = setting<bool>(s, "listed");
-  FeedEngine::Needs needs;
+  TicketEngine::Needs needs;
   needs.rows = settings_.samples ? static_cast<uint32_t>(order_.options().batch_size) : 1;
   if (listed) needs.rows = setting<uint32_t>(s, "most_rows");
   needs.granule_rows = setting<uint32_t>(s, "granule_rows");
   needs.max_bytes = settings.max_bytes;
-  // Without workers a sampler is asked for no more than what is needed now: it may learn.
+  // Without workers a sampler is asked only for the batch needed now, because it may adapt.
   needs.on_asking = listed && settings.workers == 0;
   auto tickets = [&](Allocator& arena) -> std::unique_ptr<Tickets> {
     if (listed) {
@@ -114,13 +114,13 @@ void Core::make_feed_engine(const nb::dict& s) {
     indexed_ = made.get();
     return made;
   };
-  engine_ = std::make_unique<FeedEngine>(settings, needs, tickets,
-                                         [this](Unit& unit) { values_->discard(unit); });
+  engine_ = std::make_unique<TicketEngine>(settings, needs, tickets,
+                                           [this](Task& task) { values_->discard(task); });
   values_ = values_of(*engine_);
 }
 
-std::unique_ptr<UnitValues> Core::values_of(FeedEngine& engine) {
-  return std::make_unique<UnitValues>(engine.settings().processes, engine.board(),
+std::unique_ptr<TaskValues> Core::values_of(TicketEngine& engine) {
+  return std::make_unique<TaskValues>(engine.settings().processes, engine.ring(),
                                       *engine.supervisor(), [this] { check_open(); });
 }
 
@@ -130,12 +130,12 @@ Core::~Core() {
   if (ours && ended()) {
     natives_.reset();
     inline_.reset();
-    engine_.reset();  // what it discards are still values
+    engine_.reset();  // it discards values, so before values_
     return;
   }
-  // A forked child's copy: the threads are not here, and everything else is the parent's. Or, at
-  // the end of the program, a thread is stuck that may still go on with it.
-  if (cursor_.joinable()) cursor_.detach();
+  // A forked child's copy: its threads do not exist, and everything else belongs to the parent. Or
+  // the program ends while a stuck thread may still use the engine.
+  if (stream_thread_.joinable()) stream_thread_.detach();
   (void)natives_.release();
   (void)inline_.release();
   (void)engine_.release();
@@ -148,9 +148,9 @@ void Core::close(double grace) {
     if (plan_ != nullptr) plan_->close_stream();
     supervisor().close(static_cast<int64_t>(grace * 1e9));
     if (natives_ != nullptr) natives_->close(engine_->settings().timeout_ns);
-    if (cursor_.joinable()) cursor_.join();
+    if (stream_thread_.joinable()) stream_thread_.join();
   }
-  // What leads back to Python would otherwise be a cycle that its collector cannot see.
+  // References to Python objects would be a cycle that Python's collector cannot see.
   if (consumer_.try_lock()) {
     inline_.reset();
     if (plan_ != nullptr) plan_->close_output();
@@ -159,9 +159,9 @@ void Core::close(double grace) {
 }
 
 void Core::drain() {
-  if (getpid() != owner_ || !consumer_.try_lock()) return;  // whoever is in next() goes on to ~Core
-  if (plan_ != nullptr) plan_->let_go();
-  feed().drain();
+  if (getpid() != owner_ || !consumer_.try_lock()) return;  // a thread in next() leaves it to ~Core
+  if (plan_ != nullptr) plan_->release();
+  scheduler().drain();
   supervisor().forget_arenas();
   consumer_.unlock();
 }
@@ -176,7 +176,7 @@ void Core::check_ours() {
 void Core::check_open() {
   check_ours();
   if (!closed()) return;
-  // Given away: its traceback will lead back to the loader, a cycle that no collector sees.
+  // Not kept: its traceback will refer to the loader, a cycle that no collector sees.
   if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));
   {
     std::lock_guard lock(ended_by_mutex_);
@@ -195,7 +195,7 @@ void Core::raise(nb::object exception) {
 
 void Core::set_fatal(nb::object exception) {
   if (!fatal_.is_valid()) fatal_ = std::move(exception);
-  board().close();
+  ring().close();
 }
 
 // ---- workers
@@ -203,53 +203,53 @@ void Core::set_fatal(nb::object exception) {
 void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
   PythonWorker::Outlet outlet;
 #ifndef Py_GIL_DISABLED
-  board().set_exclusive(true);
+  ring().set_exclusive(true);
   outlet.turn = &turn_;
 #endif
-  PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), board(), outlet);
-  serve(board(), worker, python, &engine_->rows());
+  PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), outlet);
+  serve(ring(), worker, python, &engine_->rows());
 }
 
 void Core::set_inline(nb::object source, nb::object collate, nb::object update) {
   inline_ = std::make_unique<PythonWorker>(settings_, source.ptr(), collate.ptr(), update.ptr(),
-                                           board(), PythonWorker::Outlet{});
+                                           ring(), PythonWorker::Outlet{});
 }
 
-// What ends a thread of the engine's (no memory for what it works with) ends the loader, and is
-// raised by whoever waits for batches.
+// An error that ends a thread of the engine (out of memory) ends the loader, and is raised in the
+// thread that waits for batches.
 void Core::start_plan(uint32_t threads) {
   if (threads == 0) {
     inline_ = plan_->make_worker(true);
     return;
   }
   const bool timed = engine_->settings().timeout_ns >= 0;
-  natives_ = std::make_unique<LoaderCrew>(board(), timed ? &supervisor() : nullptr);
+  natives_ = std::make_unique<WorkerPool>(ring(), timed ? &supervisor() : nullptr);
   natives_->start(threads, [plan = plan_](uint32_t place) {
-    std::unique_ptr<Fulfiller> chain = plan->make_worker(false);
-    serve(plan->board(), place, *chain, &plan->rows());
+    std::unique_ptr<TicketRunner> chain = plan->make_worker(false);
+    serve(plan->ring(), place, *chain, &plan->rows());
   });
 }
 
 void Core::run_plan_thread(uint32_t worker) {
 #ifndef Py_GIL_DISABLED
-  board().set_exclusive(true);
+  ring().set_exclusive(true);
 #endif
   WithoutGil unlocked;
-  std::unique_ptr<Fulfiller> chain = plan_->make_worker(false);
-  serve(board(), worker, *chain, &engine_->rows());
+  std::unique_ptr<TicketRunner> chain = plan_->make_worker(false);
+  serve(ring(), worker, *chain, &engine_->rows());
 }
 
-void Core::start_cursor() {
-  cursor_ = std::thread([this] {
+void Core::start_stream_reader() {
+  stream_thread_ = std::thread([this] {
     os::block_all_signals();
     try {
-      plan_->run_cursor();
+      plan_->run_stream_reader();
     } catch (...) {
       {
         std::lock_guard lock(ended_by_mutex_);
         if (ended_by_ == nullptr) ended_by_ = std::current_exception();
       }
-      board().close();
+      ring().close();
     }
   });
 }
@@ -266,7 +266,7 @@ nb::tuple Core::supervise() {
 }
 
 void Core::attach(uint32_t worker, int pidfd, int link, int64_t pid) {
-  board().place(worker).pid.store(pid);
+  ring().place(worker).pid.store(pid);
   supervisor().attach(worker, os::Fd(pidfd), os::Fd(link));
 }
 
@@ -279,11 +279,11 @@ void Core::send_update(uint64_t version, int fd, int64_t worker) {
   }
 }
 
-// ---- the face
+// ---- bindings
 
 nb::object EpochIterator::next() {
   Core& core = engine();
-  // One that had given everything may be overtaken before it is asked once more.
+  // An iterator that delivered everything may be overtaken before its last call.
   over_ = over_ || (gave_all_ && !core.is_current(serial_));
   if (over_) throw nb::stop_iteration();
   nb::object batch;
@@ -366,8 +366,8 @@ void bind_core(nb::module_& m) {
       .def("count_restart", &Core::count_restart)
       .def("start_plan", &Core::start_plan)
       .def("run_plan_thread", &Core::run_plan_thread)
-      .def("start_cursor", &Core::start_cursor)
-      .def("run_cursor", &Core::run_cursor, nb::call_guard<WithoutGil>())
+      .def("start_stream_reader", &Core::start_stream_reader)
+      .def("run_stream_reader", &Core::run_stream_reader, nb::call_guard<WithoutGil>())
       .def("begin_pass", &Core::begin_pass)
       .def("holds", &Core::holds)
       .def("plan_state", &Core::plan_state)
@@ -376,7 +376,7 @@ void bind_core(nb::module_& m) {
       .def("supervise", &Core::supervise)
       .def("attach", &Core::attach)
       .def("send_update", &Core::send_update)
-      .def("board_fd", &Core::board_fd)
+      .def("ring_fd", &Core::ring_fd)
       .def("arena_fd", &Core::arena_fd)
       .def("set_fatal", &Core::set_fatal)
       .def("stats", &Core::stats)

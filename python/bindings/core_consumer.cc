@@ -1,4 +1,4 @@
-// Core as the one sees it who takes batches: next() and what moves the position.
+// Core for the consumer: next() and the calls that move the position.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kSignalCheckNs = 100'000'000;
 constexpr uint64_t kQuickNs = 100'000;
-// Who waits for the GIL asks for it once 5 ms have passed in which nobody let go of it, and only
-// then is it handed over: whoever lets go more often, and takes it again, keeps it for ever.
+// A thread that waits for the GIL requests it after 5 ms without a release, and gets it only then.
+// So a thread that releases and takes the GIL more often keeps it for ever.
 constexpr uint64_t kAttendNs = 20'000'000;
 
 nb::object steal(PyObject* object) {
@@ -41,7 +41,7 @@ void Core::settle() {
     check_open();
     {
       WithoutGil unlocked;
-      if (feed().settle(kSignalCheckNs)) return;
+      if (scheduler().settle(kSignalCheckNs)) return;
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
@@ -53,7 +53,7 @@ bool Core::attend() {
     return true;
   }
   const uint64_t before = std::exchange(looked_ns_, now_ns());
-  // For elements that take no time reading the clock would be a noticeable part of it.
+  // For very quick elements reading the clock would be a noticeable part of the time.
   if (looked_ns_ - before < kQuickNs) unlooked_ = 15;
   if (looked_ns_ - attended_ns_ < kAttendNs) return true;
   {
@@ -86,33 +86,33 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
       if (!at) return nb::borrow(end_marker());
       epoch = *at;
     }
-    switch (feed().poll(epoch)) {
-      case Feed::Poll::kEpochEnd:
+    switch (scheduler().poll(epoch)) {
+      case Scheduler::Poll::kEpochEnd:
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        if (plan_ != nullptr) {  // perhaps of one round only of the pass
+        if (plan_ != nullptr) {  // perhaps the end of one round of the pass only
           if (PyErr_CheckSignals() != 0) throw nb::python_error();
           continue;
         }
         return nb::borrow(end_marker());
-      case Feed::Poll::kFailed:
+      case Scheduler::Poll::kFailed:
         check_open();
         raise_plan_failure(plan_->stream_failure());
-      case Feed::Poll::kBatch: {
+      case Scheduler::Poll::kBatch: {
         nb::object batch = take();
         if (batch.is_valid()) return batch;
         break;
       }
-      case Feed::Poll::kWait:
+      case Scheduler::Poll::kWait:
         if (inline_ != nullptr) {
-          if (auto seq = feed().next_open()) {
-            serve_post(board(), 0, *seq, *inline_, &engine_->rows());
+          if (auto seq = scheduler().next_open()) {
+            serve_entry(ring(), 0, *seq, *inline_, &engine_->rows());
           }
         } else {
           {
             WithoutGil unlocked;
-            feed().wait(kSignalCheckNs);
+            scheduler().wait(kSignalCheckNs);
             turn_.want();
           }
           turn_.have();
@@ -125,22 +125,23 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
 }
 
 bool Core::gave_all(uint64_t epoch) const {
-  return plan_ == nullptr ? engine_->feed().position().epoch != epoch : plan_->gave_all(epoch);
+  return plan_ == nullptr ? engine_->scheduler().position().epoch != epoch : plan_->gave_all(epoch);
 }
 
-// The feed's epoch to be asked for tickets, once nothing is held; nothing: the pass is over.
+// The scheduler's epoch to poll, once no element is held; nothing: the pass is over.
 std::optional<uint64_t> Core::go_on(uint64_t epoch) {
   plan_->leave_round();
-  if (feed().position().epoch != epoch) {
+  if (scheduler().position().epoch != epoch) {
     WithoutGil unlocked;
     for (const auto& cache : plan_->plan().caches()) cache->end_pass();
   }
   const auto round = plan_->round(epoch);
-  if (round && *round != epoch) feed().begin_epoch();  // a stream's next round is not made before
+  if (round && *round != epoch)
+    scheduler().begin_epoch();  // a stream's next round is not made before
   return round;
 }
 
-// A null object: there was nothing.
+// A null object: there was no item.
 nb::object Core::handed_out(PlanEngine::Taken taken) {
   if (taken.failure) raise_plan_failure(std::move(*taken.failure));
   return taken.item ? objects_->object_of(*taken.item) : nb::object();
@@ -158,62 +159,62 @@ void Core::note_losses(PyObject* list, uint64_t epoch) {
   }
 }
 
-// The batch that poll() found; a null object if it vanished (skipped), to be asked for again.
+// The scheduler's current batch. A null object: all of it was skipped; ask again.
 nb::object Core::take() {
   if (plan_ != nullptr && plan_->apart()) return nb::object();
-  Post& post = feed().current();
-  uint64_t seq = feed().current_seq();
-  if (auto g = feed().failed_granule()) {
-    Unit& unit = board().unit_at(seq, *g);
-    raise_failure(unit, ticket_of({&post, &unit, seq, *g, 0, 0}));
+  BatchEntry& entry = scheduler().current();
+  uint64_t seq = scheduler().current_seq();
+  if (auto g = scheduler().failed_granule()) {
+    Task& task = ring().task_at(seq, *g);
+    raise_failure(task, ticket_of({&entry, &task, seq, *g, 0, 0}));
   }
   if (plan_ != nullptr) return handed_out(plan_->take());
-  Unit& unit = board().unit_at(seq, 0);
-  uint64_t bytes = unit.bytes;
-  uint64_t samples = post.rows;
-  switch (unit.kind) {
+  Task& task = ring().task_at(seq, 0);
+  uint64_t bytes = task.bytes;
+  uint64_t samples = entry.rows;
+  switch (task.kind) {
     case ResultKind::kPacket: {
-      nb::object batch = values_->take(unit);
-      feed().deliver(bytes, samples);
+      nb::object batch = values_->take(task);
+      scheduler().deliver(bytes, samples);
       return batch;
     }
     case ResultKind::kReplaced: {
-      nb::object pair = values_->take(unit);
-      note_losses(PyTuple_GET_ITEM(pair.ptr(), 1), post.epoch);
+      nb::object pair = values_->take(task);
+      note_losses(PyTuple_GET_ITEM(pair.ptr(), 1), entry.epoch);
       nb::object batch = nb::borrow(PyTuple_GET_ITEM(pair.ptr(), 0));
-      feed().deliver(bytes, samples);
+      scheduler().deliver(bytes, samples);
       return batch;
     }
     case ResultKind::kEnd: {
-      nb::object lost = values_->take(unit);
-      if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
-      feed().end_stream();
+      nb::object lost = values_->take(task);
+      if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), entry.epoch);
+      scheduler().end_stream();
       return nb::object();
     }
     case ResultKind::kSkipped: {
-      nb::object lost = values_->take(unit);
-      if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), post.epoch);
-      feed().skip();
+      nb::object lost = values_->take(task);
+      if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), entry.epoch);
+      scheduler().skip();
       return nb::object();
     }
     default:
-      return take_rows(post);
+      return take_rows(entry);
   }
 }
 
-nb::object Core::take_rows(Post& post) {
-  uint64_t seq = feed().current_seq();
+nb::object Core::take_rows(BatchEntry& entry) {
+  uint64_t seq = scheduler().current_seq();
   uint64_t bytes = 0;
   uint64_t rows = 0;
   std::vector<uint32_t> lost;
   nb::object objects;
-  uint32_t share = (post.rows + post.granules - 1) / post.granules;
-  for (uint32_t g = 0; g < post.granules; ++g) {
-    Unit& unit = board().unit_at(seq, g);
-    uint32_t begin = std::min(g * share, post.rows);
-    uint32_t end = std::min(begin + share, post.rows);
-    bytes += unit.bytes;
-    nb::object value = values_->take(unit);
+  uint32_t share = (entry.rows + entry.granules - 1) / entry.granules;
+  for (uint32_t g = 0; g < entry.granules; ++g) {
+    Task& task = ring().task_at(seq, g);
+    uint32_t begin = std::min(g * share, entry.rows);
+    uint32_t end = std::min(begin + share, entry.rows);
+    bytes += task.bytes;
+    nb::object value = values_->take(task);
     if (value.is_none()) {
       rows += end - begin;
       continue;
@@ -221,7 +222,7 @@ nb::object Core::take_rows(Post& post) {
     auto count = static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(value.ptr(), 0)));
     PyObject* list = PyTuple_GET_ITEM(value.ptr(), 1);
     PyObject* columns = PyTuple_GET_ITEM(value.ptr(), 2);
-    note_losses(list, post.epoch);
+    note_losses(list, entry.epoch);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
       PyObject* loss = PyList_GET_ITEM(list, i);
       if (PyTuple_GET_ITEM(loss, 3) == Py_True) continue;
@@ -244,17 +245,17 @@ nb::object Core::take_rows(Post& post) {
     }
   }
   if (rows == 0) {
-    feed().skip();
+    scheduler().skip();
     return nb::object();
   }
-  std::span<const std::byte> spec(post.layout, post.layout_length);
-  if (spec_rows_ != post.rows || spec_.size() != spec.size() ||
+  std::span<const std::byte> spec(entry.layout, entry.layout_length);
+  if (spec_rows_ != entry.rows || spec_.size() != spec.size() ||
       std::memcmp(spec_.data(), spec.data(), spec.size()) != 0) {
-    layout_ = layout_of(spec, post.rows);
+    layout_ = layout_of(spec, entry.rows);
     spec_.assign(spec.begin(), spec.end());
-    spec_rows_ = post.rows;
+    spec_rows_ = entry.rows;
   }
-  Lease lease = feed().take_rows();
+  Lease lease = scheduler().take_rows();
   std::byte* base = lease.data();
   layout_.compact_rows(base, lost);
   nb::object owner = steal(owner_capsule(lease.owner()));
@@ -264,16 +265,16 @@ nb::object Core::take_rows(Post& post) {
   }
   nb::object batch = steal(
       batch_of(spec_, columns_, rows, owner.ptr(), objects.is_valid() ? objects.ptr() : nullptr));
-  feed().deliver(bytes, rows);
+  scheduler().deliver(bytes, rows);
   return batch;
 }
 
-// What a row of the post in hand was asked for by. None: nobody can say.
+// The index of a row of the current entry. None: not known.
 nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   row += ticket.begin;
   uint64_t index = 0;
   if (listed_ != nullptr) {
-    const uint64_t offset = feed().current().indices_offset;
+    const uint64_t offset = scheduler().current().indices_offset;
     if (offset == 0) return nb::none();
     PythonWorker::Indices indices;
     const std::byte* listed = engine_->rows().at(offset);
@@ -294,29 +295,29 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   return nb::cast(index);
 }
 
-void Core::raise_failure(Unit& unit, const Ticket& ticket) {
+void Core::raise_failure(Task& task, const Ticket& ticket) {
   const bool processes = engine_->settings().processes;
-  if (plan_ != nullptr && !processes && unit.kind == ResultKind::kError) {
-    raise_plan_failure(PlanEngine::failure_of(unit, ticket));
+  if (plan_ != nullptr && !processes && task.kind == ResultKind::kError) {
+    raise_plan_failure(PlanEngine::failure_of(task, ticket));
   }
-  if (unit.kind == ResultKind::kBroken) {
-    const Error error = error_in(unit);
-    feed().fail();
+  if (task.kind == ResultKind::kBroken) {
+    const Error error = error_in(task);
+    scheduler().fail();
     failed_ = true;
     throw error;
   }
-  static const char* const names[] = {"", "", "", "", "error", "", "", "timeout", "lost", "room"};
-  const char* kind = names[static_cast<uint32_t>(unit.kind)];
-  uint32_t worker = unit.worker;
+  static const char* const names[] = {"", "", "", "", "error", "", "", "timeout", "lost", "space"};
+  const char* kind = names[static_cast<uint32_t>(task.kind)];
+  uint32_t worker = task.worker;
   nb::object detail = nb::none(), index = nb::none(), last = nb::none();
   const char* call = "";
-  if (unit.kind == ResultKind::kError) {
-    detail = values_->take(unit);
-  } else if (unit.kind == ResultKind::kNoRoom) {
-    detail = nb::str(reinterpret_cast<const char*>(unit.packet), unit.length);
+  if (task.kind == ResultKind::kError) {
+    detail = values_->take(task);
+  } else if (task.kind == ResultKind::kNoSpace) {
+    detail = nb::str(reinterpret_cast<const char*>(task.packet), task.length);
   } else {
-    const uint32_t what = plan_ == nullptr ? Call::of(unit.in_hand.load()).what : 0;
-    uint32_t first = static_cast<uint32_t>(unit.bytes), end = first + 1;
+    const uint32_t what = plan_ == nullptr ? Call::of(task.in_hand.load()).what : 0;
+    uint32_t first = static_cast<uint32_t>(task.bytes), end = first + 1;
     if (what == kAllAtOnce) {
       call = "__getitems__";
       end = first + ticket.end - ticket.begin;
@@ -327,7 +328,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
     index = index_of(ticket, first);
     if (end - first > 1) last = index_of(ticket, end - 1);
   }
-  feed().fail();
+  scheduler().fail();
   failed_ = true;
   PyObject* make = helper("penstock.base.interop", "failure");
   if (make == nullptr) throw nb::python_error();
@@ -339,7 +340,7 @@ void Core::raise_failure(Unit& unit, const Ticket& ticket) {
 }
 
 void Core::raise_plan_failure(LoaderFailure failure) {
-  feed().fail();
+  scheduler().fail();
   failed_ = true;
   nb::object exception = nb::steal(exception_of(failure.error));
   PyObject* make = helper("penstock.base.interop", "failure_of_stage");
@@ -352,22 +353,24 @@ void Core::raise_plan_failure(LoaderFailure failure) {
 void Core::begin_epoch() {
   ConsumerLock lock = consume();
   check_open();
-  feed().begin_epoch();
+  scheduler().begin_epoch();
 }
 
 void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
   ConsumerLock lock = consume();
   check_open();
-  feed().seek({epoch, base, step}, {ahead.begin(), ahead.end()});
+  scheduler().seek({epoch, base, step}, {ahead.begin(), ahead.end()});
   failed_ = false;
 }
 
 nb::tuple Core::position() {
-  const Position at = plan_ == nullptr ? feed().position() : plan_->position();
+  const Position at = plan_ == nullptr ? scheduler().position() : plan_->position();
   return nb::make_tuple(at.epoch, at.base, at.step);
 }
 
-std::vector<uint64_t> Core::ahead() { return {feed().ahead().begin(), feed().ahead().end()}; }
+std::vector<uint64_t> Core::ahead() {
+  return {scheduler().ahead().begin(), scheduler().ahead().end()};
+}
 
 uint64_t Core::steps(uint64_t base) {
   if (plan_ == nullptr) return order_.steps(base);
@@ -381,7 +384,7 @@ void Core::set_length(uint64_t length, uint64_t version) {
   order_ = Order(options);
   settings_.order = options;
   if (indexed_ != nullptr) indexed_->set_order(order_);
-  feed().set_version(version);
+  scheduler().set_version(version);
 }
 
 bool Core::holds() {

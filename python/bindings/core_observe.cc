@@ -1,4 +1,4 @@
-// Core as reports and statistics see it.
+// Core: statistics and reports.
 #include <nanobind/stl/string.h>
 
 #include "core.h"
@@ -55,7 +55,7 @@ Snapshot Core::snapshot(nb::dict about) {
 
 nb::dict Core::stats() {
   nb::dict out;
-  ConsumerFigures consumer = figures_of(board().consumer());
+  ConsumerFigures consumer = figures_of(ring().consumer());
   for (const auto& field : ConsumerFigures::fields()) {
     out[nb::str(field.name.data(), field.name.size())] = consumer.*field.member;
   }
@@ -67,14 +67,14 @@ nb::dict Core::stats() {
   out["losses"] = losses;
   nb::list workers;
   WorkerFigures total{};
-  for (uint32_t w = 0; w < board().workers(); ++w) {
-    WorkerFigures figures = board().figures(w);
+  for (uint32_t w = 0; w < ring().workers(); ++w) {
+    WorkerFigures figures = ring().figures(w);
     total += figures;
     nb::dict one;
     for (const auto& field : WorkerFigures::fields()) {
       one[nb::str(field.name.data(), field.name.size())] = figures.*field.member;
     }
-    one["pid"] = board().place(w).pid.load();
+    one["pid"] = ring().place(w).pid.load();
     workers.append(one);
   }
   out["workers"] = workers;
@@ -94,9 +94,9 @@ nb::dict Core::stats() {
   out["bytes_copied"] = copied;
   out["copies_avoided"] = total.copies_avoided;
   out["bytes_avoided"] = total.bytes_avoided;
-  out["active_workers"] = board().active();
-  out["queue_size"] = feed().queue();
-  out["queue"] = nb::make_tuple(board().posted() - board().head(), feed().depth());
+  out["active_workers"] = ring().active();
+  out["queue_size"] = scheduler().queue();
+  out["queue"] = nb::make_tuple(ring().posted() - ring().head(), scheduler().depth());
   return out;
 }
 

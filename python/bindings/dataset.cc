@@ -66,16 +66,16 @@ std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists
       parse_sequence_example(features_of(context), features_of(lists), std::move(field)));
 }
 
-// In another thread where there may be one, for it may go over files for long: only the calling one
-// hears of Ctrl-C, and ends it.
+// In another thread where possible, because reading files may take long: the calling thread
+// receives Ctrl-C meanwhile, and stops the build.
 std::shared_ptr<const Plan> build(const Dataset& dataset, bool skip,
-                                  std::optional<Plan::Told> told = {}) {
+                                  std::optional<Plan::Given> given = {}) {
   constexpr std::chrono::milliseconds kSignalCheck(100);
   Progress progress;
   std::future<std::shared_ptr<const Plan>> plan = std::async(
       std::launch::async | std::launch::deferred, [&, caller = std::this_thread::get_id()] {
         if (std::this_thread::get_id() != caller) os::block_all_signals();
-        return std::make_shared<const Plan>(*dataset.node(), skip, &progress, std::move(told));
+        return std::make_shared<const Plan>(*dataset.node(), skip, &progress, std::move(given));
       });
   for (;;) {
     {
@@ -112,7 +112,7 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("titles", [](const BuiltPlan& b) { return b.plan->titles(); })
       .def_prop_ro("length", [](const BuiltPlan& b) { return b.plan->known_length(); })
       .def_prop_ro("streamed", [](const BuiltPlan& b) { return b.plan->stream() != nullptr; })
-      // Whether Python is called by the workers, and by the cursor.
+      // Whether workers call Python, and whether the stream reader does.
       .def_prop_ro("python", [](const BuiltPlan& b) { return b.plan->python(); })
       .def_prop_ro("python_stream", [](const BuiltPlan& b) { return b.plan->stream_python(); })
       .def_prop_ro("rounds", [](const BuiltPlan& b) { return b.plan->rounds(); })
@@ -130,8 +130,8 @@ void bind_plan(nb::module_& m) {
              }
              return fds;
            })
-      // What elements are (rows, where they are batched), of leaf() for each; None: only the first
-      // one tells. See spec_object.
+      // The spec of the elements (of the rows, where they are batched), made of leaf() for each
+      // leaf; None: only the first element tells. See spec_object.
       .def("spec",
            [](const BuiltPlan& b, nb::object leaf) {
              const SpecRef spec = b.plan->chain().spec();
@@ -255,7 +255,7 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
 void bind_build(nb::class_<Dataset>& dataset) {
   dataset
       .def("title", [](const Dataset& d) { return d.node()->title; })
-      // `skip`: for feeds that leave out elements that fail.
+      // `skip`: for loaders that skip failed elements.
       .def("build",
            [](const Dataset& d, bool skip) {
              return BuiltPlan{build(d, skip), {}};
@@ -264,9 +264,9 @@ void bind_build(nb::class_<Dataset>& dataset) {
       // one: its files_fd() and cache_fds(). It owns those descriptors from now on.
       .def("build_with",
            [](const Dataset& d, bool skip, int files, const std::vector<int>& caches) {
-             Plan::Told told{os::Fd(files), {}};
-             for (int fd : caches) told.stores.emplace_back(fd);
-             return BuiltPlan{build(d, skip, std::move(told)), {}};
+             Plan::Given given{os::Fd(files), {}};
+             for (int fd : caches) given.stores.emplace_back(fd);
+             return BuiltPlan{build(d, skip, std::move(given)), {}};
            });
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kInlineBytes = 256;
 constexpr int kVariableString = 2056;  // NPY_VSTRING
 // Of a plain value: beyond so many, and more than so many for each array, a pickle is faster.
-constexpr size_t kMostNodes = 10'000, kNodesPerArray = 4;
+constexpr size_t kMaxNodes = 10'000, kNodesPerArray = 4;
 
 bool plain_dtype(PyArray_Descr* descr) {
   int type = descr->type_num;
@@ -71,7 +71,7 @@ bool Encoder::encode(PyObject* value) {
 }
 
 bool Encoder::node(PyObject* value, bool unique, int depth) {
-  if (plain_only() && ++nodes_ > kMostNodes && nodes_ > kNodesPerArray * arrays_) return false;
+  if (plain_only() && ++nodes_ > kMaxNodes && nodes_ > kNodesPerArray * arrays_) return false;
   if (PyArray_CheckExact(value)) {
     auto* found = reinterpret_cast<PyArrayObject*>(value);
     if (plain_only() && !met_.first(value)) return false;
@@ -201,11 +201,11 @@ std::optional<Ref> Encoder::share(void* block) {
   return ref;
 }
 
-std::optional<Encoder::Room> Encoder::room_for(size_t bytes) {
+std::optional<Encoder::Space> Encoder::space_for(size_t bytes) {
   void* block = arena_ == nullptr ? nullptr : arena_->allocate(bytes);
   if (block == nullptr) return std::nullopt;
   std::optional<Ref> ref = share(block);
-  if (ref) return Room{block, *ref};
+  if (ref) return Space{block, *ref};
   arena_->release(block);
   return std::nullopt;
 }
@@ -283,8 +283,8 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
     return;
   }
   size_t bytes = PyArray_NBYTES(array);
-  std::optional<Room> room = bytes > kInlineBytes ? room_for(bytes) : std::nullopt;
-  if (!room) {
+  std::optional<Space> space = bytes > kInlineBytes ? space_for(bytes) : std::nullopt;
+  if (!space) {
     Owned copy(PyArray_NewCopy(array, NPY_CORDER));
     if (!copy) return;
     auto* copied = reinterpret_cast<PyArrayObject*>(copy.get());
@@ -294,14 +294,14 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
   // NumPy does the strided copy, into an array laid over the block.
   Py_INCREF(PyArray_DESCR(array));
   Owned over(PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), PyArray_NDIM(array),
-                                  PyArray_DIMS(array), nullptr, room->block, NPY_ARRAY_CARRAY,
+                                  PyArray_DIMS(array), nullptr, space->block, NPY_ARRAY_CARRAY,
                                   nullptr));
   if (over && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(over.get()), array) == 0) {
-    put_block(room->ref, room->block, room->block);
+    put_block(space->ref, space->block, space->block);
     count_copy(counters_, reason, bytes);
   }
   over = Owned();
-  arena_->release(room->block);
+  arena_->release(space->block);
 }
 
 void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyObject* keep) {
@@ -312,10 +312,10 @@ void Encoder::place_bytes(const void* data, size_t bytes, CopyReason reason, PyO
     count_copy(counters_, CopyReason::kSmall, bytes);
     return;
   }
-  if (std::optional<Room> room = room_for(bytes)) {
-    copy_stream(room->block, data, bytes);
-    put_block(room->ref, room->block, room->block);
-    arena_->release(room->block);
+  if (std::optional<Space> space = space_for(bytes)) {
+    copy_stream(space->block, data, bytes);
+    put_block(space->ref, space->block, space->block);
+    arena_->release(space->block);
     count_copy(counters_, reason, bytes);
     return;
   }

@@ -19,7 +19,7 @@ struct LeafValue {
   // False: `why` says why not, in words that follow the value's name; no exception is set. What
   // user code raised that is no Exception (KeyboardInterrupt) is thrown: nanobind::python_error.
   bool take(PyObject* value, std::string& why);
-  // Writes a number. REQUIRED: take() and no array; at least 16 bytes of room. False: an int that
+  // Writes a number. REQUIRED: take() and no array; at least 16 bytes of space. False: an int that
   // is larger than an int64; no exception is set.
   bool write_number(std::byte* to) const;
   // The bytes of bytes or str. False: a str that has no UTF-8; no exception is set.

@@ -9,7 +9,7 @@ namespace nb = nanobind;
 
 namespace penstock::python {
 
-Tickets::Described ListedTickets::describe(const Position& at, Post& post) {
+Tickets::Described ListedTickets::describe(const Position& at, BatchEntry& entry) {
   if (error_) return Described::kEnd;
   if (!iterator_ || epoch_ != at.epoch || next_ > at.step) {
     Owned epoch(PyLong_FromUnsignedLongLong(at.epoch));
@@ -43,12 +43,12 @@ Tickets::Described ListedTickets::describe(const Position& at, Post& post) {
   PyObject* bytes = PyTuple_GET_ITEM(coded.get(), 2);
   uint64_t header[2] = {static_cast<uint64_t>(kind),
                         static_cast<uint64_t>(PyBytes_GET_SIZE(bytes))};
-  auto* room = static_cast<std::byte*>(arena_.allocate(sizeof(header) + header[1]));
-  if (room == nullptr) throw Error(Code::kOutOfMemory, "Loader", "no room for a list of indices");
-  std::memcpy(room, header, sizeof(header));
-  std::memcpy(room + sizeof(header), PyBytes_AS_STRING(bytes), header[1]);
-  post.indices_offset = arena_.region()->offset_of(room);
-  post.rows = static_cast<uint32_t>(rows);
+  auto* space = static_cast<std::byte*>(arena_.allocate(sizeof(header) + header[1]));
+  if (space == nullptr) throw Error(Code::kOutOfMemory, "Loader", "no space for a list of indices");
+  std::memcpy(space, header, sizeof(header));
+  std::memcpy(space + sizeof(header), PyBytes_AS_STRING(bytes), header[1]);
+  entry.indices_offset = arena_.region()->offset_of(space);
+  entry.rows = static_cast<uint32_t>(rows);
   return Described::kPosted;
 }
 

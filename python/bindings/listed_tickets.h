@@ -8,19 +8,19 @@
 
 #include "numpy_api.h"
 #include "penstock/memory/allocator.h"
-#include "penstock/pipeline/feed/tickets.h"
+#include "penstock/pipeline/scheduler/tickets.h"
 
 namespace penstock::python {
 
-// Tickets of a Python sampler: an iterable of lists of indices, begun anew each epoch.
+// Tickets of a Python sampler: an iterable of lists of indices, iterated anew each epoch.
 class ListedTickets : public Tickets {
  public:
   // begin: a callable (epoch) -> iterator of lists. known: its length, or -1.
   ListedTickets(nanobind::object begin, Allocator& arena)
       : begin_(std::move(begin)), arena_(arena) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
-  Described describe(const Position& at, Post& post) override;
-  // A sampler that raised: the exception, to be raised when the position gets there.
+  Described describe(const Position& at, BatchEntry& entry) override;
+  // The exception of the sampler, to raise when the position is at its ticket.
   Owned take_error() { return std::move(error_); }
 
  private:

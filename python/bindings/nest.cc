@@ -11,7 +11,7 @@
 namespace penstock::python {
 namespace {
 
-constexpr size_t kMostKept = 1024;
+constexpr size_t kMaxKept = 1024;
 
 [[noreturn]] void refuse(const std::string& why) {
   PyErr_Clear();
@@ -213,7 +213,7 @@ NestRef nest_of(const SpecRef& spec) {
     NestReader(*made).read();
     read_leaves(*made);
     nest = std::move(made);
-    if (kept->all.size() >= kMostKept) kept->all.clear();
+    if (kept->all.size() >= kMaxKept) kept->all.clear();
     kept->all.emplace(bytes_of(*nest->spec), nest);
   }
   recent = {spec, nest};

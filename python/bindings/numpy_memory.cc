@@ -37,7 +37,7 @@ void* resize(void* context, void* p, size_t bytes) {
   if (p == nullptr) return allocate(context, bytes);
   if (!c->arena->contains(p)) return std::realloc(p, bytes);
   if (void* q = c->arena->resize(p, bytes)) return q;
-  // No room in the arena: out of it.
+  // No space in the arena: out of it.
   void* q = std::malloc(bytes);
   if (q == nullptr) return nullptr;
   size_t old = c->arena->bytes_of(p);

@@ -27,14 +27,14 @@ void Packets::send(Slot& slot, ResultKind kind, uint64_t bytes) {
       }
     }
   }
-  // No room in the arena: the consumer's supervisor takes the bytes into ordinary memory and
-  // finishes the ticket for us.
+  // No space in the arena: the consumer's supervisor reads the bytes into ordinary memory and
+  // finishes the ticket.
   std::vector<std::byte> whole(encoder_.tail_offset() + encoder_.tail_bytes());
   std::memcpy(whole.data(), tree.data(), tree.size());
   encoder_.write_tail(whole.data() + encoder_.tail_offset());
-  uint64_t unit = board_.number_of(slot.claim());
+  uint64_t task = ring_.number_of(slot.claim());
   PyThreadState* released = PyEval_SaveThread();
-  link_send(link_, {LinkMessage::kPayload, static_cast<uint32_t>(kind), unit, whole.size()}, whole);
+  link_send(link_, {LinkMessage::kPayload, static_cast<uint32_t>(kind), task, whole.size()}, whole);
   PyEval_RestoreThread(released);
   slot.leave_to_supervisor();
 }

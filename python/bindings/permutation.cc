@@ -5,7 +5,7 @@
 #include "gil.h"
 #include "numpy_api.h"
 #include "penstock/base/bijection.h"
-#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/scheduler/order.h"
 
 namespace nb = nanobind;
 

@@ -35,8 +35,8 @@ nb::object PlanObjects::columns_of(const PlanOutput::Item& batch) {
   return nb::steal(made);
 }
 
-std::vector<Outcome::Loss> ProcessTransport::losses_in(Unit& unit) {
-  nb::object value = values_.take(unit);
+std::vector<Outcome::Loss> ProcessTransport::losses_in(Task& task) {
+  nb::object value = values_.take(task);
   std::vector<Outcome::Loss> losses;
   if (value.is_none()) return losses;
   for (nb::handle item : value) {

@@ -12,12 +12,12 @@
 #include "penstock/pipeline/engine/local_transport.h"
 #include "penstock/pipeline/engine/plan_output.h"
 #include "penstock/pipeline/plan.h"
-#include "process_inlet.h"
-#include "unit_values.h"
+#include "process_results.h"
+#include "task_values.h"
 
 namespace penstock::python {
 
-// What a plan hands out, as Python objects. With the GIL held.
+// Makes Python objects of a plan's items. With the GIL held.
 class PlanObjects {
  public:
   // `sample`: BuiltPlan::sample.
@@ -35,7 +35,7 @@ class PlanObjects {
   std::vector<std::byte*> columns_;
 };
 
-// Of workers in this process.
+// The transport of workers in this process.
 class ThreadTransport : public LocalTransport {
  public:
   explicit ThreadTransport(std::function<void()> attend) : attend_(std::move(attend)) {}
@@ -45,20 +45,20 @@ class ThreadTransport : public LocalTransport {
   std::function<void()> attend_;
 };
 
-// Of workers in other processes, whose results are packets. With the GIL held, but for discard()
-// and the inlet, which take it.
+// The transport of workers in other processes, whose results are packets. With the GIL held, except
+// for discard() and results(), which take it.
 class ProcessTransport : public ThreadTransport {
  public:
   // `values` outlives it.
-  ProcessTransport(UnitValues& values, std::function<void()> attend)
-      : ThreadTransport(std::move(attend)), values_(values), inlet_(values) {}
-  SectionInlet& inlet() override { return inlet_; }
-  std::vector<Outcome::Loss> losses_in(Unit& unit) override;
-  void discard(Unit& unit) override { values_.discard(unit); }
+  ProcessTransport(TaskValues& values, std::function<void()> attend)
+      : ThreadTransport(std::move(attend)), values_(values), results_(values) {}
+  ParallelMapResults& results() override { return results_; }
+  std::vector<Outcome::Loss> losses_in(Task& task) override;
+  void discard(Task& task) override { values_.discard(task); }
 
  private:
-  UnitValues& values_;
-  ProcessInlet inlet_;
+  TaskValues& values_;
+  ProcessResults results_;
 };
 
 }  // namespace penstock::python

@@ -48,7 +48,7 @@ nb::object text_object(const std::string& text) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }
 
-// Its exception as bytes. With the GIL held.
+// The failure's exception as bytes. With the GIL held.
 nb::object packed(const Failure& failure, const std::string& where, const Ticket& ticket) {
   Owned exception(exception_of(failure.error));
   PyObject* pack = helper("penstock.errors", "pack_exception");
@@ -58,7 +58,8 @@ nb::object packed(const Failure& failure, const std::string& where, const Ticket
 
 }  // namespace
 
-void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes, SectionResult result) {
+void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes,
+                           ParallelMapResult result) {
   const ResultKind kind = result.failure ? ResultKind::kError : ResultKind::kRows;
   if (!result.failure && result.notes.empty()) {
     slot.finish_inline(kind, bytes, {});
@@ -107,26 +108,25 @@ void PacketOutlet::fail(Slot& slot, const Ticket& ticket, Failure failure) {
 
 namespace {
 
-// The whole life of a worker process of a Dataset, after Python has unpacked it.
-void serve_plan(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t number, nb::dict s,
+// Runs a worker process of a Dataset, after Python has unpacked the Dataset.
+void serve_plan(uint32_t worker, int ring_fd, int arena_fd, int link, uint32_t number, nb::dict s,
                 const BuiltPlan& built) {
-  WorkerProcess process(worker, board_fd, arena_fd, link, number, nb::cast<int64_t>(s["pid"]));
+  WorkerProcess process(worker, ring_fd, arena_fd, link, number, nb::cast<int64_t>(s["pid"]));
   rekey_globals_for_elements();
-  Packets packets(process.arena(), number, link, process.board(),
-                  process.board().place(worker).counters);
+  Packets packets(process.arena(), number, link, process.ring(),
+                  process.ring().place(worker).counters);
   ChainWorker::Options options{nb::cast<uint64_t>(s["seed"]), nb::cast<uint32_t>(s["retries"]),
                                nb::cast<std::string>(s["on_error"]) == "skip"};
   WithoutGil unlocked;
-  std::unique_ptr<Fulfiller> chain = worker_of_plan(built.plan, options, process.board(), [&] {
-    return std::make_unique<PacketOutlet>(packets);
-  });
-  serve(process.board(), worker, *chain, &process.rows());
+  std::unique_ptr<TicketRunner> chain = worker_of_plan(
+      built.plan, options, process.ring(), [&] { return std::make_unique<PacketOutlet>(packets); });
+  serve(process.ring(), worker, *chain, &process.rows());
 }
 
 }  // namespace
 
 void bind_plan_worker(nb::module_& m) {
-  m.def("serve_plan", &serve_plan, nb::arg("worker"), nb::arg("board"), nb::arg("arena"),
+  m.def("serve_plan", &serve_plan, nb::arg("worker"), nb::arg("ring"), nb::arg("arena"),
         nb::arg("link"), nb::arg("number"), nb::arg("settings"), nb::arg("plan"));
 }
 

@@ -11,8 +11,8 @@ class module_;
 
 namespace penstock::python {
 
-// What a chain's worker in another process hands over: rows are in the batch already, losses and
-// exceptions are packets. Takes the GIL for those.
+// Hands over the results of a chain's worker in another process: rows are in the batch already;
+// losses and exceptions are packets, for which this takes the GIL.
 class PacketOutlet : public ChainWorker::Outlet {
  public:
   explicit PacketOutlet(Packets& packets) : packets_(packets) {}
@@ -23,7 +23,7 @@ class PacketOutlet : public ChainWorker::Outlet {
             std::vector<Outcome::Loss> losses) override;
   // Packs (failure, [note, ...]), each (exception or None, stage, position, text, decision,
   // unsure); nothing where there is neither.
-  void element(Slot& slot, const Ticket& ticket, uint64_t bytes, SectionResult result) override;
+  void element(Slot& slot, const Ticket& ticket, uint64_t bytes, ParallelMapResult result) override;
 
  private:
   Packets& packets_;

@@ -15,10 +15,10 @@ namespace penstock::python {
 // Writes one sample into its row. False: an exception is set, and nothing was added.
 bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, uint32_t row,
                            uint64_t index, uint32_t whole) {
-  struct LetGo {
+  struct Release {
     Sample& of;
-    ~LetGo() { of.let_go(); }
-  } let_go{taken_};
+    ~Release() { of.release(); }
+  } release{taken_};
   if (!taken_.take_apart(sample)) return false;
   if (base_ == nullptr || taken_.spec != known_spec_) {
     if (taken_.spec != known_spec_ || known_rows_ != whole) {
@@ -35,7 +35,7 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
   }
   std::vector<Owned> objects;
   for (PyObject* object : taken_.objects) {
-    // The next sample may overwrite an array that is the dataset's own: a copy is due now.
+    // Copy now: the next sample may overwrite an array that belongs to the dataset.
     uint64_t bytes = 0;
     objects.push_back(Owned(detach(Py_NewRef(object), slot.counters(), bytes)));
     if (!objects.back()) return false;
@@ -43,7 +43,7 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
   {
     StageClock::Piece piece(clock_, writes_, kRows);
     clock_.count(kRows, 1);
-    Slot::Write ours(slot);  // of a ticket that timed out the batch may be with its user by now
+    Slot::Write ours(slot);  // if the ticket timed out, the batch may be with its user by now
     if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
     if (!write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters())) return false;
   }
@@ -63,7 +63,7 @@ bool PythonWorker::add_objects(const std::vector<Owned>& objects) {
   return static_cast<bool>(columns_);
 }
 
-// Says of the sample in hand that it is not like the batch's others.
+// The error of a sample that differs from the batch's others.
 bool PythonWorker::refuse_unlike(Slot& slot, uint64_t index) {
   const std::vector<std::byte> expected = base_ != nullptr ? known_spec_ : slot.layout();
   std::string text = "samples of one batch must be alike: index " + std::to_string(index) +
@@ -85,12 +85,13 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
   }
   Owned lost = losses(), columns = columns_ ? std::move(columns_) : Owned::borrow(Py_None);
   Owned value(Py_BuildValue("(IOO)", count, lost.get(), columns.get()));
-  columns = Owned();  // the copies in it are nobody else's
+  columns = Owned();  // nothing else refers to its copies
   emit(slot, ResultKind::kRows, std::move(value), bytes);
 }
 
-// __getitems__: all rows in one call. Left null when that raised or killed a worker before: then
-// one by one, to know whose fault it is. What is to be raised stays set.
+// __getitems__: all rows in one call. The samples stay null if the call raised, or killed a worker
+// before: then they are got one by one, to identify the failing sample. An exception to raise stays
+// set.
 void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
   if (slot.any_poisoned()) return;
@@ -134,8 +135,8 @@ Owned PythonWorker::get_all(uint32_t count) {
   return all;
 }
 
-// A sample was asked for alone because getting all at once had raised, and that raised, too. Where
-// samples cannot be had alone, the first exception is the one that says why.
+// Getting all samples at once raised, and getting one alone raised, too. If samples cannot be got
+// alone, the first exception has the reason.
 void PythonWorker::tell_together() {
   if (PyMapping_Check(source_.get()) == 0 || PyErr_ExceptionMatches(PyExc_NotImplementedError)) {
     PyErr_Clear();

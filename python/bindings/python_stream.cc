@@ -28,19 +28,19 @@ class PythonStream : public Streamed {
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override { return std::nullopt; }
   bool python() const override { return true; }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const PythonStream& stage, Context& context) : stage_(stage), context_(context) {}
 
     void begin(uint64_t epoch) override {
       WithGil locked;
       iterator_ = nullptr;
-      told_ = nullptr;
+      inferred_ = nullptr;
       epoch_ = epoch;
       taken_ = 0;
       over_ = false;
@@ -55,13 +55,13 @@ class PythonStream : public Streamed {
       WithGil locked;
       release_references();
       out.reset(nullptr, most);
-      if (told_ != nullptr) (void)out.settle(told_);
+      if (inferred_ != nullptr) (void)out.settle(inferred_);
       uint32_t count = 0;
       while (count < most && !over_ && context_.watch->progress(0, 0)) {
         if (take(out, count)) ++count;
       }
-      if (count == 0 && !over_) context_.check_open();  // it is not at its end
-      told_ = out.spec();
+      if (count == 0 && !over_) context_.check_open();  // not the end of the stream
+      inferred_ = out.spec();
       out.remove(count == Chunk::kRows ? 0 : ~uint64_t{0} << count);
       return count;
     }
@@ -75,13 +75,13 @@ class PythonStream : public Streamed {
         context_.check_open();
         const Owned value = pull();
         if (!value) throw refuse_restore("the state is beyond the generator's end");
-        if (told_ == nullptr) learn(value.get());
+        if (inferred_ == nullptr) learn(value.get());
       }
     }
 
    private:
-    // The next element becomes a row, before another one is asked for: a generator may use its
-    // memory again. False: there is none.
+    // Makes a row of the next element before the generator is asked for another one, because the
+    // generator may reuse its memory. False: there is no element.
     bool take(Chunk& out, uint32_t row) {
       const uint64_t position = taken_;
       try {
@@ -97,7 +97,7 @@ class PythonStream : public Streamed {
         const bool interrupted =
             !raised.trouble() && context_.watch->interrupted(std::current_exception());
         if (interrupted) throw;
-        // A generator that raised is over: no policy goes on behind that.
+        // A generator that raised is over: no policy can go on.
         out.fail(row, {stage_.title_, position, std::current_exception(), Decision::kRaise});
       } catch (const Error& error) {
         if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;
@@ -106,7 +106,7 @@ class PythonStream : public Streamed {
       return true;
     }
 
-    // What elements are, of one that is gone past.
+    // Infers the schema from an element that is skipped over.
     void learn(PyObject* value) {
       Chunk one(context_.scratch);
       one.reset(nullptr, 1);
@@ -115,7 +115,7 @@ class PythonStream : public Streamed {
       } catch (nb::python_error&) {  // it failed the first time, too
       } catch (const Error&) {
       }
-      told_ = one.spec();
+      inferred_ = one.spec();
     }
 
     // The next element, or nothing at the end. With the GIL held.
@@ -130,7 +130,7 @@ class PythonStream : public Streamed {
         ++taken_;
       } else {
         over_ = true;
-        iterator_ = nullptr;  // what it refers to may be waiting for it to be collected
+        iterator_ = nullptr;  // so that objects that the generator refers to can be collected
         if (PyErr_Occurred() != nullptr) throw Raised::take();
       }
       return value;
@@ -139,7 +139,7 @@ class PythonStream : public Streamed {
     const PythonStream& stage_;
     Context& context_;
     std::shared_ptr<void> iterator_;
-    SpecRef told_;  // what elements were so far: those that are not like them fail
+    SpecRef inferred_;  // from the elements so far: elements that differ fail
     uint64_t epoch_ = 0, taken_ = 0;
     bool over_ = false;
   };

@@ -1,4 +1,4 @@
-// PythonWorker where the source is a stream: a generator, of which it holds the place.
+// PythonWorker for streams: keeps the place in a generator.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   uint32_t rows = settings_.samples ? ticket.rows : 1;
   uint64_t ordinal = (ticket.base + ticket.step) / settings_.streams;
   auto key = [&](uint64_t at) {
-    // Streams of one epoch draw apart: the stream's number is in the upper half.
+    // Each stream has its own random numbers: its number is in the upper half of the key.
     uint64_t index = at | static_cast<uint64_t>(ticket.stream) << 48;
     set_ticket_key(settings_.order.seed, ticket.epoch, index);
     if (settings_.rekey_globals) rekey_globals(settings_.order.seed, ticket.epoch, index);
@@ -38,13 +38,13 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     if (!stream.iterator) return fail(ticket, slot, 0, ordinal * rows);
     stream.epoch = ticket.epoch;
     stream.ended = false;
-    // Replay to the place: what was given out before is made again and dropped.
+    // Replay to the place: items that were delivered before are made again and dropped.
     for (uint64_t at = 0; at < ordinal * rows && !stream.ended; ++at) {
       slot.restart_clock();  // each item has the time that a ticket has
       stream.ended = !next(at);
       if (PyErr_Occurred() == nullptr) continue;
       if (!passes_over()) return fail(ticket, slot, 0, at);
-      PyErr_Clear();  // it was counted as a loss when its place came: this is behind it
+      PyErr_Clear();  // was counted as a loss already, before this place
     }
   }
   stream.next = ordinal + 1;
@@ -80,7 +80,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     ++count;
     last = pulled;
   }
-  // What losses shortened is no last batch: only the stream itself says that it is over.
+  // A batch that is short because of losses is not the last one: only the stream's end is.
   if (stream.ended && (count == 0 || settings_.drop_last)) {
     return emit(slot, ResultKind::kEnd, losses());
   }

@@ -13,7 +13,7 @@ namespace penstock::python {
 
 namespace {
 
-// Attempts to replace an item that is a whole batch, whose number of samples nobody knows.
+// Attempts to replace an item that is a whole batch, whose number of samples is not known.
 constexpr uint32_t kItemAttempts = 16;
 
 }  // namespace
@@ -24,10 +24,10 @@ PyObject* PythonWorker::Indices::at(size_t row) const {
 }
 
 PythonWorker::PythonWorker(const PlanSettings& settings, PyObject* source, PyObject* collate,
-                           PyObject* update, Board& board, Outlet outlet)
+                           PyObject* update, TicketRing& ring, Outlet outlet)
     : settings_(settings),
       source_(Owned::borrow(source)),
-      board_(board),
+      ring_(ring),
       outlet_(outlet),
       order_(settings.order),
       version_(settings.version) {
@@ -59,7 +59,7 @@ void PythonWorker::give_way() {
   after_wait();
 }
 
-// Makes the dataset what it is from this version on. False: that raised.
+// Updates the dataset to this version. False: that raised.
 bool PythonWorker::update(uint64_t version) {
   if (update_) {
     Owned wanted(PyLong_FromUnsignedLongLong(version));
@@ -73,29 +73,28 @@ bool PythonWorker::update(uint64_t version) {
   return true;
 }
 
-// Updates that wait in the link, which holds only so many, before there is a ticket that needs
-// them.
+// Reads updates from the link before a ticket needs them, because the link holds only a few.
 void PythonWorker::catch_up() {
   if (outlet_.link < 0) return;
-  while (!late_ && !board_.closed() && link_pending(outlet_.link)) {
+  while (!late_ && !ring_.closed() && link_pending(outlet_.link)) {
     if (!update(version_ + 1)) late_ = take_exception();
   }
 }
 
 void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   if (packets_ == nullptr && outlet_.arena != nullptr) {
-    packets_ = std::make_unique<Packets>(*outlet_.arena, outlet_.number, outlet_.link, board_,
+    packets_ = std::make_unique<Packets>(*outlet_.arena, outlet_.number, outlet_.link, ring_,
                                          slot.counters());
   }
   worker_ = slot.claim().worker;
-  clock_.count_into(board_.place(worker_).stages);
+  clock_.count_into(ring_.place(worker_).stages);
   losses_.clear();
   columns_ = Owned();
   base_ = nullptr;
   unlike_ = false;
-  together_ = Owned();  // of a ticket that ended with penstock's own error
+  together_ = Owned();  // of an earlier ticket that ended with penstock's own error
   if (!late_ && ticket.version > version_ && !update(ticket.version)) late_ = take_exception();
-  if (late_) {  // for good: nobody knows what the dataset is by now
+  if (late_) {  // for good: the state of the dataset is unknown
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(late_.get())), late_.get());
     return fail(ticket, slot, 0, 0);
   }
@@ -111,7 +110,7 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
     run_rows(ticket, slot);
   }
   clear_ticket_key();
-  together_ = Owned();  // its traceback leads to the dataset
+  together_ = Owned();  // its traceback refers to the dataset
   slot.counters().samples.add_single_writer(ticket.end - ticket.begin);
 }
 
@@ -144,12 +143,12 @@ bool PythonWorker::load_listed(const std::byte* listed, uint32_t begin, uint32_t
   return static_cast<bool>(out.objects);
 }
 
-// What random numbers are keyed by: the index, or for a sampler's own objects the place.
+// The key of random numbers: the index, or for a sampler's objects the place.
 uint64_t PythonWorker::key_in(const Indices& indices, uint32_t at, const Ticket& ticket,
                               uint32_t row) const {
   if (!indices.objects) return indices.numbers[at];
   PyObject* item = PyList_GET_ITEM(indices.objects.get(), at);
-  // Raises nothing, and the user's exception may be on its way: nothing may be cleared here.
+  // Raises nothing and clears nothing: the user's exception may be set.
   if (PyLong_CheckExact(item)) return PyLong_AsUnsignedLongLongMask(item);
   return order_.position(ticket.base, ticket.step, row);
 }
@@ -179,7 +178,7 @@ Owned PythonWorker::take_exception() {
   return Owned(value);
 }
 
-// Not Ctrl-C, nor sys.exit(): those no policy passes over.
+// False for Ctrl-C and sys.exit(), which no policy skips.
 bool PythonWorker::is_trouble() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 std::string PythonWorker::pending_error() {
@@ -188,14 +187,14 @@ std::string PythonWorker::pending_error() {
   return text_of_exception(exception.get());
 }
 
-// Whether the policy goes on behind what is set.
+// Whether the policy goes on after the exception that is set.
 bool PythonWorker::passes_over() const {
   return settings_.on_error != OnError::kRaise && is_trouble() &&
          !(unlike_ && settings_.falls_back);
 }
 
-// The error in flight becomes a loss under the policy. False: what is set now is to be raised, by
-// the policy or because it is no error.
+// Turns the exception that is set into a loss, if the policy says so. False: the exception that is
+// set now has to be raised.
 bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
   if (!passes_over()) return false;
   std::string reason = pending_error();
@@ -214,8 +213,8 @@ Owned PythonWorker::get(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t
   return attempt(ticket, index.get(), key);
 }
 
-// One row's sample, got here or fetched before, is used under the error policy. False with an
-// exception set: to be raised. False without: the row is lost, and noted.
+// Gets one row's sample, unless it was fetched before, and uses it, under the error policy. False
+// with an exception set: to be raised. False without: the row is lost, and noted.
 bool PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row, Owned fetched,
                           const Use& use) {
   const uint64_t key = key_of(ticket, row);
@@ -229,13 +228,13 @@ bool PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row, Owned 
   return false;
 }
 
-// Another sample takes the place of one that failed with what is set; results as of sample().
+// Replaces a sample whose exception is set by another sample. Results as of sample().
 bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t key,
                               const Use& use) {
   Owned first = take_exception();
   std::string reason = text_of_exception(first.get());
   if (PyErr_Occurred() != nullptr) return false;
-  // A sampler leaves out what is not to be seen. Of its indices the batch's own are known here.
+  // Samples that a sampler leaves out must not be used. Of its indices only this batch's are known.
   const bool listed = slot.indices() != nullptr && (indices_.objects || !settings_.covers);
   Indices others;
   if (listed && !load_listed(slot.indices(), 0, ticket.rows, others)) return false;
@@ -246,7 +245,7 @@ bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, ui
     uint64_t other = key;
     Owned index = stand_in(ticket, row, n, others, other);
     if (!index && PyErr_Occurred() != nullptr) return false;
-    if (!index) continue;  // itself, which is no attempt
+    if (!index) continue;  // the failed sample itself, which does not count
     --left;
     const Call call{row, n + 1};
     if (!slot.progress(call)) throw Error(Code::kClosed, "worker", "the ticket was taken away");
@@ -259,13 +258,13 @@ bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, ui
     if (!passes_over()) return false;
   }
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(first.get())), first.get());
-  // None of the epoch's: that is an error after all, and not that of whoever was to stand in.
+  // No sample of the epoch works: raise the error of the sample itself, not of a replacement.
   if (listed) note_loss(row, key, false);
   return false;
 }
 
-// The n-th index to stand in for a row's, and its key: of the others that were `listed` for the
-// batch, from the next one on, or else of the whole epoch. Null: it is the row's own, or an
+// The n-th index to replace a row's index, and its key: of the other indices `listed` for the
+// batch, from the next one on, or else of the whole epoch. Null: the row's own index, or an
 // exception is set.
 Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, const Indices& listed,
                              uint64_t& key) const {
@@ -274,7 +273,7 @@ Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, con
     PyObject* list = listed.objects.get();
     PyObject* index = PyList_GET_ITEM(list, at);
     const int same = PyObject_RichCompareBool(index, PyList_GET_ITEM(list, own), Py_EQ);
-    if (same < 0) clear_trouble();  // arrays do not say: then they are taken for different
+    if (same < 0) clear_trouble();  // arrays cannot say: then they count as different
     if (same > 0 || PyErr_Occurred() != nullptr) return {};
     key = key_in(listed, at, ticket, at);
     return Owned::borrow(index);
@@ -298,7 +297,7 @@ Owned PythonWorker::losses() const {
   return list;
 }
 
-// The exception in flight becomes the ticket's result.
+// Makes the exception that is set the ticket's result.
 void PythonWorker::fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index,
                         int64_t last) {
   Owned exception = take_exception();
@@ -346,7 +345,7 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
     StageClock::Piece piece(clock_, hand_overs_, kHandOver);
     if (packets_->encode(value.get())) {
       clock_.count(kHandOver, 1);
-      value = Owned();  // from here on the blocks are the leases' own
+      value = Owned();  // from here on only the leases own the blocks
       packets_->send(slot, kind, bytes);
       return;
     }
@@ -373,7 +372,7 @@ void PythonWorker::run_item(const Ticket& ticket, Slot& slot) {
   emit_with_losses(slot, std::move(item));
 }
 
-// A batch of which not all went as planned travels with what was lost.
+// A batch with losses is handed over together with them.
 void PythonWorker::emit_with_losses(Slot& slot, Owned value) {
   if (losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(value));
   Owned lost = losses();

@@ -11,7 +11,7 @@
 #include "on_error.h"
 #include "packets.h"
 #include "penstock/observe/snapshot.h"
-#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/workers/link.h"
 #include "penstock/workers/worker.h"
@@ -20,38 +20,39 @@
 namespace penstock::python {
 
 inline constexpr uint32_t kAllAtOnce = UINT32_MAX;  // Call::what of __getitems__
-// Why a row fails that must not be tried again (Unit::poison).
+// The error of a row that must not be tried again (TicketRing::poison).
 inline constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
 
-// What a worker needs to know of the plan, beside the dataset itself.
+// A worker's settings, beside the dataset itself.
 struct PlanSettings {
   enum class Source { kMap, kStream } source = Source::kMap;
   bool samples = false;  // items are samples, a batch has several; else an item is a whole batch
-  Order::Options order;  // of what is indexed
+  Order::Options order;  // of an indexed source
   OnError on_error = OnError::kRaise;
   uint32_t retries = 0;
   bool rekey_globals = false;  // NumPy's and Python's generators, per index
   bool drop_last = false;      // of a stream's last, short batch
   uint32_t streams = 1;
-  bool falls_back = false;  // unlike samples are raised: what makes batches without rows comes next
-  bool covers = true;       // every index of the dataset is one of the epoch's, whoever lists them
-  uint64_t version = 0;     // of the dataset as it is now
+  bool falls_back =
+      false;             // unlike samples are raised: another way to make the batch is tried next
+  bool covers = true;    // the epoch has every index of the dataset, also with a sampler
+  uint64_t version = 0;  // the dataset's current one
 };
 
-// The user's Python in a worker. One thread, which holds the GIL around every call here.
-class PythonWorker : public Fulfiller {
+// Runs the user's Python for tickets. One thread, which holds the GIL around every call here.
+class PythonWorker : public TicketRunner {
  public:
-  // How results leave: as objects in the consumer's process, or as packets.
+  // Hands over results: as objects in the consumer's process, or as packets.
   struct Outlet {
     Allocator* arena = nullptr;  // null: objects
     uint32_t number = 0;
     int link = -1;
     LockTurn* turn = nullptr;  // of threads
   };
-  // source: the map, or for streams a callable (stream) -> iterator. collate: None, or what makes a
-  // batch of a list of samples. update: a callable (version) -> new length, or None.
+  // source: the map, or for streams a callable (stream) -> iterator. collate: None, or a callable
+  // (list of samples) -> batch. update: a callable (version) -> new length, or None.
   PythonWorker(const PlanSettings& settings, PyObject* source, PyObject* collate, PyObject* update,
-               Board& board, Outlet outlet);
+               TicketRing& ring, Outlet outlet);
   ~PythonWorker() override;
 
   void run(const Ticket& ticket, Slot& slot) override;
@@ -61,25 +62,24 @@ class PythonWorker : public Fulfiller {
   void give_way() override;
   void catch_up() override;
 
-  // An index as the user sees it: a number, or whatever a sampler gave.
+  // Indices as the user sees them: numbers, or any objects of a sampler.
   struct Indices {
     std::vector<uint64_t> numbers;
     Owned objects;                   // a list, instead of numbers
     PyObject* at(size_t row) const;  // new reference
   };
-  // Rows of a batch as a sampler listed them (Post::indices_offset). False: a Python exception is
-  // set.
+  // The indices that a sampler listed for some rows of a batch (BatchEntry::indices_offset). False:
+  // a Python exception is set.
   static bool load_listed(const std::byte* listed, uint32_t begin, uint32_t end, Indices& out);
 
-  // What its time is counted as, by their places.
+  // The stages that its time is counted for, by place.
   enum Stage : uint32_t { kGet, kCollate, kRows, kHandOver };
   static std::vector<std::string> stages(bool stream) {
     return {stream ? "next()" : "__getitem__", "collate", "rows", std::string(kHandOverStage)};
   }
 
  private:
-  // What becomes of the sample with an index: a row, an element of a list. False: a Python
-  // exception is set.
+  // Uses a sample: as a row, or an element of a list. False: a Python exception is set.
   using Use = std::function<bool(PyObject* sample, uint64_t index)>;
   struct Loss {
     uint32_t row;
@@ -111,28 +111,28 @@ class PythonWorker : public Fulfiller {
   bool add_objects(const std::vector<Owned>& objects);
   bool refuse_unlike(Slot& slot, uint64_t index);
   void finish_rows(const Ticket& ticket, Slot& slot, uint32_t count);
-  // `last`: the row of the ticket that the last of them may be of.
+  // `last`: the ticket's row of the last sample.
   Owned collated(Slot& slot, PyObject* samples, uint32_t last);
-  // Calls it again after an exception, as often as `retries` says.
+  // Repeats the call after an exception, up to `retries` times.
   template <class Call>
   Owned tried(const Call& call) {
     for (uint32_t left = settings_.retries;; --left) {
       Owned value = call();
       if (value) return value;
-      board_.place(worker_).counters.errors.add_single_writer();
+      ring_.place(worker_).counters.errors.add_single_writer();
       if (left == 0 || !is_trouble()) return value;
       PyErr_Clear();
-      board_.consumer().retried.add();
+      ring_.consumer().retried.add();
     }
   }
   Owned get_all(uint32_t count);
   void tell_together();
-  // Samples were got one by one after all: what __getitems__ raised is no loss, and is counted.
+  // Samples were got one by one after all: an exception of __getitems__ is counted, but no loss.
   void note_together() {
-    if (together_ && losses_.empty()) board_.consumer().errors.add();
+    if (together_ && losses_.empty()) ring_.consumer().errors.add();
   }
   void fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples);
-  // last: where it is not one index, that of the batch's last row.
+  // `last`: the index of the batch's last row, if the failure is not of one index.
   void fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index, int64_t last = -1);
   void fail_batch(const Ticket& ticket, Slot& slot) {
     const uint32_t more = ticket.end - ticket.begin - 1;
@@ -148,27 +148,27 @@ class PythonWorker : public Fulfiller {
 
   PlanSettings settings_;
   Owned source_, getitems_, collate_, update_;
-  Board& board_;
+  TicketRing& ring_;
   Outlet outlet_;
   std::unique_ptr<Packets> packets_;
   Order order_;
   uint64_t version_ = 0;
-  Owned late_;  // what an update raised: every ticket from then on does
+  Owned late_;  // an update's exception: every later ticket raises it, too
   PyThreadState* released_ = nullptr;
 
-  // Of the ticket in hand.
+  // For the current ticket:
   uint32_t worker_ = 0;
   Indices indices_;
   Sample taken_;
   std::vector<Loss> losses_;
-  bool unlike_ = false;  // a sample was refused, because it is not like the batch's others
+  bool unlike_ = false;  // a sample was refused, because it differs from the batch's others
   std::byte* base_ = nullptr;
   Owned columns_;   // object columns: a list of lists
-  Owned together_;  // what __getitems__ raised, after which samples are got one by one
+  Owned together_;  // an exception of __getitems__, after which samples are got one by one
   StageClock clock_;
   StageClock::Kind gets_, collates_, writes_, hand_overs_;
 
-  // The layout of the last batch, which the next one very likely shares.
+  // The layout of the last batch; the next one probably has the same.
   std::vector<std::byte> known_spec_;
   uint64_t known_rows_ = 0;
   RowLayout known_layout_;

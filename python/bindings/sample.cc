@@ -41,11 +41,11 @@ bool put_pickled(std::vector<std::byte>& out, const char* how, PyObject* value) 
 
 bool Sample::take_apart(PyObject* sample) {
   spec.clear();
-  let_go();
+  release();
   return node(sample, 0);
 }
 
-void Sample::let_go() {
+void Sample::release() {
   arrays.clear();
   objects.clear();
   keep.clear();

@@ -28,7 +28,7 @@ struct Sample {
   // False: a Python exception is set.
   bool take_apart(PyObject* sample);
   // Of all but the structure.
-  void let_go();
+  void release();
 
  private:
   bool node(PyObject* value, int depth);

@@ -113,14 +113,14 @@ class SpecWriter {
   }
 
   void add(LeafValue& value, const std::string& path) {
-    if (leaves_.size() == ElementSpec::kMostLeaves) {
-      refuse(path, "is one of more than " + std::to_string(ElementSpec::kMostLeaves) +
+    if (leaves_.size() == ElementSpec::kMaxLeaves) {
+      refuse(path, "is one of more than " + std::to_string(ElementSpec::kMaxLeaves) +
                        " leaves: give a list of numbers as an array, np.asarray(numbers)");
     }
     Leaf leaf{path, value.kind, value.dtype, {}};
     if (value.array != nullptr) {
       const int axes = PyArray_NDIM(value.array);
-      if (static_cast<size_t>(axes) > ElementSpec::kMostAxes) refuse(path, "has too many axes");
+      if (static_cast<size_t>(axes) > ElementSpec::kMaxAxes) refuse(path, "has too many axes");
       leaf.shape.assign(PyArray_DIMS(value.array), PyArray_DIMS(value.array) + axes);
       if (value.kind == LeafKind::kRagged) differ(leaf.shape, value.axes.get(), path);
     } else if (value.kind == LeafKind::kColumn) {
@@ -131,8 +131,8 @@ class SpecWriter {
       if (!value.string(data, bytes)) refuse(path, "is a str that has no UTF-8: use bytes");
       leaf.shape = {-1};
     } else {
-      alignas(16) std::byte room[32];
-      if (!value.write_number(room)) {
+      alignas(16) std::byte space[32];
+      if (!value.write_number(space)) {
         refuse(path, "is an int that is larger than an int64: use np.uint64 or a float");
       }
     }

@@ -14,8 +14,8 @@ namespace penstock::python {
 
 namespace {
 
-// The whole life of a worker process, after Python has unpacked the dataset.
-void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t number,
+// Runs a worker process, after Python has unpacked the dataset.
+void serve_process(uint32_t worker, int ring_fd, int arena_fd, int link, uint32_t number,
                    nb::dict s, nb::object source, nb::object collate, nb::object update) {
   PlanSettings plan;
   plan.order.length = nb::cast<uint64_t>(s["length"]);
@@ -37,21 +37,21 @@ void serve_process(uint32_t worker, int board_fd, int arena_fd, int link, uint32
   plan.rekey_globals = true;
   plan.version = nb::cast<uint64_t>(s["version"]);
 
-  WorkerProcess process(worker, board_fd, arena_fd, link, number, nb::cast<int64_t>(s["pid"]));
-  // What a batch of samples is made of is copied into its row anyway; only whole items are returned
-  // by address.
+  WorkerProcess process(worker, ring_fd, arena_fd, link, number, nb::cast<int64_t>(s["pid"]));
+  // Samples are copied into the rows of a batch anyway; only whole items are handed over by
+  // address.
   if (!plan.samples || !collate.is_none()) {
     install_numpy_memory(process.arena(), nb::cast<size_t>(s["numpy_threshold"]));
   }
-  PythonWorker python(plan, source.ptr(), collate.ptr(), update.ptr(), process.board(),
+  PythonWorker python(plan, source.ptr(), collate.ptr(), update.ptr(), process.ring(),
                       {&process.arena(), number, link});
-  serve(process.board(), worker, python, &process.rows());
+  serve(process.ring(), worker, python, &process.rows());
 }
 
 }  // namespace
 
 void bind_worker(nb::module_& m) {
-  m.def("serve_process", &serve_process, nb::arg("worker"), nb::arg("board"), nb::arg("arena"),
+  m.def("serve_process", &serve_process, nb::arg("worker"), nb::arg("ring"), nb::arg("arena"),
         nb::arg("link"), nb::arg("number"), nb::arg("settings"), nb::arg("source"),
         nb::arg("collate").none(), nb::arg("update").none());
   m.def("keep_freed_memory", &os::keep_freed_memory);

@@ -9,40 +9,39 @@
 
 namespace penstock::python {
 
-// The feed's arena, as a worker process reaches it.
+// The consumer's arena, mapped by a worker process.
 class RemoteRows : public RowMemory {
  public:
   RemoteRows(std::shared_ptr<Region> region, int link) : region_(std::move(region)), link_(link) {}
   std::byte* at(uint64_t offset) override { return region_->base() + offset; }
-  void request(Board&) override { link_send(link_, {LinkMessage::kRoom, 0, 0, 0}); }
+  void request(TicketRing&) override { link_send(link_, {LinkMessage::kSpace, 0, 0, 0}); }
 
  private:
   std::shared_ptr<Region> region_;
   int link_;
 };
 
-// What a worker process has of its loader: the board, the feed's arena, and one of its own, which
-// the consumer knows as `number`. Nothing of it is given back: arrays of user code live in the
-// arena until the process ends.
+// A worker process's share of its loader: the ring, the consumer's arena, and an arena of its own
+// with that `number`. Never freed: arrays of user code live in the arena until the process ends.
 class WorkerProcess {
  public:
-  WorkerProcess(uint32_t worker, int board_fd, int arena_fd, int link, uint32_t number, int64_t pid)
-      : board_(*Board::open(board_fd).release()), rows_(Region::open(arena_fd), link) {
-    board_.place(worker).pid.store(pid);
+  WorkerProcess(uint32_t worker, int ring_fd, int arena_fd, int link, uint32_t number, int64_t pid)
+      : ring_(*TicketRing::open(ring_fd).release()), rows_(Region::open(arena_fd), link) {
+    ring_.place(worker).pid.store(pid);
     Allocator::Options options;
-    options.wait_for_returns = true;  // leases are the consumer's
-    options.ledger = board_.ledger(worker, number);
+    options.wait_for_returns = true;  // the consumer holds the leases
+    options.ledger = ring_.ledger(worker, number);
     arena_ = new Allocator(Region::create(Region::Kind::kShared), options);
-    // Fails only where the consumer is gone, and then the board is closed.
+    // Fails only if the consumer is gone; then the ring is closed.
     link_send(link, {LinkMessage::kArena, 0, number, 0}, {}, arena_->region()->fd());
   }
 
-  Board& board() { return board_; }
+  TicketRing& ring() { return ring_; }
   Allocator& arena() { return *arena_; }
   RowMemory& rows() { return rows_; }
 
  private:
-  Board& board_;
+  TicketRing& ring_;
   Allocator* arena_ = nullptr;
   RemoteRows rows_;
 };

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kCacheMagic = 0x3165686361636e70;  // "pncache1"
 constexpr uint64_t kCacheHeader = 4096;
 constexpr uint64_t kCacheAlignment = 32;
-constexpr uint64_t kLeastEntry = 128;         // bytes of the whole, for each word
+constexpr uint64_t kMinEntry = 128;           // bytes of the whole, for each word
 constexpr uint64_t kLookAtMemory = 16 << 20;  // after so many bytes
 constexpr uint64_t kLeaveFree = 64 << 20;     // to everybody else
 constexpr uint64_t kNoEnd = UINT64_MAX;
@@ -39,16 +39,16 @@ struct CacheStore::Header {
 CacheStore::CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions)
     : elements_(positions.value_or(UINT64_MAX)) {
   set_size(max_bytes == 0 ? os::memory_limit() / 4 : max_bytes);
-  if (bytes_ < kLeastBytes) {
+  if (bytes_ < kMinBytes) {
     throw Error(Code::kInvalidArgument, "cache",
                 "max_bytes is " + std::to_string(max_bytes) + "; give " +
-                    std::to_string(kLeastBytes) + " or more");
+                    std::to_string(kMinBytes) + " or more");
   }
 }
 
 void CacheStore::set_size(uint64_t bytes) {
   bytes_ = bytes;
-  positions_ = std::min(elements_, bytes / kLeastEntry);
+  positions_ = std::min(elements_, bytes / kMinEntry);
   data_ = up(kCacheHeader + positions_ * sizeof(uint64_t), kCacheHeader);
   there_ = std::vector<std::atomic<bool>>(data_ / kCacheHeader);
 }
@@ -96,7 +96,7 @@ void CacheStore::attach(std::vector<os::Fd> fds) {
   std::array<uint64_t, 3> header;  // as Header begins
   if (pread(fd_.get(), header.data(), sizeof(header), 0) != ssize_t{sizeof(header)}) refuse();
   const auto [magic, bytes, positions] = header;
-  if (magic != kCacheMagic || bytes < kLeastBytes) refuse();
+  if (magic != kCacheMagic || bytes < kMinBytes) refuse();
   set_size(bytes);
   if (positions != positions_) refuse();
   map();
@@ -158,10 +158,10 @@ std::optional<CacheStore::Entry> CacheStore::find(uint64_t position) {
   return Entry{record_at(entry[1]), entry[1], {block, entry[0]}, {block + entry[0], entry[3]}};
 }
 
-// ---- room
+// ---- space
 // ----------------------------------------------------------------------------------------
 
-bool CacheStore::has_room(uint64_t position, uint64_t block_bytes) {
+bool CacheStore::has_space(uint64_t position, uint64_t block_bytes) {
   open();
   const uint64_t left = bytes_ - header_->used.load(std::memory_order_relaxed);
   return position < positions_ && block_bytes < left && left - block_bytes >= kCacheAlignment;
@@ -180,7 +180,7 @@ uint64_t CacheStore::claim(uint64_t bytes) {
   }
 }
 
-// The pieces, one after the other; where they begin. 0: there is no room.
+// The pieces, one after the other; where they begin. 0: there is no space.
 uint64_t CacheStore::append(std::span<const std::span<const std::byte>> pieces) {
   uint64_t bytes = 0;
   std::array<iovec, 3> parts;
@@ -227,17 +227,17 @@ CacheStore::Put CacheStore::put(uint64_t position, std::span<const std::byte> sp
                                 std::span<const std::byte> lost) {
   open();
   std::atomic<uint64_t>* word = this->word(position);
-  if (word == nullptr) return Put::kNoRoom;
+  if (word == nullptr) return Put::kNoSpace;
   if (word->load(std::memory_order_relaxed) != 0) return Put::kThere;
   if (spec_place == 0) {
     spec_place = append_record(spec);
-    if (spec_place == 0) return Put::kNoRoom;
+    if (spec_place == 0) return Put::kNoSpace;
   }
   const std::array<uint64_t, 4> entry{block.size(), spec_place, position, lost.size()};
   const std::array<std::span<const std::byte>, 3> pieces{std::as_bytes(std::span(entry)), block,
                                                          lost};
   const uint64_t at = append(pieces);
-  if (at == 0) return Put::kNoRoom;
+  if (at == 0) return Put::kNoSpace;
   uint64_t none = 0;
   const bool first = word->compare_exchange_strong(none, at, std::memory_order_release);
   return first ? Put::kPublished : Put::kThere;

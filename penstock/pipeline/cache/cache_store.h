@@ -15,14 +15,14 @@
 namespace penstock {
 
 // Elements by their positions, in an anonymous file in memory that threads and processes share, of
-// a size that is never exceeded. What finds no room is not kept.
+// a size that is never exceeded. What finds no space is not kept.
 //
 //   header | a word for each position: where its entry begins, 0: nowhere | entries, specs
 //
-// 1. Room is claimed by moving `used` on, and never given back.
+// 1. Space is claimed by moving `used` on, and never given back.
 // 2. An entry is written whole (pwrite, so that a full machine is an errno and no SIGBUS), and only
 //    then its word is set, once: whoever sees the word sees the entry, and it does not change.
-// 3. So a process that is killed in between has published nothing; its room is lost.
+// 3. So a process that is killed in between has published nothing; its space is lost.
 // 4. Two that make the same position at once both write; the first word counts.
 //
 // An entry is { u64 bytes of the block, u64 where its spec is, u64 position, u64 bytes of what was
@@ -32,11 +32,11 @@ namespace penstock {
 // Threads: any, of any process that attached it, for everything but attach(), which comes first.
 class CacheStore : public SharedStore {
  public:
-  static constexpr uint64_t kLeastBytes = 16 << 10;
+  static constexpr uint64_t kMinBytes = 16 << 10;
 
   // `max_bytes`: of all of it; 0: a quarter of the memory that may be used. `positions`: that there
   // are, if it is known. Takes no memory before it is used. Error kInvalidArgument: max_bytes is
-  // below kLeastBytes. One that attaches another's memory has the size of that: its process may be
+  // below kMinBytes. One that attaches another's memory has the size of that: its process may be
   // allowed less memory, or more.
   CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions);
   ~CacheStore() override;
@@ -60,11 +60,11 @@ class CacheStore : public SharedStore {
   std::optional<Entry> find(uint64_t position);
 
   // Whether an entry with so large a block would be kept, if nothing was lost on the way to it.
-  bool has_room(uint64_t position, uint64_t block_bytes);
+  bool has_space(uint64_t position, uint64_t block_bytes);
   enum class Put : uint8_t {
     kPublished,
-    kThere,   // somebody else did that before
-    kNoRoom,  // it is not kept
+    kThere,    // somebody else did that before
+    kNoSpace,  // it is not kept
   };
   // `spec_place`: where this spec is, 0 at first; kept by the caller.
   Put put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
@@ -72,7 +72,7 @@ class CacheStore : public SharedStore {
 
   // Of a stream: how many there are, once somebody saw its end.
   std::optional<uint64_t> end();
-  // `lost`: behind the last one. Where there is no room for that, nobody saw it.
+  // `lost`: behind the last one. Where there is no space for that, nobody saw it.
   void set_end(uint64_t end, std::span<const std::byte> lost = {});
   // That. REQUIRED: end() is known.
   std::span<const std::byte> lost_behind();

@@ -12,7 +12,7 @@ namespace penstock {
 
 uint64_t& KeptRows::place_of(const SpecRef& spec) {
   if (last_ != spec) {
-    if (places_.size() > kMostSpecs) places_.clear();
+    if (places_.size() > kMaxSpecs) places_.clear();
     const auto bytes = spec->bytes();
     last_place_ = &places_[{reinterpret_cast<const char*>(bytes.data()), bytes.size()}];
     last_ = spec;
@@ -21,7 +21,7 @@ uint64_t& KeptRows::place_of(const SpecRef& spec) {
 }
 
 SpecRef& KeptRows::spec_at(uint64_t place) {
-  if (specs_.size() > kMostSpecs) specs_.clear();
+  if (specs_.size() > kMaxSpecs) specs_.clear();
   return specs_[place];
 }
 
@@ -63,7 +63,7 @@ class RowsInMemory : public KeptRows {
   void keep(uint64_t position, const Chunk& in, uint32_t row) override {
     if (!used_) return;
     const BlockLayout layout = row_layout(in, row);
-    if (!store_->has_room(position, layout.bytes())) return;
+    if (!store_->has_space(position, layout.bytes())) return;
     const std::string lost = text_of_losses(in, row);
     store_->put(position, in.spec()->bytes(), place_of(in.spec()), block_of(in, row, layout),
                 std::as_bytes(std::span(lost)));

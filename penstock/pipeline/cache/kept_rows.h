@@ -30,7 +30,7 @@ class KeptRows {
   // until the context's scratch is emptied. Errors kInvalidArgument: it is not like the chunk's
   // other rows; kDataLoss: it is damaged.
   virtual void give(uint32_t i, Chunk& out, uint32_t row) = 0;
-  // Keeps a row that is alive, with its notes, if there is room for it.
+  // Keeps a row that is alive, with its notes, if there is space for it.
   virtual void keep(uint64_t position, const Chunk& in, uint32_t row) = 0;
 
   // Elements that there are, of a stream whose end was seen.
@@ -41,7 +41,7 @@ class KeptRows {
   virtual std::vector<Failure> lost_behind() = 0;
 
  protected:
-  static constexpr size_t kMostSpecs = 256;  // that are remembered
+  static constexpr size_t kMaxSpecs = 256;  // that are remembered
 
   // Where the chunk's spec was put: 0 at first.
   uint64_t& place_of(const SpecRef& spec);

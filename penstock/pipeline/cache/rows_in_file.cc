@@ -41,8 +41,8 @@ class RowsInFile : public KeptRows {
     try {
       SnapshotRecordHeader head;
       std::memcpy(&head, found.data, sizeof(head));
-      const uint64_t room = found.place.bytes() - sizeof(head);
-      if (head.bytes > room || room - head.bytes >= kSnapshotUnit || head.lost > head.bytes) {
+      const uint64_t space = found.place.bytes() - sizeof(head);
+      if (head.bytes > space || space - head.bytes >= kSnapshotUnit || head.lost > head.bytes) {
         throw Error(Code::kDataLoss, "snapshot", "its length is wrong");
       }
       std::byte* block = found.data + sizeof(head);

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kPlacesMagic = 0x317361736b70616e;
 constexpr uint64_t kStretch = 64 << 10;  // that is made present at once
 constexpr uint64_t kWords = kStretch;    // where they begin
-constexpr uint64_t kMostUnknown = uint64_t{1} << 31, kLeastUnknown = 1 << 20;
+constexpr uint64_t kMaxUnknown = uint64_t{1} << 31, kMinUnknown = 1 << 20;
 
 uint64_t bytes_for(uint64_t positions) {
   return (kWords + positions * sizeof(uint64_t) + kStretch - 1) / kStretch * kStretch;
@@ -27,10 +27,10 @@ static_assert(sizeof(SnapshotPlaces::Header) <= kWords);
 SnapshotPlaces::SnapshotPlaces(std::optional<uint64_t> positions)
     : fd_(os::memory_file("penstock-snapshot")) {
   // Address space for more than there will be; where that is limited, for less.
-  uint64_t tried = positions.value_or(kMostUnknown);
+  uint64_t tried = positions.value_or(kMaxUnknown);
   while (!reserve(tried)) {
     tried /= 2;
-    if (positions || tried < kLeastUnknown) {
+    if (positions || tried < kMinUnknown) {
       throw Error::from_errno(ENOMEM, "snapshot",
                               "mapping where " + std::to_string(tried) + " elements lie");
     }

@@ -18,7 +18,7 @@ namespace {
 
 using Header = SnapshotPlaces::Header;
 constexpr uint64_t kUnknown = SnapshotPlaces::kUnknown;
-constexpr uint64_t kMostSpecBytes = 1 << 20;
+constexpr uint64_t kMaxSpecBytes = 1 << 20;
 
 }  // namespace
 
@@ -206,7 +206,7 @@ std::vector<std::byte> SnapshotStore::record(uint64_t place, uint64_t what,
   File::Segment segment{place, reinterpret_cast<std::byte*>(&head), sizeof(head)};
   file_->read({&segment, 1});
   if (head.bytes > used - place - sizeof(head) || head.position != what ||
-      (what == SnapshotRecordHeader::kSpec && head.bytes > kMostSpecBytes)) {
+      (what == SnapshotRecordHeader::kSpec && head.bytes > kMaxSpecBytes)) {
     throw_corrupt_snapshot(path_, place, "there is no " + name + "; " + remedy_);
   }
   std::vector<std::byte> bytes(head.bytes);

@@ -30,7 +30,7 @@ namespace penstock {
 //              that has waited for that too long: whoever is done first moves it
 //   whole      the file has its name
 //
-// 1. Room is claimed by moving `used` on, and never given back.
+// 1. Space is claimed by moving `used` on, and never given back.
 // 2. A record is written whole, and only then its word is set, once: whoever sees the word can read
 //    the record, and neither changes. Two that make the same position both write; the first counts.
 // 3. All is there when all words are set: nothing else is counted. `next` only says from where on

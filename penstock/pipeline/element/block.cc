@@ -12,7 +12,7 @@ namespace penstock {
 namespace {
 
 constexpr uint64_t kLargestBlock = uint64_t{1} << 56;  // far above any memory, far below overflow
-constexpr int64_t kMostSteps = int64_t{1} << 40;       // of a leaf whose steps take no bytes
+constexpr int64_t kMaxSteps = int64_t{1} << 40;        // of a leaf whose steps take no bytes
 
 uint64_t aligned(uint64_t bytes) {
   return (bytes + RowLayout::kAlignment - 1) / RowLayout::kAlignment * RowLayout::kAlignment;
@@ -105,7 +105,7 @@ void Block::check_values(uint64_t bytes) {
       if (offsets[row + 1] < offsets[row]) throw lost(leaf, "has offsets that do not ascend");
     }
     uint64_t all;
-    if (offsets[count_] > kMostSteps ||
+    if (offsets[count_] > kMaxSteps ||
         __builtin_mul_overflow(static_cast<uint64_t>(offsets[count_]), step_bytes(leaf), &all) ||
         all > bytes) {
       throw lost(leaf, "has more values than there are bytes");

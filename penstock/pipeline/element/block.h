@@ -52,8 +52,8 @@ class BlockLayout {
 
 class Chunk;
 
-// Elements in one piece of memory: a batch, what a cursor hands to a ticket, an entry of a cache. A
-// view; copies share the owner. Any thread.
+// Elements in one piece of memory: a batch, a stream chunk, an entry of a cache. A view; copies
+// share the owner. Any thread.
 class Block {
  public:
   Block() = default;

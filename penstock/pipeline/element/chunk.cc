@@ -35,11 +35,11 @@ void Chunk::reset(SpecRef spec, uint32_t rows) {
   spec_ = std::move(spec);
   rows_ = rows;
   alive_ = rows == kRows ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
-  told_ = spec_ == nullptr;
+  inferred_ = spec_ == nullptr;
   mixed_ = false;
   failures_.clear();
   notes_.clear();
-  kept_.let_go();
+  kept_.release();
   known_ = 0;
   open_columns();
 }
@@ -88,7 +88,7 @@ bool Chunk::settle(const SpecRef& spec) {
     return true;
   }
   if (*spec == *spec_) return true;
-  if (!told_) return false;
+  if (!inferred_) return false;
   const bool alike = relax(*spec);
   mixed_ |= !alike;
   return alike;

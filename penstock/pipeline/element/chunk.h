@@ -62,8 +62,8 @@ class Chunk {
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
 
-  // All columns free, all rows alive. REQUIRED: rows <= kRows. `spec` nullptr: the elements tell
-  // (settle).
+  // All columns free, all rows alive. REQUIRED: rows <= kRows. `spec` nullptr: the spec is inferred
+  // from the elements (settle).
   void reset(SpecRef spec, uint32_t rows);
   uint32_t rows() const { return rows_; }
   const SpecRef& spec() const { return spec_; }
@@ -75,17 +75,17 @@ class Chunk {
 
   // ---- whoever makes them
 
-  // An element told its spec: the first one's is the chunk's, if that was not given. Later ones may
-  // have other lengths, and then the chunk's spec says that these differ. False: this element is
-  // not like the others.
+  // Adds the spec of an element. The first one is the chunk's spec, if none was given. Later
+  // elements may have other lengths, which then become variable in the chunk's spec. False: this
+  // element differs from the others.
   bool settle(const SpecRef& spec);
-  // An element here, or in a chunk that this one took notes of, was not like the others: what came
-  // of these together is not what came of each alone.
+  // An element of this chunk, or of a chunk that this one took notes of, differed from the others:
+  // the elements together have another result than each alone.
   bool mixed() const { return mixed_; }
   bool bound(size_t leaf) const { return columns_[leaf].bound; }
-  // Its elements tell what they are: nothing is bound, and leaves may be other ones than its maker
-  // expects.
-  bool told() const { return told_; }
+  // The spec is inferred from the elements: nothing is bound, and the leaves may be others than the
+  // caller expects.
+  bool inferred() const { return inferred_; }
   // A fixed leaf's rows to be written, `stride(leaf)` bytes from one to the next.
   std::byte* dense(size_t leaf);
   uint64_t stride(size_t leaf) const { return columns_[leaf].stride; }
@@ -169,7 +169,7 @@ class Chunk {
 
   Scratch& scratch_;
   SpecRef spec_;
-  bool told_ = false;  // the spec is what elements told so far
+  bool inferred_ = false;  // spec_ is inferred from the elements so far
   bool mixed_ = false;
   uint32_t rows_ = 0;
   uint64_t alive_ = 0;

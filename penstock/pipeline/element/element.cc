@@ -69,10 +69,10 @@ ElementSpec::ElementSpec(std::vector<Leaf> leaves, std::string nest)
 ElementSpec::ElementSpec(std::span<const std::byte> bytes) {
   ByteReader in(bytes, Code::kDataLoss, "ElementSpec");
   auto count = in.get<uint32_t>();
-  if (count > kMostLeaves) throw Error(Code::kDataLoss, "ElementSpec", "too many leaves");
+  if (count > kMaxLeaves) throw Error(Code::kDataLoss, "ElementSpec", "too many leaves");
   for (uint32_t i = 0; i < count; ++i) {
     auto head = in.get<LeafHead>();
-    if (head.axes > kMostAxes) throw Error(Code::kDataLoss, "ElementSpec", "too many axes");
+    if (head.axes > kMaxAxes) throw Error(Code::kDataLoss, "ElementSpec", "too many axes");
     Leaf leaf{in.text(head.name_length), head.kind, head.dtype, Shape(head.axes)};
     in.get(leaf.shape.data(), leaf.shape.size());
     if (leaf.kind == LeafKind::kObject) {
@@ -87,8 +87,8 @@ ElementSpec::ElementSpec(std::span<const std::byte> bytes) {
 
 void ElementSpec::check(const char* operation) const {
   auto refuse = [&](const std::string& why) { throw Error(Code::kDataLoss, operation, why); };
-  if (leaves_.size() > kMostLeaves) {
-    refuse(std::to_string(leaves_.size()) + " leaves; " + std::to_string(kMostLeaves) + " at most");
+  if (leaves_.size() > kMaxLeaves) {
+    refuse(std::to_string(leaves_.size()) + " leaves; " + std::to_string(kMaxLeaves) + " at most");
   }
   std::set<std::string_view> names;
   for (const Leaf& leaf : leaves_) {
@@ -96,7 +96,7 @@ void ElementSpec::check(const char* operation) const {
     if (!names.insert(leaf.name).second) refuse(named + "comes twice");
     if (!is_valid(leaf.dtype)) refuse(named + "has no dtype that there is");
     if (leaf.kind > LeafKind::kObject) refuse(named + "is of no kind that there is");
-    if (leaf.shape.size() > kMostAxes) refuse(named + "has too many axes");
+    if (leaf.shape.size() > kMaxAxes) refuse(named + "has too many axes");
     const bool text = leaf.kind >= LeafKind::kBytes && leaf.kind != LeafKind::kObject;
     if (text && (leaf.dtype != DType::kUint8 || leaf.shape != Shape{-1})) {
       refuse(named + "is a string, and so uint8 (?,)");

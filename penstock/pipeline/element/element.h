@@ -47,8 +47,8 @@ struct Leaf {
 // The nest says how Python puts the leaves together again; to C++ it is opaque.
 class ElementSpec {
  public:
-  static constexpr size_t kMostLeaves = 4096;
-  static constexpr size_t kMostAxes = 32;
+  static constexpr size_t kMaxLeaves = 4096;
+  static constexpr size_t kMaxAxes = 32;
 
   // Error kInvalidArgument: names that come twice, a length below -1, a shape that its kind cannot
   // have, too many leaves or axes.

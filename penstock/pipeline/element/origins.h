@@ -19,7 +19,7 @@ struct Origin {
 };
 inline const Origin kUnknownOrigin;
 
-// Those of a parcel's elements, in few bytes where records follow each other. One thread.
+// Those of a stream chunk's elements, in few bytes where records follow each other. One thread.
 //
 //   u64 runs, u64 names; of each run u64 its first element, u64 the name, u64 that element's
 //   record; of each name u64 its bytes; the names, and zeros up to a multiple of 8 bytes

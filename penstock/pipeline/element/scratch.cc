@@ -58,7 +58,7 @@ std::byte* Scratch::take(size_t bytes) {
 }
 
 void Scratch::empty() noexcept {
-  for (Kept* kept : kept_) kept->let_go();
+  for (Kept* kept : kept_) kept->release();
   most_used_ = std::max(most_used_, taken_);
   size_t all = 0;
   for (const Piece& piece : pieces_) all += piece.bytes;

@@ -36,7 +36,7 @@ class Scratch {
       owners_.insert(owners_.end(), other.owners_.begin(), other.owners_.end());
       bytes_ += other.bytes_;
     }
-    void let_go() {
+    void release() {
       owners_.clear();
       bytes_ = 0;
     }

@@ -9,16 +9,16 @@
 
 namespace penstock {
 
-// What the stages of one cursor's stream have in memory of their inputs' elements, and how much of
-// it each of these may pull at a time: where there are many of them, less. What stages hold back
-// because they were told to (HeldBack) is not in it.
+// Counts the memory of the input elements that the stages of one stream hold, and bounds how much
+// each input may pull at a time: less, the more inputs there are. Elements that stages hold back by
+// design (HeldBack) are not counted.
 //
-// Threads: bytes() is any's; everything else belongs to whoever is in the stream.
+// Threads: bytes() from any; everything else from the thread that reads the stream.
 class StreamMemory {
  public:
-  static constexpr uint64_t kMostChunk = 1 << 20;  // of one input, but for one element of any size
+  static constexpr uint64_t kMaxChunk = 1 << 20;  // of one input, but for one element of any size
 
-  // `share`: bytes of the loader's budget that are for it, and for parcels; UINT64_MAX: no bound.
+  // `share`: of the loader's budget, for input elements and stream chunks; UINT64_MAX: no bound.
   explicit StreamMemory(uint64_t share) : share_(share) { divide(0); }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
@@ -26,12 +26,12 @@ class StreamMemory {
   uint64_t share() const { return share_; }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
-  // Half of the share is for parcels: nobody keeps memory only for the next time.
+  // Half of the share is for stream chunks. When tight, readers keep no memory for the next call.
   bool tight() const { return bytes() > share_ / 2; }
-  // Bytes that an input pulls at a time, or else one element.
+  // Bytes that an input pulls at a time, but at least one element.
   uint64_t chunk_bytes() const { return chunk_bytes_; }
 
-  // So many bytes of one holder. Nothing is counted where there is no StreamMemory.
+  // The bytes of one holder. Without a StreamMemory nothing is counted.
   class Part {
    public:
     Part() = default;
@@ -89,7 +89,7 @@ class StreamMemory {
       sum.store(sum.load(std::memory_order_relaxed) - was + is, std::memory_order_relaxed);
   }
   void divide(uint64_t inputs) {
-    chunk_bytes_ = std::min(kMostChunk, share_ / 2 / std::max<uint64_t>(inputs, 1));
+    chunk_bytes_ = std::min(kMaxChunk, share_ / 2 / std::max<uint64_t>(inputs, 1));
   }
 
   const uint64_t share_;

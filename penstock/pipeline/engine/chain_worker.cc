@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// A granule, and not all of its batch.
+// Whether the ticket is a granule, not a whole batch.
 bool is_part(const Ticket& ticket) { return ticket.end - ticket.begin != ticket.rows; }
 
 // Of a batch of so many bytes.
@@ -23,14 +23,15 @@ uint64_t share_of(const Ticket& ticket, uint64_t bytes) {
   return bytes * ticket.end / rows - bytes * ticket.begin / rows;
 }
 
-// What a post has room for; Slot::rows() would refuse it as no matter of the element's.
+// An entry has space for kLayoutBytes. Checked here, because Slot::rows() would not name the
+// element.
 void refuse_many_leaves(const ElementSpec& spec) {
   const size_t bytes = spec.bytes().size();
   if (bytes <= kLayoutBytes) return;
   throw Error(Code::kInvalidArgument, "batch",
               "an element has " + std::to_string(spec.leaves().size()) +
                   " leaves, whose names and shapes take " + std::to_string(bytes) +
-                  " bytes; a batch has room for " + std::to_string(kLayoutBytes) +
+                  " bytes; a batch has space for " + std::to_string(kLayoutBytes) +
                   " of them: put what is alike into one array");
 }
 
@@ -54,30 +55,31 @@ void read_listed(const std::byte* listed, uint64_t first, std::span<uint64_t> po
 
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
-Collector::Lengths lengths_of(const Plan& plan, bool section) {
-  if (section || !plan.batched()) return Collector::Lengths::kAny;  // elements, one by one
+Collector::Lengths lengths_of(const Plan& plan, bool parallel_map) {
+  if (parallel_map || !plan.batched()) return Collector::Lengths::kAny;  // elements, one by one
   if (plan.root()->padding() != nullptr) return Collector::Lengths::kPadded;
   return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
 }
 
-// Each ticket is its own lane's worker's. They share their memory: between tickets none of them has
-// any.
-class WorkerOfLanes : public Fulfiller {
+// One worker for each lane. They share their memory, because none of them uses any between tickets.
+class WorkerOfLanes : public TicketRunner {
  public:
-  WorkerOfLanes(const std::shared_ptr<const Plan>& plan, ChainWorker::Options options, Board& board,
+  WorkerOfLanes(const std::shared_ptr<const Plan>& plan, ChainWorker::Options options,
+                TicketRing& ring,
                 const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet) {
-    add(plan, options, board, outlet());
-    if (board.lanes() == 1) return;
-    options.section = true;
-    for (const auto& section : plan->sections()) add(section, options, board, outlet());
+    add(plan, options, ring, outlet());
+    if (ring.lanes() == 1) return;
+    options.parallel_map = true;
+    for (const auto& parallel_map : plan->parallel_maps())
+      add(parallel_map, options, ring, outlet());
   }
   void run(const Ticket& ticket, Slot& slot) override { lanes_[ticket.lane]->run(ticket, slot); }
 
  private:
   void add(const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options,
-           Board& board, std::unique_ptr<ChainWorker::Outlet> outlet) {
+           TicketRing& ring, std::unique_ptr<ChainWorker::Outlet> outlet) {
     lanes_.push_back(
-        std::make_unique<ChainWorker>(plan, options, board, scratch_, std::move(outlet)));
+        std::make_unique<ChainWorker>(plan, options, ring, scratch_, std::move(outlet)));
   }
 
   Scratch scratch_;
@@ -86,17 +88,17 @@ class WorkerOfLanes : public Fulfiller {
 
 }  // namespace
 
-std::unique_ptr<Fulfiller> worker_of_plan(
-    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, Board& board,
+std::unique_ptr<TicketRunner> worker_of_plan(
+    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, TicketRing& ring,
     const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet) {
-  return std::make_unique<WorkerOfLanes>(plan, options, board, outlet);
+  return std::make_unique<WorkerOfLanes>(plan, options, ring, outlet);
 }
 
-ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
+ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, TicketRing& ring,
                          Scratch& scratch, std::unique_ptr<Outlet> outlet)
     : plan_(std::move(plan)),
       options_(options),
-      board_(board),
+      ring_(ring),
       outlet_(std::move(outlet)),
       scratch_(scratch),
       context_{scratch_, options.seed,     0,       options.retries, this,
@@ -104,19 +106,20 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
       spec_(plan_->chain().spec()),
       bound_(plan_->bound()),
       chunk_(scratch_),
-      collected_(scratch_, lengths_of(*plan_, options.section),
+      collected_(scratch_, lengths_of(*plan_, options.parallel_map),
                  plan_->batched() ? plan_->root()->padding() : nullptr, [this](uint64_t position) {
                    return plan_->chain().index(at_, position).value_or(position);
                  }) {}
 
 bool ChainWorker::progress(uint32_t row, uint32_t call) { return slot_->progress({row, call}); }
 
-// Short, for it may be passed over, and then is a loss's reason. A section's has no other place.
+// Short, because a skipped failure's text is the reason of a loss. For a parallel map the only
+// place.
 std::exception_ptr ChainWorker::poisoned(uint32_t row, uint32_t call) {
-  const std::optional<Board::Ending> ending = slot_->ending({row, call});
+  const std::optional<TicketRing::Ending> ending = slot_->ending({row, call});
   if (!ending) return nullptr;
   const bool lost = ending->kind == ResultKind::kLost;
-  std::string text = options_.section ? place_of_row(row, ending->worker) + " " : "";
+  std::string text = options_.parallel_map ? place_of_row(row, ending->worker) + " " : "";
   text += lost ? kLostText : kTimeoutText;
   auto error =
       std::make_exception_ptr(Error(lost ? Code::kWorkerLost : Code::kTimeout, "Loader", text));
@@ -136,7 +139,7 @@ std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
   const uint64_t index = index_of(row);
   const std::string epoch = "epoch " + std::to_string(ticket.epoch);
   const std::string by = "worker " + std::to_string(worker);
-  if (options_.section) {
+  if (options_.parallel_map) {
     return "element " + std::to_string(index) + " of a stage in front of a stream's (" + epoch +
            ", " + by + ")";
   }
@@ -144,7 +147,7 @@ std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
          "), " + by;
 }
 
-// A failure that is raised says where it was, and what to do.
+// A raised failure says where it happened, and what to do.
 void ChainWorker::name_if_ended(Failure& failure) const {
   const auto found = std::ranges::find(ended_, failure.error, &Ended::error);
   if (found == ended_.end()) return;
@@ -167,7 +170,7 @@ void ChainWorker::name_if_ended(Failure& failure) const {
 
 void ChainWorker::threw(bool again) {
   slot_->counters().errors.add_single_writer();
-  if (again) board_.consumer().retried.add();
+  if (again) ring_.consumer().retried.add();
 }
 
 bool ChainWorker::interrupted(const std::exception_ptr& by) {
@@ -179,22 +182,23 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
   slot_ = &slot;
   begin_ = ticket.begin;
   context_.worker = slot.claim().worker;
-  clock_.count_into(board_.place(context_.worker).stages);
+  clock_.count_into(ring_.place(context_.worker).stages);
   losses_.clear();
   notes_.clear();
   failed_.reset();
   ended_.clear();
   result_ = {};
   if (!rows_) rows_.emplace(plan_->chain(), context_, "batch");
-  struct Emptied {  // what functions made of it goes, too, and not only with the next ticket
+  struct Emptied {  // releases results of user functions now, not only with the next ticket
     Scratch& scratch;
     ~Emptied() { scratch.empty(); }
   } emptied{scratch_};
   if (plan_->stream() != nullptr) {
-    const std::byte* parcel = slot.indices();
-    if (parcel == nullptr) throw Error(Code::kInternal, "worker", "a ticket without its elements");
-    parcel_ = Parcel::read(parcel);
-    context_.parcel = &parcel_;
+    const std::byte* stream_chunk = slot.indices();
+    if (stream_chunk == nullptr)
+      throw Error(Code::kInternal, "worker", "a ticket without its elements");
+    stream_chunk_ = StreamChunk::read(stream_chunk);
+    context_.stream_chunk = &stream_chunk_;
   }
   try {
     make(ticket, slot);
@@ -210,7 +214,7 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
 void ChainWorker::make(const Ticket& ticket, Slot& slot) {
   if (bound_) {
     run_bound(ticket, slot);
-  } else if (is_part(ticket) || (!options_.section && !ticket.rows_together)) {
+  } else if (is_part(ticket) || (!options_.parallel_map && !ticket.rows_together)) {
     run_placed(ticket, slot);
   } else {
     run_collected(ticket, slot);
@@ -219,8 +223,8 @@ void ChainWorker::make(const Ticket& ticket, Slot& slot) {
 
 At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> positions) const {
   if (plan_->stream() != nullptr && !plan_->batched()) {
-    // Elements that are handed out one by one: a ticket may have fewer than others.
-    uint64_t first = parcel_.ordinal / plan_->per_output() + row;
+    // Elements are delivered one by one: this ticket may have fewer than others.
+    uint64_t first = stream_chunk_.ordinal / plan_->per_output() + row;
     for (uint64_t& position : positions) position = first++;
     return {ticket.epoch, 0};
   }
@@ -233,7 +237,7 @@ At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> p
 
 // The rows of `chunk` that were lost become losses. False: one of them ends the ticket.
 bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first) {
-  if (options_.section) {
+  if (options_.parallel_map) {
     for (auto& [row, lost] : chunk.notes()) result_.notes.push_back(std::move(lost));
     if (!chunk.failures().empty()) result_.failure = std::move(chunk.failures().front().second);
     return !result_.failure;
@@ -321,14 +325,14 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, share_of(ticket, layout_.bytes()));
 }
 
-// The rows that come next begin with this one of the ticket: it is named if they take too long.
+// The next rows begin with this one of the ticket, which is blamed if they take too long.
 void ChainWorker::take_up(uint32_t row) {
   if (!slot_->progress({row})) throw taken_away();
   context_.first_row = row;
   context_.one_row = false;
 }
 
-// All rows in one go: none of them can fail.
+// Copies all rows at once: none of them can fail.
 void ChainWorker::copy_rows(const Ticket& ticket, Slot& slot, std::byte* base) {
   positions_.resize(ticket.end - ticket.begin);
   const At at = locate(ticket, ticket.begin, positions_);
@@ -340,7 +344,8 @@ void ChainWorker::copy_rows(const Ticket& ticket, Slot& slot, std::byte* base) {
   count_copy(slot.counters(), CopyReason::kRow, share_of(ticket, layout_.bytes()));
 }
 
-// Of the stages above the arrays those from `level` on. `positions` become those of the arrays.
+// Goes down the stages above the arrays from `level` on: `positions` become positions in the
+// arrays.
 void ChainWorker::copy_below(size_t level, const At& at, std::span<uint64_t> positions,
                              std::byte* base, uint32_t row) {
   const Plan::Copied& copied = plan_->copied();
@@ -369,7 +374,7 @@ bool ChainWorker::fetch(const Ticket& ticket, uint32_t row, uint32_t count) {
   return note_failures(ticket, chunk, row - ticket.begin);
 }
 
-// Its rows, collected. False: something ends the ticket.
+// Collects the ticket's rows. False: something ends the ticket.
 bool ChainWorker::gather(const Ticket& ticket) {
   collected_.begin(spec_);
   rows_->begin();
@@ -388,9 +393,9 @@ void ChainWorker::run_collected(const Ticket& ticket, Slot& slot) {
 void ChainWorker::write_collected(const Ticket& ticket, Slot& slot) {
   try {
     StageClock::Piece piece(clock_, settling_, plan_->last_stage());
-    if (!collected_.settle()) return finish(ticket, slot, 0);  // nothing is left of it
+    if (!collected_.settle()) return finish(ticket, slot, 0);  // no row is left
     refuse_many_leaves(*collected_.spec());
-    if (plan_->batched() && !options_.section) refuse_columns(*collected_.spec());
+    if (plan_->batched() && !options_.parallel_map) refuse_columns(*collected_.spec());
   } catch (const Error& error) {
     if (error.code() != Code::kInvalidArgument) throw;
     failed_ = {"batch", ticket.step, std::current_exception()};
@@ -412,9 +417,9 @@ void ChainWorker::write_collected(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, layout.bytes());
 }
 
-// Rows that are made and written a few at a time, while they are in the cache. The first of them
-// tells the batch's layout, which every granule finds by itself. One that does not fit into it has
-// no place: then the batch is made again by one worker, which collects all rows.
+// Makes and writes a few rows at a time, while they are in the cache. The batch's layout follows
+// from the first row of each granule. If a row does not fit into the layout, the batch is made
+// again by one worker, which collects all rows.
 void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
   auto apart = [&] { slot.finish_inline(ResultKind::kApart, 0, {}); };
   std::byte* base = nullptr;
@@ -425,7 +430,7 @@ void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
   for (uint32_t row = ticket.begin; row < ticket.end;) {
     const uint32_t count = std::min(rows_at_once(), ticket.end - row);
     if (!fetch(ticket, row, count)) {
-      // Which row of a batch is unlike the others only the batch's first one tells.
+      // Rows of a batch are compared with its first row, which this granule does not have.
       return is_part(ticket) && failed_ && failed_->unlike ? apart() : finish(ticket, slot, 0);
     }
     row += count;
@@ -473,7 +478,7 @@ void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, bytes);
 }
 
-// So many that what is made of them is still in the cache when it is written.
+// So few that they are still in the cache when they are written.
 uint32_t ChainWorker::rows_at_once() const {
   constexpr uint64_t kCacheBytes = 64 << 10;
   if (placed_ == nullptr) return 1;
@@ -487,7 +492,7 @@ void ChainWorker::finish_item(const Ticket& ticket, Slot& slot, void* item) {
 }
 
 void ChainWorker::finish(const Ticket& ticket, Slot& slot, uint64_t bytes) {
-  if (options_.section) {
+  if (options_.parallel_map) {
     if (failed_) result_.failure = std::move(failed_);
     return outlet_->element(slot, ticket, bytes, std::move(result_));
   }

@@ -13,54 +13,54 @@
 #include "penstock/pipeline/loader.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/stages/collate.h"
-#include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage_clock.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
 
 // Runs a Dataset's chain for tickets. One thread.
 //
-// Rows whose places are known beforehand (every leaf fixed, nothing costly in the chain) are made
-// right where the batch wants them. What user code makes is copied into the batch once, a few rows
-// at a time, since no user code may run while a batch is written to. Rows that differ in size are
-// collected, measured, and then copied.
+// The way of a row into the batch:
+//   - All leaves have a fixed size, and the chain is not costly: rows are made in the batch itself.
+//   - User code makes the rows: they are copied into the batch, a few at a time, because no user
+//     code may run while a batch is written to.
+//   - Rows differ in size: they are collected, measured, and then copied.
 //
-// A batch is one ticket, or several: then each is some of its rows (a granule). Rows that are lost
-// are closed up: the batch, or the granule, is as many rows as are left. What is raised ends the
-// ticket, save where its elements are handed out one by one: there it is that element's. A granule
-// whose rows do not go with the others', or have no place before all others are known, is given up
-// (ResultKind::kApart): then one worker makes the batch, or finds what is wrong with it.
-class ChainWorker : public Fulfiller, private Context::Watch {
+// A ticket is a batch or a granule, some of its rows. Lost rows leave no gap: the batch or granule
+// has only the rows that are left. A raised error ends the ticket; if elements are delivered one by
+// one, only that element fails. A granule whose rows do not match those of other granules, or have
+// no known place in the batch, is given up (ResultKind::kApart): then one worker makes the whole
+// batch, or finds the error.
+class ChainWorker : public TicketRunner, private Context::Watch {
  public:
-  // How results leave: as objects of this process (Outcome), or encoded for another one.
+  // Hands over results: as objects of this process (Outcome), or encoded for another process.
   class Outlet {
    public:
     virtual ~Outlet() = default;
     virtual void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) = 0;
     virtual void fail(Slot& slot, const Ticket& ticket, Failure failure) = 0;
-    // A whole item (LeafKind::kObject), which is the outlet's from now on, and what was lost on the
-    // way to it.
+    // A whole item (LeafKind::kObject), which the outlet owns from now on, and losses before it.
     virtual void item(Slot& slot, const Ticket& ticket, void* item,
                       std::vector<Outcome::Loss> losses) = 0;
-    // Of a section: the element is the ticket's row, or there is a failure instead.
+    // For a parallel map: the element is the ticket's row, or `result` has a failure.
     virtual void element(Slot& slot, const Ticket& ticket, uint64_t bytes,
-                         SectionResult result) = 0;
+                         ParallelMapResult result) = 0;
   };
   struct Options {
     uint64_t seed = 0;
     uint32_t retries = 0;
-    bool skip = false;  // an element that fails is left out
-    // The tickets are elements for a stream's stage: what went wrong with one is handed over as it
-    // is, for others to decide. `plan` is a section's.
-    bool section = false;
-    // It works in the consumer's own call: an interruption there ends the ticket.
+    bool skip = false;  // failed elements are skipped
+    // `plan` is a parallel map's, and its tickets are elements for a stream's stage. Failures are
+    // handed over as they are; the stream decides what becomes of them.
+    bool parallel_map = false;
+    // The worker runs in the consumer's own call: an interruption there ends the ticket.
     bool in_line = false;
   };
 
-  // `board` outlives the worker, and so does `scratch`: of whoever runs one ticket at a time.
-  ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, Board& board,
+  // `ring` and `scratch` outlive the worker. `scratch` is used for one ticket at a time.
+  ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, TicketRing& ring,
               Scratch& scratch, std::unique_ptr<Outlet> outlet);
 
   void run(const Ticket& ticket, Slot& slot) override;
@@ -93,7 +93,7 @@ class ChainWorker : public Fulfiller, private Context::Watch {
 
   std::shared_ptr<const Plan> plan_;
   Options options_;
-  Board& board_;
+  TicketRing& ring_;
   std::unique_ptr<Outlet> outlet_;
   Scratch& scratch_;
   StageClock clock_;
@@ -104,33 +104,33 @@ class ChainWorker : public Fulfiller, private Context::Watch {
   bool bound_;
   Chunk chunk_;
   Collector collected_;
-  BlockLayout layout_;  // of the last batch, which the next one very likely shares
-  SpecRef placed_;      // whose layout that is, where rows were told it
+  BlockLayout layout_;  // of the last batch; the next one probably has the same
+  SpecRef placed_;      // the spec that layout_ is for
   std::vector<uint64_t> positions_;
 
-  // Of the ticket in hand.
+  // For the current ticket:
   Slot* slot_ = nullptr;
   uint32_t begin_ = 0;                 // its first row
-  At at_;                              // where its rows are
-  Parcel parcel_;                      // of a plan with a stream
-  std::vector<Outcome::Loss> losses_;  // rows that are not there
-  std::vector<Outcome::Loss> notes_;   // what was lost on the way to rows that are
-  std::optional<Failure> failed_;      // what ends it
+  At at_;                              // the place of its rows
+  StreamChunk stream_chunk_;           // in a plan with a stream
+  std::vector<Outcome::Loss> losses_;  // lost rows
+  std::vector<Outcome::Loss> notes_;   // losses before rows that exist
+  std::optional<Failure> failed_;      // the failure that ends the ticket
   std::exception_ptr interruption_;
-  SectionResult result_;  // of a section
-  // Calls that were poisoned, how, and what each failed with.
+  ParallelMapResult result_;  // of a parallel map
+  // Poisoned calls that were met: how each had ended, and its error.
   struct Ended {
     uint32_t row;
-    Board::Ending how;
+    TicketRing::Ending how;
     std::exception_ptr error;
   };
   std::vector<Ended> ended_;
 };
 
-// A worker of the plan and of all of its sections: of every lane of the board. `outlet` makes one
-// for each.
-std::unique_ptr<Fulfiller> worker_of_plan(
-    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, Board& board,
+// A worker for all lanes of the ring: for the plan and all of its parallel maps. `outlet` is called
+// once for each of them.
+std::unique_ptr<TicketRunner> worker_of_plan(
+    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, TicketRing& ring,
     const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet);
 
 }  // namespace penstock

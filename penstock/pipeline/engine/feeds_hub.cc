@@ -17,10 +17,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kVersion = 1;
-constexpr uint32_t kMostConsumers = 4096;
+constexpr uint32_t kMaxConsumers = 4096;
 constexpr auto kLookAgain = std::chrono::milliseconds(200);
 
-// With fractions where it is short, for a patience may be.
+// Seconds as text; short times with fractions.
 std::string seconds(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof(text), ns < 100'000'000'000 ? "%.3g" : "%.0f",
@@ -34,10 +34,10 @@ std::string name_of_consumer(uint32_t consumer) { return "consumer " + std::to_s
 
 FeedsHub::FeedsHub(std::unique_ptr<Source> source, const Options& options)
     : options_(options), source_(std::move(source)), consumers_(options.consumers) {
-  if (options.consumers == 0 || options.consumers > kMostConsumers) {
+  if (options.consumers == 0 || options.consumers > kMaxConsumers) {
     throw Error(Code::kInvalidArgument, "feeds",
                 std::to_string(options.consumers) + " consumers; give 1 to " +
-                    std::to_string(kMostConsumers));
+                    std::to_string(kMaxConsumers));
   }
   place_ = source_->place();
 }
@@ -61,8 +61,7 @@ void FeedsHub::alone(Lock& lock, F f) {
   changed_.notify_all();
 }
 
-// ---- a consumer
-// ----------------------------------------------------------------------------------
+// ---- a consumer --------------------------------------------------------------------------------
 
 void FeedsHub::check_open(const Consumer& me) const {
   if (closed_) throw Error(Code::kClosed, "feeds", "they were closed");
@@ -130,7 +129,7 @@ FeedsHub::Next FeedsHub::next(uint32_t consumer, int64_t timeout_ns, Item& out) 
         continue;
       } else {
         const Consumer& owner = consumers_[index_ % options_.consumers];
-        if (&owner == &me || owner.closed || owner.pass > pass_ || room()) {
+        if (&owner == &me || owner.closed || owner.pass > pass_ || space()) {
           pull(lock, consumer);
           continue;
         }
@@ -143,13 +142,13 @@ FeedsHub::Next FeedsHub::next(uint32_t consumer, int64_t timeout_ns, Item& out) 
       me.blocked_since = 0;
     }
     if (timeout_ns >= 0 && std::chrono::steady_clock::now() >= deadline) return Next::kWait;
-    auto until = std::chrono::steady_clock::now() + kLookAgain;  // at its patience
+    auto until = std::chrono::steady_clock::now() + kLookAgain;  // at its own timeout
     if (timeout_ns >= 0) until = std::min(until, deadline);
     changed_.wait_until(lock, until);
   }
 }
 
-// Some open consumer for which the pass is not over.
+// An open consumer for which the pass is not over.
 std::optional<uint32_t> FeedsHub::unfinished() const {
   for (uint32_t c = 0; c < options_.consumers; ++c) {
     if (!finished(consumers_[c])) return c;
@@ -164,7 +163,7 @@ uint32_t FeedsHub::slowest() const {
   return static_cast<uint32_t>(most - consumers_.begin());
 }
 
-bool FeedsHub::room() const {
+bool FeedsHub::space() const {
   return waiting_ < options_.most &&
          (waiting_ == 0 || waiting_bytes_ + last_bytes_ <= options_.most_bytes);
 }
@@ -214,8 +213,7 @@ void FeedsHub::close() {
   source_->close();
 }
 
-// ---- the engine
-// ----------------------------------------------------------------------------------
+// ---- the engine --------------------------------------------------------------------------------
 
 void FeedsHub::begin_pass(Lock& lock) {
   Place at;
@@ -233,7 +231,7 @@ void FeedsHub::begin_pass(Lock& lock) {
   if (std::exchange(begun_, true)) ++pass_;
 }
 
-// The next batch, for whoever it is.
+// Pulls the next batch, for any consumer.
 void FeedsHub::pull(Lock& lock, uint32_t asking) {
   Pulled pulled;
   Place after;
@@ -285,8 +283,7 @@ FeedsHub::Place FeedsHub::place_at(LoaderState state, uint64_t rounds) {
   return {std::move(state), front};
 }
 
-// ---- place
-// ---------------------------------------------------------------------------------------
+// ---- place -------------------------------------------------------------------------------------
 
 std::string FeedsHub::state() {
   Lock lock(mutex_);
@@ -339,7 +336,7 @@ void FeedsHub::restore(const std::string& text) {
   if (closed_) throw Error(Code::kClosed, "feeds", "they were closed");
   Place at;
   alone(lock, [&] {
-    source_->restore(plan);  // or it refuses, and nothing has changed
+    source_->restore(plan);  // if it throws, nothing has changed
     at = source_->place();
   });
   place_ = std::move(at);

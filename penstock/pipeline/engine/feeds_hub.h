@@ -16,33 +16,31 @@
 
 namespace penstock {
 
-// Deals the batches of one engine out to n consumers, each on a thread of its own: batch i of a
-// pass goes to consumer i mod n. There is no thread behind it: whoever wants a batch that is not
-// there pulls the engine, one at a time, and puts what comes into its owner's queue; the others
-// wait for what they need and not for the puller. Batches come out of the engine in order, so each
-// consumer's do.
+// Deals the batches of one engine out to n consumers, each on its own thread: batch i of a pass
+// goes to consumer i mod n. The hub has no thread. A consumer whose batch is not there pulls the
+// engine, one consumer at a time, and puts each batch into its owner's queue; the others wait for
+// their own batches, not for the puller. The engine delivers batches in order, so each consumer
+// gets them in order.
 //
-// A pass is over for a consumer when it has taken its last batch of it; the next one begins when it
-// is over for all that are open. A consumer may be ahead of the others by as many batches as may
-// wait for them (Options); then it waits for the slowest.
+// A pass is over for a consumer when it has taken its last batch. The next pass begins when this
+// one is over for all open consumers. A consumer may be ahead of the others by as many batches as
+// may be queued for them (Options); then it waits for the slowest one.
 //
-// | a consumer is | meaning                                 | moved by, to
-// | fresh         | took nothing of its pass                | a batch -> amid; the end -> done
-// | amid          | took some                               | the end, a failed pass -> done; begin
-// -> |               |                                         | fresh, in the next pass: what was
-// left |               |                                         | of this one is dropped, and
-// counted | done          | saw the end of its pass                 | begin, next -> fresh, in the
-// next pass | closed        | its batches are dropped, and counted    |
+// States of a consumer:
+//   - fresh: took no batch of its pass. A batch -> amid; the end -> done.
+//   - amid: took some batches. The end, or a failed pass -> done; begin -> fresh, in the next pass,
+//     and the rest of this pass is dropped and counted.
+//   - done: saw the end of its pass. begin or next -> fresh, in the next pass.
+//   - closed: its batches are dropped and counted.
 //
-// | the pass is | meaning                                   | moved by, to
-// | not begun   | made, or restored                         | the first that asks -> going
-// | going       | batches are pulled                        | the engine's end -> over; a batch
-// that |             |                                           | fails -> failed | over        |
-// | all are done, or want the next one -> |             | | going, as the next pass | failed      |
-// what was pulled before is handed out; then| the same |             | the owner of the failed
-// batch gets its    | |             | exception, all others Error kClosed       |
+// States of the pass:
+//   - not begun: made, or restored. The first consumer that asks -> going.
+//   - going: batches are pulled. The engine's end -> over; a failed batch -> failed.
+//   - over: when all consumers are done, or want the next pass -> going, as the next pass.
+//   - failed: batches pulled before are still delivered. Then the owner of the failed batch gets
+//     its exception, all others Error kClosed. Next state as for over.
 //
-// Threads: each consumer is one thread's at a time; everything else may be called from any.
+// Threads: a consumer is used by one thread at a time; everything else may be called from any.
 class FeedsHub {
  public:
   struct Item {
@@ -131,7 +129,7 @@ class FeedsHub {
   }
   std::optional<uint32_t> unfinished() const;
   uint32_t slowest() const;
-  bool room() const;
+  bool space() const;
   void drop_queue(Consumer& c, bool count);
   void begin_pass(Lock& lock);
   void pull(Lock& lock, uint32_t asking);

@@ -34,7 +34,7 @@ void refuse_options_of_samples(const LoaderOptions& options) {
   refuse_option(options.on_error == OnError::kReplace, "replace", "Dataset::on_error");
 }
 
-// With defaults in place.
+// Fills in defaults.
 LoaderOptions checked(LoaderOptions options) {
   if (!options.workers) options.workers = std::min(os::usable_cores(), kMaxWorkers);
   if (*options.workers > kMaxWorkers) {
@@ -50,7 +50,7 @@ LoaderOptions checked(LoaderOptions options) {
   return options;
 }
 
-// Threads that stand in for stuck ones need places of their own.
+// Replacements of stuck threads need places of their own.
 uint32_t places_of(const LoaderOptions& options) {
   const uint32_t workers = *options.workers;
   if (workers == 0) return 1;
@@ -68,7 +68,7 @@ EngineSettings settings_of(const Plan& plan, LoaderOptions options, const Sample
   if (samples == nullptr) refuse_options_of_samples(options);
   if (plan.queue()) options.max_queue_size = *plan.queue();
   EngineSettings settings;
-  // Those that stand in for stuck threads have places behind all others.
+  // Replacements of stuck threads have the places after all others.
   settings.tune_workers = !options.workers && options.timeout.count() == 0;
   settings.tune_queue = samples == nullptr && !options.max_queue_size;
   options = checked(std::move(options));
@@ -105,25 +105,25 @@ LoaderEngine::LoaderEngine(std::shared_ptr<const Plan> plan, std::shared_ptr<Sam
                            const EngineSettings& settings)
     : samples_(std::move(samples)),
       engine_(std::move(plan), settings,
-              [](FeedEngine&) { return std::make_unique<LocalTransport>(); }),
-      crew_(engine_.board(), engine_.supervisor()) {}
+              [](TicketEngine&) { return std::make_unique<LocalTransport>(); }),
+      pool_(engine_.ring(), engine_.supervisor()) {}
 
-// An abandoned thread may be the last that holds the engine: so it is closed by the Loader, and not
-// by the destructor.
+// Called by the Loader and not by the destructor, because an abandoned thread may hold the engine
+// last.
 void LoaderEngine::close() {
-  if (engine_.inherited()) return engine_.board().close();  // there are no such threads here
-  const bool over = crew_.close(engine_.settings().timeout_ns);
+  if (engine_.inherited()) return engine_.ring().close();  // a forked child has no such threads
+  const bool over = pool_.close(engine_.settings().timeout_ns);
   std::unique_lock closing(closing_, std::try_to_lock);
-  if (!closing) return;  // whoever closes it meanwhile does the rest
+  if (!closing) return;  // another thread is closing it
   close_stream();
-  if (!over) return;  // a worker closes it, and goes on writing to what is here
-  // Whoever iterates at this moment finds the board closed and gives up what it has itself.
+  if (!over) return;  // called by a worker, which goes on using the engine
+  // A thread that iterates at this moment finds the ring closed and releases its batch itself.
   std::unique_lock lock(consumer_, std::try_to_lock);
   if (!lock) return;
   inline_.reset();
-  engine_.let_go();
+  engine_.release();
   engine_.close_output();
-  engine_.feed().drain();
+  engine_.scheduler().drain();
 }
 
 // ---- iterating ---------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ std::unique_lock<std::mutex> LoaderEngine::consume() const {
 void LoaderEngine::check_open() const {
   check_ours();
   if (!closed()) return;
-  if (auto fatal = crew_.fatal()) std::rethrow_exception(fatal);
+  if (auto fatal = pool_.fatal()) std::rethrow_exception(fatal);
   throw Error(Code::kClosed, "Loader", "the loader was closed");
 }
 
@@ -154,19 +154,19 @@ void LoaderEngine::enter() {
     if (inline_ == nullptr) inline_ = engine_.make_worker(false);
     return;
   }
-  if (crew_.started()) return;
-  if (engine_.has_cursor() && !reading_.joinable()) {
+  if (pool_.started()) return;
+  if (engine_.has_stream_reader() && !reading_.joinable()) {
     std::promise<void> over;
     read_ = over.get_future();
     reading_ = std::thread([self = shared_from_this(), over = std::move(over)]() mutable {
       os::block_all_signals();
-      self->engine_.run_cursor();
+      self->engine_.run_stream_reader();
       over.set_value();
     });
   }
-  crew_.start(workers(), [self = shared_from_this()](uint32_t place) {
-    std::unique_ptr<Fulfiller> worker = self->engine_.make_worker(false);
-    serve(self->engine_.board(), place, *worker, &self->engine_.rows());
+  pool_.start(workers(), [self = shared_from_this()](uint32_t place) {
+    std::unique_ptr<TicketRunner> worker = self->engine_.make_worker(false);
+    serve(self->engine_.ring(), place, *worker, &self->engine_.rows());
   });
 }
 
@@ -183,7 +183,7 @@ uint64_t LoaderEngine::begin_steps() {
   const auto lock = consume();
   enter();
   resumed_ = true;
-  enter_epoch(engine_.feed().position().epoch);
+  enter_epoch(engine_.scheduler().position().epoch);
   return latest_ = ++serial_;
 }
 
@@ -215,12 +215,12 @@ std::optional<Example> LoaderEngine::take_next() {
   if (engine_.has_held()) {
     if (auto held = handed_out(engine_.take_held())) return held;
   }
-  Feed& feed = engine_.feed();
-  if (!running_) enter_epoch(feed.position().epoch);
+  Scheduler& scheduler = engine_.scheduler();
+  if (!running_) enter_epoch(scheduler.position().epoch);
   for (;;) {
     check_open();
-    switch (feed.poll(*running_)) {
-      case Feed::Poll::kEpochEnd: {
+    switch (scheduler.poll(*running_)) {
+      case Scheduler::Poll::kEpochEnd: {
         const auto round = engine_.round(*running_);
         running_.reset();
         leave_epoch();
@@ -228,16 +228,16 @@ std::optional<Example> LoaderEngine::take_next() {
         enter_epoch(*round);
         break;
       }
-      case Feed::Poll::kFailed:
+      case Scheduler::Poll::kFailed:
         raise(engine_.stream_failure());
-      case Feed::Poll::kBatch:
+      case Scheduler::Poll::kBatch:
         if (auto batch = take()) return batch;
         break;  // all of it was skipped
-      case Feed::Poll::kWait:
+      case Scheduler::Poll::kWait:
         if (inline_ == nullptr) {
-          feed.wait(-1);
-        } else if (auto seq = feed.next_open()) {
-          serve_post(engine_.board(), 0, *seq, *inline_, &engine_.rows());
+          scheduler.wait(-1);
+        } else if (auto seq = scheduler.next_open()) {
+          serve_entry(engine_.ring(), 0, *seq, *inline_, &engine_.rows());
         }
         break;
     }
@@ -253,7 +253,7 @@ void LoaderEngine::enter_epoch(uint64_t epoch) {
     if (samples_->read_length()) engine_.length_changed(++version_);
   }
   running_ = epoch;
-  engine_.feed().begin_epoch();
+  engine_.scheduler().begin_epoch();
 }
 
 void LoaderEngine::leave_epoch() {
@@ -265,11 +265,11 @@ void LoaderEngine::leave_epoch() {
   samples_->source().on_epoch_end(epoch);
 }
 
-// Not even for a ticket that was taken back: the dataset is about to be changed.
+// Waits also for tickets that were taken back, because the dataset is about to be changed.
 void LoaderEngine::settle() {
-  Feed& feed = engine_.feed();
-  feed.seek(feed.position(), feed.ahead());
-  while (!feed.settle(-1)) check_open();
+  Scheduler& scheduler = engine_.scheduler();
+  scheduler.seek(scheduler.position(), scheduler.ahead());
+  while (!scheduler.settle(-1)) check_open();
 }
 
 void LoaderEngine::close_stream() {
@@ -278,7 +278,7 @@ void LoaderEngine::close_stream() {
   const bool own = reading_.get_id() == std::this_thread::get_id();
   const std::chrono::nanoseconds timeout(engine_.settings().timeout_ns);
   const bool waits = !own && timeout.count() > 0;
-  // A thread that is stuck in a generator is left to end by itself: it keeps the engine alive.
+  // A thread that is stuck in a generator is not waited for: it keeps the engine alive.
   const bool stuck = waits && read_.wait_for(timeout) == std::future_status::timeout;
   own || stuck ? reading_.detach() : reading_.join();
 }
@@ -315,47 +315,47 @@ std::optional<Example> LoaderEngine::handed_out(PlanEngine::Taken taken) {
   return example_of(*taken.item);
 }
 
-// The batch that poll() found; nothing if all of it was lost.
+// The scheduler's current batch; nothing if all of it was lost.
 std::optional<Example> LoaderEngine::take() {
-  const uint64_t seq = engine_.feed().current_seq();
+  const uint64_t seq = engine_.scheduler().current_seq();
   if (engine_.apart()) return std::nullopt;
-  Board& board = engine_.board();
-  if (auto g = engine_.feed().failed_granule()) raise(board.unit_at(seq, *g), *g);
-  if (board.unit_at(seq, 0).kind == ResultKind::kPacket) return take_item();
+  TicketRing& ring = engine_.ring();
+  if (auto g = engine_.scheduler().failed_granule()) raise(ring.task_at(seq, *g), *g);
+  if (ring.task_at(seq, 0).kind == ResultKind::kPacket) return take_item();
   return handed_out(engine_.take());
 }
 
-// A whole item, as its data set made it.
+// The current ticket's whole item, as the data set made it.
 std::optional<Example> LoaderEngine::take_item() {
-  Feed& feed = engine_.feed();
-  Unit& unit = engine_.board().unit_at(feed.current_seq(), 0);
-  const uint64_t bytes = unit.bytes;
-  std::unique_ptr<Outcome> outcome = take_outcome(unit);
-  engine_.add_losses(outcome->losses, feed.current().epoch);
-  feed.deliver(bytes, 1);
+  Scheduler& scheduler = engine_.scheduler();
+  Task& task = engine_.ring().task_at(scheduler.current_seq(), 0);
+  const uint64_t bytes = task.bytes;
+  std::unique_ptr<Outcome> outcome = take_outcome(task);
+  engine_.add_losses(outcome->losses, scheduler.current().epoch);
+  scheduler.deliver(bytes, 1);
   return std::move(outcome->batch);
 }
 
-void LoaderEngine::raise(Unit& unit, uint32_t granule) {
-  Ticket ticket = ticket_of(engine_.board().claim_in(engine_.feed().current_seq(), granule, 0));
-  if (unit.kind == ResultKind::kError) raise(PlanEngine::failure_of(unit, ticket));
-  LoaderFailure failure{ticket.epoch, ticket.step, 0, {}, unit.worker, nullptr};
+void LoaderEngine::raise(Task& task, uint32_t granule) {
+  Ticket ticket = ticket_of(engine_.ring().claim_in(engine_.scheduler().current_seq(), granule, 0));
+  if (task.kind == ResultKind::kError) raise(PlanEngine::failure_of(task, ticket));
+  LoaderFailure failure{ticket.epoch, ticket.step, 0, {}, task.worker, nullptr};
   const Plan& plan = engine_.plan();
-  if (unit.kind == ResultKind::kTimeout) {
-    const auto row = static_cast<uint32_t>(unit.bytes);
+  if (task.kind == ResultKind::kTimeout) {
+    const auto row = static_cast<uint32_t>(task.bytes);
     failure.index = plan.index_of(ticket.epoch, ticket.base, ticket.step, ticket.begin + row);
     failure.error = std::make_exception_ptr(
         Error(Code::kTimeout, "Loader",
               "index " + std::to_string(failure.index) + " (epoch " + std::to_string(ticket.epoch) +
                   ", batch " + std::to_string(ticket.step) + ", worker " +
-                  std::to_string(unit.worker) + ") took longer than " +
+                  std::to_string(task.worker) + ") took longer than " +
                   std::to_string(static_cast<double>(engine_.settings().timeout_ns) / 1e9) + " s"));
-  } else if (unit.kind == ResultKind::kBroken) {
+  } else if (task.kind == ResultKind::kBroken) {
     failure.index = plan.index_of(ticket.epoch, ticket.base, ticket.step, ticket.begin);
-    failure.error = std::make_exception_ptr(error_in(unit));
+    failure.error = std::make_exception_ptr(error_in(task));
   } else {
     failure.index = plan.index_of(ticket.epoch, ticket.base, ticket.step, ticket.begin);
-    std::string text(reinterpret_cast<const char*>(unit.packet), unit.length);
+    std::string text(reinterpret_cast<const char*>(task.packet), task.length);
     failure.error = std::make_exception_ptr(Error(Code::kOutOfMemory, "Loader", text));
   }
   raise(std::move(failure));
@@ -367,11 +367,11 @@ void LoaderEngine::raise(LoaderFailure failure) {
     failure_ = failure;
   }
   running_.reset();
-  engine_.feed().fail();
+  engine_.scheduler().fail();
   std::rethrow_exception(failure.error);
 }
 
-// ---- looking ------------------------------------------------------------------------------------
+// ---- observing ----------------------------------------------------------------------------------
 
 std::optional<LoaderFailure> LoaderEngine::failure() const {
   std::lock_guard lock(failing_);
@@ -387,15 +387,15 @@ std::string LoaderEngine::title() const {
 }
 
 LoaderStats LoaderEngine::stats() const {
-  Board& board = engine_.board();
-  LoaderStats stats{figures_of(board.consumer()),
+  TicketRing& ring = engine_.ring();
+  LoaderStats stats{figures_of(ring.consumer()),
                     {},
                     engine_.worker_stages(),
                     engine_.stream_stages(),
-                    board.active(),
-                    engine_.feed().queue(),
+                    ring.active(),
+                    engine_.scheduler().queue(),
                     engine_.losses()};
-  for (uint32_t w = 0; w < board.workers(); ++w) stats.workers += board.figures(w);
+  for (uint32_t w = 0; w < ring.workers(); ++w) stats.workers += ring.figures(w);
   return stats;
 }
 

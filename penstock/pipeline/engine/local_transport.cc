@@ -10,8 +10,8 @@
 namespace penstock {
 namespace {
 
-// An item as it may leave: tensors whose memory somebody else refers to are copied, for they may be
-// overwritten (a reused buffer) while the consumer still looks at them. Returns its bytes.
+// Copies the item's tensors whose memory has other references, because that memory may be
+// overwritten (a reused buffer) while the consumer still uses the item. Returns the item's bytes.
 uint64_t detach(Example& item, WorkerCounters& counters) {
   uint64_t bytes = 0;
   std::vector<std::pair<std::string, Tensor>> copies;
@@ -56,12 +56,12 @@ class LocalOutlet : public ChainWorker::Outlet {
     outcome->stage = std::move(failure.stage);
     hand_over(slot, ResultKind::kError, 0, std::move(outcome));
   }
-  void element(Slot& slot, const Ticket&, uint64_t bytes, SectionResult result) override {
+  void element(Slot& slot, const Ticket&, uint64_t bytes, ParallelMapResult result) override {
     const ResultKind kind = result.failure ? ResultKind::kError : ResultKind::kRows;
     std::unique_ptr<Outcome> outcome;
     if (result.failure || !result.notes.empty()) {
       outcome = std::make_unique<Outcome>();
-      outcome->section = std::move(result);
+      outcome->parallel_map = std::move(result);
     }
     hand_over(slot, kind, bytes, std::move(outcome));
   }
@@ -73,14 +73,14 @@ std::unique_ptr<ChainWorker::Outlet> LocalTransport::outlet() {
   return std::make_unique<LocalOutlet>();
 }
 
-std::vector<Outcome::Loss> LocalTransport::losses_in(Unit& unit) {
-  std::unique_ptr<Outcome> outcome = take_outcome(unit);
+std::vector<Outcome::Loss> LocalTransport::losses_in(Task& task) {
+  std::unique_ptr<Outcome> outcome = take_outcome(task);
   return outcome == nullptr ? std::vector<Outcome::Loss>() : std::move(outcome->losses);
 }
 
-SectionResult LocalTransport::Inlet::take(Unit& unit) {
-  std::unique_ptr<Outcome> outcome = take_outcome(unit);
-  return outcome == nullptr ? SectionResult() : std::move(outcome->section);
+ParallelMapResult LocalTransport::Results::take(Task& task) {
+  std::unique_ptr<Outcome> outcome = take_outcome(task);
+  return outcome == nullptr ? ParallelMapResult() : std::move(outcome->parallel_map);
 }
 
 }  // namespace penstock

@@ -7,21 +7,21 @@
 
 namespace penstock {
 
-// Of workers in the consumer's own process: results are Outcomes.
+// The transport of workers in the consumer's own process: results are Outcomes.
 class LocalTransport : public PlanEngine::Transport {
  public:
   std::unique_ptr<ChainWorker::Outlet> outlet() override;
-  SectionInlet& inlet() override { return inlet_; }
-  std::vector<Outcome::Loss> losses_in(Unit& unit) override;
-  void discard(Unit& unit) override { (void)take_outcome(unit); }
+  ParallelMapResults& results() override { return results_; }
+  std::vector<Outcome::Loss> losses_in(Task& task) override;
+  void discard(Task& task) override { (void)take_outcome(task); }
 
  private:
-  class Inlet : public SectionInlet {
+  class Results : public ParallelMapResults {
    public:
-    SectionResult take(Unit& unit) override;
+    ParallelMapResult take(Task& task) override;
   };
 
-  Inlet inlet_;
+  Results results_;
 };
 
 }  // namespace penstock

@@ -12,10 +12,10 @@ bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outc
   return true;
 }
 
-std::unique_ptr<Outcome> take_outcome(Unit& unit) {
-  unit.kind = ResultKind::kNone;
+std::unique_ptr<Outcome> take_outcome(Task& task) {
+  task.kind = ResultKind::kNone;
   return std::unique_ptr<Outcome>(
-      reinterpret_cast<Outcome*>(std::exchange(unit.object, uint64_t{0})));
+      reinterpret_cast<Outcome*>(std::exchange(task.object, uint64_t{0})));
 }
 
 std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out) {

@@ -7,37 +7,38 @@
 #include <vector>
 
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/streams/section_result.h"
+#include "penstock/pipeline/streams/parallel_map_result.h"
 #include "penstock/workers/worker.h"
 
 namespace penstock {
 
-// What a C++ Loader's worker hands over beside rows: Unit::object points at one.
+// The result of a ticket beside its rows, in the consumer's own process: Task::object points at
+// one.
 struct Outcome {
   struct Loss {
     uint32_t row = 0;  // of the whole batch
     uint64_t index = 0;
     bool replaced = false;
     std::string reason;
-    // Of elements that are handed out one by one: it is to be raised at its place.
+    // Set if elements are delivered one by one: the error is raised at this place.
     std::exception_ptr error;
     std::string stage;
-    bool gap = true;  // of a Dataset: the row is not there; else it is, made of other elements
+    bool gap = true;  // the row is missing; false: the row exists, made of other elements
   };
-  Example batch;             // kPacket
-  std::exception_ptr error;  // kError
-  uint64_t index = 0;        // whose error it is: of the sample, or a position in the stage
-  std::string stage;         // of a Dataset, its title
-  std::vector<Loss> losses;  // any other kind
-  SectionResult section;     // of a section's element
+  Example batch;                   // kPacket
+  std::exception_ptr error;        // kError
+  uint64_t index = 0;              // of the failed sample, or its position in the stage
+  std::string stage;               // title of the failed stage of a Dataset
+  std::vector<Loss> losses;        // any other kind
+  ParallelMapResult parallel_map;  // for an element of a parallel map
 };
 
-// Finishes the slot with `outcome`; where the ticket was taken away meanwhile, it goes.
+// Finishes the slot with `outcome`. False: the ticket was taken away, and `outcome` is dropped.
 bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome);
-// What a unit carries, if anything; it is the unit's no longer.
-std::unique_ptr<Outcome> take_outcome(Unit& unit);
+// Takes the outcome of a task, if it has one.
+std::unique_ptr<Outcome> take_outcome(Task& task);
 
-// Of elements that were left out before there was a row for them.
+// Losses for elements that were skipped before they had a row.
 std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out);
 
 }  // namespace penstock

@@ -14,17 +14,17 @@ namespace penstock {
 
 namespace {
 
-uint32_t rows_of_granule(const Post& post) {
-  const uint32_t granules = post.granules.load(std::memory_order_relaxed);
-  return (post.rows + granules - 1) / granules;
+uint32_t rows_of_granule(const BatchEntry& entry) {
+  const uint32_t granules = entry.granules.load(std::memory_order_relaxed);
+  return (entry.rows + granules - 1) / granules;
 }
 
-// Each granule's rows stand at its beginning: where the gaps behind them are. `losses` ascend.
-std::vector<uint32_t> gaps_of(const Post& post, const std::vector<Outcome::Loss>& losses) {
+// Each granule has its rows at its front: finds the gaps after them. `losses` ascend.
+std::vector<uint32_t> gaps_of(const BatchEntry& entry, const std::vector<Outcome::Loss>& losses) {
   std::vector<uint32_t> gaps;
-  const uint32_t share = rows_of_granule(post);
+  const uint32_t share = rows_of_granule(entry);
   for (auto loss = losses.begin(); loss != losses.end();) {
-    const uint32_t end = std::min((loss->row / share + 1) * share, post.rows);
+    const uint32_t end = std::min((loss->row / share + 1) * share, entry.rows);
     auto next = loss;
     while (next != losses.end() && next->row < end) ++next;
     for (auto left = next - loss; left > 0; --left) {
@@ -35,7 +35,7 @@ std::vector<uint32_t> gaps_of(const Post& post, const std::vector<Outcome::Loss>
   return gaps;
 }
 
-// Error kInvalidArgument: `state` was not taken of this plan; the text says which stage differs.
+// Error kInvalidArgument: `state` is of another plan; the text names the stage that differs.
 void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed) {
   if (state.plan.empty())
     throw refuse_restore("the state is of a Loader over samples, not of a Dataset");
@@ -67,10 +67,10 @@ void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed) 
   }
 }
 
-// Error kInvalidArgument: so many `what` ("batches", "elements") of an epoch were not delivered by
-// that many ranks, for there are `all`. As many are its end.
+// Error kInvalidArgument: the epoch has only `all` batches or elements (`what`), fewer than that
+// many ranks are said to have delivered. Exactly `all` is the end of the epoch.
 void check_within_epoch(uint64_t delivered, uint64_t all, uint64_t ranks, const char* what) {
-  // The last round of several ranks may be filled up.
+  // The last round of several ranks may be padded.
   if (delivered <= all || delivered - all < ranks) return;
   throw refuse_restore("the state says that " + std::to_string(delivered) + " " + what +
                        " of an epoch were delivered, and there are " + std::to_string(all));
@@ -78,25 +78,25 @@ void check_within_epoch(uint64_t delivered, uint64_t all, uint64_t ranks, const 
 
 }  // namespace
 
-bool PlanOutput::apart(Board& board) {
-  const uint64_t seq = feed_.current_seq();
-  const uint32_t granules = board.granules_at(seq);
+bool PlanOutput::apart(TicketRing& ring) {
+  const uint64_t seq = scheduler_.current_seq();
+  const uint32_t granules = ring.granules_at(seq);
   uint32_t g = 0;
-  while (g < granules && board.unit_at(seq, g).kind != ResultKind::kApart) ++g;
+  while (g < granules && ring.task_at(seq, g).kind != ResultKind::kApart) ++g;
   if (g == granules) return false;
   tickets_.keep_whole();
-  feed_.seek(feed_.position(), feed_.ahead());
+  scheduler_.seek(scheduler_.position(), scheduler_.ahead());
   return true;
 }
 
 PlanOutput::Said PlanOutput::gather(
-    Board& board, const std::function<std::vector<Outcome::Loss>(Unit&)>& losses_in) {
-  const uint64_t seq = feed_.current_seq();
+    TicketRing& ring, const std::function<std::vector<Outcome::Loss>(Task&)>& losses_in) {
+  const uint64_t seq = scheduler_.current_seq();
   Said said;
-  for (uint32_t g = 0, granules = board.granules_at(seq); g < granules; ++g) {
-    Unit& unit = board.unit_at(seq, g);
-    said.bytes += unit.bytes;
-    std::vector<Outcome::Loss> losses = losses_in(unit);
+  for (uint32_t g = 0, granules = ring.granules_at(seq); g < granules; ++g) {
+    Task& task = ring.task_at(seq, g);
+    said.bytes += task.bytes;
+    std::vector<Outcome::Loss> losses = losses_in(task);
     said.losses.insert(said.losses.end(), std::make_move_iterator(losses.begin()),
                        std::make_move_iterator(losses.end()));
   }
@@ -106,28 +106,28 @@ PlanOutput::Said PlanOutput::gather(
 
 std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
                                                  std::vector<Outcome::Loss> losses) {
-  Post& post = feed_.current();
+  BatchEntry& entry = scheduler_.current();
   std::vector<Outcome::Loss> all;
-  counted_ = {post.epoch, {}};
+  counted_ = {entry.epoch, {}};
   if (!losses.empty()) {
     all = losses;
     std::erase_if(losses, [](const Outcome::Loss& loss) { return !loss.gap; });
   }
   if (plan_->batched()) {
     counted_.losses = std::move(all);
-    const uint64_t rows = post.rows - losses.size();
+    const uint64_t rows = entry.rows - losses.size();
     if (rows == 0) {
-      feed_.skip();
+      scheduler_.skip();
       return std::nullopt;
     }
-    Item batch = take_memory(post, losses);
+    Item batch = take_memory(entry, losses);
     batch.rows = rows;
     tickets_.saw(spec_->fixed(), bytes);
-    feed_.deliver(bytes, rows);
+    scheduler_.deliver(bytes, rows);
     return batch;
   }
-  const uint64_t skipped = this->skipped();  // what is made again was counted then
-  hold(post, worker, losses);
+  const uint64_t skipped = this->skipped();  // losses before it were counted already
+  hold(entry, worker, losses);
   std::ranges::stable_sort(all, {}, &Outcome::Loss::row);
   std::erase_if(all, [&](const Outcome::Loss& loss) { return loss.row < skipped; });
   uncounted_.assign(std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
@@ -135,14 +135,14 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
   if (pending_) {
     // The ticket is not delivered: the position stays.
   } else if (held_.rows == 0) {
-    feed_.skip();
+    scheduler_.skip();
   } else {
-    feed_.deliver(bytes, held_.rows - used_);
+    scheduler_.deliver(bytes, held_.rows - used_);
   }
   return take_held();
 }
 
-// What stands at a row without being its gap was lost on the way to it.
+// A loss at a row that exists happened before that row.
 void PlanOutput::count_before(uint64_t row) {
   while (!uncounted_.empty() && uncounted_.front().row < row) {
     if (uncounted_.front().error == nullptr) {
@@ -157,40 +157,42 @@ Block PlanOutput::Item::batch() const {
   return rows == laid_out ? block : block.rows(0, rows);
 }
 
-PlanOutput::Item PlanOutput::take_memory(Post& post, const std::vector<Outcome::Loss>& losses) {
-  std::span<const std::byte> layout(post.layout, post.layout_length);
+PlanOutput::Item PlanOutput::take_memory(BatchEntry& entry,
+                                         const std::vector<Outcome::Loss>& losses) {
+  std::span<const std::byte> layout(entry.layout, entry.layout_length);
   if (spec_ == nullptr || spec_->bytes().size() != layout.size() ||
       std::memcmp(spec_->bytes().data(), layout.data(), layout.size()) != 0) {
     spec_ = std::make_shared<ElementSpec>(layout);
   }
-  const uint64_t rows = post.rows, bytes = post.needed_bytes;
+  const uint64_t rows = entry.rows, bytes = entry.needed_bytes;
   std::vector<uint32_t> gaps;
-  if (!losses.empty() && post.granules.load(std::memory_order_relaxed) > 1) {
-    gaps = gaps_of(post, losses);
+  if (!losses.empty() && entry.granules.load(std::memory_order_relaxed) > 1) {
+    gaps = gaps_of(entry, losses);
   }
-  Lease lease = feed_.take_rows();
+  Lease lease = scheduler_.take_rows();
   if (!gaps.empty()) BlockLayout(*spec_, rows).fixed().compact_rows(lease.data(), gaps);
   return {spec_, rows, rows, lease.data(), bytes, lease.owner(), std::nullopt, {}};
 }
 
-// The elements of a ticket but for `losses`, and but for those that were handed out before; up to
-// the first that is to be raised.
-void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Loss>& losses) {
+// Holds the ticket's elements, without `losses` and without those delivered before, up to the first
+// one whose error is to be raised.
+void PlanOutput::hold(BatchEntry& entry, uint32_t worker,
+                      const std::vector<Outcome::Loss>& losses) {
   // All of it, or nothing: taking the block may find no memory.
   std::vector<uint32_t> places;
   std::optional<LoaderFailure> pending;
   const uint64_t skip = skipped();
-  // A ticket that is made again may end before: what is to be raised then comes in place of the
-  // next one.
-  uint64_t skip_next = skip > post.rows ? skip - post.rows : 0;
+  // A ticket that is made again may have fewer elements: then the error comes in place of the next
+  // one.
+  uint64_t skip_next = skip > entry.rows ? skip - entry.rows : 0;
   auto loss = losses.begin();
-  for (uint32_t place = 0; place < post.rows; ++place) {
+  for (uint32_t place = 0; place < entry.rows; ++place) {
     if (loss == losses.end() || loss->row != place) {
       places.push_back(place);
       continue;
     }
     if (loss->error != nullptr && place >= skip) {
-      pending = {post.epoch, post.step, loss->index, loss->stage, worker, loss->error};
+      pending = {entry.epoch, entry.step, loss->index, loss->stage, worker, loss->error};
       skip_next = place;
       break;
     }
@@ -198,10 +200,10 @@ void PlanOutput::hold(Post& post, uint32_t worker, const std::vector<Outcome::Lo
   }
   uint64_t used = 0;
   while (used < places.size() && places[used] < skip) ++used;
-  const uint64_t epoch = post.epoch, base = post.base, step = post.step;
+  const uint64_t epoch = entry.epoch, base = entry.base, step = entry.step;
   Item held;
   if (used != places.size()) {
-    held = take_memory(post);
+    held = take_memory(entry);
     held.rows = places.size();
     held.elements = std::make_shared<const Block>(held.batch());
   }
@@ -257,12 +259,12 @@ void PlanOutput::arrived(const Place& place) {
   if (place.stream) tickets_.restore(place.position, *place.stream);
 }
 
-// Batches, or elements, of a stream's epoch are counted by their ordinals.
+// In a stream's epoch, batches or elements are counted by their ordinals.
 LoaderState PlanOutput::stream_state() const {
   const bool held = held_.rows != 0;
   const Position at = position();
   const uint64_t used = held ? places_[used_ - 1] + 1 : skipped();
-  Cursor::Place place = tickets_.place_at(at);
+  StreamReader::Place place = tickets_.place_at(at);
   LoaderState state;
   state.epoch = at.epoch;
   const uint64_t per = plan_->batched() ? plan_->stream_rows() : plan_->per_output();
@@ -280,7 +282,7 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
   if (!state.ahead.empty()) {
     throw Error(Code::kInvalidArgument, "restore", "a stream's batches come in order only");
   }
-  Place place{{state.epoch, 0, state.batches}, {}, 0, Cursor::Place{}};
+  Place place{{state.epoch, 0, state.batches}, {}, 0, StreamReader::Place{}};
   if (state.stream.empty()) {
     if (state.batches != 0) {
       throw Error(Code::kInvalidArgument, "restore", "the state says nothing of its stream");
@@ -305,7 +307,7 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
   const uint64_t first = place.stream->ordinal + place.stream->used;
   place.position.step = first / per + (first % per != 0);
   if (const auto all = plan_->known_length()) {
-    check_within_epoch(std::max(state.batches, place.position.step), *all, 1, unit());
+    check_within_epoch(std::max(state.batches, place.position.step), *all, 1, items());
   }
   return place;
 }
@@ -321,7 +323,7 @@ LoaderState PlanOutput::state() const {
 }
 
 LoaderState PlanOutput::indexed_state() const {
-  const Position& at = feed_.position();
+  const Position& at = scheduler_.position();
   const uint64_t per = plan_->rows_per_ticket();
   LoaderState state;
   const uint64_t world = plan_->world();
@@ -334,7 +336,7 @@ LoaderState PlanOutput::indexed_state() const {
     own = held_step_ * per + places_[used_ - 1] + 1;
   }
   state.batches = state.base + own * world;
-  for (uint64_t step : feed_.ahead()) state.ahead.push_back(at.base + step * per * world);
+  for (uint64_t step : scheduler_.ahead()) state.ahead.push_back(at.base + step * per * world);
   return state;
 }
 
@@ -343,10 +345,10 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
   if (plan_->stream() != nullptr) return place_in_stream(state);
   const uint64_t per = plan_->rows_per_ticket(), world = plan_->world();
   if (const auto all = plan_->all_batches()) {
-    check_within_epoch(state.batches, *all, std::max<uint64_t>(world, state.world), unit());
+    check_within_epoch(state.batches, *all, std::max<uint64_t>(world, state.world), items());
   }
   if (state.world != world) {
-    // Whoever they were, all ranks together used so much: from there on it is dealt out anew.
+    // All ranks together have delivered so much; the rest is dealt out to the present ranks.
     if (!state.ahead.empty()) {
       throw Error(Code::kInvalidArgument, "restore",
                   "a state of an unordered feed restores at its own shard only");
@@ -360,7 +362,7 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
     return (batches - state.base) / world;
   };
   const uint64_t taken = own(state.batches), all = plan_->length(state.base);
-  check_within_epoch(taken, all, 1, unit());
+  check_within_epoch(taken, all, 1, items());
   Place place{{state.epoch, state.base, taken / per}, {}, taken % per, std::nullopt};
   for (uint64_t batches : state.ahead) {
     const uint64_t ahead = own(batches);

@@ -5,56 +5,56 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 
 namespace penstock {
 
 PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan)
-    : plan_(std::move(plan)), collected_(!plan_->bound() && !is_parcel_source(plan_->chain())) {
+    : plan_(std::move(plan)), collected_(!plan_->bound() && !is_chunk_source(plan_->chain())) {
   if (!plan_->batched() || plan_->root()->ragged() || plan_->root()->padding() != nullptr) return;
   const SpecRef spec = plan_->chain().spec();
   if (spec == nullptr) {
-    rows_ = Rows::kUntold;
+    rows_ = Rows::kUnknown;
   } else if (spec->fixed()) {
     rows_ = Rows::kPlaced;
   }
 }
 
 void PlanTickets::saw(bool fixed, uint64_t bytes) {
-  if (cursor_ != nullptr) cursor_->saw_batch(bytes);
+  if (reader_ != nullptr) reader_->saw_batch(bytes);
   if (!fixed) rows_ = Rows::kTogether;
-  if (rows_ == Rows::kUntold) rows_ = Rows::kPlaced;
+  if (rows_ == Rows::kUnknown) rows_ = Rows::kPlaced;
 }
 
-void PlanTickets::set_cursor(Cursor* cursor, Allocator& arena, size_t remembered) {
-  cursor_ = cursor;
+void PlanTickets::set_stream_reader(StreamReader* reader, Allocator& arena, size_t remembered) {
+  reader_ = reader;
   arena_ = &arena;
   remembered_ = remembered;
 }
 
 std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
   if (plan_->stream() != nullptr || lists_ != nullptr) return std::nullopt;
-  if (!steps_ || steps_base_ != base) {  // the feed asks several times a ticket
+  if (!steps_ || steps_base_ != base) {  // the scheduler asks several times a ticket
     steps_ = plan_->steps(base);
     steps_base_ = base;
   }
   return steps_;
 }
 
-Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
-  post.rows_together = rows_ == Rows::kTogether;
-  if (lists_ != nullptr) return lists_->describe(at, post);
+Tickets::Described PlanTickets::describe(const Position& at, BatchEntry& entry) {
+  entry.rows_together = rows_ == Rows::kTogether;
+  if (lists_ != nullptr) return lists_->describe(at, entry);
   if (plan_->stream() == nullptr) {
-    post.rows = plan_->rows(at.base, at.step);
+    entry.rows = plan_->rows(at.base, at.step);
     return Described::kPosted;
   }
   if (!begun_ || records_.empty() || records_.back().at != at) {
-    // Another epoch, or again what was taken back.
+    // Another epoch, or a ticket that was taken back.
     restore(at, place_at(at));
-    cursor_->start(at.epoch, records_.back().place);
+    reader_->start(at.epoch, records_.back().place);
     begun_ = true;
   }
-  std::optional<Cursor::Made> made = cursor_->take();
+  std::optional<StreamReader::Made> made = reader_->take();
   if (!made) return Described::kNotYet;
   Record& record = records_.back();
   record.losses = std::move(made->losses);
@@ -71,8 +71,8 @@ Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
   }
   const uint64_t per = plan_->per_output();
   // Rows of the ticket: a batch's are elements of the stream; single elements may be batches.
-  post.rows = static_cast<uint32_t>(plan_->batched() ? made->rows : (made->rows + per - 1) / per);
-  post.indices_offset = made->offset;
+  entry.rows = static_cast<uint32_t>(plan_->batched() ? made->rows : (made->rows + per - 1) / per);
+  entry.indices_offset = made->offset;
   input_bytes_ = std::max(input_bytes_, made->bytes);
   record.place = made->before;
   records_.push_back({{at.epoch, at.base, at.step + 1}, made->after, {}});
@@ -80,7 +80,7 @@ Tickets::Described PlanTickets::describe(const Position& at, Post& post) {
   return Described::kPosted;
 }
 
-Cursor::Place PlanTickets::place_at(const Position& at) const {
+StreamReader::Place PlanTickets::place_at(const Position& at) const {
   for (const Record& record : records_) {
     if (record.at == at) return record.place;
   }
@@ -88,7 +88,7 @@ Cursor::Place PlanTickets::place_at(const Position& at) const {
   throw Error(Code::kInternal, "stream", "a place that was forgotten");
 }
 
-void PlanTickets::restore(const Position& at, Cursor::Place place) {
+void PlanTickets::restore(const Position& at, StreamReader::Place place) {
   auto same = std::find_if(records_.begin(), records_.end(),
                            [&](const Record& record) { return record.at == at; });
   records_.erase(same, records_.end());
@@ -110,7 +110,7 @@ PlanTickets::Leftover PlanTickets::take_leftover(const Position& at) {
   return std::exchange(leftover_, {});
 }
 
-void PlanTickets::let_go() {
+void PlanTickets::release() {
   for (Record& record : records_) record.losses.clear();
   failure_.reset();
   leftover_ = {};

@@ -196,7 +196,7 @@ class CsvStream : public Streamed {
   SpecRef spec() const override { return spec_; }
   std::optional<uint64_t> length() const override { return std::nullopt; }
   bool python() const override { return false; }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 

@@ -111,7 +111,7 @@ FileStream::FileStream(std::shared_ptr<const StreamFiles> files, const char* ope
       spec_(std::make_shared<ElementSpec>(std::vector<Leaf>{std::move(leaf)})),
       framing_(std::move(framing)) {}
 
-std::unique_ptr<StreamReader> FileStream::reader(Context& context) const {
+std::unique_ptr<ElementReader> FileStream::reader(Context& context) const {
   return std::make_unique<Reader>(*this, context);
 }
 

@@ -12,7 +12,7 @@ namespace penstock {
 // Records of files that are read from the front, because they are compressed or nobody wants to
 // index them. State: {"file": number, "offset": bytes of what was inflated, "record": number in the
 // file, "element": elements before it}; loading one inflates its file up to there.
-class FileStreamReader : public StreamReader {
+class FileStreamReader : public ElementReader {
  public:
   // `title`: the stage's. Both outlive it.
   FileStreamReader(std::shared_ptr<const StreamFiles> files, const char* operation,
@@ -50,7 +50,7 @@ class FileStream : public Streamed {
   SpecRef spec() const override { return spec_; }
   std::optional<uint64_t> length() const override { return std::nullopt; }
   bool python() const override { return false; }
-  std::unique_ptr<StreamReader> reader(Context& context) const override;
+  std::unique_ptr<ElementReader> reader(Context& context) const override;
 
  private:
   class Reader;

@@ -23,19 +23,19 @@ class Generator : public Streamed {
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override { return std::nullopt; }
   bool python() const override { return false; }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const Generator& stage, Context& context)
         : stage_(stage), context_(context), rows_(stage.title_) {}
 
     void begin(uint64_t epoch) override {
       taken_ = 0;
-      told_ = nullptr;
+      inferred_ = nullptr;
       error_ = nullptr;
       pull_ = stage_.begin_(epoch);
     }
@@ -58,13 +58,13 @@ class Generator : public Streamed {
         return 0;
       }
       out.reset(nullptr, count);
-      if (told_ != nullptr) (void)out.settle(told_);
+      if (inferred_ != nullptr) (void)out.settle(inferred_);
       for (uint32_t i = 0; i < count; ++i) {
         if (auto error = rows_.give(std::move(pulled_[i]), out, i)) {
           out.fail(i, {stage_.title_, taken_ + i, std::move(error)});
         }
       }
-      told_ = out.spec();
+      inferred_ = out.spec();
       taken_ += count;
       return count;
     }
@@ -78,7 +78,7 @@ class Generator : public Streamed {
         if (!pulled) {
           throw Error(Code::kInvalidArgument, "restore", "the state is beyond the generator's end");
         }
-        if (told_ == nullptr) learn(std::move(*pulled));
+        if (inferred_ == nullptr) learn(std::move(*pulled));
       }
     }
 
@@ -88,7 +88,7 @@ class Generator : public Streamed {
       Chunk one(context_.scratch);
       one.reset(nullptr, 1);
       if (rows_.give(std::make_shared<Example>(std::move(element)), one, 0) == nullptr) {
-        told_ = one.spec();
+        inferred_ = one.spec();
       }
     }
 
@@ -104,7 +104,7 @@ class Generator : public Streamed {
     const Generator& stage_;
     Context& context_;
     ExampleRows rows_;
-    SpecRef told_;  // what elements were so far: those that are not like them fail
+    SpecRef inferred_;  // what elements were so far: those that are not like them fail
     Pull pull_;
     std::array<std::shared_ptr<Example>, Chunk::kRows> pulled_;
     std::exception_ptr error_;

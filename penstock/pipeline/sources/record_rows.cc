@@ -77,7 +77,7 @@ class RecordRowStream : public Streamed {
     return std::accumulate(files_->counts.begin(), files_->counts.end(), uint64_t{0});
   }
   bool python() const override { return false; }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 

@@ -7,7 +7,7 @@
 
 #include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/stages/user_calls.h"
 #include "penstock/pipeline/transformations/transformations.h"

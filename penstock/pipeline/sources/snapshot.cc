@@ -78,7 +78,7 @@ Node::Ref nodes::snapshot(std::string path) {
   return make_node({
       .title = "snapshot(" + file + ")",
       .build = [path = std::move(path)](std::vector<Built>, Builder& builder) -> Built {
-        auto store = builder.told()
+        auto store = builder.given()
                          ? std::make_shared<SnapshotStore>(path, SnapshotStore::Attached())
                          : std::make_shared<SnapshotStore>(path);
         builder.add_cache(store);

@@ -8,9 +8,10 @@
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/element/column_block.h"
-#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/batch_element.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 
 namespace penstock {
 namespace {
@@ -164,7 +165,7 @@ void Collector::fix_lengths() {
   if (changed) spec_ = std::make_shared<ElementSpec>(std::move(leaves), spec_->nest());
 }
 
-// What was told together with other batches' elements may be said to differ, and does not here.
+// Lengths that differ in other batches may be marked variable, and be equal in this batch.
 void Collector::fix_common_axes(size_t of, Leaf& leaf) const {
   bool begun = false;
   each_row([&](const Chunk& chunk, uint32_t row, uint64_t) {
@@ -284,7 +285,7 @@ std::span<const std::byte> Collector::column(size_t leaf) const {
   return {to, bytes};
 }
 
-// As leaf `place` of the block.
+// Adds leaf `place` of the block.
 void Collector::write_variable(size_t leaf, const Leaf& of, size_t place, const BlockLayout& layout,
                                std::byte* block) const {
   const uint64_t step = static_cast<uint64_t>(of.fixed_values()) * size_of(of.dtype);
@@ -348,8 +349,8 @@ class CollatedReader : public IndexedReader {
     input_.begin();
     left_out_.clear();
     uint64_t count = stage_.rows(batch, at.base);
-    if (context_.parcel != nullptr)
-      count = std::min(count, context_.parcel->rows_from(stage_.element(batch, 0, at.base)));
+    if (context_.stream_chunk != nullptr)
+      count = std::min(count, context_.stream_chunk->rows_from(stage_.element(batch, 0, at.base)));
     for (uint64_t i = 0; i < count; i += Chunk::kRows) {
       positions_.resize(std::min<uint64_t>(Chunk::kRows, count - i));
       for (uint64_t j = 0; j < positions_.size(); ++j) {
@@ -372,7 +373,7 @@ class CollatedReader : public IndexedReader {
     }
     try {
       if (!rows_.settle()) {
-        // Each of its elements is counted: the first of them in place of the batch.
+        // Each lost element is counted; the first one in place of the batch.
         out.lose(row, std::exchange(left_out_, {}));
       } else {
         batch_.give(rows_, stage_.input()->spec().get(), stage_.ragged(), out, row);
@@ -391,12 +392,12 @@ class CollatedReader : public IndexedReader {
   Collector rows_;
   std::vector<uint64_t> positions_;
   BatchElement batch_{context_.scratch};
-  std::vector<Failure> left_out_;  // of the batch in work
+  std::vector<Failure> left_out_;  // of the current batch
 };
 
 }  // namespace
 
-// Only its elements tell: the last batch may be a short one.
+// The spec is inferred from the elements, because the last batch may be short.
 SpecRef Collated::spec() const { return nullptr; }
 
 std::unique_ptr<IndexedReader> Collated::reader(Context& context) const {

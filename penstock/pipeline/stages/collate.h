@@ -43,7 +43,7 @@ class Collector {
   uint64_t rows() const { return rows_; }        // alive
   // The only row, where that is an object (LeafKind::kObject); else nullptr.
   void* object() const;
-  // Of a block with room for `rows`, at least rows(); those beyond are empty.
+  // Of a block with space for `rows`, at least rows(); those beyond are empty.
   BlockLayout layout(uint64_t rows) const;
   // `first`: its first row among the block's, of a part of a batch. REQUIRED: 0, or spec() is
   // fixed.

@@ -96,7 +96,7 @@ FetchAhead::FetchAhead(const Chunk& in, size_t leaf, uint32_t row, uint32_t end)
     return;
   }
   const size_t bytes = std::max<size_t>(values_of(about.shape) * size_of(about.dtype), 1);
-  lines_ = std::min((bytes + kLine - 1) / kLine, kMostLines);
+  lines_ = std::min((bytes + kLine - 1) / kLine, kMaxLines);
   ahead_ = static_cast<uint32_t>(std::clamp<size_t>(kAheadBytes / bytes, 2, 32));
   for (uint32_t i = row; i < std::min(row + ahead_, end); ++i) fetch(i);
 }

@@ -79,7 +79,7 @@ class FetchAhead {
   }
 
  private:
-  static constexpr size_t kLine = 64, kMostLines = 16;  // what is longer is read ahead of by itself
+  static constexpr size_t kLine = 64, kMaxLines = 16;  // what is longer is read ahead of by itself
 
   // Inline, for GCC takes calls of functions that do nothing but fetch for calls that do nothing.
   [[gnu::always_inline]] void fetch(uint32_t row) const {

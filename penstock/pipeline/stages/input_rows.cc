@@ -16,7 +16,7 @@ Chunk& InputRows::make(IndexedReader& reader, const SpecRef& spec, const At& at,
                        size_t first) {
   row_ = row;
   rows_.reset(spec, static_cast<uint32_t>(row + positions.size()));
-  if (spec != nullptr && !out.told()) {
+  if (spec != nullptr && !out.inferred()) {
     for (size_t leaf = 0; leaf < spec->leaves().size(); ++leaf) {
       size_t to = first + leaf;
       if (out.bound(to)) rows_.bind(leaf, out.dense(to), out.stride(to));

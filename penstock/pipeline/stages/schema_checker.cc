@@ -127,7 +127,7 @@ void CheckedRows::fetch_all(const At& at, std::span<const uint64_t> positions, C
   schema_.hold(out, [&](uint32_t row) { return positions[row]; });
 }
 
-// In the same places as they will have, for whoever watches over them.
+// With the same row numbers as they will have, for the Watch.
 void CheckedRows::make(const At& at, std::span<const uint64_t> positions, uint32_t row) {
   made_.reset(nullptr, static_cast<uint32_t>(row + positions.size()));
   reader_->fetch(at, positions, made_, row);

@@ -14,45 +14,43 @@
 
 namespace penstock {
 
-// `out` has that spec, or one that says of more lengths that they differ, or is told it. Error
-// kInvalidArgument: its rows are other ones.
+// Gives `out` that spec, or checks that the spec of `out` equals it except for more variable
+// lengths. Error kInvalidArgument: the rows of `out` differ.
 void settle_alike(const SpecRef& spec, Chunk& out);
 
-// Row `from` of `in` becomes row `to` of `out`: a view, or, if it failed, its failure. What was
-// lost on the way to it goes along, once. Error kInvalidArgument: it is not like `out`'s other
-// rows.
+// Row `from` of `in` becomes row `to` of `out`: a view, or its failure, with the losses before it.
+// Error kInvalidArgument: the row differs from `out`'s other rows.
 void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to);
 
-// What the elements of a stream or batch are where only they tell: like the first one, but for
-// lengths. Part of a stream's state, so that the same elements fail wherever it is read from. One
-// thread.
+// Checks that all elements of a stream or batch have one schema, which is inferred from the first
+// element: the same leaves, with lengths that may differ. The inferred schema is part of a stream's
+// state, so that the same elements fail wherever the stream is read from. One thread.
 class SchemaChecker {
  public:
-  // `known`: that the stage says; then there is nothing to be told. `of`: what they are the
-  // elements of, for errors. `decision`: on those that are not like the others.
+  // `known`: the spec of the stage, if given; then no schema is inferred. `of`: the elements'
+  // stream or batch, for errors. `decision`: for elements whose schema differs.
   explicit SchemaChecker(const SpecRef& known, const char* of = "stream",
                          Decision decision = Decision::kUndecided)
       : known_(known != nullptr), of_(of), decision_(decision) {}
 
-  // The next element is the first one.
+  // The schema is inferred anew from the next element.
   void begin();
-  // Error kInvalidArgument: an element of that spec is not like those before it.
+  // Error kInvalidArgument: `spec` differs from the elements before.
   void check(const SpecRef& spec);
-  // Rows of one kind: all of them fail if they are not like those before them. position(row): its
-  // place.
+  // Checks rows of one spec: all of them fail if it differs. position(row): the row's place.
   template <class Position>
   void hold(Chunk& rows, Position position, std::string_view stage = {});
-  // As pass_row; a row that is not like those before it becomes one that failed, at that place.
+  // As pass_row; a row that differs becomes a failure at that position.
   void pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t position,
             std::string_view stage = {});
-  // What they were so far; nullptr: none was there.
-  const SpecRef& told() const { return alike_; }
-  // Of an element, with what check() threw. `stage` empty: `of`.
+  // The inferred schema; nullptr: there was no element yet.
+  const SpecRef& inferred() const { return alike_; }
+  // The failure of an element, with the exception of check(). `stage` empty: `of`.
   Failure failure(uint64_t position, std::exception_ptr error, std::string_view stage = {}) const;
 
-  // Sets member "alike" of a stage's state, where elements have told: the spec's bytes in base64.
+  // Sets member "alike" of a stage's state to the inferred schema: the spec's bytes in base64.
   void save(State& state) const;
-  // Error kInvalidArgument: it is none. A state without it is at the first element.
+  // Error kInvalidArgument: the member is no spec. A state without it is at the first element.
   void load(const State& state);
 
  private:
@@ -76,9 +74,8 @@ void SchemaChecker::hold(Chunk& rows, Position position, std::string_view stage)
   }
 }
 
-// Elements of an indexed stage on their way into a stream or batch: as if each of them was made
-// alone, as workers make a stream's, and those fail that are not like the ones before them. One
-// thread.
+// Makes elements of an indexed stage for a stream or batch, with the same result as if each was
+// made alone, as the workers of a stream do. Elements whose schema differs fail. One thread.
 class CheckedRows {
  public:
   // `of`: as SchemaChecker.

@@ -83,21 +83,20 @@ class IndexMapped : public Indexed {
 };
 
 // Goes through the elements of a stage from the front. One thread.
-class StreamReader {
+class ElementReader {
  public:
-  virtual ~StreamReader() = default;
+  virtual ~ElementReader() = default;
   virtual void begin(uint64_t epoch) = 0;  // at its start
-  // 1 to `most` further elements as rows 0, 1, ... of `out`, which it resets; they are good until
-  // the next call. 0: it is over. What goes wrong with one element is out.fail(): then it counts
-  // as a row, and the stream goes on behind it. So does one that is dropped, if something was lost
-  // on the way to it, as a row that is left out. Throwing ends the stream, at this place. REQUIRED:
-  // 1 <= most <= Chunk::kRows.
+  // 1 to `most` further elements as rows 0, 1, ... of `out`, which it resets; they are valid until
+  // the next call. 0: the end. A failed element (out.fail()) counts as a row, and the stream goes
+  // on after it. A dropped element counts as a row, too, if it reports losses before it. Throwing
+  // ends the stream at this place. REQUIRED: 1 <= most <= Chunk::kRows.
   virtual uint32_t next(uint32_t most, Chunk& out) = 0;
-  // Nobody has views any more of what it gave, and no memory need be kept for it.
-  virtual void let_go() {}
-  // The place of the element that next() gives next; and back there, in any reader of the stage.
+  // The rows of the last next() are not used any more; their memory can be released.
+  virtual void release() {}
+  // The place of the next element. load() takes it in any reader of the stage.
   virtual State save() const = 0;
-  // Error kInvalidArgument: it is no state of this stage.
+  // Error kInvalidArgument: not a state of this stage.
   virtual void load(uint64_t epoch, const State& state) = 0;
 };
 
@@ -109,9 +108,9 @@ class Streamed {
   virtual std::optional<uint64_t> length() const = 0;
   // Its reader calls Python, and so runs on one of Python's threads.
   virtual bool python() const = 0;
-  virtual std::unique_ptr<StreamReader> reader(Context& context) const = 0;
+  virtual std::unique_ptr<ElementReader> reader(Context& context) const = 0;
   // As Indexed::open. What nobody is to see is no row there: see placed_reader.
-  std::unique_ptr<StreamReader> open(Context& context) const;
+  std::unique_ptr<ElementReader> open(Context& context) const;
 };
 using StreamedRef = std::shared_ptr<const Streamed>;
 

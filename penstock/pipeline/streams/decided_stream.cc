@@ -14,14 +14,14 @@ class DecidedStream : public Streamed {
   SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override { return input_->length(); }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(policy_, input_->open(context));
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
-    Reader(const FailurePolicy& policy, std::unique_ptr<StreamReader> input)
+    Reader(const FailurePolicy& policy, std::unique_ptr<ElementReader> input)
         : policy_(policy), input_(std::move(input)) {}
 
     void begin(uint64_t epoch) override { input_->begin(epoch); }
@@ -35,13 +35,13 @@ class DecidedStream : public Streamed {
       }
       return count;
     }
-    void let_go() override { input_->let_go(); }
+    void release() override { input_->release(); }
     State save() const override { return input_->save(); }
     void load(uint64_t epoch, const State& state) override { input_->load(epoch, state); }
 
    private:
     const FailurePolicy policy_;
-    std::unique_ptr<StreamReader> input_;
+    std::unique_ptr<ElementReader> input_;
   };
 
   StreamedRef input_;

@@ -41,7 +41,7 @@ std::unique_ptr<HeldRow> HeldBack::hold() {
   held_.push_back(1);
   ++consumed_;
   input_.use();
-  input_.let_go();
+  input_.release();
   return row;
 }
 

@@ -37,7 +37,7 @@ class HeldRow {
  private:
   size_t leaves() const { return spec_ == nullptr ? 0 : spec_->leaves().size(); }
   std::span<const int64_t> shape(size_t leaf) const;
-  void place();  // sets at_, of spec_ and dims_, and makes room
+  void place();  // sets at_, of spec_ and dims_, and makes space
 
   SpecRef spec_;
   std::vector<std::byte> bytes_;

@@ -9,9 +9,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/collate.h"
-#include "penstock/pipeline/stages/parcel.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/schema_checker.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 
 namespace penstock {
 namespace {
@@ -23,12 +23,12 @@ class IndexedStream : public Streamed {
   SpecRef spec() const override { return stage_->spec(); }
   std::optional<uint64_t> length() const override { return stage_->length(0); }
   bool python() const override { return stage_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*stage_, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const Indexed& stage, Context& context)
         : stage_(stage), rows_(stage, context), length_(stage.length(0)) {}

@@ -26,9 +26,9 @@ class MeasuredIndexed : public IndexedReader {
   std::unique_ptr<IndexedReader> reader_;
 };
 
-class MeasuredStream : public StreamReader {
+class MeasuredStream : public ElementReader {
  public:
-  MeasuredStream(StageClock& clock, uint32_t stage, std::unique_ptr<StreamReader> reader)
+  MeasuredStream(StageClock& clock, uint32_t stage, std::unique_ptr<ElementReader> reader)
       : clock_(clock), stage_(stage), reader_(std::move(reader)) {}
 
   void begin(uint64_t epoch) override { reader_->begin(epoch); }
@@ -38,14 +38,14 @@ class MeasuredStream : public StreamReader {
     clock_.count(stage_, rows);
     return rows;
   }
-  void let_go() override { reader_->let_go(); }
+  void release() override { reader_->release(); }
   State save() const override { return reader_->save(); }
   void load(uint64_t epoch, const State& state) override { reader_->load(epoch, state); }
 
  private:
   StageClock& clock_;
   uint32_t stage_;
-  std::unique_ptr<StreamReader> reader_;
+  std::unique_ptr<ElementReader> reader_;
 };
 
 template <class Measured, class Stage>
@@ -64,7 +64,7 @@ std::unique_ptr<IndexedReader> Indexed::open(Context& context) const {
   return opened<MeasuredIndexed>(*this, context);
 }
 
-std::unique_ptr<StreamReader> Streamed::open(Context& context) const {
+std::unique_ptr<ElementReader> Streamed::open(Context& context) const {
   return placed_reader(opened<MeasuredStream>(*this, context), context);
 }
 

@@ -12,9 +12,9 @@
 namespace penstock {
 namespace {
 
-class PlacedReader : public StreamReader {
+class PlacedReader : public ElementReader {
  public:
-  PlacedReader(std::unique_ptr<StreamReader> input, const Context& context)
+  PlacedReader(std::unique_ptr<ElementReader> input, const Context& context)
       : input_(std::move(input)), context_(context) {}
 
   void begin(uint64_t epoch) override {
@@ -42,7 +42,7 @@ class PlacedReader : public StreamReader {
     return 1;
   }
 
-  void let_go() override { input_->let_go(); }
+  void release() override { input_->release(); }
 
   State save() const override {
     if (lost_.empty()) return input_->save();
@@ -91,7 +91,7 @@ class PlacedReader : public StreamReader {
     return out.rows();
   }
 
-  std::unique_ptr<StreamReader> input_;
+  std::unique_ptr<ElementReader> input_;
   const Context& context_;
   std::vector<Failure> lost_;  // in front of the next row
   bool over_ = false;
@@ -99,8 +99,8 @@ class PlacedReader : public StreamReader {
 
 }  // namespace
 
-std::unique_ptr<StreamReader> placed_reader(std::unique_ptr<StreamReader> input,
-                                            const Context& context) {
+std::unique_ptr<ElementReader> placed_reader(std::unique_ptr<ElementReader> input,
+                                             const Context& context) {
   return std::make_unique<PlacedReader>(std::move(input), context);
 }
 

@@ -14,7 +14,7 @@ namespace penstock {
 //
 // State: the input's; with {"lost": [[stage, position, text, replaced], ...], "behind": the
 // input's} where something is lost and what it is to be told with was not given yet.
-std::unique_ptr<StreamReader> placed_reader(std::unique_ptr<StreamReader> input,
-                                            const Context& context);
+std::unique_ptr<ElementReader> placed_reader(std::unique_ptr<ElementReader> input,
+                                             const Context& context);
 
 }  // namespace penstock

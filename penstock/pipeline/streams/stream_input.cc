@@ -30,12 +30,12 @@ bool StreamInput::more() {
   ordinal_ += count_;
   used_ = 0;
   scratch_.empty();
-  let_go_ = false;
+  released_ = false;
   count_ = reader_->next(most_, hidden_ ? whole_ : chunk_);
   if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
   over_ = count_ == 0;
   if (over_) {
-    let_go();
+    release();
   } else {
     next_most_ = so_many();
   }
@@ -69,10 +69,11 @@ uint32_t StreamInput::so_many() {
   return std::min(2 * most_, in_chunk(each_));
 }
 
-void StreamInput::let_go() {
+void StreamInput::release() {
   if (used_ < count_ || own_.memory == nullptr) return;
   const bool tight = own_.memory->tight();
-  if ((tight || own_.sections != nullptr) && !std::exchange(let_go_, true)) reader_->let_go();
+  if ((tight || own_.parallel_maps != nullptr) && !std::exchange(released_, true))
+    reader_->release();
   if (!tight) return;
   whole_.reset(nullptr, 0);
   chunk_.reset(nullptr, 0);
@@ -123,7 +124,7 @@ void StreamInput::load(uint64_t epoch, const State& state) {
 }
 
 void PickedRows::forget() {
-  for (const auto& [input, row] : picked_) input->let_go();
+  for (const auto& [input, row] : picked_) input->release();
   picked_.clear();
 }
 

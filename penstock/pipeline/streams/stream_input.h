@@ -53,7 +53,7 @@ class StreamInput {
   void use(uint32_t elements = 1) { used_ += elements; }
   // Nobody has views of what was used: if all of it was, what workers made of it goes, and if
   // memory is tight, all of it.
-  void let_go();
+  void release();
 
   // {"input": the input's state, "ordinal": of its next element, "used": elements}, with "failed"
   // where some of those did, and "most", that are pulled at a time, where they are not 64.
@@ -73,7 +73,7 @@ class StreamInput {
   Scratch scratch_;
   Context own_;
   StageClock::Kind pulls_;
-  std::unique_ptr<StreamReader> reader_;
+  std::unique_ptr<ElementReader> reader_;
   Chunk whole_, chunk_;  // the first where there is a hidden leaf
   HiddenLeaf leaf_;
   uint32_t failed_before(uint32_t row) const;
@@ -87,8 +87,8 @@ class StreamInput {
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;
-  bool let_go_ = true;  // of what next() gave last
-  State before_;        // the chunk
+  bool released_ = true;  // of what next() gave last
+  State before_;          // the chunk
 };
 
 // Rows of some inputs' chunks, on their way into one. One thread.

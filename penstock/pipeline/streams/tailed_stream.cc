@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/stages/gather_parcel.h"
-#include "penstock/pipeline/stages/parcel.h"
+#include "penstock/pipeline/stages/gather_chunk.h"
 #include "penstock/pipeline/stages/schema_checker.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 
 namespace penstock {
@@ -26,12 +26,12 @@ class TailedStream : public Streamed {
     return *all / built_.per_output + (!built_.whole_outputs && *all % built_.per_output != 0);
   }
   bool python() const override { return built_.stream->python() || built_.tail->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(built_, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const Built& built, Context& context)
         : built_(built),
@@ -51,9 +51,9 @@ class TailedStream : public Streamed {
       own_scratch_.empty();
       const uint64_t per = built_.per_output, first = ordinal_ * per;
       auto gathered =
-          gathered_.gather(*stream_, per == 1 ? GatherParcel::Wanted{1, most, first, kInPlace}
-                                              : GatherParcel::Wanted{per, per, first, kInPlace});
-      stream_->let_go();
+          gathered_.gather(*stream_, per == 1 ? GatherChunk::Wanted{1, most, first, kInPlace}
+                                              : GatherChunk::Wanted{per, per, first, kInPlace});
+      stream_->release();
       if (per != 1) stack(gathered);
       const uint64_t rows = per == 1 ? gathered.rows : gathered.rows / per;
       const auto places = static_cast<uint32_t>(rows + gathered.failed.size());
@@ -92,10 +92,10 @@ class TailedStream : public Streamed {
     }
 
    private:
-    static constexpr auto kInPlace = GatherParcel::Failures::kInPlace;
+    static constexpr auto kInPlace = GatherChunk::Failures::kInPlace;
 
     // Places of elements that are one become that one's. One that failed is all of them.
-    void stack(GatherParcel::Gathered& gathered) const {
+    void stack(GatherChunk::Gathered& gathered) const {
       const uint64_t per = built_.per_output;
       if (!gathered.failed.empty()) {
         gathered.failed.erase(gathered.failed.begin() + 1, gathered.failed.end());
@@ -109,11 +109,11 @@ class TailedStream : public Streamed {
     }
 
     // The tail, to what is alive; rows of `out` leave gaps for what is not.
-    void apply(const GatherParcel::Gathered& gathered, uint64_t rows, uint64_t first, Chunk& out) {
-      std::byte* at = own_scratch_.take(Parcel::bytes_of(gathered_));
-      Parcel::write(gathered_, first, at);
-      Parcel parcel = Parcel::read(at);
-      own_.parcel = &parcel;
+    void apply(const GatherChunk::Gathered& gathered, uint64_t rows, uint64_t first, Chunk& out) {
+      std::byte* at = own_scratch_.take(StreamChunk::bytes_of(gathered_));
+      StreamChunk::write(gathered_, first, at);
+      StreamChunk stream_chunk = StreamChunk::read(at);
+      own_.stream_chunk = &stream_chunk;
       std::array<uint64_t, Chunk::kRows> positions;
       std::iota(positions.begin(), positions.begin() + rows, ordinal_);
       auto gap = gathered.failed.begin();
@@ -125,15 +125,15 @@ class TailedStream : public Streamed {
         made += end - row;
         row = end;
       }
-      own_.parcel = nullptr;
+      own_.stream_chunk = nullptr;
     }
 
     const Built& built_;
     Scratch own_scratch_;  // emptied with every call, whatever the others still hold
     Context own_;
-    std::unique_ptr<StreamReader> stream_;
+    std::unique_ptr<ElementReader> stream_;
     CheckedRows tail_;
-    GatherParcel gathered_;
+    GatherChunk gathered_;
     uint64_t epoch_ = 0, ordinal_ = 0;
   };
 

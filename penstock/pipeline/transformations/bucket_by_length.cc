@@ -63,14 +63,14 @@ class BucketByLength : public Streamed {
     return std::nullopt;
   }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
   using Bucket = std::vector<std::unique_ptr<HeldRow>>;
 
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const BucketByLength& stage, Context& context)
         : stage_(stage),

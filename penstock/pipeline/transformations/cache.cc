@@ -148,12 +148,12 @@ class CacheStream : public Streamed {
   SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override { return input_->length(); }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const CacheStream& stage, Context& context)
         : spec_(stage.spec()),
@@ -308,7 +308,7 @@ class CacheStream : public Streamed {
     SpecRef spec_;
     Scratch scratch_;  // the input's: what it made is dropped with each of its chunks
     Context own_;
-    std::unique_ptr<StreamReader> input_;
+    std::unique_ptr<ElementReader> input_;
     Chunk passed_;
     Scratch kept_scratch_;  // what was kept, until the next chunk
     Context kept_context_;
@@ -349,7 +349,7 @@ Node::Ref cached(Node::Ref input, std::string path, MakeKeeping make_keeping) {
                         path + " would have no end: take(n) of it");
           }
         }
-        Keeping keeping = make_keeping(positions, builder.told());
+        Keeping keeping = make_keeping(positions, builder.given());
         builder.add_cache(keeping.store);
         if (inputs[0].stream == nullptr) {
           return {std::make_shared<Cache>(inputs[0].indexed, std::move(keeping))};

@@ -28,14 +28,14 @@ class CountedStream : public Streamed {
   SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override { return count_; }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(count_, input_->open(context));
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
-    Reader(uint64_t count, std::unique_ptr<StreamReader> input)
+    Reader(uint64_t count, std::unique_ptr<ElementReader> input)
         : count_(count), input_(std::move(input)) {}
 
     void begin(uint64_t epoch) override {
@@ -59,7 +59,7 @@ class CountedStream : public Streamed {
       given_ += alive;
       return rows;
     }
-    void let_go() override { input_->let_go(); }
+    void release() override { input_->release(); }
     State save() const override { return {{"given", given_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       given_ = count_in(state, "given");
@@ -68,7 +68,7 @@ class CountedStream : public Streamed {
 
    private:
     uint64_t count_, given_ = 0;
-    std::unique_ptr<StreamReader> input_;
+    std::unique_ptr<ElementReader> input_;
   };
 
   StreamedRef input_;

@@ -41,12 +41,12 @@ class ChooseFrom : public Streamed {
     return std::nullopt;
   }
   bool python() const override { return choices_->python() || any_python(inputs_); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const ChooseFrom& stage, Context& context)
         : stage_(stage), choices_(*stage.choices_, context) {
@@ -95,7 +95,7 @@ class ChooseFrom : public Streamed {
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, stage_.title_);
     }
 
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());

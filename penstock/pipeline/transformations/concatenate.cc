@@ -106,12 +106,12 @@ class ConcatenateStream : public Streamed {
     return sum;
   }
   bool python() const override { return any_python(inputs_); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const ConcatenateStream& stage, Context& context)
         : stage_(stage),
@@ -136,8 +136,8 @@ class ConcatenateStream : public Streamed {
         reader().begin(epoch_);
       }
     }
-    void let_go() override {
-      if (readers_[which_] != nullptr) readers_[which_]->let_go();
+    void release() override {
+      if (readers_[which_] != nullptr) readers_[which_]->release();
     }
     State save() const override {
       State state = {{"which", which_}, {"given", given_}, {"input", readers_[which_]->save()}};
@@ -174,7 +174,7 @@ class ConcatenateStream : public Streamed {
       return count;
     }
 
-    StreamReader& reader() {
+    ElementReader& reader() {
       auto& opened = readers_[which_];
       if (opened == nullptr) opened = stage_.inputs_[which_]->open(context_);
       return *opened;
@@ -182,7 +182,7 @@ class ConcatenateStream : public Streamed {
 
     const ConcatenateStream& stage_;
     Context& context_;
-    std::vector<std::unique_ptr<StreamReader>> readers_;
+    std::vector<std::unique_ptr<ElementReader>> readers_;
     Chunk rows_;
     SchemaChecker schema_{stage_.spec_};
     uint64_t epoch_ = 0, given_ = 0;

@@ -13,12 +13,12 @@ class Filter : public JudgedStage {
  public:
   using JudgedStage::JudgedStage;
 
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const Filter& stage, Context& context) : input_(stage.input(context)) {}
 
@@ -34,7 +34,7 @@ class Filter : public JudgedStage {
       }
       return 0;
     }
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override { return input_.save(); }
     void load(uint64_t epoch, const State& state) override { input_.load(epoch, state); }
 

@@ -198,12 +198,12 @@ class InterleaveInputs : public Streamed {
     return sum;
   }
   bool python() const override { return any_python(inputs_); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const InterleaveInputs& stage, Context& context)
         : stage_(stage),
@@ -250,7 +250,7 @@ class InterleaveInputs : public Streamed {
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, "interleave");
     }
 
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override {
       State places = State::array();
       for (size_t which : places_) {
@@ -291,7 +291,7 @@ class InterleaveInputs : public Streamed {
    private:
     static constexpr size_t kEmpty = SIZE_MAX;
 
-    // Opened when it has its first turn, and kept: a section has one reader in all its life.
+    // Opened when it has its first turn, and kept: a parallel map has one reader in all its life.
     StreamInput& input(size_t which) {
       std::unique_ptr<StreamInput>& input = inputs_[which];
       if (input == nullptr) {

@@ -47,7 +47,7 @@ class InterleaveStream : public Streamed {
     return std::nullopt;
   }
   bool python() const override { return open_->python() || input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
@@ -60,7 +60,7 @@ class InterleaveStream : public Streamed {
     std::unique_ptr<StreamInput> input;
   };
 
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const InterleaveStream& stage, Context& context)
         : stage_(stage), context_(context), outer_(*stage.input_, context), places_(stage.cycle_) {}
@@ -85,7 +85,7 @@ class InterleaveStream : public Streamed {
       return count;
     }
 
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override {
       State places = State::array();
       for (const auto& place : places_) {

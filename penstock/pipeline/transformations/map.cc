@@ -114,7 +114,7 @@ class MapReader : public IndexedReader {
  private:
   // A leaf that is passed on unchanged is written by the input to where it is wanted.
   void hand_bindings_on(Chunk& out) {
-    if (out.told() || in_.spec() == nullptr) return;
+    if (out.inferred() || in_.spec() == nullptr) return;
     for (auto [to, from] : bound_.passed) {
       if (out.bound(to)) in_.bind(from, out.dense(to), out.stride(to));
     }

@@ -12,7 +12,7 @@
 namespace penstock {
 
 // (x - mean) / std, computed in float32 and given as float32: a pixel's value less the channel's
-// mean, in units of its standard deviation. The same bits on every machine. `mean`, `std`: one
+// mean, in tasks of its standard deviation. The same bits on every machine. `mean`, `std`: one
 // number each, or one for each place of the last axis (channel). `fields`: empty: all arrays of
 // uint8, float32 or float64. Errors: no numbers, numbers of both that differ in count, a std that
 // is 0 or not finite.

@@ -58,12 +58,12 @@ class RepeatStream : public Streamed {
     return __builtin_mul_overflow(*once, count_, &all) ? kEndless : all;
   }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const RepeatStream& stage, Context& context)
         : context_(context),
@@ -97,7 +97,7 @@ class RepeatStream : public Streamed {
       }
       return 0;
     }
-    void let_go() override { input_->let_go(); }
+    void release() override { input_->release(); }
     State save() const override {
       State state = {{"round", round_}, {"empty", empty_}, {"input", input_->save()}};
       if (told_) state["given"] = given_;
@@ -127,7 +127,7 @@ class RepeatStream : public Streamed {
 
     const Context& context_;
     uint64_t count_;
-    std::unique_ptr<StreamReader> input_;
+    std::unique_ptr<ElementReader> input_;
     const bool told_;
     SchemaChecker schema_;
     uint64_t given_ = 0;

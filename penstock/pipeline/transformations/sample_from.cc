@@ -40,12 +40,12 @@ class SampleFrom : public Streamed {
     return sum;
   }
   bool python() const override { return any_python(inputs_); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const SampleFrom& stage, Context& context) : stage_(stage) {
       for (const StreamedRef& input : stage.inputs_) {
@@ -79,7 +79,7 @@ class SampleFrom : public Streamed {
       return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, "sample_from");
     }
 
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override {
       State inputs = State::array();
       for (const auto& input : inputs_) inputs.push_back(input->save());

@@ -94,12 +94,12 @@ class Scan : public Streamed {
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override { return input_->length(); }
   bool python() const override { return scanner_->python() || input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const Scan& stage, Context& context)
         : stage_(stage),
@@ -121,7 +121,7 @@ class Scan : public Streamed {
       StageClock::Part part(context_.clock);
       const uint32_t count = std::min(most, input_.left());
       out.reset(nullptr, count);
-      if (schema_.told() != nullptr) (void)out.settle(schema_.told());
+      if (schema_.inferred() != nullptr) (void)out.settle(schema_.inferred());
       for (uint32_t i = 0; i < count; ++i) {
         context_.check_open();
         if (input_.failed()) {

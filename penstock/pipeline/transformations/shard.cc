@@ -61,12 +61,12 @@ class ShardStream : public Streamed {
     return *all / world_ + (rank_ < *all % world_);
   }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const ShardStream& stage, Context& context)
         : stage_(stage), input_(*stage.input_, context) {}
@@ -86,7 +86,7 @@ class ShardStream : public Streamed {
       }
       return 0;
     }
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override {
       return {{"rank", stage_.rank_}, {"world", stage_.world_}, {"input", input_.save()}};
     }

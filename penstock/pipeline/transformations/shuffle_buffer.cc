@@ -22,7 +22,7 @@ class ShuffleBuffer : public Streamed {
   SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override { return input_->length(); }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
@@ -36,7 +36,7 @@ class ShuffleBuffer : public Streamed {
     return drawn;
   }
 
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const ShuffleBuffer& stage, Context& context)
         : stage_(stage),

@@ -40,12 +40,12 @@ class SkipStream : public Streamed {
     return *all - std::min(n_, *all);
   }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const SkipStream& stage, Context& context)
         : stage_(stage),
@@ -70,7 +70,7 @@ class SkipStream : public Streamed {
       }
       return input_->next(most, out);
     }
-    void let_go() override { input_->let_go(); }
+    void release() override { input_->release(); }
     State save() const override { return {{"skipped", skipped_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       skipped_ = count_in(state, "skipped");
@@ -100,7 +100,7 @@ class SkipStream : public Streamed {
     const SkipStream& stage_;
     Scratch scratch_;  // so that what is skipped takes no room
     Context own_;
-    std::unique_ptr<StreamReader> input_;
+    std::unique_ptr<ElementReader> input_;
     Chunk skipping_;
     uint64_t skipped_ = 0;
   };

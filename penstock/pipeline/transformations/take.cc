@@ -35,12 +35,12 @@ class TakeStream : public Streamed {
     return std::min(n_, *all);
   }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const TakeStream& stage, Context& context)
         : n_(stage.n_), input_(stage.input_->open(context)) {}
@@ -56,7 +56,7 @@ class TakeStream : public Streamed {
       if (count != 0) taken_ += static_cast<uint64_t>(std::popcount(out.alive()));
       return count;
     }
-    void let_go() override { input_->let_go(); }
+    void release() override { input_->release(); }
     State save() const override { return {{"taken", taken_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       taken_ = count_in(state, "taken");
@@ -68,7 +68,7 @@ class TakeStream : public Streamed {
 
    private:
     uint64_t n_;
-    std::unique_ptr<StreamReader> input_;
+    std::unique_ptr<ElementReader> input_;
     uint64_t taken_ = 0;
   };
 

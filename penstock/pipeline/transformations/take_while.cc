@@ -15,12 +15,12 @@ class TakeWhile : public JudgedStage {
  public:
   using JudgedStage::JudgedStage;
 
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const TakeWhile& stage, Context& context) : input_(stage.input(context)) {}
 
@@ -38,7 +38,7 @@ class TakeWhile : public JudgedStage {
       }
       return picked_.size() == 0 ? 0 : picked_.give(input.spec(), out);
     }
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override { return {{"over", over_}, {"input", input_.save()}}; }
     void load(uint64_t epoch, const State& state) override {
       const State& over = member_of(state, "over");

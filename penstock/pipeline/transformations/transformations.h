@@ -242,7 +242,7 @@ Node::Ref repeat(Node::Ref input, uint64_t count);
 // and processes that run what was built, and as long as that is there. What is below is made as in
 // epoch 0, so that an element does not depend on when it was first asked for; what fails is not
 // kept. What finds no room in `max_bytes` is made again each time. 0: a quarter of the memory that
-// may be used. Error: below CacheStore::kLeastBytes.
+// may be used. Error: below CacheStore::kMinBytes.
 //
 // Of a stream, elements are kept in their order as it is first gone through; later passes go
 // through it only for what was not kept. Its state is {"index"}: where what is in front of it is

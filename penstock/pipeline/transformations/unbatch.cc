@@ -66,12 +66,12 @@ class Unbatch : public Streamed {
     return __builtin_mul_overflow(*all, rows, &product) ? kEndless : product;
   }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const Unbatch& stage, Context& context)
         : stage_(stage), input_(*stage.input_, context) {}

@@ -91,12 +91,12 @@ class Unique : public Streamed {
   bool python() const override {
     return (key_ != nullptr && key_->python()) || input_.stream->python();
   }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const Unique& stage, Context& context)
         : mapped_(*stage.input_.stream, stage.key_.get(), stage.input_.hidden, stage.operation_,
@@ -124,7 +124,7 @@ class Unique : public Streamed {
       }
       return 0;
     }
-    void let_go() override { picked_.forget(); }
+    void release() override { picked_.forget(); }
     State save() const override {
       State state = {{"taken", taken_}};
       if (behind_ != 0) state["behind_it"] = behind_;

@@ -60,12 +60,12 @@ class WindowStream : public Streamed {
     return all ? std::optional(windows_over(*all, options_)) : std::nullopt;
   }
   bool python() const override { return input_->python(); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const WindowStream& stage, Context& context)
         : stage_(stage),

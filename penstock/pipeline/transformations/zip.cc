@@ -120,12 +120,12 @@ class ZipStream : public Streamed {
     return least;
   }
   bool python() const override { return any_python(inputs_); }
-  std::unique_ptr<StreamReader> reader(Context& context) const override {
+  std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
 
  private:
-  class Reader : public StreamReader {
+  class Reader : public ElementReader {
    public:
     Reader(const ZipStream& stage, Context& context) : stage_(stage) {
       for (const StreamedRef& input : stage.inputs_) {
@@ -150,9 +150,9 @@ class ZipStream : public Streamed {
       return count;
     }
 
-    void let_go() override {
+    void release() override {
       picked_.forget();
-      for (const auto& input : inputs_) input->let_go();
+      for (const auto& input : inputs_) input->release();
     }
     State save() const override {
       State inputs = State::array();

@@ -230,7 +230,7 @@ def failure(
             f"run {alone} alone to see why",
             "Loader",
         )
-    if kind == "room":
+    if kind == "space":
         return errors.OutOfMemory(
             f"{detail}: epoch {epoch}, step {step}. Hold on to fewer batches, or lower "
             "max_queue_size, batch_size or the number of workers",

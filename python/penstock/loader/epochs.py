@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .crew import Crew
+from .worker_pool import WorkerPool
 from .plan import Plan, length_of
 
 
@@ -17,7 +17,7 @@ class Epochs:
     Loader's lock; knows the engine's core and the crew, not the Loader.
     """
 
-    def __init__(self, core: Any, crew: Crew, plan: Plan, mode: str) -> None:
+    def __init__(self, core: Any, crew: WorkerPool, plan: Plan, mode: str) -> None:
         self._core = core
         self._crew = crew
         self._plan = plan

@@ -16,7 +16,7 @@ from ..base.arguments import flag, integer
 from ..base.conventions import Closing, Restorable, shown
 from ..base.element_spec import spec_of_value, with_open_rows
 from ..errors import Closed, InvalidArgument
-from .crew import Crew
+from .worker_pool import WorkerPool
 from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
 from .plan import Plan, length_of, plan_of
@@ -168,7 +168,7 @@ class Loader(Restorable, Closing):
             "plan": plan.built,  # a worker process builds its own
         }
         self._core = _engine.Core(core_settings)
-        self._crew = Crew(self._core, plan, collate, self._settings, self._mode, start_method)
+        self._crew = WorkerPool(self._core, plan, collate, self._settings, self._mode, start_method)
         self._epochs = Epochs(self._core, self._crew, plan, self._mode)
         self._finalizer = weakref.finalize(self, self._crew.running.close)
         self._lock = threading.RLock()

@@ -12,8 +12,8 @@
 #include "penstock/pipeline/engine/local_transport.h"
 #include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/engine/plan_output.h"
-#include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/sources/samples.h"
 #include "penstock/pipeline/sources/sources.h"
 
@@ -103,14 +103,14 @@ class FixedLists : public Tickets {
  public:
   FixedLists(Lists lists, Allocator& arena) : lists_(std::move(lists)), arena_(arena) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
-  Described describe(const Position& at, Post& post) override {
+  Described describe(const Position& at, BatchEntry& entry) override {
     if (at.step >= lists_.size()) return Described::kEnd;
     std::vector<uint64_t> words = {0, lists_[at.step].size() * sizeof(uint64_t)};
     words.insert(words.end(), lists_[at.step].begin(), lists_[at.step].end());
-    void* room = arena_.allocate(words.size() * sizeof(uint64_t));
-    std::memcpy(room, words.data(), words.size() * sizeof(uint64_t));
-    post.indices_offset = arena_.region()->offset_of(room);
-    post.rows = static_cast<uint32_t>(lists_[at.step].size());
+    void* space = arena_.allocate(words.size() * sizeof(uint64_t));
+    std::memcpy(space, words.data(), words.size() * sizeof(uint64_t));
+    entry.indices_offset = arena_.region()->offset_of(space);
+    entry.rows = static_cast<uint32_t>(lists_[at.step].size());
     return Described::kPosted;
   }
 
@@ -124,57 +124,57 @@ class Listed {
  public:
   explicit Listed(Lists lists)
       : plan_(std::make_shared<const Plan>(*listed_batches(nodes::arrays(columns()), 8))),
-        board_(Board::create({8, 1, 1, 8, {}}, false)),
+        ring_(TicketRing::create({8, 1, 1, 8, {}}, false)),
         arena_(Region::create(Region::Kind::kPrivate)),
         rows_(arena_),
         tickets_(plan_),
-        feed_(*board_, arena_, tickets_, options(), [](Unit& unit) { take_outcome(unit); }),
-        output_(plan_, 0, feed_, tickets_),
-        worker_(worker_of_plan(plan_, {}, *board_, [] { return LocalTransport().outlet(); })) {
+        scheduler_(*ring_, arena_, tickets_, options(), [](Task& task) { take_outcome(task); }),
+        output_(plan_, 0, scheduler_, tickets_),
+        worker_(worker_of_plan(plan_, {}, *ring_, [] { return LocalTransport().outlet(); })) {
     tickets_.set_lists(std::make_unique<FixedLists>(std::move(lists), arena_));
-    feed_.begin_epoch();
+    scheduler_.begin_epoch();
   }
 
   // Nothing: the epoch is over. Throws what the batch failed with.
   std::optional<Example> next() {
     for (;;) {
-      switch (feed_.poll(epoch_)) {
-        case Feed::Poll::kWait:
-          serve_post(*board_, 0, *feed_.next_open(), *worker_, &rows_);
+      switch (scheduler_.poll(epoch_)) {
+        case Scheduler::Poll::kWait:
+          serve_entry(*ring_, 0, *scheduler_.next_open(), *worker_, &rows_);
           break;
-        case Feed::Poll::kBatch: {
-          Unit& unit = board_->unit_at(feed_.current_seq(), 0);
-          if (feed_.failed_granule()) throw error_in(unit);
-          const uint64_t bytes = unit.bytes;
-          take_outcome(unit);
+        case Scheduler::Poll::kBatch: {
+          Task& task = ring_->task_at(scheduler_.current_seq(), 0);
+          if (scheduler_.failed_granule()) throw error_in(task);
+          const uint64_t bytes = task.bytes;
+          take_outcome(task);
           return output_.take(bytes, 0, {})->batch().batch();
         }
         default:
           ++epoch_;
-          feed_.begin_epoch();
+          scheduler_.begin_epoch();
           return std::nullopt;
       }
     }
   }
   PlanOutput& output() { return output_; }
-  Feed& feed() { return feed_; }
+  Scheduler& feed() { return scheduler_; }
 
  private:
-  static Feed::Options options() {
-    Feed::Options options;
+  static Scheduler::Options options() {
+    Scheduler::Options options;
     options.queue = 1;
     options.workers = 0;
     return options;
   }
 
   std::shared_ptr<const Plan> plan_;
-  std::unique_ptr<Board> board_;
+  std::unique_ptr<TicketRing> ring_;
   Allocator arena_;
   LocalRows rows_;
   PlanTickets tickets_;
-  Feed feed_;
+  Scheduler scheduler_;
   PlanOutput output_;
-  std::unique_ptr<Fulfiller> worker_;
+  std::unique_ptr<TicketRunner> worker_;
   uint64_t epoch_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // Batches that several workers make together.
-#include "penstock/pipeline/feed/granules.h"
+#include "penstock/pipeline/scheduler/granules.h"
 
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ TEST(GranulesFor, none_is_smaller_than_handing_it_out_is_worth) {
 TEST(GranulesFor, none_is_empty) {
   for (uint32_t rows = 1; rows < 70; ++rows) {
     for (uint32_t workers = 2; workers < 40; ++workers) {
-      const uint32_t most = most_granules(workers, rows);
+      const uint32_t most = max_granules(workers, rows);
       const uint32_t granules =
           granules_for({.rows = rows, .workers = workers, .window = 1, .most = most});
       ASSERT_GE(granules, 1u);
@@ -71,12 +71,12 @@ void take_some_time() {
 }
 
 // The lambda's number, after some time; what it throws is the row's.
-OpRef costly(std::function<int64_t(int64_t)> f, bool told) {
+OpRef costly(std::function<int64_t(int64_t)> f, bool inferred) {
   auto slow = [f = std::move(f)](int64_t n, const Keys&, uint32_t) {
     take_some_time();
     return f(n);
   };
-  return std::make_shared<test::NumberOp>(slow, told, !told);
+  return std::make_shared<test::NumberOp>(slow, inferred, !inferred);
 }
 
 LoaderOptions one_at_a_time(uint32_t workers = kThree) {
@@ -91,7 +91,7 @@ uint64_t further_tickets(const Loader& feed) {
 
 class DividedBatch : public ::testing::TestWithParam<bool> {};  // whether the rows' spec is known
 INSTANTIATE_TEST_SUITE_P(, DividedBatch, ::testing::Bool(), [](const auto& of) {
-  return std::string(of.param ? "known" : "told_by_elements");
+  return std::string(of.param ? "known" : "inferred_from_elements");
 });
 
 TEST_P(DividedBatch, batches_are_those_of_one_worker) {

@@ -133,12 +133,12 @@ std::string refusal_of(const Dataset& dataset) {
 }
 
 TEST(LoaderArguments, refusals_say_what_to_do) {
-  constexpr auto kMost = std::numeric_limits<int64_t>::max();
-  const Dataset all = Dataset::range(-kMost - 1, kMost);
+  constexpr auto kMax = std::numeric_limits<int64_t>::max();
+  const Dataset all = Dataset::range(-kMax - 1, kMax);
   EXPECT_TRUE(says(refusal_of(all.shuffle({.seed = 1})), "too long to be shuffled"));
   EXPECT_TRUE(says(refusal_of(all.shuffle_blocks({.block = 8})), "too long to be shuffled"));
   EXPECT_TRUE(
-      says(refusal_of(Dataset::range(0, kMost).shuffle({.seed = 1})), "too long to be shuffled"));
+      says(refusal_of(Dataset::range(0, kMax).shuffle({.seed = 1})), "too long to be shuffled"));
   EXPECT_TRUE(says(refusal_of(Dataset::range(5).window({.size = 2}).batch(3)), "drop_last"));
   const Dataset pairs =
       Dataset::items({{{"id", testing::scalar(1)}, {"tokens", testing::filled({3}, 1)}},

@@ -13,11 +13,11 @@
 namespace penstock {
 namespace {
 
+using test::inferred_from_elements;
 using test::number_op;
 using test::Numbers;
 using test::numbers_of;
 using test::pass_of;
-using test::told_by_elements;
 
 Numbers run(int64_t begin, int64_t end) {
   Numbers all(static_cast<size_t>(end - begin));
@@ -94,7 +94,7 @@ TEST_P(EngineWorkers, a_map_below_and_above_a_batch) {
   auto twice = number_op([](int64_t n, const Keys&, uint32_t) { return 2 * n; });
   Loader below = Dataset::range(0, 5).map(twice).batch(2).build(options());
   EXPECT_EQ(pass_of(below), (std::vector<Numbers>{{0, 2}, {4, 6}, {8}}));
-  auto told = told_by_elements([](int64_t n, const Keys&, uint32_t) { return n + 1; });
+  auto told = inferred_from_elements([](int64_t n, const Keys&, uint32_t) { return n + 1; });
   Loader unknown = Dataset::range(0, 130).map(told).batch(100).build(options());
   EXPECT_EQ(pass_of(unknown), (std::vector<Numbers>{run(1, 101), run(101, 131)}));
 }
@@ -351,7 +351,7 @@ TEST(LoaderEngine, what_the_plan_decides_is_no_option) {
 }
 
 TEST(LoaderEngine, closing_in_the_middle_ends_the_iteration_and_keeps_batches_valid) {
-  auto slow = told_by_elements([](int64_t n, const Keys&, uint32_t) {
+  auto slow = inferred_from_elements([](int64_t n, const Keys&, uint32_t) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return n;
   });

@@ -10,8 +10,8 @@
 #include "datasets.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/scheduler/order.h"
 
 namespace penstock {
 namespace {

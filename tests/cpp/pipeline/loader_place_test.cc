@@ -6,7 +6,7 @@
 #include "datasets.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/scheduler/order.h"
 #include "tests/cpp/train/refusals.h"
 
 namespace penstock {
@@ -164,7 +164,7 @@ TEST(Loader, a_state_beyond_its_epoch_is_refused) {
   }
 }
 
-TEST(Loader, a_refused_state_is_told_what_there_is_how_many_of) {
+TEST(Loader, the_error_of_a_refused_state_says_how_many_there_are) {
   Loader samples(NumberedSamples(10), {.batch_size = 2, .workers = 0});
   Loader batches = Dataset::range(10).batch(2).build({.workers = 0});
   Loader elements = Dataset::range(5).build({.workers = 0});

@@ -9,8 +9,8 @@
 
 #include "datasets.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/feed/order.h"
 #include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/scheduler/order.h"
 
 namespace penstock {
 namespace {
@@ -38,37 +38,38 @@ class Walk {
     order_ = std::make_unique<Order>(Order::Options{length_, options_.batch_size, options_.shuffle,
                                                     options_.seed, options_.drop_last,
                                                     options_.shard.rank, options_.shard.world});
-    feed_ = std::make_unique<Loader>(dataset(), options_);
+    scheduler_ = std::make_unique<Loader>(dataset(), options_);
   }
 
   void run() {
-    std::vector<LoaderState> states{feed_->state()};
+    std::vector<LoaderState> states{scheduler_->state()};
     for (int move = 0; move < 25; ++move) {
       switch (below(6)) {
         case 0:
-          walk(feed_->epoch(), below(8));
+          walk(scheduler_->epoch(), below(8));
           break;
         case 1:
-          if (steps(0) > 0 && bad_.empty()) walk(feed_->steps(below(2 * steps(0) + 2)), UINT64_MAX);
+          if (steps(0) > 0 && bad_.empty())
+            walk(scheduler_->steps(below(2 * steps(0) + 2)), UINT64_MAX);
           break;
         case 2:
-          if (auto batch = feed_->next()) check(*batch);
+          if (auto batch = scheduler_->next()) check(*batch);
           break;
         case 3:
-          states.push_back(feed_->state());
+          states.push_back(scheduler_->state());
           break;
         case 4:
-          feed_->restore(states[below(states.size())]);
+          scheduler_->restore(states[below(states.size())]);
           seen_.clear();
           break;
         case 5:
           if (below(4) != 0) break;
           // Elsewhere, with other workers, from the last place.
-          LoaderState state = feed_->state();
+          LoaderState state = scheduler_->state();
           options_.workers = static_cast<uint32_t>(below(4));
-          feed_ = std::make_unique<Loader>(dataset(), options_);
-          feed_->restore(state);
-          EXPECT_EQ(feed_->state(), state);
+          scheduler_ = std::make_unique<Loader>(dataset(), options_);
+          scheduler_->restore(state);
+          EXPECT_EQ(scheduler_->state(), state);
           break;
       }
     }
@@ -92,10 +93,10 @@ class Walk {
   }
 
   void walk(Loader::Batches range, uint64_t most) {
-    LoaderState before = feed_->state();
+    LoaderState before = scheduler_->state();
     for (auto& batch : range) {
       check(batch);
-      LoaderState now = feed_->state();
+      LoaderState now = scheduler_->state();
       EXPECT_GE(std::pair(now.epoch, now.batches + now.ahead.size()),
                 std::pair(before.epoch, before.batches));
       before = now;
@@ -135,7 +136,7 @@ class Walk {
   std::set<uint64_t> bad_;
   std::set<std::pair<uint64_t, uint64_t>> seen_;  // (epoch, step)
   std::unique_ptr<Order> order_;
-  std::unique_ptr<Loader> feed_;
+  std::unique_ptr<Loader> scheduler_;
 };
 
 TEST(LoaderRandom, every_batch_is_one_of_the_plans_wherever_one_walks) {

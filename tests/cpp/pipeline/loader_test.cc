@@ -12,7 +12,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
 #include "penstock/memory/lease.h"
-#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/scheduler/order.h"
 
 namespace penstock {
 namespace {

@@ -55,7 +55,7 @@ class NumberOp : public Op {
 
 inline OpRef number_op(NumberOp::Function f) { return std::make_shared<NumberOp>(std::move(f)); }
 // Whose result nobody knows beforehand, as that of user code.
-inline OpRef told_by_elements(NumberOp::Function f) {
+inline OpRef inferred_from_elements(NumberOp::Function f) {
   return std::make_shared<NumberOp>(std::move(f), false, true);
 }
 

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/scheduler/order.h"
 
 #include <gtest/gtest.h>
 

@@ -23,7 +23,7 @@ std::vector<std::byte> written(const Origins& origins) {
   return bytes;
 }
 
-TEST(Origins, records_that_follow_each_other_take_the_room_of_one) {
+TEST(Origins, records_that_follow_each_other_take_the_space_of_one) {
   Origins few, many;
   const Name name = named("a.tfrecord");
   for (uint64_t i = 0; i < 2; ++i) few.add({name, 7 + i});

@@ -25,7 +25,7 @@ SpecRef number_spec() {
 }
 
 // Numbers from 0, in pieces of `piece`; some are left out, some failed.
-class Given : public StreamReader {
+class Given : public ElementReader {
  public:
   Given(int64_t end, uint32_t piece, std::set<int64_t> skipped, std::set<int64_t> failed)
       : end_(end), piece_(piece), skipped_(std::move(skipped)), failed_(std::move(failed)) {}
@@ -78,9 +78,9 @@ struct Reading {
   Scratch scratch;
   Context context{scratch, 0};
   Chunk chunk{scratch};
-  std::unique_ptr<StreamReader> reader;
+  std::unique_ptr<ElementReader> reader;
 
-  explicit Reading(std::unique_ptr<StreamReader> of)
+  explicit Reading(std::unique_ptr<ElementReader> of)
       : reader(placed_reader(std::move(of), context)) {}
 
   std::vector<Told> rest(uint32_t most = Chunk::kRows) {
@@ -93,7 +93,7 @@ struct Reading {
   }
 };
 
-TEST(PlacedReader, what_is_skipped_is_told_with_the_row_behind_it) {
+TEST(PlacedReader, skipped_elements_are_reported_with_the_next_delivered_one) {
   for (uint32_t piece : {1U, 2U, 3U, 64U}) {
     Reading reading(
         std::make_unique<Given>(7, piece, std::set<int64_t>{0, 1, 4, 6}, std::set<int64_t>{5}));
@@ -111,7 +111,7 @@ TEST(PlacedReader, where_all_is_lost_it_stands_for_itself) {
   EXPECT_EQ(reading.rest(), (std::vector<Told>{{-2, {0, 1, 2}}}));
 }
 
-TEST(PlacedReader, a_state_has_what_was_not_told_yet) {
+TEST(PlacedReader, a_state_has_the_losses_that_were_not_reported_yet) {
   RandomStream draws({3, 0, 0});
   for (int round = 0; round < 60; ++round) {
     std::set<int64_t> skipped, failed;

@@ -1,4 +1,4 @@
-// Plans with a stream in them, fed: the cursor, parcels, places.
+// Plans with a stream in them, fed: the cursor, stream chunks, places.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ TEST_P(Streams, filters_of_filters_and_functions_over_batches) {
 TEST_P(Streams, a_state_restores_at_every_element_on_any_number_of_workers) {
   Dataset drawn = Dataset::range(0, 300).shuffle({.seed = 4}).filter(odd).map(random_numbers());
   for (const Dataset& dataset : {drawn, drawn.batch(7), drawn.batch(7).repeat(2),
-                                 drawn.batch(3).map(test::told_by_elements(
+                                 drawn.batch(3).map(test::inferred_from_elements(
                                      [](int64_t n, const Keys&, uint32_t) { return n; })),
                                  drawn.filter(odd)}) {
     Loader feed = dataset.build(options());
@@ -289,7 +289,7 @@ TEST(StreamBytes, elements_on_their_way_to_batches_stay_within_the_budget) {
   for (int64_t taken = 4; taken < 400; taken += 4) {
     ASSERT_TRUE(feed.next());
     std::this_thread::sleep_for(std::chrono::milliseconds(taken % 40 == 0 ? 20 : 0));
-    // Beyond the budget: what is being made of the next parcel, and what was taken.
+    // Beyond the budget: what is being made of the next stream chunk, and what was taken.
     ASSERT_LE(made - taken, kBudget + 2 * 4);
   }
 }

@@ -15,8 +15,8 @@
 #include "numbers.h"
 #include "penstock/base/os.h"
 #include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/stages/parcel.h"
-#include "penstock/pipeline/streams/cursor.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
+#include "penstock/pipeline/streams/stream_reader.h"
 
 namespace penstock {
 namespace {
@@ -109,30 +109,30 @@ std::vector<Dataset> many(size_t inputs, uint64_t bytes) {
 
 struct Pass {
   std::vector<int64_t> numbers;  // the first of each element
-  std::vector<Cursor::Place> places;
+  std::vector<StreamReader::Place> places;
   uint64_t most = 0, most_excess = 0;  // bytes
 };
 
 // In one thread.
 Pass pass_of(const Dataset& dataset, uint64_t max_bytes,
-             std::optional<Cursor::Place> from = std::nullopt) {
+             std::optional<StreamReader::Place> from = std::nullopt) {
   auto plan = std::make_shared<const Plan>(*dataset.node());
   Allocator arena(Region::create(Region::Kind::kPrivate));
-  Cursor::Options options;
+  StreamReader::Options options;
   options.max_bytes = max_bytes;
-  Cursor cursor(plan, options, arena, [] {});
-  cursor.start(0, from.value_or(Cursor::Place()));
+  StreamReader reader(plan, options, arena, [] {});
+  reader.start(0, from.value_or(StreamReader::Place()));
   Pass pass;
-  while (std::optional<Cursor::Made> made = cursor.take()) {
-    pass.most = std::max(pass.most, cursor.memory().bytes());
-    pass.most_excess = std::max(pass.most_excess, cursor.excess());
+  while (std::optional<StreamReader::Made> made = reader.take()) {
+    pass.most = std::max(pass.most, reader.memory().bytes());
+    pass.most_excess = std::max(pass.most_excess, reader.excess());
     EXPECT_FALSE(made->failure);
     if (made->end) break;
     std::byte* memory = arena.region()->base() + made->offset;
-    const Parcel parcel = Parcel::read(memory);
+    const StreamChunk stream_chunk = StreamChunk::read(memory);
     for (uint64_t row = 0; row < made->rows; ++row) {
       int64_t number;
-      std::memcpy(&number, parcel.block.row(row)[0].second.data(), sizeof(number));
+      std::memcpy(&number, stream_chunk.block.row(row)[0].second.data(), sizeof(number));
       pass.numbers.push_back(number);
     }
     arena.release(memory);
@@ -167,14 +167,14 @@ TEST_P(ManyInputs, have_no_more_than_their_share_and_one_element_each) {
     for (const uint64_t share : {kMiB, 8 * kMiB, 64 * kMiB}) {
       const Pass pass = pass_of(of(bytes), share);
       EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
-      // Beside the inputs' there are copies of a parcel's elements; a chunk may be one element
-      // more, and scratch has 64 KiB at least.
-      const uint64_t parcel = 4 * bytes;
+      // Beside the inputs' there are copies of a stream chunk's elements; a chunk may be one
+      // element more, and scratch has 64 KiB at least.
+      const uint64_t stream_chunk = 4 * bytes;
       const uint64_t least = 2 * 16 * (bytes + 80 * 1024);  // an interleave's filters have inputs
-      EXPECT_LE(pass.most, std::max(share / 2 + 2 * bytes, least) + 2 * parcel)
+      EXPECT_LE(pass.most, std::max(share / 2 + 2 * bytes, least) + 2 * stream_chunk)
           << bytes << " of " << share;
-      // What its parcels need beside that, with their heads, is no more either.
-      EXPECT_LE(pass.most_excess, pass.most + 2 * parcel + 4096 - std::min(share, pass.most));
+      // What its stream chunks need beside that, with their heads, is no more either.
+      EXPECT_LE(pass.most_excess, pass.most + 2 * stream_chunk + 4096 - std::min(share, pass.most));
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/feed/tuner.h"
+#include "penstock/pipeline/scheduler/tuner.h"
 
 #include <gtest/gtest.h>
 
@@ -99,7 +99,7 @@ TEST(Tuner, a_queue_that_runs_empty_though_workers_are_idle_grows) {
   const Settings end =
       MadeUpPace{.work_ns = 1'000'000, .step_ns = 100'000, .uneven = true}.after(tuner, 10);
   EXPECT_GE(end.queue, 32u);
-  EXPECT_LE(end.queue, Tuner::kMostQueue);
+  EXPECT_LE(end.queue, Tuner::kMaxQueue);
 }
 
 TEST(Tuner, a_queue_in_front_of_busy_workers_shrinks_to_what_keeps_them_busy) {
@@ -132,7 +132,7 @@ TEST(Tuner, the_queue_stays_within_its_bytes) {
   MadeUpPace run{.work_ns = 1'000'000, .step_ns = 100'000, .uneven = true};
   EXPECT_EQ(run.after(tuner, 10).queue, 12u);
   run.batch_bytes = 1 << 30;  // larger than everything: two at least, the feed sees to the rest
-  EXPECT_EQ(run.after(tuner, 10).queue, Tuner::kLeastQueue);
+  EXPECT_EQ(run.after(tuner, 10).queue, Tuner::kMinQueue);
 }
 
 TEST(Tuner, what_was_given_stays) {
@@ -173,7 +173,7 @@ TEST(Tuner, no_counters_lead_out_of_the_limits) {
                     static_cast<uint32_t>(next(64)), next(2) * (1 + next(1 << 21))});
     ASSERT_GE(s.workers, 1u);
     ASSERT_LE(s.workers, 5u);
-    ASSERT_GE(s.queue, Tuner::kLeastQueue);
+    ASSERT_GE(s.queue, Tuner::kMinQueue);
     ASSERT_LE(s.queue, 40u);
   }
 }

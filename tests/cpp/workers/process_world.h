@@ -17,8 +17,8 @@
 
 #include "../memory/child.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/feed/feed.h"
-#include "penstock/pipeline/feed/tickets.h"
+#include "penstock/pipeline/scheduler/scheduler.h"
+#include "penstock/pipeline/scheduler/tickets.h"
 #include "penstock/workers/supervisor.h"
 #include "penstock/workers/worker.h"
 
@@ -42,14 +42,14 @@ class FeedRows : public RowMemory {
  public:
   FeedRows(std::shared_ptr<Region> region, int link) : region_(std::move(region)), link_(link) {}
   std::byte* at(uint64_t offset) override { return region_->base() + offset; }
-  void request(Board&) override { link_send(link_, {LinkMessage::kRoom, 0, 0, 0}); }
+  void request(TicketRing&) override { link_send(link_, {LinkMessage::kSpace, 0, 0, 0}); }
 
  private:
   std::shared_ptr<Region> region_;
   int link_;
 };
 
-class RowWriter : public Fulfiller {
+class RowWriter : public TicketRunner {
  public:
   RowWriter(Scratch& scratch, const Behaviour& behaviour)
       : scratch_(scratch), behaviour_(behaviour) {}
@@ -80,8 +80,8 @@ class RowWriter : public Fulfiller {
   const Behaviour& behaviour_;
 };
 
-// What a worker process does with its place, instead of serving the board.
-using Life = std::function<void(Board&, uint32_t worker, int link)>;
+// What a worker process does with its place, instead of serving the ring.
+using Life = std::function<void(TicketRing&, uint32_t worker, int link)>;
 
 class ProcessWorld {
  public:
@@ -98,16 +98,16 @@ class ProcessWorld {
         scratch_(static_cast<Scratch*>(os::reserve_mapping(-1, sizeof(Scratch), true))),
         order_({.length = settings_.steps * kRows, .batch_size = kRows}),
         tickets_(order_),
-        board_(Board::create({16, kRows / kGranuleRows, settings_.workers}, true)),
+        ring_(TicketRing::create({16, kRows / kGranuleRows, settings_.workers}, true)),
         arena_(Region::create(Region::Kind::kShared)) {
     for (uint32_t i = 0; i < settings_.workers + settings_.spares; ++i) fork_one();
-    supervisor_ = std::make_unique<Supervisor>(*board_, arena_, settings_.policy);
-    Feed::Options options;
+    supervisor_ = std::make_unique<Supervisor>(*ring_, arena_, settings_.policy);
+    Scheduler::Options options;
     options.queue = 4;
     options.workers = settings_.workers;
     options.granule_rows = kGranuleRows;
     options.pause_at_epochs = true;
-    feed_ = std::make_unique<Feed>(*board_, arena_, tickets_, options, [](Unit&) {});
+    scheduler_ = std::make_unique<Scheduler>(*ring_, arena_, tickets_, options, [](Task&) {});
     for (uint32_t w = 0; w < settings_.workers; ++w) employ(w);
     watcher_ = std::thread([this] { watch(); });
   }
@@ -122,8 +122,8 @@ class ProcessWorld {
     os::unmap(scratch_, sizeof(Scratch));
   }
 
-  Board& board() { return *board_; }
-  Feed& feed() { return *feed_; }
+  TicketRing& ring() { return *ring_; }
+  Scheduler& feed() { return *scheduler_; }
   Supervisor& supervisor() { return *supervisor_; }
   std::vector<Supervisor::Event> events() {
     std::lock_guard lock(mutex_);
@@ -138,40 +138,40 @@ class ProcessWorld {
     });
   }
 
-  // The next batch: its kind (of the first unit that is no rows), and its rows checked but for
+  // The next batch: its kind (of the first task that is no rows), and its rows checked but for
   // `lost` (step, row).
   ResultKind take(uint64_t step, std::optional<std::pair<uint64_t, uint32_t>> lost = {},
-                  Unit* failed = nullptr) {
-    while (feed_->poll(0) != Feed::Poll::kBatch) {
-      if (board_->closed()) return ResultKind::kNone;
-      feed_->wait(1'000'000'000);
+                  Task* failed = nullptr) {
+    while (scheduler_->poll(0) != Scheduler::Poll::kBatch) {
+      if (ring_->closed()) return ResultKind::kNone;
+      scheduler_->wait(1'000'000'000);
     }
-    EXPECT_EQ(feed_->current().step, step);
-    for (uint32_t g = 0; g < feed_->current().granules; ++g) {
-      Unit& unit = board_->unit_at(feed_->current_seq(), g);
-      if (unit.kind == ResultKind::kRows) continue;
+    EXPECT_EQ(scheduler_->current().step, step);
+    for (uint32_t g = 0; g < scheduler_->current().granules; ++g) {
+      Task& task = ring_->task_at(scheduler_->current_seq(), g);
+      if (task.kind == ResultKind::kRows) continue;
       if (failed != nullptr) {
-        failed->kind = unit.kind;
-        failed->bytes = unit.bytes;
-        failed->worker = unit.worker;
-        failed->object = unit.object;
-        failed->length = unit.length;
-        failed->block = unit.block;
+        failed->kind = task.kind;
+        failed->bytes = task.bytes;
+        failed->worker = task.worker;
+        failed->object = task.object;
+        failed->length = task.length;
+        failed->block = task.block;
       }
-      return unit.kind;
+      return task.kind;
     }
-    Lease lease = feed_->take_rows();
+    Lease lease = scheduler_->take_rows();
     for (uint32_t row = 0; row < kRows; ++row) {
       if (lost && *lost == std::pair{step, row}) continue;
       for (uint64_t at = 0; at < kRowBytes; at += 100) {
         EXPECT_EQ(lease.data()[row * kRowBytes + at], fill_of(step, row)) << step << " " << row;
       }
     }
-    feed_->deliver(1, kRows);
+    scheduler_->deliver(1, kRows);
     return ResultKind::kRows;
   }
   void take_all() {
-    feed_->begin_epoch();
+    scheduler_->begin_epoch();
     for (uint64_t step = 0; step < settings_.steps; ++step) {
       ASSERT_EQ(take(step), ResultKind::kRows) << step;
     }
@@ -195,12 +195,12 @@ class ProcessWorld {
       uint32_t worker;
       if (read(go[0], &worker, sizeof(worker)) != sizeof(worker)) return true;
       if (settings_.life) {
-        settings_.life(*board_, worker, theirs.get());
+        settings_.life(*ring_, worker, theirs.get());
         return true;
       }
       RowWriter writer(*scratch_, settings_.behaviour);
       FeedRows rows(Region::open(arena_.region()->fd()), theirs.get());
-      serve(*board_, worker, writer, &rows);
+      serve(*ring_, worker, writer, &rows);
       return true;
     });
     close(go[0]);
@@ -216,7 +216,7 @@ class ProcessWorld {
     for (;;) {
       Supervisor::Event event = supervisor_->wait();
       if (event.kind == Supervisor::Kind::kClosed) return;
-      if (event.kind == Supervisor::Kind::kDied && !board_->closed()) employ(event.worker);
+      if (event.kind == Supervisor::Kind::kDied && !ring_->closed()) employ(event.worker);
       std::lock_guard lock(mutex_);
       events_.push_back(std::move(event));
       changed_.notify_all();
@@ -227,12 +227,12 @@ class ProcessWorld {
   Scratch* scratch_;
   Order order_;
   IndexedTickets tickets_;
-  std::unique_ptr<Board> board_;
+  std::unique_ptr<TicketRing> ring_;
   Allocator arena_;
   std::vector<Process> processes_;
   size_t next_ = 0;
   std::unique_ptr<Supervisor> supervisor_;
-  std::unique_ptr<Feed> feed_;
+  std::unique_ptr<Scheduler> scheduler_;
   std::thread watcher_;
   std::mutex mutex_;
   std::condition_variable changed_;

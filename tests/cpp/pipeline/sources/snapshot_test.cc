@@ -243,7 +243,7 @@ TEST_F(Snapshot, every_damage_is_found) {
     if (at % 3 == 0) look(sound.substr(0, at), "cut at " + std::to_string(at));
     if (at % 7 == 0) look(sound.substr(at + 1), "without the first " + std::to_string(at + 1));
   }
-  // Only what fills a record up to its unit is never looked at.
+  // Only what fills a record up to its task is never looked at.
   EXPECT_LT(unread, 5u * kSnapshotUnit);
   look(sound + sound, "twice");
   look(sound + '\0', "and a byte");
@@ -258,7 +258,7 @@ TEST_F(Snapshot, every_damage_is_found) {
   EXPECT_THROW(elements(Dataset::snapshot(folder_)), Error);
 }
 
-// Room for batches is taken before elements are read: here it would be 8 GiB for each.
+// Space for batches is taken before elements are read: here it would be 8 GiB for each.
 TEST_F(Snapshot, a_spec_of_larger_elements_than_there_are_is_damage) {
   const int64_t shape = 12345, larger = int64_t{1} << 33;
   go_through(Dataset::arrays({{"x", Tensor::make(DType::kUint8, {3, shape})}}).cache(path()));

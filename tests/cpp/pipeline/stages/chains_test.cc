@@ -96,10 +96,10 @@ class Random {
   std::mt19937 numbers_;
 };
 
-constexpr uint64_t kMost = 1500;
+constexpr uint64_t kMax = 1500;
 
 reference::Elements shortened(reference::Elements elements) {
-  if (elements.size() > kMost) elements.resize(kMost);
+  if (elements.size() > kMax) elements.resize(kMax);
   return elements;
 }
 
@@ -117,7 +117,7 @@ TEST(Chains, give_what_the_reference_says) {
     for (uint64_t epoch : {0, 3}) {
       reference::Elements expected = chain.expected(epoch);
       ASSERT_EQ(reading.length(), expected.size()) << shown(reading);
-      ASSERT_EQ(testing::numbers(reading.epoch(epoch, 0, kMost, 1 + random.below(64))),
+      ASSERT_EQ(testing::numbers(reading.epoch(epoch, 0, kMax, 1 + random.below(64))),
                 shortened(expected))
           << shown(reading);
     }
@@ -150,8 +150,8 @@ TEST(Chains, zip_and_enumerate_put_them_side_by_side) {
     auto zipped = nodes::zip(std::vector<Node::Ref>{a.node, b.node});
     Reading reading(nodes::enumerate(zipped));
     reference::Lists expected = reference::zip({a.expected, b.expected}, 2);
-    auto made = reading.epoch(2, 0, kMost);
-    ASSERT_EQ(made.size(), std::min<size_t>(expected.size(), kMost)) << shown(reading);
+    auto made = reading.epoch(2, 0, kMax);
+    ASSERT_EQ(made.size(), std::min<size_t>(expected.size(), kMax)) << shown(reading);
     for (size_t i = 0; i < made.size(); ++i) {
       ASSERT_EQ(testing::numbers({made[i]}, "0"), (reference::Elements{static_cast<int64_t>(i)}));
       reference::Elements pair = testing::numbers({made[i]}, "1/0");
@@ -173,7 +173,7 @@ TEST(Chains, windows_are_their_elements_stacked) {
     reference::Lists expected = reference::window(chain.expected, options.size, options.shift,
                                                   options.stride, options.drop_last, 1);
     ASSERT_EQ(reading.length(), expected.size()) << shown(reading);
-    auto made = reading.epoch(1, 0, kMost, 7);
+    auto made = reading.epoch(1, 0, kMax, 7);
     for (size_t i = 0; i < made.size(); ++i) {
       ASSERT_EQ(testing::numbers({made[i]}), expected[i]) << shown(reading);
     }
@@ -189,7 +189,7 @@ TEST(Chains, batches_are_their_elements_stacked) {
     Reading reading(nodes::batch(chain.node, size, drop));
     reference::Lists expected = reference::batch(chain.expected, size, drop, 1);
     ASSERT_EQ(reading.length(), expected.size()) << shown(reading);
-    auto made = reading.epoch(1, 0, kMost, 7);
+    auto made = reading.epoch(1, 0, kMax, 7);
     for (size_t i = 0; i < made.size(); ++i) {
       ASSERT_EQ(testing::numbers({made[i]}), expected[i]) << shown(reading);
     }

@@ -23,7 +23,7 @@ std::string lines(int count) {
   return text;
 }
 
-// Of these nodes two builds: the second is told what the first one found, in files as they are
+// Of these nodes two builds: the second is given what the first one found, in files as they are
 // then.
 struct FoundFilesTest : ::testing::Test {
   std::shared_ptr<MemoryFiles> files = std::make_shared<MemoryFiles>();
@@ -33,7 +33,7 @@ struct FoundFilesTest : ::testing::Test {
     builder.build(*node);
     return write_found_files(builder.found());
   }
-  Built told(const Node::Ref& node, const os::Fd& found) const {
+  Built given(const Node::Ref& node, const os::Fd& found) const {
     Builder builder(files);
     builder.give(read_found_files(found, builder.pool()));
     return builder.build(*node);
@@ -54,11 +54,11 @@ TEST_F(FoundFilesTest, another_build_has_the_same_files_and_records) {
   (*files)["in/a"] = lines(4);
   (*files)["in/aa"] = lines(100);
   files->remove("in/c");
-  const Built built = told(make(), found);
+  const Built built = given(make(), found);
   EXPECT_EQ(length(built), 153u);
   EXPECT_EQ(origin(built, 149), "in/a, record 149");
   EXPECT_EQ(origin(built, 150), "in/c, record 0");
-  EXPECT_EQ(length(told(make(), found_by(make()))), 104u);
+  EXPECT_EQ(length(given(make(), found_by(make()))), 104u);
 }
 
 TEST_F(FoundFilesTest, an_index_of_any_size_arrives_as_it_was) {
@@ -95,7 +95,7 @@ TEST_F(FoundFilesTest, an_index_of_any_size_arrives_as_it_was) {
   }
 }
 
-TEST_F(FoundFilesTest, a_source_that_comes_twice_is_told_once) {
+TEST_F(FoundFilesTest, a_source_that_comes_twice_is_given_once) {
   (*files)["file"] = lines(1000);
   auto source = [] { return nodes::lines("file", LineOptions()); };
   auto zip = [](const Node::Ref& one, const Node::Ref& other) {
@@ -107,8 +107,8 @@ TEST_F(FoundFilesTest, a_source_that_comes_twice_is_told_once) {
   (*files)["file"] = lines(10);
   const Node::Ref again = source();
   for (const os::Fd* found : {&once, &twice}) {
-    EXPECT_EQ(length(told(zip(again, again), *found)), 1000u);
-    EXPECT_EQ(length(told(zip(source(), source()), *found)), 1000u);
+    EXPECT_EQ(length(given(zip(again, again), *found)), 1000u);
+    EXPECT_EQ(length(given(zip(source(), source()), *found)), 1000u);
   }
 }
 
@@ -119,7 +119,7 @@ TEST_F(FoundFilesTest, a_stream_stays_one_and_no_file_is_opened) {
   const os::Fd found = found_by(make());
   files->remove("in/a");
   files->remove("in/b");
-  const Built built = told(make(), found);
+  const Built built = given(make(), found);
   EXPECT_NE(built.stream, nullptr);
 }
 
@@ -130,7 +130,7 @@ TEST_F(FoundFilesTest, what_idx_files_say_of_their_rows_goes_along) {
     auto make = [&] { return nodes::idx("rows", IdxOptions{.stream = stream}); };
     const os::Fd found = found_by(make());
     const std::string before = std::exchange((*files)["rows"], "another file");
-    const Built built = told(make(), found);
+    const Built built = given(make(), found);
     const SpecRef spec = stream ? built.stream->spec() : built.indexed->spec();
     EXPECT_EQ(spec->to_string(), "{: int16 (3,)}");
     EXPECT_EQ(stream ? *built.stream->length() : length(built), 5u);
@@ -144,7 +144,7 @@ TEST_F(FoundFilesTest, what_was_found_for_another_plan_is_refused) {
   const os::Fd found = found_by(source());
   const auto two =
       nodes::zip(std::vector<Node::Ref>{source(), source()}, std::vector<std::string>{"a", "b"});
-  EXPECT_EQ(error_of([&] { told(two, found); }).code(), Code::kInternal);
+  EXPECT_EQ(error_of([&] { given(two, found); }).code(), Code::kInternal);
   auto pool = std::make_shared<FilePool>(files);
   const auto bytes = static_cast<uint64_t>(lseek(found.get(), 0, SEEK_END));
   for (uint64_t size = 0; size < bytes; size += 8) {
@@ -179,7 +179,7 @@ TEST(PlanOfFiles, is_the_same_in_a_process_that_comes_later) {
   std::ofstream(folder + "/a") << lines(120);
   std::ofstream(folder + "/b") << lines(5);
   EXPECT_EQ(Plan(*make()).known_length(), 125u);
-  EXPECT_EQ(Plan(*make(), false, nullptr, Plan::Told{plan.files_for_workers(), {}}).known_length(),
+  EXPECT_EQ(Plan(*make(), false, nullptr, Plan::Given{plan.files_for_workers(), {}}).known_length(),
             100u);
   std::filesystem::remove_all(folder);
 }

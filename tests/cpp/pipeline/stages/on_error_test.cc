@@ -1,7 +1,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "penstock/pipeline/feed/order.h"
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/transformations/operations.h"

@@ -91,7 +91,7 @@ TEST(SchemaChecker, one_that_is_unlike_fails_alone_however_many_are_made_at_a_ti
   }
 }
 
-TEST(SchemaChecker, inputs_that_differ_are_told_by_the_first_element) {
+TEST(SchemaChecker, inputs_that_differ_are_inferred_from_the_first_element) {
   const auto choice = [](int64_t n) { return n % 3 == 1 ? 1 : 0; };
   const Node::Ref choices = by_function(range(90), [=](const Example& element, SampleContext&) {
     return one(choice(number_of(element)));
@@ -137,19 +137,19 @@ TEST(SchemaChecker, a_state_says_what_elements_were_only_where_they_tell) {
   known.reader().begin(0);
   known.next(3);
   EXPECT_EQ(known.reader().save().dump(), "{\"index\":3}");
-  StreamReading told(with_one_real(range(10), 5));
-  told.reader().begin(0);
-  EXPECT_EQ(told.reader().save().dump(), "{\"index\":0}");
-  told.next(3);
-  State state = told.reader().save();
+  StreamReading inferred(with_one_real(range(10), 5));
+  inferred.reader().begin(0);
+  EXPECT_EQ(inferred.reader().save().dump(), "{\"index\":0}");
+  inferred.next(3);
+  State state = inferred.reader().save();
   ASSERT_TRUE(state.contains("alike"));
   state["index"] = 5;
-  told.reader().load(0, state);
-  ASSERT_EQ(told.next(1).size(), 1u);
-  EXPECT_EQ(told.failures().size(), 1u);
+  inferred.reader().load(0, state);
+  ASSERT_EQ(inferred.next(1).size(), 1u);
+  EXPECT_EQ(inferred.failures().size(), 1u);
   for (const State& damaged : {State(3), State("AAAA"), State("not base64"), State(nullptr)}) {
     state["alike"] = damaged;
-    EXPECT_EQ(error_of([&] { told.reader().load(0, state); }).code(), Code::kInvalidArgument);
+    EXPECT_EQ(error_of([&] { inferred.reader().load(0, state); }).code(), Code::kInvalidArgument);
   }
 }
 

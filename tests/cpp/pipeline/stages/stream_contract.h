@@ -1,6 +1,6 @@
 #pragma once
 
-// Reads a stream without an engine, and holds it to what every StreamReader promises: the same
+// Reads a stream without an engine, and holds it to what every ElementReader promises: the same
 // elements in whatever portions they are asked for, from every place on in another reader, and
 // with however little memory.
 
@@ -35,7 +35,7 @@ class StreamReading {
   }
 
   const Streamed& stage() const { return *stage_; }
-  StreamReader& reader() { return *reader_; }
+  ElementReader& reader() { return *reader_; }
   const StreamMemory& memory() const { return memory_; }
   // Another reader of the same stage.
   void fresh() { reader_ = stage_->reader(context_); }
@@ -80,7 +80,7 @@ class StreamReading {
   StreamMemory memory_;
   Scratch scratch_;
   Context context_;
-  std::unique_ptr<StreamReader> reader_;
+  std::unique_ptr<ElementReader> reader_;
   std::vector<std::pair<uint32_t, Failure>> failures_;
 };
 

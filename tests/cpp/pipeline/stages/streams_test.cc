@@ -76,9 +76,9 @@ TEST(Streams, concatenate_one_after_the_other) {
   // Elements of two lengths, and of a length that nobody knows beforehand.
   auto pairs = nodes::batch(odds(40), 2u, true), triples = nodes::batch(odds(40), 3u, true);
   check_stream(nodes::concatenate(std::vector<Node::Ref>{pairs, triples, pairs}));
-  auto told = nodes::map(
-      odds(60), test::told_by_elements([](int64_t n, const Keys&, uint32_t) { return n; }));
-  check_stream(nodes::concatenate(std::vector<Node::Ref>{told, odds(20)}),
+  auto inferred = nodes::map(
+      odds(60), test::inferred_from_elements([](int64_t n, const Keys&, uint32_t) { return n; }));
+  check_stream(nodes::concatenate(std::vector<Node::Ref>{inferred, odds(20)}),
                ref::concatenate({ref_odds(60), ref_odds(20)}));
 }
 
@@ -96,9 +96,9 @@ TEST(Streams, zip_side_by_side) {
   check_stream(both({odds(160), range(200), odds(300)}));
   check_stream(both({range(100), faulty(80), faulty(160)}));
   check_stream(both({odds(0), range(10)}));
-  auto told = nodes::map(
-      odds(60), test::told_by_elements([](int64_t n, const Keys&, uint32_t) { return n; }));
-  check_stream(both({told, odds(200)}));
+  auto inferred = nodes::map(
+      odds(60), test::inferred_from_elements([](int64_t n, const Keys&, uint32_t) { return n; }));
+  check_stream(both({inferred, odds(200)}));
 }
 
 TEST(Streams, a_tail_is_applied_on_the_way_into_a_further_stage) {

@@ -85,7 +85,7 @@ TEST_P(Workers, what_is_below_is_made_as_in_epoch_0) {
   LoaderOptions seeded = options();
   seeded.seed = 9;
   Loader cached = drawn.cache(1 << 20).batch(10).build(seeded);
-  Loader small = drawn.cache(CacheStore::kLeastBytes).batch(10).build(seeded);
+  Loader small = drawn.cache(CacheStore::kMinBytes).batch(10).build(seeded);
   const Numbers expected = pass_of(plain);
   for (int pass = 0; pass < 3; ++pass) {
     EXPECT_EQ(pass_of(cached), expected) << pass;
@@ -93,7 +93,7 @@ TEST_P(Workers, what_is_below_is_made_as_in_epoch_0) {
   }
 }
 
-TEST_P(Workers, what_finds_no_room_is_made_again) {
+TEST_P(Workers, elements_without_space_in_the_cache_are_made_again) {
   Counted counted;
   constexpr uint64_t kBytes = 64 << 10;
   Loader feed = Dataset::range(0, 2000).map(counted.op()).cache(kBytes).batch(10).build(options());
@@ -179,7 +179,7 @@ TEST(Cache, a_stream_keeps_the_streams_contract) {
   };
   auto generated = nodes::generator("numbers", pull);
   testing::check_stream(nodes::cache(generated, uint64_t{0}));
-  testing::check_stream(nodes::cache(generated, CacheStore::kLeastBytes));
+  testing::check_stream(nodes::cache(generated, CacheStore::kMinBytes));
 }
 
 TEST(Cache, of_two_seeds_one_is_kept) {
@@ -264,7 +264,7 @@ TEST(CacheStore, many_threads_and_a_second_mapping_see_whole_entries) {
           ASSERT_TRUE(std::ranges::equal(entry->spec, spec));
         } else {
           ASSERT_NE(mine.put(position, spec, spec_place, block_of(position)),
-                    CacheStore::Put::kNoRoom);
+                    CacheStore::Put::kNoSpace);
         }
       }
     });

@@ -27,7 +27,7 @@ const std::vector<ExampleFeature> kLists{
     {.name = "ids", .type = Type::kInt64, .form = Form::kRagged},
     {.name = "words", .type = Type::kBytes, .form = Form::kString}};
 
-// A record of `steps` steps, in which everything is told by `number`.
+// A record of `steps` steps, in which everything follows from `number`.
 std::string record(int64_t number, int64_t steps) {
   SequenceExampleWriter writer;
   writer.context().int64("label", {&number, 1});

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/memory/allocator.h"
+#include "penstock/observe/snapshot.h"
+#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/scheduler/scheduler.h"
+#include "penstock/pipeline/scheduler/tuner.h"
+#include "penstock/workers/supervisor.h"
+
+namespace penstock {
+
+// A Loader's options for its engine: checked, with defaults filled in.
+struct EngineSettings {
+  uint64_t seed = 0;
+  uint32_t retries = 0;
+  OnError on_error = OnError::kRaise;
+  uint32_t workers = 0;    // 0: the consumer makes batches itself
+  uint32_t places = 1;     // for workers in the ring, also for replacements of stuck threads
+  bool processes = false;  // workers are other processes
+  uint32_t queue = 10;
+  uint64_t max_bytes = UINT64_MAX;
+  bool ordered = true;
+  bool pause_at_epochs = false;
+  bool tune_workers = false, tune_queue = false;
+  int64_t timeout_ns = -1;  // < 0: none
+  bool supervised = true;   // workers may die, or be abandoned
+};
+
+// Runs tickets of any source, with any kind of workers: ring, memory, scheduler, supervisor of the
+// workers, and the list of losses. The base of every Loader's engine. Threads: as these members
+// say; losses() from any.
+class TicketEngine {
+ public:
+  // Requirements of a source's tickets.
+  struct Needs {
+    uint32_t rows = 1;            // of a ticket, at most
+    uint32_t granule_rows = 0;    // that one worker makes; 0: chosen per batch
+    std::vector<uint32_t> lanes;  // ring sizes of the lanes beside the first
+    uint64_t max_bytes = UINT64_MAX;
+    bool on_asking = false;  // Scheduler::Options::on_asking
+    bool raise = true;       // Supervisor::Policy::raise
+  };
+  using MakeTickets = std::function<std::unique_ptr<Tickets>(Allocator&)>;
+
+  // `discard`: Scheduler's. Error kOutOfMemory.
+  TicketEngine(const EngineSettings& settings, const Needs& needs, const MakeTickets& tickets,
+               std::function<void(Task&)> discard);
+  virtual ~TicketEngine() { scheduler_.drain(); }
+  TicketEngine(const TicketEngine&) = delete;
+  TicketEngine& operator=(const TicketEngine&) = delete;
+
+  const EngineSettings& settings() const { return settings_; }
+  TicketRing& ring() const { return *ring_; }
+  Allocator& arena() const { return *arena_; }
+  LocalRows& rows() { return rows_; }
+  Supervisor* supervisor() { return supervisor_.get(); }  // nullptr: not supervised
+  Scheduler& scheduler() { return scheduler_; }
+  const Scheduler& scheduler() const { return scheduler_; }
+  // This process is a fork of the one that made it.
+  bool inherited() const { return arena_->region()->inherited(); }
+
+  // Counts and lists a sample that was skipped, or replaced. One thread at a time.
+  void add_loss(LostItem loss, bool replaced);
+  std::vector<LostItem> losses() const;
+
+  // Of all workers, by stage.
+  StageFigures worker_figures() const;
+  // All counters, for the workers in the first `workers` places and for others that did some work.
+  // `kind`: WorkerSnapshot::kind.
+  Snapshot snapshot(uint32_t workers, const std::string& kind) const;
+
+ protected:
+  Tickets& tickets() { return *tickets_; }
+  uint32_t longest_queue() const { return longest_queue_; }  // that the tuner may choose
+
+ private:
+  TicketRing::Shape shape_of(const Needs& needs) const;
+  Scheduler::Options options_of(const Needs& needs) const;
+
+  const EngineSettings settings_;
+  const uint32_t longest_queue_;
+  std::unique_ptr<TicketRing> ring_;
+  std::unique_ptr<Allocator> arena_;
+  LocalRows rows_;
+  std::unique_ptr<Tickets> tickets_;
+  std::unique_ptr<Supervisor> supervisor_;
+  Scheduler scheduler_;
+
+  mutable std::mutex mutex_;  // of losses_
+  std::vector<LostItem> losses_;
+};
+
+}  // namespace penstock

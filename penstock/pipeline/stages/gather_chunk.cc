@@ -1,0 +1,175 @@
+#include "penstock/pipeline/stages/gather_chunk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+// Copying smaller elements twice costs little. Space is not allocated for many more than may come.
+constexpr uint64_t kMinElement = 32 << 10;
+constexpr uint64_t kMaxSpace = 64 << 20;
+// A record's origin usually takes few bytes; if it takes more, the elements are copied.
+uint64_t space_for_origins(uint64_t rows) { return 4096 + 16 * rows; }
+}  // namespace
+
+// In a stream chunk every leaf of varying length is ragged; what a batch allows is checked later.
+GatherChunk::GatherChunk(const Context& context, const Streamed& stage, Allocator* arena,
+                         uint64_t max_space)
+    : scratch_(context.scratch),
+      memory_(context.memory),
+      spec_(stage.spec()),
+      chunk_(scratch_),
+      elements_(scratch_, Collector::Lengths::kAny, nullptr),
+      arena_(arena),
+      max_space_(std::min(max_space, kMaxSpace)) {}
+
+// Few elements at a time, because the stream's elements exist beside their copies.
+uint32_t GatherChunk::so_many(uint64_t wanted) const {
+  wanted = std::min<uint64_t>(wanted, Chunk::kRows);
+  if (memory_ == nullptr) return static_cast<uint32_t>(wanted);
+  if (all_rows_ == 0 && (spec_ == nullptr || !spec_->fixed())) return 1;  // to learn their size
+  const uint64_t bytes = all_rows_ == 0 ? spec_->fixed_bytes() : all_bytes_ / all_rows_;
+  const uint64_t fit = memory_->chunk_bytes() / std::max<uint64_t>(bytes, 1);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(fit, 1, wanted));
+}
+
+GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& wanted) {
+  Gathered gathered;
+  elements_.begin(spec_);
+  origins_.clear();
+  drop_space();
+  // Failures::kInPlace: skipped elements are reported with the next delivered one, so one more is
+  // read. There is space for it, because skipped elements take none.
+  const auto wants_more = [&] {
+    if (gathered.places() < wanted.least) return true;
+    return wanted.failures == Failures::kInPlace && gathered.places() < wanted.most &&
+           !gathered.left_out.empty() && gathered.left_out.back().place == gathered.places();
+  };
+  while (!gathered.failure && wants_more()) {
+    const uint32_t most = so_many(wanted.most - gathered.places());
+    uint32_t count = 0;
+    try {
+      count = stream.next(most, chunk_);
+    } catch (...) {
+      if (gathered.rows == 0 || wanted.failures != Failures::kEnd) throw;
+      // The gathered elements come first.
+      gathered.failure =
+          Failure{"stream", wanted.ordinal + gathered.rows, std::current_exception()};
+      break;
+    }
+    if (count == 0) {
+      gathered.over = true;
+      break;
+    }
+    const uint64_t before = gathered.rows;
+    const uint64_t alive = sort_out(wanted, count, gathered);
+    const auto rows = static_cast<uint32_t>(gathered.rows - before);
+    if (rows == 0) continue;
+    positions_.resize(rows);
+    std::iota(positions_.begin(), positions_.end(), wanted.ordinal + before);
+    Chunk& out = elements_.add(positions_);
+    if (before == 0) make_space(chunk_.spec(), wanted.most);
+    uint32_t to = 0;
+    for (uint64_t left = alive; left != 0; left &= left - 1) {
+      own(chunk_, static_cast<uint32_t>(__builtin_ctzll(left)), out, to++);
+    }
+    all_rows_ += rows;
+  }
+  if (gathered.rows != 0) elements_.settle();
+  return gathered;
+}
+
+// Counts the chunk's rows, and takes losses out of it. Returns the rows to copy.
+uint64_t GatherChunk::sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered) {
+  if (chunk_.failures().empty() && chunk_.notes().empty()) {
+    gathered.rows += count;
+    return chunk_.alive();
+  }
+  const auto by_row = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::ranges::stable_sort(chunk_.failures(), by_row);
+  std::ranges::stable_sort(chunk_.notes(), by_row);
+  auto failure = chunk_.failures().begin();
+  auto note = chunk_.notes().begin();
+  uint64_t alive = 0;
+  for (uint32_t row = 0; row < count; ++row) {
+    const bool failed = failure != chunk_.failures().end() && failure->first == row;
+    const bool left_out = failed && failure->second.settled();
+    if (failed && !left_out && wanted.failures == Failures::kEnd) {
+      gathered.failure = std::move(failure->second);
+      break;
+    }
+    for (; note != chunk_.notes().end() && note->first == row; ++note) {
+      gathered.left_out.push_back({gathered.places(), std::move(note->second)});
+    }
+    if (!failed) {
+      alive |= uint64_t{1} << row;
+      ++gathered.rows;
+      continue;
+    }
+    auto& to = left_out ? gathered.left_out : gathered.failed;
+    to.push_back({gathered.places(), std::move(failure->second)});
+    // A row may have several losses before it.
+    while (failure != chunk_.failures().end() && failure->first == row) ++failure;
+  }
+  return alive;
+}
+
+// Copies the row, which is valid only until the next call of the stream.
+void GatherChunk::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
+  if (!out.settle(in.spec())) {
+    throw unlike(*out.spec(), *in.spec());
+  }
+  origins_.add(in.origin(row));
+  const bool placed = space_.memory != nullptr && space_.rows < space_.layout.rows() &&
+                      (space_.spec == in.spec() || *space_.spec == *in.spec());
+  for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
+    const uint64_t bytes = in.bytes(leaf, row);
+    all_bytes_ += bytes;
+    std::byte* copy = nullptr;
+    if (placed) {
+      std::byte* block = space_.memory + space_.parts.block_at();
+      copy = space_.layout.fixed().row(block, space_.layout.fixed_place(leaf), space_.rows);
+    } else {
+      copy = scratch_.take(bytes);
+    }
+    if (bytes != 0) std::memcpy(copy, in.at(leaf, row), bytes);
+    out.view(leaf, to, copy, in.shape(leaf, row));
+  }
+  if (placed) ++space_.rows;
+}
+
+// ---- a stream chunk's memory
+// -------------------------------------------------------------------------
+
+// Allocates space for elements like the first one, if all of them will be alike.
+void GatherChunk::make_space(const SpecRef& spec, uint64_t rows) {
+  if (arena_ == nullptr || spec == nullptr || !spec->fixed()) return;
+  const uint64_t each = spec->fixed_bytes();
+  if (each < kMinElement || rows > max_space_ / each) return;
+  space_.layout = BlockLayout(*spec, rows);
+  space_.parts = {spec->bytes().size(), space_.layout.bytes(), space_for_origins(rows)};
+  space_.memory = static_cast<std::byte*>(arena_->allocate(space_.parts.bytes()));
+  space_.spec = spec;
+}
+
+void GatherChunk::drop_space() {
+  if (space_.memory != nullptr) arena_->release(space_.memory);
+  space_.memory = nullptr;
+  space_.rows = 0;
+}
+
+std::byte* GatherChunk::take_space(const StreamChunkParts& parts) {
+  const bool all = space_.memory != nullptr && space_.rows == space_.layout.rows() &&
+                   space_.rows == elements_.rows() && *space_.spec == *elements_.spec() &&
+                   parts.origins_bytes <= space_.parts.origins_bytes;
+  if (!all) return nullptr;
+  space_.rows = 0;
+  return std::exchange(space_.memory, nullptr);
+}
+
+}  // namespace penstock

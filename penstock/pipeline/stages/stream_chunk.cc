@@ -1,0 +1,125 @@
+#include "penstock/pipeline/stages/stream_chunk.h"
+
+#include <cstring>
+
+#include "penstock/base/error.h"
+
+namespace penstock {
+namespace {
+
+struct StreamChunkHead {
+  uint64_t kind, bytes, ordinal, rows;
+  StreamChunkParts parts;
+};
+static_assert(sizeof(StreamChunkHead) == StreamChunkParts::kHeadBytes);
+
+StreamChunkParts parts_of(const GatherChunk& gathered) {
+  const Collector& elements = gathered.elements();
+  return {elements.spec()->bytes().size(), elements.layout(elements.rows()).bytes(),
+          gathered.origins().bytes()};
+}
+
+// Writes everything except the block.
+void write_around(const GatherChunk& gathered, const StreamChunkParts& parts, uint64_t ordinal,
+                  std::byte* to) {
+  const Collector& elements = gathered.elements();
+  const std::span<const std::byte> spec = elements.spec()->bytes();
+  const StreamChunkHead head{StreamChunk::kKind, parts.bytes(), ordinal, elements.rows(), parts};
+  std::memcpy(to, &head, sizeof(head));
+  std::memcpy(to + sizeof(head), spec.data(), spec.size());
+  gathered.origins().write(to + parts.origins_at());
+}
+
+void write_block(const GatherChunk& gathered, const StreamChunkParts& parts, std::byte* to) {
+  const Collector& elements = gathered.elements();
+  elements.write(elements.layout(elements.rows()), to + parts.block_at());
+}
+
+class StreamChunkSource : public Indexed {
+ public:
+  explicit StreamChunkSource(SpecRef spec) : spec_(std::move(spec)) {}
+
+  uint64_t length(uint64_t) const override { return kEndless; }
+  SpecRef spec() const override { return spec_; }
+  bool costly() const override { return false; }
+  std::string origin(const Context& context, const At&, uint64_t position) const override {
+    return context.stream_chunk == nullptr ? "" : context.stream_chunk->origin(position);
+  }
+  std::unique_ptr<IndexedReader> reader(Context& context) const override {
+    return std::make_unique<Reader>(context);
+  }
+
+ private:
+  class Reader : public IndexedReader {
+   public:
+    explicit Reader(Context& context) : context_(context) {}
+    void fetch(const At&, std::span<const uint64_t> ordinals, Chunk& out, uint32_t row) override {
+      const StreamChunk& stream_chunk = *context_.stream_chunk;
+      if (!out.settle(stream_chunk.block.spec())) {
+        throw Error(Code::kInternal, "stream_chunk", "elements of two specs in one chunk");
+      }
+      for (uint64_t ordinal : ordinals)
+        stream_chunk.block.view(ordinal - stream_chunk.ordinal, out, row++);
+    }
+
+   private:
+    Context& context_;
+  };
+
+  SpecRef spec_;
+};
+
+}  // namespace
+
+std::string StreamChunk::origin(uint64_t position) const {
+  const uint64_t element = position - ordinal;
+  return element < block.rows() ? Origins::text(origins, element) : "";
+}
+
+uint64_t StreamChunk::bytes_of(const GatherChunk& elements) { return parts_of(elements).bytes(); }
+
+void StreamChunk::write(const GatherChunk& gathered, uint64_t ordinal, std::byte* to) {
+  const StreamChunkParts parts = parts_of(gathered);
+  write_around(gathered, parts, ordinal, to);
+  write_block(gathered, parts, to);
+}
+
+uint64_t StreamChunk::put(GatherChunk& gathered, uint64_t ordinal, Allocator& arena) {
+  const StreamChunkParts parts = parts_of(gathered);
+  std::byte* memory = gathered.take_space(parts);
+  if (memory == nullptr) {
+    memory = static_cast<std::byte*>(arena.allocate(parts.bytes()));
+    if (memory == nullptr) {
+      throw Error(Code::kOutOfMemory, "stream", "no space for the elements of a batch");
+    }
+    write_block(gathered, parts, memory);
+    gathered.drop_space();
+  }
+  write_around(gathered, parts, ordinal, memory);
+  return arena.region()->offset_of(memory);
+}
+
+StreamChunk StreamChunk::read(const std::byte* from) {
+  StreamChunkHead head;
+  std::memcpy(&head, from, sizeof(head));
+  const StreamChunkParts& parts = head.parts;
+  if (head.kind != kKind || parts.spec_bytes > head.bytes || parts.block_bytes > head.bytes ||
+      parts.origins_bytes > head.bytes || parts.bytes() != head.bytes) {
+    throw Error(Code::kInternal, "stream_chunk", "a ticket without elements");
+  }
+  auto spec = std::make_shared<ElementSpec>(std::span(from + sizeof(head), parts.spec_bytes));
+  return {head.ordinal,
+          Block(std::move(spec), head.rows, const_cast<std::byte*>(from) + parts.block_at(),
+                parts.block_bytes, nullptr),
+          {from + parts.origins_at(), parts.origins_bytes}};
+}
+
+IndexedRef chunk_source(SpecRef spec) {
+  return std::make_shared<StreamChunkSource>(std::move(spec));
+}
+
+bool is_chunk_source(const Indexed& tail) {
+  return dynamic_cast<const StreamChunkSource*>(&tail) != nullptr;
+}
+
+}  // namespace penstock

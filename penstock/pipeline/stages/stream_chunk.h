@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "penstock/memory/allocator.h"
+#include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/stages/gather_chunk.h"
+#include "penstock/pipeline/stages/stage.h"
+
+namespace penstock {
+
+// Elements of a stream for a ticket, whose worker applies the tail to them. One piece of memory in
+// the consumer's arena, which workers in all processes map.
+//
+//   u64 kind (2), u64 bytes of all, u64 ordinal, u64 rows, u64 bytes of the spec, of the Block, of
+//   Origins; the spec's bytes; from the next 64-byte boundary on the Block; from the next one
+//   Origins
+//
+// An ordinal is the number of a delivered element in the stream's epoch.
+struct StreamChunk {
+  static constexpr uint64_t kKind = 2;  // of an entry's indices; 0 and 1 are a sampler's
+
+  uint64_t ordinal = 0;
+  Block block;
+  std::span<const std::byte> origins;
+
+  // As Indexed::origin.
+  std::string origin(uint64_t position) const;
+  // Elements from that ordinal to the end of the chunk.
+  uint64_t rows_from(uint64_t first) const { return ordinal + block.rows() - first; }
+
+  static uint64_t bytes_of(const GatherChunk& elements);
+  // `to` has that many bytes, 64-byte aligned.
+  static void write(const GatherChunk& elements, uint64_t ordinal, std::byte* to);
+  // Writes into new memory of the arena, or memory where the elements lie already. Returns its
+  // offset in the arena; the taker of the chunk releases it. Error kOutOfMemory.
+  static uint64_t put(GatherChunk& elements, uint64_t ordinal, Allocator& arena);
+  // Error kInternal: not a stream chunk.
+  static StreamChunk read(const std::byte* from);
+};
+
+// The source of a tail: element `ordinal` of the stream chunk at Context::stream_chunk.
+IndexedRef chunk_source(SpecRef spec);
+// Whether the tail is that source alone, with no stage after it.
+bool is_chunk_source(const Indexed& tail);
+
+}  // namespace penstock

@@ -1,0 +1,326 @@
+#include "penstock/pipeline/streams/parallel_map_reader.h"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/stages/stage_clock.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
+#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/stream_input.h"
+
+namespace penstock {
+
+ParallelMapReader::ParallelMapReader(uint32_t number, SpecRef spec, const Context& context)
+    : maps_(*context.parallel_maps),
+      budget_(maps_.budget()),
+      plan_(maps_.plan(number)),
+      lane_(maps_.lane(number)),
+      spec_(std::move(spec)),
+      schema_(spec_, "stream", plan_.batched() ? Decision::kUndecided : plan_.chain().decision()),
+      scheduler_(
+          lane_, maps_.arena(), *this,
+          [&] {
+            Scheduler::Options of;
+            of.queue = maps_.queue();
+            of.workers = maps_.workers();
+            of.max_bytes = budget_.max_bytes();
+            of.pause_at_epochs = true;
+            return of;
+          }(),
+          [this](Task& task) { maps_.results().take(task); }),
+      part_(budget_,
+            [this] {
+              scheduler_.make_ahead();
+              count();
+            }),
+      own_(context.over(scratch_)) {
+  if (plan_.stream() == nullptr) return;
+  source_ = plan_.stream()->open(own_);
+  gathered_.emplace(own_, *plan_.stream(), &maps_.arena(), budget_.max_bytes());
+}
+
+// REQUIRED: the workers are gone, or the ring is closed, so no further task becomes done.
+ParallelMapReader::~ParallelMapReader() { scheduler_.drain(); }
+
+// Before the first element is made, its size and that of its input are estimated from other
+// parallel maps.
+uint64_t ParallelMapReader::unknown() const {
+  // A large estimate: only a few elements are begun, unless there is much space.
+  const uint64_t some = std::clamp<uint64_t>(part_.share(), 64 << 10, 4 << 20);
+  return input_bytes_ + std::max(budget_.element_bytes(), some);
+}
+
+// The scheduler estimates a batch of unknown size to be as large as its input.
+uint64_t ParallelMapReader::input_bytes() const {
+  return scheduler_.sized() ? input_bytes_ : unknown() / 2;
+}
+
+uint64_t ParallelMapReader::spent_bytes() const {
+  const uint64_t all = budget_.max_bytes();
+  return all - std::min(all, part_.most(each(), taken_bytes_));
+}
+
+// Bytes of an element that is made, or being made, together with its input.
+uint64_t ParallelMapReader::each() const {
+  return scheduler_.sized() ? scheduler_.typical_bytes() + input_bytes_ : unknown();
+}
+
+bool ParallelMapReader::empty() const {
+  return !over_ && scheduler_.in_flight() == 0 && !scheduler_.exhausted();
+}
+
+// Counts the bytes in use. A map without an element, and without space for one, waits.
+void ParallelMapReader::count() {
+  part_.is(taken_bytes_ + scheduler_.in_flight() * each());
+  const bool wants = !asked_ && empty() && !scheduler_.has_space();
+  part_.wait(wants && part_.may_have(taken_bytes_ + each()));
+}
+
+// ---- tickets -----------------------------------------------------------------------------------
+
+std::optional<uint64_t> ParallelMapReader::steps(uint64_t, uint64_t base) {
+  if (source_ != nullptr) return std::nullopt;
+  return plan_.length(base);
+}
+
+Tickets::Described ParallelMapReader::describe(const Position&, BatchEntry& entry) {
+  entry.rows = 1;
+  if (source_ == nullptr) return Described::kPosted;
+  if (!read_.empty() && read_.back().thrown) return Described::kFailed;
+  const ParallelMapBudget::Reading reading(budget_);
+  Read& next = read_.emplace_back();
+  try {
+    next.before = {{"ordinal", ordinal_}, {"state", source_->save()}};
+    return read(entry);
+  } catch (...) {
+    next.thrown = std::current_exception();
+    return Described::kFailed;
+  }
+}
+
+// Reads the input of one element of the tail, or a failure in its place.
+Tickets::Described ParallelMapReader::read(BatchEntry& entry) {
+  const uint64_t per = plan_.per_output(), first = ordinal_ * per;
+  scratch_.empty();
+  const GatherChunk::Unused unused(*gathered_);
+  GatherChunk::Gathered gathered =
+      gathered_->gather(*source_, {per, per, first, GatherChunk::Failures::kInPlace});
+  Read& next = read_.back();
+  for (auto& lost : gathered.left_out) next.notes.push_back(std::move(lost.failure));
+  if (!gathered.failed.empty()) {
+    // The failure drops the whole element of the tail, also the input elements beside it.
+    next.failure = std::move(gathered.failed.front().failure);
+    return Described::kNotYet;
+  }
+  if (gathered.rows == 0 || (gathered.rows < per && plan_.whole_outputs())) {
+    if (next.notes.empty()) read_.pop_back();
+    return Described::kEnd;
+  }
+  input_bytes_ = std::max(input_bytes_, StreamChunk::bytes_of(*gathered_));
+  source_->release();
+  entry.indices_offset = StreamChunk::put(*gathered_, first, maps_.arena());
+  next.posted = true;
+  ++ordinal_;
+  return Described::kPosted;
+}
+
+// ---- elements ----------------------------------------------------------------------------------
+
+void ParallelMapReader::begin(uint64_t epoch) {
+  const ParallelMapBudget::Reading reading(budget_);
+  part_.wait(false);
+  if (source_ != nullptr) source_->begin(epoch);
+  go_to(epoch, 0);
+}
+
+void ParallelMapReader::load(uint64_t epoch, const State& state) {
+  const ParallelMapBudget::Reading reading(budget_);
+  part_.wait(false);
+  uint64_t step = 0;
+  if (source_ == nullptr) {
+    step = count_in(state, "index");
+    if (step > plan_.length(0)) {
+      throw Error(Code::kInvalidArgument, "restore", "the state is beyond the source's end");
+    }
+  } else {
+    step = count_in(state, "ordinal");
+    source_->load(epoch, member_of(state, "state"));
+  }
+  go_to(epoch, step);
+  schema_.load(state);
+}
+
+// No element is made before the first one is asked for.
+void ParallelMapReader::go_to(uint64_t epoch, uint64_t step) {
+  epoch_ = epoch;
+  next_ = ordinal_ = step;
+  read_.clear();
+  taken_.clear();
+  taken_bytes_ = 0;
+  schema_.begin();
+  scheduler_.seek({epoch, 0, step});
+  begun_ = false;
+  asked_ = over_ = false;
+  part_.is(0);
+  part_.wait(false);
+}
+
+State ParallelMapReader::save() const {
+  State state = place();
+  schema_.save(state);
+  return state;
+}
+
+State ParallelMapReader::place() const {
+  if (source_ == nullptr) return {{"index", next_}};
+  if (!read_.empty()) return read_.front().before;
+  return {{"ordinal", ordinal_}, {"state", source_->save()}};
+}
+
+void ParallelMapReader::release() {
+  if (taken_.empty()) return;
+  taken_.clear();
+  taken_bytes_ = 0;
+  part_.is(scheduler_.in_flight() * each());
+  // There may be space now, but maps that wait longer come first.
+  part_.wait(empty() && part_.may_have(each()));
+  budget_.share_out();
+}
+
+uint32_t ParallelMapReader::next(uint32_t most, Chunk& out) {
+  taken_.clear();
+  taken_bytes_ = 0;
+  asked_ = true;
+  count();
+  if (!std::exchange(begun_, true)) scheduler_.begin_epoch();
+  const uint64_t enough = maps_.chunk_bytes();
+  for (bool over = false; !over && taken_.size() < most && taken_bytes_ <= enough;) {
+    if (lane_.closed()) throw Error(Code::kClosed, "stream", "the loader was closed");
+    const Scheduler::Poll found = scheduler_.poll(epoch_);
+    if (take_read()) continue;
+    switch (found) {
+      case Scheduler::Poll::kBatch:
+        take_ticket();
+        break;
+      case Scheduler::Poll::kWait:
+        over = !taken_.empty();
+        if (!over) wait();
+        break;
+      default:
+        over = over_ = true;
+        break;
+    }
+  }
+  asked_ = false;
+  budget_.saw_element(scheduler_.typical_bytes());
+  count();
+  budget_.share_out();
+  const auto rows = static_cast<uint32_t>(taken_.size());
+  if (rows == 0) return 0;
+  out.reset(spec_, rows);
+  for (uint32_t row = 0; row < rows; ++row) {
+    auto& [block, position, result] = taken_[row];
+    for (Failure& lost : result.notes) out.note(row, std::move(lost));
+    if (result.failure) {
+      out.fail(row, std::move(*result.failure));
+      continue;
+    }
+    // The spec of all elements so far, not only of those that are ready at the same time.
+    try {
+      schema_.check(block.spec());
+      settle_alike(block.spec(), out);
+      block.view(0, out, row);
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidArgument) throw;
+      out.fail(row, schema_.failure(position, std::current_exception()));
+    }
+  }
+  return rows;
+}
+
+void ParallelMapReader::wait() {
+  std::optional<StageClock::Waiting> waiting;
+  if (own_.clock != nullptr) waiting.emplace(*own_.clock);
+  scheduler_.wait(-1);
+}
+
+// Takes a failure that is in an element's place, if it comes next.
+bool ParallelMapReader::take_read() {
+  if (!ready()) return false;
+  Read& next = read_.front();
+  if (next.thrown) {
+    if (!taken_.empty()) return false;
+    std::rethrow_exception(next.thrown);
+  }
+  Taken& taken = taken_.emplace_back();
+  if (next.failure) {
+    taken.result = {std::move(next.failure), std::move(next.notes)};
+    read_.pop_front();
+    return true;
+  }
+  // Losses after the last element go into one row, because there is no state between them.
+  taken.result.failure = std::move(next.notes.front());
+  taken.result.failure->leave_out();
+  next.notes.erase(next.notes.begin());
+  taken.result.notes = std::move(next.notes);
+  read_.pop_front();
+  return true;
+}
+
+void ParallelMapReader::take_ticket() {
+  BatchEntry& entry = scheduler_.current();
+  Task& task = lane_.task_at(scheduler_.current_seq(), 0);
+  Taken& taken = taken_.emplace_back();
+  asked_ = false;
+  taken.position = entry.step;
+  const uint64_t bytes = task.bytes;
+  if (task.kind == ResultKind::kRows) {
+    taken.result = maps_.results().take(task);
+    std::span<const std::byte> layout(entry.layout, entry.layout_length);
+    if (inferred_ == nullptr || !std::ranges::equal(inferred_->bytes(), layout)) {
+      inferred_ = std::make_shared<ElementSpec>(layout);
+    }
+    const uint64_t needed = entry.needed_bytes;
+    taken_bytes_ += bytes;
+    Lease lease = scheduler_.take_rows();
+    taken.block = Block(inferred_, 1, lease.data(), needed, lease.owner());
+    scheduler_.deliver(bytes, 1);
+  } else {
+    taken.result = failure_of(task, entry.step);
+    scheduler_.skip();
+  }
+  if (source_ != nullptr) {
+    auto& notes = taken.result.notes;
+    notes.insert(notes.begin(), std::make_move_iterator(read_.front().notes.begin()),
+                 std::make_move_iterator(read_.front().notes.end()));
+    read_.pop_front();
+  }
+  ++next_;
+}
+
+ParallelMapResult ParallelMapReader::failure_of(Task& task, uint64_t position) {
+  if (task.kind == ResultKind::kError) return maps_.results().take(task);
+  if (lane_.closed()) throw Error(Code::kClosed, "stream", "the loader was closed");
+  const std::string element = "element " + std::to_string(position) + " of a stage in front of a " +
+                              "stream's (epoch " + std::to_string(epoch_) + ") ";
+  Failure failure{"stream", position, nullptr};
+  failure.unsure = true;
+  if (task.kind == ResultKind::kTimeout) {
+    failure.error = std::make_exception_ptr(
+        Error(Code::kTimeout, "Loader", element + "took longer than timeout allows"));
+  } else if (task.kind == ResultKind::kLost) {
+    failure.error = std::make_exception_ptr(
+        Error(Code::kWorkerLost, "Loader",
+              element + "lost its worker process three times (killed, crashed or out of memory)"));
+  } else {
+    std::string text(reinterpret_cast<const char*>(task.packet), task.length);
+    failure.error = std::make_exception_ptr(Error(Code::kOutOfMemory, "Loader", text));
+  }
+  task.kind = ResultKind::kNone;
+  return {std::move(failure), {}};
+}
+
+}  // namespace penstock

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "penstock/pipeline/scheduler/scheduler.h"
+#include "penstock/pipeline/stages/gather_chunk.h"
+#include "penstock/pipeline/stages/schema_checker.h"
+#include "penstock/pipeline/stages/stage.h"
+#include "penstock/pipeline/streams/parallel_map.h"
+
+namespace penstock {
+
+// Takes a parallel map's elements in order, while workers make later ones. Each ticket is one
+// element: of an indexed stage, by its position; of a stream with a tail, an element that was read
+// ahead. Elements read ahead are kept with the place before each, so the place of the next element
+// is exact however far ahead the workers are. On the stream reader's thread; one ParallelMapReader
+// for each parallel map.
+class ParallelMapReader : public ElementReader, private Tickets {
+ public:
+  ParallelMapReader(uint32_t number, SpecRef spec, const Context& context);
+  ~ParallelMapReader() override;
+
+  void begin(uint64_t epoch) override;
+  // The elements that are ready; waits for at least one. Error kClosed: the ring was closed.
+  uint32_t next(uint32_t most, Chunk& out) override;
+  void release() override;
+  // {"index": i}, or {"ordinal": n, "state": the stream's}, and SchemaChecker's. Elements made
+  // ahead do not matter.
+  State save() const override;
+  void load(uint64_t epoch, const State& state) override;
+
+ private:
+  // One item read from the stream, in order: an element with a posted ticket, or a failure.
+  struct Read {
+    State before;
+    bool posted = false;
+    std::vector<Failure> notes;      // losses before the element
+    std::optional<Failure> failure;  // of the element
+    std::exception_ptr thrown;       // the error that ended the stream
+  };
+  struct Taken {
+    Block block;            // without rows: the element failed
+    uint64_t position = 0;  // of its ticket
+    ParallelMapResult result;
+  };
+
+  std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
+  Described describe(const Position& at, BatchEntry& entry) override;
+  uint64_t input_bytes() const override;
+  uint64_t spent_bytes() const override;
+  uint32_t least() const override { return asked_ ? 1 : 0; }
+  bool ready() override { return !read_.empty() && !read_.front().posted; }
+
+  State place() const;
+  uint64_t unknown() const;
+  uint64_t each() const;
+  bool empty() const;  // no element is made or being made, although there are more
+  void count();
+  Described read(BatchEntry& entry);
+  void wait();
+  bool take_read();
+  void take_ticket();
+  ParallelMapResult failure_of(Task& task, uint64_t position);
+  void go_to(uint64_t epoch, uint64_t step);
+
+  const ParallelMaps& maps_;
+  ParallelMapBudget& budget_;
+  const Plan& plan_;
+  TicketRing& lane_;
+  SpecRef spec_;
+  SchemaChecker schema_;
+  Scheduler scheduler_;
+  uint64_t epoch_ = 0;
+  uint64_t next_ = 0;         // the next element, failed ones counted; indexed stages only
+  bool begun_ = true;         // Scheduler::begin_epoch() was called
+  std::vector<Taken> taken_;  // elements that the last chunk has views of
+  uint64_t taken_bytes_ = 0;  // of taken_
+  uint64_t input_bytes_ = 0;  // of the largest stream chunk
+  bool asked_ = false;        // next() waits for an element
+  bool over_ = false;
+  SpecRef inferred_;  // from the last element
+  ParallelMapBudget::Part part_;
+
+  // For a stream with a tail:
+  Scratch scratch_;
+  Context own_;
+  std::unique_ptr<ElementReader> source_;
+  std::optional<GatherChunk> gathered_;
+  uint64_t ordinal_ = 0;  // of the next element to read
+  std::deque<Read> read_;
+};
+
+}  // namespace penstock

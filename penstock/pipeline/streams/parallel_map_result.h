@@ -1,0 +1,16 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "penstock/pipeline/element/chunk.h"
+
+namespace penstock {
+
+// The result of one element of a parallel map, beside its row.
+struct ParallelMapResult {
+  std::optional<Failure> failure;  // then there is no row
+  std::vector<Failure> notes;      // losses before the element
+};
+
+}  // namespace penstock

@@ -1,0 +1,420 @@
+"""The workers of one Loader: starting, replacing, updating and ending them.
+
+States of the crew: made -> started (first batch asked for) -> closed. `start` and `close` happen
+once; `close` may come from any thread, at exit, or from the garbage collector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .. import _engine, errors
+from .plan import Plan
+from .progress import LOG
+
+# A worker that dies this often in a row before it is ready for tickets will not get better. Before
+# the first batch, all workers count together; later, when it may as well be somebody who kills
+# workers as they come, it gets more attempts.
+_MOST_FALSE_STARTS = 3
+_MOST_FALSE_STARTS_LATER = 10
+_STDERR_TAIL = 4096
+# Engines with a native thread that is stuck past `timeout=`, and uses their memory when it comes
+# back.
+_stuck: list[Any] = []
+
+
+class Update:
+    """What was changed in the dataset before an epoch, for workers that start later."""
+
+    def __init__(self, version: int, packed: Any, names: set[str] | None, kept: list[Any]) -> None:
+        self.version = version
+        self.packed = packed
+        self.names = names  # of attributes whose latest change this is; None: all of them
+        self.kept = kept  # owners of descriptors that it names
+
+    def superseded_by(self, later: Update) -> bool:
+        """Take `later` into account, and return whether nothing of this one counts any more."""
+        if later.names is None:
+            return True
+        if self.names is not None:
+            self.names -= later.names
+        return self.names is not None and not self.names
+
+
+class Running:
+    """What a crew started and must end: threads, processes, descriptors, and the engine.
+
+    Refers to nothing of the user's but what the engine holds, so that a Loader's finalizer can own
+    it: a dataset that holds its own Loader is collected, and its workers end.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.lock = threading.RLock()
+        self.closed = False
+        self.threads: list[threading.Thread] = []
+        self.supervisor: threading.Thread | None = None
+        self.processes: dict[int, Any] = {}
+        self.stderr: dict[int, int] = {}
+        self.launcher: Any = None
+        self.payload: Any = None
+        self.updates: list[Update] = []  # of the dataset in `payload`
+        self.files = -1  # what a Dataset's sources found
+        self._pid = os.getpid()
+
+    def close(self, grace: float = 0.2) -> None:
+        if self._pid != os.getpid():
+            return  # a fork's copy: everything is the parent's
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self.core.close(grace)
+        here = threading.current_thread()
+        for thread in [*self.threads, self.supervisor]:
+            if thread is not None and thread is not here and thread.is_alive():
+                thread.join(0.5)  # one in the middle of user code is left to finish
+        self.core.drain()
+        _stuck[:] = [core for core in [*_stuck, self.core] if not core.ended()]
+        for started in self.processes.values():
+            with contextlib.suppress(Exception):
+                started.wait(1.0)
+            started.close()
+        for fd in self.stderr.values():
+            os.close(fd)
+        self.stderr.clear()
+        if self.launcher is not None:
+            self.launcher.close()
+        if self.payload is not None:
+            self.payload.close()
+        for update in self.updates:
+            update.packed.close()
+        self.updates.clear()
+        if self.files >= 0:
+            os.close(self.files)
+            self.files = -1
+
+
+class WorkerPool:
+    """Keeps the workers of a Loader going. Knows the engine's core, not the Loader."""
+
+    def __init__(
+        self,
+        core: Any,
+        plan: Plan,
+        collate: Any,
+        settings: dict[str, Any],
+        mode: str,
+        start_method: str,
+    ) -> None:
+        self.core = core
+        self.plan = plan
+        self.collate = collate
+        self.settings = settings
+        self.mode = mode
+        self.start_method = start_method
+        self.version = 0
+        self.length = plan.length
+        self.started = False
+        self.running = Running(core)
+        self._lock = self.running.lock
+        self._false_starts: dict[int, int] = {}  # of each worker, in a row
+        self._next_number = 0
+        self._packed_as: dict[str, int] = {}  # version and length of the dataset in the payload
+        self._places: list[int] = []  # where a thread may begin to stand in for a stuck one
+        self._missing = 0  # threads that nobody stands in for
+
+    # ---- starting --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        with self._lock:
+            if self.started or self.running.closed:  # closed: by another thread, a moment ago
+                return
+            try:
+                self._start()
+            except BaseException:
+                self.running.close()  # half a crew would keep its consumer waiting for ever
+                raise
+            self.started = True
+
+    def _start(self) -> None:
+        workers = self.settings["workers"]
+        if self.plan.kind == "plan" and workers and self.plan.built.streamed:
+            self._start_cursor()
+        if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):
+            self.core.start_plan(workers)
+            return
+        if self.mode == "inline":
+            self.core.set_inline(self.plan.source, self.collate, self._changed)
+            return
+        if self.mode == "threads":
+            self._places = list(range(workers, self.settings["places"]))
+            for worker in range(workers):
+                self._start_thread(worker)
+            if self.settings["timeout"] >= 0:
+                self._supervise()
+            return
+        from ..processes.launch import Launcher
+
+        self.running.launcher = Launcher(self.start_method)
+        for worker in range(workers):
+            self._start_process(worker)
+        self._supervise()
+
+    def _start_cursor(self) -> None:
+        if not self.plan.built.python_stream:
+            self.core.start_stream_reader()
+            return
+        # It holds the core and not the crew, so that a feed nobody has any more can go.
+        thread = threading.Thread(target=self.core.run_stream_reader, name="penstock cursor", daemon=True)
+        self.running.threads.append(thread)
+        thread.start()
+
+    def _changed(self, version: int) -> int:
+        return self.length
+
+    def _start_thread(self, worker: int) -> None:
+        plan, collate, core = self.plan, self.collate, self.core
+        # A worker of a Dataset holds the core and not the crew: see `Running`.
+        serve = core.run_plan_thread
+        if plan.kind != "plan":
+            changed = self._changed
+            serve = lambda w: core.run_thread(w, plan.source, collate, changed)  # noqa: E731
+        thread = threading.Thread(
+            target=_run_thread,
+            args=(weakref.ref(self), serve, worker),
+            name=f"penstock worker {worker}",
+            daemon=True,
+        )
+        self.running.threads = [t for t in self.running.threads if t.is_alive()] + [thread]
+        thread.start()
+
+    def _goes_on(self, worker: int) -> bool:
+        """Whether a thread that was abandoned and came back stands in for another one now."""
+        with self._lock:
+            if self.running.closed or self.core.closed() or self.plan.kind == "stream":
+                return False
+            if not self._missing:
+                self._places.append(worker)
+                return False
+            self._missing -= 1
+            return True
+
+    def _stand_in(self, worker: int) -> None:
+        """Start a thread for one that was abandoned; or have one fewer until one comes back."""
+        most = self.settings["places"]
+        if self.plan.kind == "stream":
+            # Its owner has a number, which the stuck thread will find is its own no longer.
+            if sum(thread.is_alive() for thread in self.running.threads) < most:
+                self._start_thread(worker)
+                return
+        elif self._places:
+            self._start_thread(self._places.pop())
+            return
+        else:
+            self._missing += 1
+            if self._missing < self.settings["workers"]:
+                return
+        self.core.set_fatal(
+            errors.Timeout(f"all threads, {most} by now, are stuck in the dataset", "Loader")
+        )
+
+    def _start_process(self, worker: int) -> None:
+        from ..processes.child import own_descriptors
+        from ..processes.worker import WorkerPlan
+
+        if self.running.payload is None:
+            plan = self.plan
+            self.running.payload = _pack(
+                WorkerPlan(plan.source, self.collate, plan.initialise, plan.hooked)
+            )
+            self._packed_as = {"version": self.version, "length": self.length}
+        number = self._next_number
+        self._next_number += 1
+        ours, theirs = _engine.link_pair()
+        own_descriptors.add(ours)
+        stderr, started = -1, None
+        try:
+            stderr = _engine.memory_file("penstock-stderr")
+            started = self.running.launcher.start(
+                worker,
+                {
+                    "board": self.core.ring_fd(),
+                    "arena": self.core.arena_fd(),
+                    "link": theirs,
+                    "payload": self.running.payload.fd,
+                    "stderr": stderr,
+                    **self._shared(),
+                },
+                {
+                    **self.settings,
+                    "number": number,
+                    **self._packed_as,
+                },
+            )
+            pidfd = os.dup(started.pidfd)
+        except BaseException:
+            own_descriptors.discard(ours)
+            os.close(ours)
+            if stderr >= 0:
+                os.close(stderr)
+            if started is not None:
+                started.kill()
+                started.wait(1.0)
+                started.close()
+            raise
+        finally:
+            os.close(theirs)
+        old = self.running.stderr.pop(worker, None)
+        if old is not None:
+            os.close(old)
+        self.running.stderr[worker] = stderr
+        self.running.processes[worker] = started
+        own_descriptors.discard(ours)  # the engine closes it
+        self.core.attach(worker, pidfd, ours, started.pid)
+        for update in self.running.updates:
+            self.core.send_update(update.version, update.packed.fd, worker)
+
+    def _shared(self) -> dict[str, int]:
+        """What all workers of a Dataset have: its files, and its caches by their order."""
+        if self.plan.kind != "plan":
+            return {}
+        if self.running.files < 0:
+            self.running.files = self.plan.built.files_fd()
+        caches = self.plan.built.cache_fds()
+        return {"files": self.running.files, **{f"cache{i:04}": fd for i, fd in enumerate(caches)}}
+
+    # ---- watching --------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        self.running.supervisor = threading.Thread(
+            target=_watch,
+            args=(weakref.ref(self), self.core),
+            name="penstock supervisor",
+            daemon=True,
+        )
+        self.running.supervisor.start()
+
+    def handle(self, kind: str, worker: int, ready: bool, detail: bytes) -> None:
+        """Act on what the engine's supervisor saw."""
+        with self._lock:
+            if self.running.closed or self.core.closed():
+                return
+            if kind == "failed":
+                self.core.set_fatal(errors.unpack_exception(detail))
+            elif kind == "abandoned":
+                LOG.warning("worker thread %d of %s hangs: abandoned", worker, self.plan.title)
+                self._stand_in(worker)
+            elif kind == "died":
+                self._replace(worker, ready)
+
+    def _replace(self, worker: int, ready: bool) -> None:
+        from ..processes.child import describe_exit
+
+        started = self.running.processes.pop(worker, None)
+        how = "ended"
+        if started is not None:
+            how = describe_exit(started.wait(1.0) or 0)
+            started.close()
+        if self._hopeless(worker, ready):
+            said = self._said(worker)
+            self.core.set_fatal(
+                errors.WorkerLost(
+                    f"worker processes die before their first batch ({how})"
+                    + (f"; the last one said:\n{said}" if said else ""),
+                    "Loader",
+                )
+            )
+            return
+        try:
+            self._start_process(worker)
+            self.core.count_restart()
+            LOG.warning("worker process %d of %s %s: replaced", worker, self.plan.title, how)
+        except Exception as error:
+            self.core.set_fatal(error)
+
+    def _hopeless(self, worker: int, ready: bool) -> bool:
+        """Whether its death, when it was ready for tickets or not, is one too many."""
+        counts = self._false_starts
+        counts[worker] = 0 if ready else counts.get(worker, 0) + 1
+        if self.core.stats()["delivered"]:
+            return counts[worker] >= _MOST_FALSE_STARTS_LATER
+        return sum(counts.values()) >= _MOST_FALSE_STARTS
+
+    def _said(self, worker: int) -> str:
+        fd = self.running.stderr.get(worker)
+        if fd is None:
+            return ""
+        size = os.fstat(fd).st_size
+        return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL)).decode(errors="replace")
+
+    # ---- epochs ----------------------------------------------------------------------------------
+
+    def publish(self, length: int, state: Any) -> None:
+        """Make a changed length or changed attributes (a payload) known to all workers.
+
+        Every ticket posted from now on is done with them.
+        """
+        from ..processes import payload
+
+        with self._lock:
+            self.version += 1
+            self.length = length
+            self.core.set_length(length, self.version)
+            if self.mode != "processes" or not self.started:
+                return
+            # A replacement starts with the dataset as the first workers did, and gets what was
+            # changed since: what the user changes during an epoch is not in it.
+            change = {"length": length, "state": None if state is None else state.tobytes()}
+            packed = payload.pack(change)
+            self.core.send_update(self.version, packed.fd, -1)
+            names, kept = (set(), []) if state is None else (state.names, state.kept)
+            update = Update(self.version, packed, names, kept)
+            for earlier in list(self.running.updates):
+                if earlier.superseded_by(update):
+                    self.running.updates.remove(earlier)
+                    earlier.packed.close()
+            self.running.updates.append(update)
+
+
+def _pack(plan: Any) -> Any:
+    from ..processes import payload
+
+    try:
+        return payload.pack(plan)
+    except errors.InvalidArgument:
+        # Said in the user's terms, not in ours.
+        payload.pack(plan.source, "dataset").close()
+        payload.pack(plan.collate, "collate").close()
+        payload.pack(plan.initialise, "worker_init").close()
+        raise
+
+
+def _run_thread(crew: weakref.ref[WorkerPool], serve: Callable[[int], None], worker: int) -> None:
+    while True:
+        serve(worker)
+        alive = crew()
+        if alive is None or not alive._goes_on(worker):
+            return
+        del alive
+
+
+def _watch(crew: weakref.ref[WorkerPool], core: Any) -> None:
+    while True:
+        try:
+            kind, worker, ready, detail = core.supervise()
+            if kind == "closed":
+                return
+            alive = crew()
+            if alive is None:
+                return
+            alive.handle(kind, worker, ready, detail)
+            del alive
+        except Exception as error:
+            core.set_fatal(error)  # nobody watches any more: better an error than a wait for ever
+            return

@@ -1,0 +1,260 @@
+// The ring: nobody sleeps through work, and nobody is woken for too little of it.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "penstock/base/clock.h"
+#include "penstock/workers/ticket_ring.h"
+#include "tests/cpp/threads.h"
+#include "tests/cpp/workers/ticket_rings.h"
+
+namespace penstock {
+namespace {
+
+using testing::drop;
+using testing::entry;
+using testing::finish;
+
+class Sleeper {
+ public:
+  Sleeper(TicketRing& ring, uint32_t worker)
+      : ring_(ring), worker_(worker), thread_([this] { run(); }) {}
+  ~Sleeper() { thread_.join(); }
+  // Not only with its bit set: it looks for work once more after that, and would do it without
+  // having been woken.
+  void until_asleep() {
+    while (!ring_.asleep(worker_) || !testing::sleeps(id_)) std::this_thread::yield();
+  }
+  uint32_t events() { return ring_.place(worker_).event.load(); }
+
+ private:
+  void run() {
+    id_ = testing::this_thread();
+    uint64_t cursor = 0;
+    TicketRing::Claim claim;
+    while (!ring_.closed()) {
+      if (ring_.claim(worker_, cursor, claim)) {
+        ring_.begin_result(claim);
+        ring_.finish(claim);
+      } else {
+        ring_.wait_for_work(worker_, cursor);
+      }
+    }
+  }
+  TicketRing& ring_;
+  uint32_t worker_;
+  std::atomic<pid_t> id_{0};
+  std::thread thread_;
+};
+
+TEST(TicketRing, a_few_small_tickets_wake_nobody_until_the_consumer_waits) {
+  auto ring = TicketRing::create({64, 1, 1}, false);
+  ring->place(0).ticket_ns.store(1000);
+  Sleeper sleeper(*ring, 0);
+  sleeper.until_asleep();
+  for (int i = 0; i < 15; ++i) {
+    post(*ring);
+    ring->wake_workers(false);
+  }
+  EXPECT_EQ(sleeper.events(), 0u);
+  ring->consumer_wait(0, -1);
+  EXPECT_EQ(sleeper.events(), 1u);
+  EXPECT_TRUE(ring->ready(0));
+  ring->close();
+}
+
+TEST(TicketRing, a_quarter_of_the_ring_wakes_somebody) {
+  auto ring = TicketRing::create({64, 1, 1}, false);
+  ring->place(0).ticket_ns.store(1000);
+  Sleeper sleeper(*ring, 0);
+  sleeper.until_asleep();
+  for (int i = 0; i < 16; ++i) post(*ring);
+  ring->wake_workers(false);
+  EXPECT_EQ(sleeper.events(), 1u);
+  ring->close();
+}
+
+// Such a consumer would sleep until several are there, but nobody makes more than one.
+TEST(TicketRing, a_consumer_that_waits_again_at_once_gets_a_batch_that_none_follows) {
+  auto ring = TicketRing::create({64, 1, 1}, false);
+  ring->place(0).ticket_ns.store(1000);
+  for (int i = 0; i < 64; ++i) post(*ring);
+  std::atomic<uint64_t> taken{0};
+  std::thread worker([&] {
+    uint64_t cursor = 0;
+    for (uint64_t seq = 0; seq < 40; ++seq) {
+      TicketRing::Claim claim;
+      while (taken < seq) std::this_thread::yield();
+      ASSERT_TRUE(ring->claim(0, cursor, claim));
+      finish(*ring, claim);
+    }
+  });
+  for (uint64_t seq = 0; seq < 40; ++seq) {
+    while (!ring->ready(seq)) ring->consumer_wait(seq, -1);
+    taken = seq + 1;
+  }
+  worker.join();
+}
+
+TEST(TicketRing, a_large_ticket_wakes_somebody_at_once) {
+  auto ring = TicketRing::create({64, 1, 1}, false);
+  ring->place(0).ticket_ns.store(1'000'000);
+  Sleeper sleeper(*ring, 0);
+  sleeper.until_asleep();
+  post(*ring);
+  ring->wake_workers(false);
+  EXPECT_EQ(sleeper.events(), 1u);
+  ring->close();
+}
+
+TEST(TicketRing, the_one_whose_turn_it_is_is_woken) {
+  auto ring = TicketRing::create({64, 1, 3}, false);
+  ring->place(0).ticket_ns.store(1'000'000);
+  Sleeper a(*ring, 0), b(*ring, 1), c(*ring, 2);
+  for (Sleeper* sleeper : {&a, &b, &c}) sleeper->until_asleep();
+  ring->wake_first(2);
+  post(*ring);
+  ring->wake_workers(false);
+  EXPECT_EQ(c.events(), 1u);
+  EXPECT_EQ(a.events() + b.events(), 0u);
+  ring->close();
+}
+
+TEST(TicketRing, one_of_those_who_share_a_lock_is_woken_for_tiny_tickets) {
+  for (uint64_t ticket_ns : {1'000, 1'000'000}) {
+    auto ring = TicketRing::create({64, 1, 2}, false);
+    ring->set_exclusive(true);
+    ring->place(0).ticket_ns.store(ticket_ns);
+    Sleeper a(*ring, 0), b(*ring, 1);
+    for (Sleeper* sleeper : {&a, &b}) sleeper->until_asleep();
+    for (int i = 0; i < 60; ++i) post(*ring);
+    ring->wake_workers(true);
+    EXPECT_EQ(a.events() + b.events(), ticket_ns == 1'000 ? 1u : 2u);
+    ring->close();
+  }
+}
+
+TEST(TicketRing, tiny_tickets_under_one_lock_are_left_to_the_first_that_is_awake) {
+  auto ring = TicketRing::create({64, 1, 3}, false);
+  ring->place(0).ticket_ns.store(1'000);
+  post(*ring);
+  uint64_t cursor = 0;
+  TicketRing::Claim claim;
+  ASSERT_TRUE(ring->claim(1, cursor, claim));
+  for (uint32_t worker : {0, 1, 2}) ring->place(worker).serving.store(1);
+  ring->consumer_wait(0, 1);
+  EXPECT_FALSE(ring->spare(2)) << "no lock";
+  ring->set_exclusive(true);
+  EXPECT_FALSE(ring->spare(2)) << "not tried yet";
+  ring->consumer_wait(0, 1);
+  EXPECT_FALSE(ring->spare(0));
+  EXPECT_TRUE(ring->spare(1));
+  EXPECT_TRUE(ring->spare(2));
+  {
+    Sleeper first(*ring, 0);
+    first.until_asleep();
+    EXPECT_FALSE(ring->spare(1));
+    EXPECT_TRUE(ring->spare(2));
+    ring->place(1).serving.store(0);
+    EXPECT_FALSE(ring->spare(2)) << "nobody is there";
+    ring->close();
+  }
+  auto owned = TicketRing::create({64, 1, 3}, false);
+  owned->place(0).ticket_ns.store(1'000);
+  owned->set_exclusive(true);
+  owned->place(0).serving.store(1);
+  post(*owned, 1, 2);
+  owned->consumer_wait(0, 1);
+  EXPECT_FALSE(owned->spare(2)) << "its own";
+}
+
+TEST(TicketRing, a_consumer_that_waits_in_vain_gets_all_workers_for_a_while) {
+  auto ring = TicketRing::create({64, 1, 2}, false);
+  ring->place(0).ticket_ns.store(1'000);
+  ring->set_exclusive(true);
+  ring->place(0).serving.store(1);
+  post(*ring);
+  ring->consumer_wait(0, 50'000'000);
+  EXPECT_FALSE(ring->spare(1));
+  while (!ring->spare(1)) ring->consumer_wait(0, 1);
+}
+
+TEST(TicketRing, the_others_are_woken_once_a_tiny_ticket_turns_out_to_be_long) {
+  auto ring = TicketRing::create({64, 1, 3}, false);
+  ring->set_exclusive(true);
+  for (uint32_t worker = 0; worker < 3; ++worker) ring->place(worker).ticket_ns.store(1'000);
+  Sleeper a(*ring, 0), b(*ring, 1);
+  for (Sleeper* sleeper : {&a, &b}) sleeper->until_asleep();
+  uint64_t first = post(*ring), cursor = 0;
+  TicketRing::Claim slow;
+  ASSERT_TRUE(ring->claim(2, cursor, slow));
+  for (int i = 0; i < 50; ++i) post(*ring);
+  ring->consumer_wait(first, 200'000'000);
+  EXPECT_GE(a.events(), 1u);
+  EXPECT_GE(b.events(), 1u);
+  ring->close();
+}
+
+TEST(TicketRing, what_is_opened_again_wakes_somebody) {
+  auto ring = TicketRing::create({4, 1, 2}, false);
+  post(*ring);
+  uint64_t cursor = 0;
+  TicketRing::Claim claim;
+  ASSERT_TRUE(ring->claim(0, cursor, claim));
+  Sleeper sleeper(*ring, 1);
+  sleeper.until_asleep();
+  ring->reopen(0, 3, drop, nullptr);
+  while (!ring->ready(0)) std::this_thread::yield();
+  ring->close();
+}
+
+TEST(TicketRing, an_owned_entry_wakes_its_owner) {
+  auto ring = TicketRing::create({8, 1, 3}, false);
+  Sleeper a(*ring, 0), b(*ring, 1), c(*ring, 2);
+  for (uint32_t worker : {2, 0, 1, 1, 0, 2}) {
+    uint64_t seq = post(*ring, 1, worker);
+    ring->consumer_wait(seq, -1);
+    EXPECT_TRUE(ring->ready(seq));
+    EXPECT_EQ(ring->task_at(seq, 0).worker, worker);
+    ring->clear(seq);
+    ring->advance_head(seq + 1);
+  }
+  ring->close();
+}
+
+TEST(TicketRing, closing_wakes_everybody) {
+  auto ring = TicketRing::create({4, 1, 3}, false);
+  Sleeper a(*ring, 0), b(*ring, 1), c(*ring, 2);
+  post(*ring, 1, 200);  // for nobody
+  std::thread closer([&] {
+    a.until_asleep();
+    b.until_asleep();
+    c.until_asleep();
+    ring->close();
+  });
+  while (!ring->closed()) ring->consumer_wait(0, -1);
+  closer.join();
+}
+
+// A later epoch's batch is not to be had before this one's: it is no reason to stay awake.
+TEST(TicketRing, waiting_for_any_batch_is_for_one_of_the_same_epoch) {
+  auto ring = TicketRing::create({8, 1, 2}, false);
+  uint64_t last = post(*ring, 1, kAnyWorker, 0);
+  uint64_t next = post(*ring, 1, kAnyWorker, 1);
+  uint64_t cursor = 0;
+  TicketRing::Claim slow, fast;
+  ASSERT_TRUE(ring->claim(0, cursor, slow));
+  ASSERT_TRUE(ring->claim(0, cursor, fast));
+  EXPECT_EQ(fast.seq, next);
+  finish(*ring, fast);
+  uint64_t begin = now_ns();
+  ring->consumer_wait(TicketRing::kAnySeq, 20'000'000);
+  EXPECT_GE(now_ns() - begin, 20'000'000u);
+  finish(*ring, slow);
+  ring->consumer_wait(TicketRing::kAnySeq, -1);
+  EXPECT_TRUE(ring->ready(last));
+}
+
+}  // namespace
+}  // namespace penstock
