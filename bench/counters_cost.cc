@@ -61,7 +61,7 @@ struct Consumer {
   uint64_t given = now_ns();
   uint32_t untimed = 0;
 
-  // As pipeline/feed/feed.cc does for each batch.
+  // As pipeline/scheduler/scheduler.cc does for each batch.
   void batch(uint64_t step, uint64_t spacing) {
     counters.delivered.add_single_writer();
     counters.samples.add_single_writer();

@@ -292,11 +292,11 @@ class FeedsHub:
     def counts(self) -> list: ...
 
 def serve_plan(
-    worker: int, board: int, arena: int, link: int, number: int, settings: dict, plan: Plan
+    worker: int, ring: int, arena: int, link: int, number: int, settings: dict, plan: Plan
 ) -> None: ...
 def serve_process(
     worker: int,
-    board: int,
+    ring: int,
     arena: int,
     link: int,
     number: int,

@@ -387,7 +387,7 @@ def test_so_does_what_is_wrong_with_a_record_that_came_in_a_stream(tmp_path, pac
         "filtered": read.filter(len).map(parse).batch(7),
         "shuffled": read.shuffle(seed=3, buffer=20).map(parse).batch(7),
         "in a tail": read.map(parse).filter(lambda x: x["n"] >= 0).batch(7),
-        "in a section": read.map(parse).map(dict).filter(len).batch(7),
+        "in a parallel map": read.map(parse).map(dict).filter(len).batch(7),
         "interleaved": mixed.map(parse).batch(7),
     }
     for name, chain in chains.items():

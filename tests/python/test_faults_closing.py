@@ -165,8 +165,8 @@ def test_a_feed_that_is_never_asked_starts_nothing():
 def test_closing_while_another_thread_begins_leaves_no_process(mode):
     feed = penstock.Loader(Items(30), **mode.options)
     feed.close()
-    feed._crew.start()  # its thread had seen the feed open
-    assert not feed._crew.running.processes
+    feed._pool.start()  # its thread had seen the feed open
+    assert not feed._pool.running.processes
     with pytest.raises(penstock.Closed):
         next(iter(feed))
 
@@ -242,7 +242,8 @@ def test_what_holds_its_own_feed_is_collected_and_its_workers_end(kind, held_ite
     before = child_processes()
     assert bool(before) == (kind != "generator")
     del owner, iterator
-    wait_until(lambda: gc.collect() >= 0 and gone() is None)  # the cursor may be in a function
+    # The stream reader may be in a function.
+    wait_until(lambda: gc.collect() >= 0 and gone() is None)
     assert not child_processes() & before
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .worker_pool import WorkerPool
 from .plan import Plan, length_of
+from .worker_pool import WorkerPool
 
 
 class Epochs:
@@ -14,12 +14,12 @@ class Epochs:
         closed ──begin──> open ──end──> closed
 
     Only a dataset that is edited between epochs (`Plan.edited`) has open ones. Called under the
-    Loader's lock; knows the engine's core and the crew, not the Loader.
+    Loader's lock; knows the engine's core and the pool, not the Loader.
     """
 
-    def __init__(self, core: Any, crew: WorkerPool, plan: Plan, mode: str) -> None:
+    def __init__(self, core: Any, pool: WorkerPool, plan: Plan, mode: str) -> None:
         self._core = core
-        self._crew = crew
+        self._pool = pool
         self._plan = plan
         self._hooks = plan.hooks
         self._edited = plan.edited
@@ -65,8 +65,8 @@ class Epochs:
         length = length_of(self._plan)
         changed = None if self._tracker is None else self._tracker.changes()
         try:
-            if changed is not None or length != self._crew.length:
-                self._crew.publish(length, changed)
+            if changed is not None or length != self._pool.length:
+                self._pool.publish(length, changed)
         finally:
             if changed is not None:
                 changed.close()

@@ -16,13 +16,13 @@ from ..base.arguments import flag, integer
 from ..base.conventions import Closing, Restorable, shown
 from ..base.element_spec import spec_of_value, with_open_rows
 from ..errors import Closed, InvalidArgument
-from .worker_pool import WorkerPool
 from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
 from .plan import Plan, length_of, plan_of
 from .progress import LossLog, check_bar, with_bar
 from .settings import check_worker_init, settings_of
 from .state import read_state, state_of
+from .worker_pool import WorkerPool
 
 
 class Loader(Restorable, Closing):
@@ -168,9 +168,9 @@ class Loader(Restorable, Closing):
             "plan": plan.built,  # a worker process builds its own
         }
         self._core = _engine.Core(core_settings)
-        self._crew = WorkerPool(self._core, plan, collate, self._settings, self._mode, start_method)
-        self._epochs = Epochs(self._core, self._crew, plan, self._mode)
-        self._finalizer = weakref.finalize(self, self._crew.running.close)
+        self._pool = WorkerPool(self._core, plan, collate, self._settings, self._mode, start_method)
+        self._epochs = Epochs(self._core, self._pool, plan, self._mode)
+        self._finalizer = weakref.finalize(self, self._pool.running.close)
         self._lock = threading.RLock()
         self._resumed = False  # the position was set by restore() or steps(): `for` goes on there
         self._pid = os.getpid()
@@ -321,7 +321,7 @@ class Loader(Restorable, Closing):
                     "Loader",
                 )
         self._epochs.watch()
-        self._crew.start()
+        self._pool.start()
 
     # ---- place -----------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class Loader(Restorable, Closing):
             if plan.arrays is not None:
                 alone.kind, alone.built = "map", None
             size = s["batch_size"] if s["samples"] else None
-            options = {"seed": s["seed"], "workers": 0, "collate": self._crew.collate}
+            options = {"seed": s["seed"], "workers": 0, "collate": self._pool.collate}
             with Loader(alone, batch_size=size, **options) as first:
                 spec = spec_of_value(next(first.steps(1)))
             self._spec = with_open_rows(spec) if s["samples"] and not s["drop_last"] else spec

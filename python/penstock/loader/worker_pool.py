@@ -1,6 +1,6 @@
 """The workers of one Loader: starting, replacing, updating and ending them.
 
-States of the crew: made -> started (first batch asked for) -> closed. `start` and `close` happen
+States of the pool: made -> started (first batch asked for) -> closed. `start` and `close` happen
 once; `close` may come from any thread, at exit, or from the garbage collector.
 """
 
@@ -47,10 +47,10 @@ class Update:
 
 
 class Running:
-    """What a crew started and must end: threads, processes, descriptors, and the engine.
+    """The threads, processes, descriptors and engine that a pool started and must end.
 
-    Refers to nothing of the user's but what the engine holds, so that a Loader's finalizer can own
-    it: a dataset that holds its own Loader is collected, and its workers end.
+    Has no reference to the user's objects except through the engine, so that a Loader's finalizer
+    can own it: a dataset that holds its own Loader is collected, and its workers end.
     """
 
     def __init__(self, core: Any) -> None:
@@ -138,14 +138,15 @@ class WorkerPool:
             try:
                 self._start()
             except BaseException:
-                self.running.close()  # half a crew would keep its consumer waiting for ever
+                # With only some of its workers the consumer might wait for ever.
+                self.running.close()
                 raise
             self.started = True
 
     def _start(self) -> None:
         workers = self.settings["workers"]
         if self.plan.kind == "plan" and workers and self.plan.built.streamed:
-            self._start_cursor()
+            self._start_stream_reader()
         if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):
             self.core.start_plan(workers)
             return
@@ -166,12 +167,14 @@ class WorkerPool:
             self._start_process(worker)
         self._supervise()
 
-    def _start_cursor(self) -> None:
+    def _start_stream_reader(self) -> None:
         if not self.plan.built.python_stream:
             self.core.start_stream_reader()
             return
-        # It holds the core and not the crew, so that a feed nobody has any more can go.
-        thread = threading.Thread(target=self.core.run_stream_reader, name="penstock cursor", daemon=True)
+        # The thread holds the core and not the pool, so that an unused Loader can be collected.
+        thread = threading.Thread(
+            target=self.core.run_stream_reader, name="penstock stream", daemon=True
+        )
         self.running.threads.append(thread)
         thread.start()
 
@@ -180,7 +183,7 @@ class WorkerPool:
 
     def _start_thread(self, worker: int) -> None:
         plan, collate, core = self.plan, self.collate, self.core
-        # A worker of a Dataset holds the core and not the crew: see `Running`.
+        # A worker of a Dataset holds the core and not the pool; see `Running`.
         serve = core.run_plan_thread
         if plan.kind != "plan":
             changed = self._changed
@@ -244,7 +247,7 @@ class WorkerPool:
             started = self.running.launcher.start(
                 worker,
                 {
-                    "board": self.core.ring_fd(),
+                    "ring": self.core.ring_fd(),
                     "arena": self.core.arena_fd(),
                     "link": theirs,
                     "payload": self.running.payload.fd,
@@ -395,22 +398,22 @@ def _pack(plan: Any) -> Any:
         raise
 
 
-def _run_thread(crew: weakref.ref[WorkerPool], serve: Callable[[int], None], worker: int) -> None:
+def _run_thread(pool: weakref.ref[WorkerPool], serve: Callable[[int], None], worker: int) -> None:
     while True:
         serve(worker)
-        alive = crew()
+        alive = pool()
         if alive is None or not alive._goes_on(worker):
             return
         del alive
 
 
-def _watch(crew: weakref.ref[WorkerPool], core: Any) -> None:
+def _watch(pool: weakref.ref[WorkerPool], core: Any) -> None:
     while True:
         try:
             kind, worker, ready, detail = core.supervise()
             if kind == "closed":
                 return
-            alive = crew()
+            alive = pool()
             if alive is None:
                 return
             alive.handle(kind, worker, ready, detail)

@@ -1,4 +1,4 @@
-"""The life of a worker process: unpack the dataset, then serve tickets until the board closes."""
+"""The life of a worker process: unpack the dataset, then serve tickets until the ring closes."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
 
     settings = dict(settings, pid=os.getpid())
     if settings["source"] == "plan":
-        place = (index, fds["board"], fds["arena"], link, settings["number"])
+        place = (index, fds["ring"], fds["arena"], link, settings["number"])
         _engine.serve_plan(*place, settings, built)
         return
     _engine.serve_process(
         index,
-        fds["board"],
+        fds["ring"],
         fds["arena"],
         link,
         settings["number"],
