@@ -22,7 +22,7 @@ PIPELINE = (
     ("element",),
     ("",),
     ("stages",),
-    ("feed",),
+    ("scheduler",),
     ("streams",),
     ("cache",),
     ("sources", "transformations"),
