@@ -22,7 +22,6 @@ from .progress import LOG
 # workers as they come, it gets more attempts.
 _MOST_FALSE_STARTS = 3
 _MOST_FALSE_STARTS_LATER = 10
-_STDERR_TAIL = 4096
 # Engines with a native thread that is stuck past `timeout=`, and uses their memory when it comes
 # back.
 _stuck: list[Any] = []
@@ -60,7 +59,6 @@ class Running:
         self.threads: list[threading.Thread] = []
         self.supervisor: threading.Thread | None = None
         self.processes: dict[int, Any] = {}
-        self.stderr: dict[int, int] = {}
         self.launcher: Any = None
         self.payload: Any = None
         self.updates: list[Update] = []  # of the dataset in `payload`
@@ -85,9 +83,6 @@ class Running:
             with contextlib.suppress(Exception):
                 started.wait(1.0)
             started.close()
-        for fd in self.stderr.values():
-            os.close(fd)
-        self.stderr.clear()
         if self.launcher is not None:
             self.launcher.close()
         if self.payload is not None:
@@ -241,9 +236,8 @@ class WorkerPool:
         self._next_number += 1
         ours, theirs = _engine.link_pair()
         own_descriptors.add(ours)
-        stderr, started = -1, None
+        started = None
         try:
-            stderr = _engine.memory_file("penstock-stderr")
             started = self.running.launcher.start(
                 worker,
                 {
@@ -251,7 +245,6 @@ class WorkerPool:
                     "arena": self.core.arena_fd(),
                     "link": theirs,
                     "payload": self.running.payload.fd,
-                    "stderr": stderr,
                     **self._shared(),
                 },
                 {
@@ -259,13 +252,12 @@ class WorkerPool:
                     "number": number,
                     **self._packed_as,
                 },
+                capture=True,
             )
             pidfd = os.dup(started.pidfd)
         except BaseException:
             own_descriptors.discard(ours)
             os.close(ours)
-            if stderr >= 0:
-                os.close(stderr)
             if started is not None:
                 started.kill()
                 started.wait(1.0)
@@ -273,10 +265,6 @@ class WorkerPool:
             raise
         finally:
             os.close(theirs)
-        old = self.running.stderr.pop(worker, None)
-        if old is not None:
-            os.close(old)
-        self.running.stderr[worker] = stderr
         self.running.processes[worker] = started
         own_descriptors.discard(ours)  # the engine closes it
         self.core.attach(worker, pidfd, ours, started.pid)
@@ -320,12 +308,11 @@ class WorkerPool:
         from ..processes.child import describe_exit
 
         started = self.running.processes.pop(worker, None)
-        how = "ended"
+        how, said = "ended", ""
         if started is not None:
-            how = describe_exit(started.wait(1.0) or 0)
+            how, said = describe_exit(started.wait(1.0) or 0), started.said()
             started.close()
         if self._hopeless(worker, ready):
-            said = self._said(worker)
             self.core.set_fatal(
                 errors.WorkerLost(
                     f"worker processes die before their first batch ({how})"
@@ -348,13 +335,6 @@ class WorkerPool:
         if self.core.stats()["delivered"]:
             return counts[worker] >= _MOST_FALSE_STARTS_LATER
         return sum(counts.values()) >= _MOST_FALSE_STARTS
-
-    def _said(self, worker: int) -> str:
-        fd = self.running.stderr.get(worker)
-        if fd is None:
-            return ""
-        size = os.fstat(fd).st_size
-        return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL)).decode(errors="replace")
 
     # ---- epochs ----------------------------------------------------------------------------------
 

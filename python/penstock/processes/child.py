@@ -18,6 +18,7 @@ from . import bootstrap
 from .memfile import memory_file
 
 UNKNOWN_STATUS = 1 << 16  # somebody else reaped the process
+_STDERR_TAIL = 4096
 Starter = Callable[[dict[str, Any], dict[str, int]], "Started"]  # of a configuration, descriptors
 
 own_descriptors: set[int] = set()  # of this process, and not for forked workers to keep
@@ -45,7 +46,7 @@ def describe_exit(status: int) -> str:
 
 
 class Started:
-    """A worker process. Any thread may call; owns the process's handle.
+    """A worker process. Any thread may call; owns the process's handle and captured output.
 
     Attributes
     ----------
@@ -57,6 +58,7 @@ class Started:
     def __init__(self, pid: int, pidfd: int, reap: Callable[[], int]) -> None:
         self.pid = pid
         self.pidfd = pidfd
+        self._captured = -1  # a memory file; see start_child()
         self._reap = reap
         self._status: int | None = None
         self._lock = threading.Lock()
@@ -95,13 +97,29 @@ class Started:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self.pidfd, number)
 
+    def keep(self, captured: int) -> None:
+        """Own the memory file to which the process writes its standard error."""
+        self._captured = captured
+
+    def said(self) -> str:
+        """Return the end of the captured standard error; empty without a capture."""
+        with self._lock:
+            if self._captured < 0:
+                return ""
+            size = os.fstat(self._captured).st_size
+            tail = os.pread(self._captured, _STDERR_TAIL, max(0, size - _STDERR_TAIL))
+        return tail.decode(errors="replace")
+
     def close(self) -> None:
-        """Close the handle. The process goes on."""
+        """Close the handle, and drop the captured output. The process goes on."""
         with self._lock:
             pidfd, self.pidfd = self.pidfd, -1
+            captured, self._captured = self._captured, -1
             if pidfd >= 0:
                 own_descriptors.discard(pidfd)
                 os.close(pidfd)
+            if captured >= 0:
+                os.close(captured)
 
     def __del__(self) -> None:
         # At the interpreter's end modules are half gone, contextlib too.
@@ -112,9 +130,29 @@ class Started:
 
 
 def start_child(
-    start: Starter, main: str, index: int, fds: dict[str, int], settings: dict[str, object]
+    start: Starter,
+    main: str,
+    index: int,
+    fds: dict[str, int],
+    settings: dict[str, object],
+    capture: bool = False,
 ) -> Started:
     """Start a process that calls ``main(index, fds, settings)``; see `Launcher.start`."""
+    if not capture:
+        return _start(start, main, index, fds, settings)
+    captured = memory_file("penstock-stderr")
+    try:
+        started = _start(start, main, index, {**fds, "stderr": captured}, settings)
+    except BaseException:
+        os.close(captured)
+        raise
+    started.keep(captured)
+    return started
+
+
+def _start(
+    start: Starter, main: str, index: int, fds: dict[str, int], settings: dict[str, object]
+) -> Started:
     descriptors = dict(fds)
     if "stderr" in fds and _is_open(2):
         descriptors["original stderr"] = 2

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from .. import errors
 from . import child
-from .memfile import memory_file
 
 _PATIENCE = 60.0  # seconds for an answer; the first waits for NumPy's import
 
@@ -84,18 +83,17 @@ class ForkServer:
     def _launch(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link = ours
-        self._stderr = memory_file("penstock-stderr")
         try:
             self._process = child.start_child(
                 child.spawn,
                 "penstock.processes.zygote:main",
                 0,
-                {"socket": theirs.fileno(), "stderr": self._stderr},
+                {"socket": theirs.fileno()},
                 {},
+                capture=True,
             )
         except BaseException:
             ours.close()
-            os.close(self._stderr)
             raise
         finally:
             theirs.close()
@@ -104,7 +102,6 @@ class ForkServer:
     def _end(self) -> None:
         child.own_descriptors.discard(self._link.fileno())
         self._link.close()
-        os.close(self._stderr)
         # It ends by itself when the link does; should it hang, it must not hang us.
         if self._process.wait(1.0) is None:
             self._process.kill()
@@ -124,8 +121,7 @@ class ForkServer:
         if not message:
             status = self._process.wait(1.0)
             how = "closed its link" if status is None else child.describe_exit(status)
-            said = os.pread(self._stderr, 1 << 16, 0).decode(errors="replace")
-            raise errors.System(f"the fork server {how}\n{said}".rstrip(), "start")
+            raise errors.System(f"the fork server {how}\n{self._process.said()}".rstrip(), "start")
         return marshal.loads(message), received
 
 

@@ -73,7 +73,13 @@ class Launcher:
         self._server = ForkServer.shared() if start_method == "forkserver" else None
         self._closed = False
 
-    def start(self, index: int, fds: dict[str, int], settings: dict[str, object]) -> Started:
+    def start(
+        self,
+        index: int,
+        fds: dict[str, int],
+        settings: dict[str, object],
+        capture: bool = False,
+    ) -> Started:
         """Start a worker; returns without waiting for it to be ready.
 
         Parameters
@@ -86,6 +92,9 @@ class Launcher:
             `restore_stderr` goes to the one named ``"stderr"``, if there is one.
         settings : dict
             Numbers, strings, None, and lists and dicts of them.
+        capture : bool
+            The handle keeps what the worker writes to standard error before it calls
+            `restore_stderr`, for `Started.said`.
 
         Raises
         ------
@@ -97,7 +106,7 @@ class Launcher:
         start: Starter = spawn if self.start_method == "spawn" else _fork
         if self._server is not None:
             start = self._server.start
-        return start_child(start, self._main, index, fds, settings)
+        return start_child(start, self._main, index, fds, settings, capture)
 
     def close(self) -> None:
         """Start no more. Workers go on."""

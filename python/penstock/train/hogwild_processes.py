@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import select
 import socket
 import threading
@@ -24,7 +23,6 @@ from .updater import Updater
 
 # A worker that dies this often in a row without finishing a step is not restarted again.
 _MOST_FALSE_STARTS = 3
-_STDERR_TAIL = 4096
 
 
 class _Lost(Exception):
@@ -34,13 +32,12 @@ class _Lost(Exception):
 class _Process:
     """One worker process: its socket, and two slots used in turn for its batches."""
 
-    def __init__(self, started: Started, link: socket.socket, slots: list[Slot], stderr: int):
+    def __init__(self, started: Started, link: socket.socket, slots: list[Slot]):
         self.started = started
         self.link = link
         self._readable = select.poll()
         self._readable.register(link, select.POLLIN)
         self.slots = slots
-        self.stderr = stderr
         self.sent = 0
         self.done = 0
 
@@ -79,15 +76,13 @@ class _Process:
         with contextlib.suppress(OSError):
             self.link.shutdown(socket.SHUT_WR)
         status = self.started.wait()
-        size = os.fstat(self.stderr).st_size
-        stderr = os.pread(self.stderr, _STDERR_TAIL, max(0, size - _STDERR_TAIL))
+        stderr = self.started.said()
         self.started.close()
         self.link.close()
         for slot in self.slots:
             slot.close()
-        os.close(self.stderr)
         how = describe_exit(0 if status is None else status)
-        return how + (f"; its stderr:\n{stderr.decode(errors='replace')}" if stderr else "")
+        return how + (f"; its stderr:\n{stderr}" if stderr else "")
 
 
 class Processes:
@@ -229,11 +224,9 @@ class Processes:
         updater = self._updater
         ours, theirs = socket.socketpair()
         slots = [Slot(), Slot()]
-        stderr = _engine.memory_file("penstock-stderr")
         fds = {
             "link": theirs.fileno(),
             "payload": self._payload.fd,
-            "stderr": stderr,
             "counters": self.counters.fd,
             "parameters": updater.parameters._slab.fd,
             "slot0": slots[0].fd,
@@ -242,14 +235,13 @@ class Processes:
         fds.update({f"state{i}": slab._slab.fd for i, slab in enumerate(updater.slabs)})
         settings: dict[str, object] = {**self._settings, "updates": self.counters.updates}
         try:
-            started = self._launcher.start(number, fds, settings)
+            started = self._launcher.start(number, fds, settings, capture=True)
         except BaseException:
             ours.close()
             for slot in slots:
                 slot.close()
-            os.close(stderr)
             raise
         finally:
             theirs.close()
         self.running[number] = started
-        return _Process(started, ours, slots, stderr)
+        return _Process(started, ours, slots)
