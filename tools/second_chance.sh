@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: second_chance.sh pytest PYTHON [arguments] | second_chance.sh ctest PRESET
-# Runs tests side by side, as many as there are cores (of Python's at most 8). With CI=true, if all that failed are in
-# tests/known_flaky.txt, they run once more, one at a time, and only a second failure counts.
+# Runs tests side by side, as many as there are cores (of Python's at most 8). With CI=true, tests that failed run once
+# more, one at a time, and only a second failure counts: many kill processes and wait for deadlines, and another tenant
+# of the machine may stop all of them for seconds. The log names those that tests/known_flaky.txt does not list.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 runner=$1 what=$2
@@ -28,9 +29,7 @@ case $runner in
     ;;
 esac
 if [ "$status" -ne "$failed" ] || [ "${CI:-}" != true ]; then exit "$status"; fi
-unknown=$(names | grep -vxF -f <(grep -v '^#' tests/known_flaky.txt)) && {
-  printf 'failed, and not in tests/known_flaky.txt:\n%s\n' "$unknown" >&2
-  exit "$status"
-}
-echo "known to be flaky: running these again"
+unknown=$(names | grep -vxF -f <(grep -v '^#' tests/known_flaky.txt)) &&
+  printf 'FLAKY, and not in tests/known_flaky.txt: mend or list\n%s\n' "$unknown"
+echo "running the failed tests again"
 exec "${again[@]}"
