@@ -83,7 +83,7 @@ std::optional<std::vector<bool>> elements_of(const std::shared_ptr<MemoryFiles>&
     const StreamedRef stage = builder.as_stream(builder.build(*node));
     Scratch scratch;
     Context context{scratch, 0};
-    const std::unique_ptr<StreamReader> reader = stage->reader(context);
+    const std::unique_ptr<ElementReader> reader = stage->reader(context);
     Chunk chunk(scratch);
     std::vector<bool> came;
     reader->begin(0);

@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-using testing::entry;
+using testing::post;
 using testing::state;
 
 std::unique_ptr<TicketRing> ring_of_lanes(uint32_t workers, bool shared = false) {

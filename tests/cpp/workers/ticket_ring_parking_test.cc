@@ -11,8 +11,8 @@ namespace penstock {
 namespace {
 
 using testing::drop;
-using testing::entry;
 using testing::finish;
+using testing::post;
 using testing::state;
 
 // Serves until the ring closes; counts what it did.

@@ -17,8 +17,8 @@ namespace penstock {
 namespace {
 
 using testing::drop;
-using testing::entry;
 using testing::finish;
+using testing::post;
 using testing::state;
 
 // ---- states -------------------------------------------------------------------------------------

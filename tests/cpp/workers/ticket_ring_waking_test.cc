@@ -13,8 +13,8 @@ namespace penstock {
 namespace {
 
 using testing::drop;
-using testing::entry;
 using testing::finish;
+using testing::post;
 
 class Sleeper {
  public:

@@ -10,6 +10,7 @@
 #include "../stages/reading.h"
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
+#include "penstock/pipeline/cache/cache_store.h"
 #include "penstock/pipeline/dataset.h"
 #include "penstock/pipeline/plan.h"
 #include "penstock/pipeline/sources/sources.h"
