@@ -4,7 +4,7 @@
 // steps; "hand", the loop that one writes over the same array. glibc keeps freed memory. Prints
 // seconds a step, the best of three passes, and the last loss.
 #include <penstock/base/os.h>
-#include <penstock/pipeline/dataset.h>
+#include <penstock/pipeline/api/dataset.h>
 #include <penstock/torch/tensor.h>
 #include <penstock/train/loop.h>
 #include <torch/nn/functional/loss.h>

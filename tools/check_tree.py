@@ -16,17 +16,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Each folder may include those before it; penstock.h, which lies in none, all of them.
 FOLDERS = ("base", "observe", "memory", "net", "workers", "io", "pipeline", "train", "torch", "")
-# The same within pipeline/. What lies in no folder of it says what is made and puts it together:
-# all but elements know it, and it knows all.
+# The same within pipeline/.
 PIPELINE = (
     ("element",),
-    ("",),
     ("stages",),
     ("scheduler",),
     ("streams",),
     ("cache",),
+    ("plan",),
     ("sources", "transformations"),
     ("engine",),
+    ("api",),
 )
 FORBIDDEN = re.compile(
     r"std::(?:cout|cerr|clog)\b|\b(?:v?f?printf|f?puts|putchar|perror|assert"
@@ -74,7 +74,7 @@ def level_of(folder: str) -> int:
 def comes_later(included: str, name: str) -> bool:
     folder, inner = folders_of(name)
     other, other_inner = folders_of(included)
-    if folder == other == "pipeline" and inner:
+    if folder == other == "pipeline":
         return level_of(other_inner) > level_of(inner)
     return FOLDERS.index(other) > FOLDERS.index(folder)
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock::train {
 namespace {

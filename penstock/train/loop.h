@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "penstock/base/clock.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock::train {
 

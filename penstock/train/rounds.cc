@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/feeds.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/feeds.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock::train {
 namespace {

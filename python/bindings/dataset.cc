@@ -1,4 +1,4 @@
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 
 namespace nanobind {
 class module_;

@@ -13,7 +13,7 @@
 #include "dataset.h"
 #include "elements.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/sources/samples.h"
+#include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "python_source.h"
 #include "python_stream.h"

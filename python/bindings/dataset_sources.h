@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock::python {
 

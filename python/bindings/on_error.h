@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock::python {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "elements.h"
-#include "penstock/pipeline/transformations/split_batch.h"
+#include "penstock/pipeline/stages/split_batch.h"
 #include "rows.h"
 
 namespace nb = nanobind;

@@ -11,7 +11,7 @@
 #include "penstock/memory/batch_layout.h"
 #include "penstock/pipeline/engine/local_transport.h"
 #include "penstock/pipeline/engine/plan_output.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "process_results.h"
 #include "task_values.h"
 

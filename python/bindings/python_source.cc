@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "python_op.h"
 

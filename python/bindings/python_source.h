@@ -4,7 +4,7 @@
 #include <string>
 
 #include "held.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/plan/node.h"
 
 namespace penstock::python {
 

@@ -7,7 +7,7 @@
 #include "elements.h"
 #include "gil.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "python_op.h"
 #include "python_worker.h"
 #include "references.h"

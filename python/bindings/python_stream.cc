@@ -7,7 +7,7 @@
 
 #include "elements.h"
 #include "gil.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/streams/indexed_stream.h"

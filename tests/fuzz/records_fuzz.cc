@@ -12,7 +12,7 @@
 #include "cpp/io/tfrecords.h"
 #include "fuzz/reading.h"
 #include "penstock/io/fixed_records.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 
 using namespace penstock;

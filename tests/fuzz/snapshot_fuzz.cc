@@ -9,8 +9,8 @@
 #include "cpp/pipeline/mended_snapshot.h"
 #include "fuzz/require.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/api/loader.h"
 
 using namespace penstock;
 

@@ -8,8 +8,8 @@
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/element/column_block.h"
-#include "penstock/pipeline/sources/memory_rows.h"
 #include "penstock/pipeline/stages/losses.h"
+#include "penstock/pipeline/stages/memory_rows.h"
 
 namespace penstock {
 namespace {

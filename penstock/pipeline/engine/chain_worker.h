@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/pipeline/engine/loader_options.h"
 #include "penstock/pipeline/engine/outcome.h"
-#include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/stages/collate.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage_clock.h"

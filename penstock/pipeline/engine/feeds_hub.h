@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "penstock/pipeline/loader_state.h"
+#include "penstock/pipeline/engine/loader_state.h"
 
 namespace penstock {
 

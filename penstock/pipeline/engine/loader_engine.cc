@@ -11,7 +11,7 @@
 #include "penstock/observe/analysis.h"
 #include "penstock/pipeline/element/column_block.h"
 #include "penstock/pipeline/engine/local_transport.h"
-#include "penstock/pipeline/transformations/split_batch.h"
+#include "penstock/pipeline/stages/split_batch.h"
 
 namespace penstock {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <thread>
 
+#include "penstock/pipeline/engine/loader_options.h"
 #include "penstock/pipeline/engine/plan_engine.h"
+#include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/engine/worker_pool.h"
-#include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/sources/samples.h"
 
 namespace penstock {
 

@@ -44,7 +44,7 @@ TicketEngine::Needs PlanEngine::needs_of(const Plan& plan, const EngineSettings&
   const bool streams = plan.stream() != nullptr;
   Needs needs;
   needs.rows = plan.most_rows();
-  needs.lanes = ParallelMaps::lanes_for(plan, settings.workers);
+  needs.lanes = ParallelMaps::lanes_for(plan.parallel_maps().size(), settings.workers);
   needs.max_bytes =
       StreamReader::shares_of(settings.max_bytes, streams, !needs.lanes.empty()).batches;
   // Without workers a stream, or a sampler, is asked only for the batch that is needed now.
@@ -61,7 +61,9 @@ void PlanEngine::make_stream_reader(const StreamReader::Shares& shares) {
   of.all_bytes = shares.all;
   of.attend = [this] { transport_->attend(); };
   if (ring().lanes() > 1) {
-    maps_ = std::make_unique<ParallelMaps>(plan_, ring(), arena(), transport_->results(),
+    std::vector<Built> made;
+    for (const auto& map : plan_->parallel_maps()) made.push_back(map->built());
+    maps_ = std::make_unique<ParallelMaps>(std::move(made), ring(), arena(), transport_->results(),
                                            ParallelMaps::Options{s.workers, shares.parallel_maps});
     of.parallel_maps = maps_.get();
   }

@@ -10,9 +10,9 @@
 #include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/engine/plan_output.h"
 #include "penstock/pipeline/engine/plan_tickets.h"
+#include "penstock/pipeline/engine/stream_reader.h"
 #include "penstock/pipeline/engine/ticket_engine.h"
 #include "penstock/pipeline/streams/parallel_map.h"
-#include "penstock/pipeline/streams/stream_reader.h"
 
 namespace penstock {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/engine/loader_options.h"
+#include "penstock/pipeline/engine/loader_state.h"
 #include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/engine/plan_tickets.h"
-#include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/loader_state.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/scheduler/scheduler.h"
 
 namespace penstock {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/loader_state.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/engine/loader_state.h"
+#include "penstock/pipeline/engine/stream_reader.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/scheduler/scheduler.h"
-#include "penstock/pipeline/streams/stream_reader.h"
 
 namespace penstock {
 

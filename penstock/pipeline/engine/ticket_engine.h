@@ -10,7 +10,7 @@
 
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/snapshot.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/engine/loader_options.h"
 #include "penstock/pipeline/scheduler/scheduler.h"
 #include "penstock/pipeline/scheduler/tuner.h"
 #include "penstock/workers/supervisor.h"

@@ -5,8 +5,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
-#include "penstock/pipeline/sources/memory_rows.h"
 #include "penstock/pipeline/sources/sources.h"
+#include "penstock/pipeline/stages/memory_rows.h"
 
 namespace penstock {
 namespace {

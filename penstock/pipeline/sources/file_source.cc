@@ -12,7 +12,7 @@
 #include "penstock/base/utf8.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/sidecar_index.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 
 namespace penstock {
 

@@ -11,8 +11,8 @@
 #include "penstock/io/record_index.h"
 #include "penstock/io/record_reader.h"
 #include "penstock/io/record_stream.h"
-#include "penstock/pipeline/found_files.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/plan/found_files.h"
+#include "penstock/pipeline/plan/node.h"
 
 namespace penstock {
 

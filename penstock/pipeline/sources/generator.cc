@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/streams/indexed_stream.h"

@@ -3,9 +3,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/utf8.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/cache/kept_rows.h"
 #include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "penstock/io/glob.h"
-#include "penstock/pipeline/dataset_options.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/plan/dataset_options.h"
+#include "penstock/pipeline/plan/node.h"
 
 // One function for each source. Errors are kInvalidArgument, for arguments that cannot be; what
 // only building finds out is said behind "Building".

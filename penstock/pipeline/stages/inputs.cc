@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
 
 namespace penstock {
 
@@ -44,13 +43,6 @@ bool any_python(std::span<const StreamedRef> inputs) {
 bool any_stream(const std::vector<Built>& inputs) {
   return std::any_of(inputs.begin(), inputs.end(),
                      [](const Built& input) { return input.stream != nullptr; });
-}
-
-std::vector<StreamedRef> streams_of(const std::vector<Built>& inputs, Builder& builder) {
-  std::vector<StreamedRef> streams;
-  streams.reserve(inputs.size());
-  for (const Built& input : inputs) streams.push_back(builder.as_stream(input));
-  return streams;
 }
 
 namespace {

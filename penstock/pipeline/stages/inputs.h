@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/stages/built.h"
 #include "penstock/pipeline/stages/input_rows.h"
 
 namespace penstock {
@@ -20,7 +20,6 @@ bool any_python(std::span<const IndexedRef> inputs);
 Decision common_decision(std::span<const IndexedRef> inputs);
 bool any_python(std::span<const StreamedRef> inputs);
 bool any_stream(const std::vector<Built>& inputs);
-std::vector<StreamedRef> streams_of(const std::vector<Built>& inputs, Builder& builder);
 
 // What elements of all inputs are. nullptr: that of one of them is not known. Error
 // kInvalidArgument: they differ in more than lengths.

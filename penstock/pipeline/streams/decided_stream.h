@@ -1,6 +1,6 @@
 #pragma once
 
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/stages/built.h"
 
 namespace penstock {
 

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "penstock/memory/allocator.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/stages/built.h"
 #include "penstock/pipeline/streams/parallel_map_budget.h"
 #include "penstock/pipeline/streams/parallel_map_result.h"
 #include "penstock/workers/ticket_ring.h"
@@ -32,16 +32,17 @@ class ParallelMaps {
     uint32_t workers = 1;
     uint64_t max_bytes = UINT64_MAX;  // of all elements of all parallel maps
   };
-  ParallelMaps(std::shared_ptr<const Plan> plan, TicketRing& ring, Allocator& arena,
+  // `maps`: what each of them makes, from the source upward.
+  ParallelMaps(std::vector<Built> maps, TicketRing& ring, Allocator& arena,
                ParallelMapResults& results, const Options& options)
-      : plan_(std::move(plan)),
+      : maps_(std::move(maps)),
         ring_(ring),
         arena_(arena),
         results_(results),
         workers_(options.workers),
-        budget_(options.max_bytes, plan_->parallel_maps().size()) {}
+        budget_(options.max_bytes, maps_.size()) {}
 
-  const Plan& plan(uint32_t number) const { return *plan_->parallel_maps()[number]; }
+  const Built& made(uint32_t number) const { return maps_[number]; }
   TicketRing& lane(uint32_t number) const { return ring_.lane(number + 1); }
   Allocator& arena() const { return arena_; }
   ParallelMapResults& results() const { return results_; }
@@ -53,13 +54,13 @@ class ParallelMaps {
   uint64_t chunk_bytes() const;
   ParallelMapBudget& budget() const { return budget_; }
 
-  // Ring sizes of the lanes that a plan's parallel maps need (TicketRing::Shape::inner).
-  static std::vector<uint32_t> lanes_for(const Plan& plan, uint32_t workers);
+  // Ring sizes of the lanes that so many parallel maps need (TicketRing::Shape::inner).
+  static std::vector<uint32_t> lanes_for(size_t maps, uint32_t workers);
 
  private:
   static uint32_t queue_of(uint32_t workers);
 
-  std::shared_ptr<const Plan> plan_;
+  std::vector<Built> maps_;
   TicketRing& ring_;
   Allocator& arena_;
   ParallelMapResults& results_;

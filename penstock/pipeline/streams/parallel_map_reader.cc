@@ -16,10 +16,10 @@ namespace penstock {
 ParallelMapReader::ParallelMapReader(uint32_t number, SpecRef spec, const Context& context)
     : maps_(*context.parallel_maps),
       budget_(maps_.budget()),
-      plan_(maps_.plan(number)),
+      made_(maps_.made(number)),
       lane_(maps_.lane(number)),
       spec_(std::move(spec)),
-      schema_(spec_, "stream", plan_.batched() ? Decision::kUndecided : plan_.chain().decision()),
+      schema_(spec_, "stream", made_.chain().decision()),
       scheduler_(
           lane_, maps_.arena(), *this,
           [&] {
@@ -37,9 +37,9 @@ ParallelMapReader::ParallelMapReader(uint32_t number, SpecRef spec, const Contex
               count();
             }),
       own_(context.over(scratch_)) {
-  if (plan_.stream() == nullptr) return;
-  source_ = plan_.stream()->open(own_);
-  gathered_.emplace(own_, *plan_.stream(), &maps_.arena(), budget_.max_bytes());
+  if (made_.stream == nullptr) return;
+  source_ = made_.stream->open(own_);
+  gathered_.emplace(own_, *made_.stream, &maps_.arena(), budget_.max_bytes());
 }
 
 // REQUIRED: the workers are gone, or the ring is closed, so no further task becomes done.
@@ -83,7 +83,7 @@ void ParallelMapReader::count() {
 
 std::optional<uint64_t> ParallelMapReader::steps(uint64_t, uint64_t base) {
   if (source_ != nullptr) return std::nullopt;
-  return plan_.length(base);
+  return made_.chain().length(base);
 }
 
 Tickets::Described ParallelMapReader::describe(const Position&, BatchEntry& entry) {
@@ -103,7 +103,7 @@ Tickets::Described ParallelMapReader::describe(const Position&, BatchEntry& entr
 
 // Reads the input of one element of the tail, or a failure in its place.
 Tickets::Described ParallelMapReader::read(BatchEntry& entry) {
-  const uint64_t per = plan_.per_output(), first = ordinal_ * per;
+  const uint64_t per = made_.per_output, first = ordinal_ * per;
   scratch_.empty();
   const GatherChunk::Unused unused(*gathered_);
   GatherChunk::Gathered gathered =
@@ -115,7 +115,7 @@ Tickets::Described ParallelMapReader::read(BatchEntry& entry) {
     next.failure = std::move(gathered.failed.front().failure);
     return Described::kNotYet;
   }
-  if (gathered.rows == 0 || (gathered.rows < per && plan_.whole_outputs())) {
+  if (gathered.rows == 0 || (gathered.rows < per && made_.whole_outputs)) {
     if (next.notes.empty()) read_.pop_back();
     return Described::kEnd;
   }
@@ -142,7 +142,7 @@ void ParallelMapReader::load(uint64_t epoch, const State& state) {
   uint64_t step = 0;
   if (source_ == nullptr) {
     step = count_in(state, "index");
-    if (step > plan_.length(0)) {
+    if (step > made_.chain().length(0)) {
       throw Error(Code::kInvalidArgument, "restore", "the state is beyond the source's end");
     }
   } else {

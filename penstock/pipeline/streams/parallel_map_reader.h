@@ -71,7 +71,7 @@ class ParallelMapReader : public ElementReader, private Tickets {
 
   const ParallelMaps& maps_;
   ParallelMapBudget& budget_;
-  const Plan& plan_;
+  const Built& made_;
   TicketRing& lane_;
   SpecRef spec_;
   SchemaChecker schema_;

@@ -50,7 +50,7 @@ class Batch : public Collated {
 };
 
 Built stacked(const Built& input, Builder& builder, const Stacking& stacking) {
-  return input.stacked(builder, stacking.n, stacking.drop_last, [&](IndexedRef below) {
+  return builder.stacked(input, stacking.n, stacking.drop_last, [&](IndexedRef below) {
     return std::make_shared<Batch>(std::move(below), stacking);
   });
 }

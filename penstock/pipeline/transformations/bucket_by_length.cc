@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/held_batch.h"
 #include "penstock/pipeline/streams/indexed_stream.h"

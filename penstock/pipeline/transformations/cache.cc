@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
@@ -162,7 +162,7 @@ Node::Ref nodes::choose_from(Node::Ref choices, std::vector<Node::Ref> inputs, b
       .inputs = std::move(inputs),
       .build =
           [stop_on_empty](std::vector<Built> built, Builder& builder) {
-            std::vector<StreamedRef> streams = streams_of(built, builder);
+            std::vector<StreamedRef> streams = builder.as_streams(built);
             StreamedRef first = std::move(streams.front());
             streams.erase(streams.begin());
             return Built::of(std::make_shared<ChooseFrom>(std::move(first), std::move(streams),

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
@@ -204,7 +204,7 @@ Node::Ref nodes::concatenate(std::vector<Node::Ref> inputs) {
       .inputs = std::move(inputs),
       .build = [](std::vector<Built> built, Builder& builder) -> Built {
         if (any_stream(built)) {
-          return Built::of(std::make_shared<ConcatenateStream>(streams_of(built, builder)));
+          return Built::of(std::make_shared<ConcatenateStream>(builder.as_streams(built)));
         }
         return {std::make_shared<Concatenate>(indexed_of(built))};
       },

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

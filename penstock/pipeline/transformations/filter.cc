@@ -1,9 +1,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/streams/judged_input.h"
+#include "penstock/pipeline/plan/builder.h"
+#include "penstock/pipeline/transformations/judged_stage.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

@@ -343,7 +343,7 @@ Node::Ref nodes::interleave(std::vector<Node::Ref> inputs, uint64_t cycle, uint6
       .build = [=](std::vector<Built> built, Builder& builder) -> Built {
         if (any_stream(built)) {
           return Built::of(
-              std::make_shared<InterleaveInputs>(streams_of(built, builder), cycle, block));
+              std::make_shared<InterleaveInputs>(builder.as_streams(built), cycle, block));
         }
         std::vector<IndexedRef> indexed = indexed_of(built);
         std::vector<uint64_t> lengths;

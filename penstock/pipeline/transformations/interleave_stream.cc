@@ -5,9 +5,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"

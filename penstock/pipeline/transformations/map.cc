@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/transformations/transformations.h"
 

@@ -6,8 +6,8 @@
 
 #include "penstock/base/bijection.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/plan/builder.h"
+#include "penstock/pipeline/plan/dataset_options.h"
 #include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/stages/input_rows.h"
 #include "penstock/pipeline/streams/decided_stream.h"

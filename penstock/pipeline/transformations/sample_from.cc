@@ -7,7 +7,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
@@ -172,7 +172,7 @@ Node::Ref nodes::sample_from(std::vector<Node::Ref> inputs, std::vector<double> 
       .inputs = std::move(inputs),
       .build =
           [=](std::vector<Built> built, Builder& builder) {
-            return Built::of(std::make_shared<SampleFrom>(streams_of(built, builder), weights, seed,
+            return Built::of(std::make_shared<SampleFrom>(builder.as_streams(built), weights, seed,
                                                           stop_on_empty));
           },
   });

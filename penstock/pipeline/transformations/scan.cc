@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/held_row.h"
 #include "penstock/pipeline/streams/indexed_stream.h"

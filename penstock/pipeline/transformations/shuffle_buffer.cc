@@ -5,7 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/indexed_stream.h"

@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/judged_input.h"
+#include "penstock/pipeline/transformations/judged_stage.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

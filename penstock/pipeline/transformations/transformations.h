@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/dataset_options.h"
 #include "penstock/pipeline/element/chunk.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/plan/dataset_options.h"
+#include "penstock/pipeline/plan/node.h"
 #include "penstock/pipeline/stages/context.h"
 #include "penstock/pipeline/stages/op.h"
 

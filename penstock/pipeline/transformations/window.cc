@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/held_back.h"

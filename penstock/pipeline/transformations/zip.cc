@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/nest.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
@@ -255,7 +255,7 @@ Node::Ref nodes::zip(std::vector<Node::Ref> inputs, std::vector<std::string> nam
       .inputs = std::move(inputs),
       .build = [names](std::vector<Built> built, Builder& builder) -> Built {
         if (any_stream(built)) {
-          return Built::of(std::make_shared<ZipStream>(streams_of(built, builder), names));
+          return Built::of(std::make_shared<ZipStream>(builder.as_streams(built), names));
         }
         return {zipped(indexed_of(built), names)};
       },

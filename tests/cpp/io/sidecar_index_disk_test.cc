@@ -54,16 +54,16 @@ class KilledAt : public FileSystem {
   int left_;
 };
 
-class KeptIndexDisk : public ::testing::Test {
+class SidecarIndexDisk : public ::testing::Test {
  protected:
-  KeptIndexDisk() : folder(fs::path(::testing::TempDir()) / ("kept-" + std::to_string(getpid()))) {
+  SidecarIndexDisk() : folder(fs::path(::testing::TempDir()) / ("kept-" + std::to_string(getpid()))) {
     fs::create_directory(folder);
     TFRecordWriter writer(*posix_files(), path);
     const std::vector<std::byte> payload(500);
     for (size_t i = 0; i < 100'000; ++i) writer.write(std::span(payload).first(i % 500));
     writer.close();
   }
-  ~KeptIndexDisk() override { fs::remove_all(folder); }
+  ~SidecarIndexDisk() override { fs::remove_all(folder); }
 
   // The number of records by the index, and whether it had to be made.
   std::pair<uint64_t, bool> through(FileSystem& files) const {
@@ -92,7 +92,7 @@ class KeptIndexDisk : public ::testing::Test {
   const std::string kept = path + std::string(kIndexSuffix);
 };
 
-TEST_F(KeptIndexDisk, a_process_that_is_killed_while_it_writes_leaves_nothing) {
+TEST_F(SidecarIndexDisk, a_process_that_is_killed_while_it_writes_leaves_nothing) {
   if (!os::unnamed_file(folder.c_str())) GTEST_SKIP() << "here files have names from the beginning";
   // Made, three pieces of 64 KiB and what is left, and the checksum.
   for (int step = 0; step < 5; ++step) {
@@ -112,7 +112,7 @@ TEST_F(KeptIndexDisk, a_process_that_is_killed_while_it_writes_leaves_nothing) {
   EXPECT_EQ(names().size(), 2u);
 }
 
-TEST_F(KeptIndexDisk, several_that_write_at_once_are_all_right) {
+TEST_F(SidecarIndexDisk, several_that_write_at_once_are_all_right) {
   std::vector<pid_t> children;
   for (int i = 0; i < 3; ++i) {
     const pid_t child = fork();
@@ -133,7 +133,7 @@ TEST_F(KeptIndexDisk, several_that_write_at_once_are_all_right) {
   EXPECT_EQ(names(), (std::vector<std::string>{"file", fs::path(kept).filename()}));
 }
 
-TEST_F(KeptIndexDisk, so_are_threads_of_one_process) {
+TEST_F(SidecarIndexDisk, so_are_threads_of_one_process) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
@@ -149,7 +149,7 @@ TEST_F(KeptIndexDisk, so_are_threads_of_one_process) {
   EXPECT_EQ(names().size(), 2u);
 }
 
-TEST_F(KeptIndexDisk, where_a_folder_has_its_name_it_is_in_memory) {
+TEST_F(SidecarIndexDisk, where_a_folder_has_its_name_it_is_in_memory) {
   fs::create_directory(kept);
   EXPECT_EQ(through(*posix_files()), std::pair(uint64_t{100'000}, true));
   EXPECT_EQ(through(*posix_files()), std::pair(uint64_t{100'000}, true));
@@ -157,7 +157,7 @@ TEST_F(KeptIndexDisk, where_a_folder_has_its_name_it_is_in_memory) {
   EXPECT_TRUE(fs::is_empty(kept));
 }
 
-TEST_F(KeptIndexDisk, is_as_old_as_the_file_says) {
+TEST_F(SidecarIndexDisk, is_as_old_as_the_file_says) {
   through(*posix_files());
   // Copied together with the file's time it is still right; without it, it is made again.
   const fs::path other = folder / "other";

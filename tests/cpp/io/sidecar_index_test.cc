@@ -21,7 +21,7 @@ std::vector<Place> places(const RecordIndex& index) {
   return all;
 }
 
-struct KeptIndex : ::testing::Test, TFRecords {
+struct SidecarIndex : ::testing::Test, TFRecords {
   static RecordIndex index_of(uint64_t first, const std::vector<std::pair<uint64_t, bool>>& each) {
     RecordIndex::Builder builder;
     uint64_t offset = first;
@@ -54,7 +54,7 @@ struct KeptIndex : ::testing::Test, TFRecords {
   int made = 0;
 };
 
-TEST_F(KeptIndex, its_bytes_are_those_that_are_written_down) {
+TEST_F(SidecarIndex, its_bytes_are_those_that_are_written_down) {
   const IndexedFile of{"tfrecord", 0, 320, 1000};
   const std::string& bytes = keep(index_of(0, {{16, false}, {284, true}, {20, false}}), of);
   std::string expected = "PSTKIDX1tfrecord";
@@ -69,7 +69,7 @@ TEST_F(KeptIndex, its_bytes_are_those_that_are_written_down) {
   EXPECT_EQ(crc, 0x10C7B14Cu);
 }
 
-TEST_F(KeptIndex, gives_back_every_place) {
+TEST_F(SidecarIndex, gives_back_every_place) {
   std::vector<std::pair<uint64_t, bool>> many, wide;
   for (uint64_t i = 0; i < 200'000; ++i) many.emplace_back(1 + i * i % 3000, i % 977 == 3);
   for (uint64_t i = 0; i < 200; ++i) wide.emplace_back(uint64_t{1} << (i % 50), i % 7 == 0);
@@ -91,7 +91,7 @@ TEST_F(KeptIndex, gives_back_every_place) {
   }
 }
 
-TEST_F(KeptIndex, of_another_file_is_none) {
+TEST_F(SidecarIndex, of_another_file_is_none) {
   const IndexedFile of{"lines", 3, 30, 1000};
   keep(index_of(3, {{27, false}}), of);
   EXPECT_TRUE(kept(of));
@@ -102,7 +102,7 @@ TEST_F(KeptIndex, of_another_file_is_none) {
   EXPECT_FALSE(kept({"lines", 3, 30, 1001}));
 }
 
-TEST_F(KeptIndex, that_is_cut_anywhere_or_goes_on_is_none) {
+TEST_F(SidecarIndex, that_is_cut_anywhere_or_goes_on_is_none) {
   const IndexedFile of{"tfrecord", 0, 400, 1};
   const std::string whole = keep(index_of(0, {{100, false}, {200, true}, {100, false}}), of);
   for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
@@ -115,7 +115,7 @@ TEST_F(KeptIndex, that_is_cut_anywhere_or_goes_on_is_none) {
   EXPECT_TRUE(kept(of));
 }
 
-TEST_F(KeptIndex, with_any_bit_wrong_is_none) {
+TEST_F(SidecarIndex, with_any_bit_wrong_is_none) {
   const IndexedFile of{"tfrecord", 0, 400, 1};
   const std::string whole = keep(index_of(0, {{100, false}, {200, true}, {100, false}}), of);
   for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
@@ -126,7 +126,7 @@ TEST_F(KeptIndex, with_any_bit_wrong_is_none) {
 }
 
 // Its checksum is right, and what it says cannot be.
-TEST_F(KeptIndex, that_lies_is_none) {
+TEST_F(SidecarIndex, that_lies_is_none) {
   struct Lie {
     uint64_t bytes, begin, first, places;
     std::string list;
@@ -166,7 +166,7 @@ TEST_F(KeptIndex, that_lies_is_none) {
   }
 }
 
-TEST_F(KeptIndex, is_made_once) {
+TEST_F(SidecarIndex, is_made_once) {
   std::string& bytes = write("file", payloads(300));
   bytes[index("file").at(100).offset] ^= 1;
   bytes.resize(bytes.size() - 3);
@@ -178,7 +178,7 @@ TEST_F(KeptIndex, is_made_once) {
   EXPECT_EQ(made, 1);
 }
 
-TEST_F(KeptIndex, is_made_again_when_the_file_was_changed_or_it_is_damaged) {
+TEST_F(SidecarIndex, is_made_again_when_the_file_was_changed_or_it_is_damaged) {
   const std::string name = "file" + std::string(kIndexSuffix);
   auto check = [&](int times, const char* why) {
     const std::vector<Place> expected = places(index("file"));
@@ -211,7 +211,7 @@ TEST_F(KeptIndex, is_made_again_when_the_file_was_changed_or_it_is_damaged) {
   check(7, "and is kept");
 }
 
-TEST_F(KeptIndex, that_cannot_be_kept_is_in_memory) {
+TEST_F(SidecarIndex, that_cannot_be_kept_is_in_memory) {
   write("file", payloads(50));
   const std::vector<Place> expected = places(index("file"));
   files->read_only = true;
@@ -225,7 +225,7 @@ TEST_F(KeptIndex, that_cannot_be_kept_is_in_memory) {
   EXPECT_EQ(files->list(""), std::vector<std::string>{"file"});
 }
 
-TEST_F(KeptIndex, of_a_file_that_changes_meanwhile_is_not_kept) {
+TEST_F(SidecarIndex, of_a_file_that_changes_meanwhile_is_not_kept) {
   write("file", payloads(50));
   const auto file = files->open("file");
   auto make = [&] {
@@ -237,7 +237,7 @@ TEST_F(KeptIndex, of_a_file_that_changes_meanwhile_is_not_kept) {
   EXPECT_EQ(files->list(""), std::vector<std::string>{"file"});
 }
 
-TEST_F(KeptIndex, errors_of_the_file_itself_are_told) {
+TEST_F(SidecarIndex, errors_of_the_file_itself_are_told) {
   write("file", payloads(50));
   files->before_read("file", [] { throw Error(Code::kSystem, "read", "it burns"); });
   EXPECT_THROW(through("file"), Error);

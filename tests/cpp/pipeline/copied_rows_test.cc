@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/engine/local_transport.h"
 #include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/engine/plan_output.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/engine/samples.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/scheduler/order.h"
-#include "penstock/pipeline/sources/samples.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

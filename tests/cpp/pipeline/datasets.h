@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock::testing {
 

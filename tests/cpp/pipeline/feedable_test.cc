@@ -1,10 +1,10 @@
-#include "penstock/pipeline/feedable.h"
+#include "penstock/pipeline/api/feedable.h"
 
 #include <gtest/gtest.h>
 
 #include "numbers.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock {
 namespace {

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/feeds.h"
+#include "penstock/pipeline/api/feeds.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include "ops.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock {
 namespace {

@@ -8,7 +8,7 @@
 #include "numbers.h"
 #include "ops.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "datasets.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/scheduler/order.h"
 
 namespace penstock {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "numbers.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "snapshot_folder.h"
 
 namespace penstock {

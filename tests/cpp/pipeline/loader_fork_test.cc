@@ -10,7 +10,7 @@
 #include "datasets.h"
 #include "numbers.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "datasets.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/scheduler/order.h"
 #include "tests/cpp/train/refusals.h"
 

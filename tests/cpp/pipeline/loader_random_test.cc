@@ -9,7 +9,7 @@
 
 #include "datasets.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/scheduler/order.h"
 
 namespace penstock {

@@ -1,5 +1,5 @@
 // The contracts of the C++ Loader: order, exactly once, same results anywhere, place, epochs.
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 
 #include <gtest/gtest.h>
 

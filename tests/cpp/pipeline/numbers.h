@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock::test {
 

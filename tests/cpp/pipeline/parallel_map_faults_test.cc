@@ -11,7 +11,7 @@
 #include "ops.h"
 #include "parallel_map_chains.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock::test {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ops.h"
-#include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock {
 namespace {

@@ -14,9 +14,9 @@
 
 #include "numbers.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/engine/stream_reader.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
-#include "penstock/pipeline/streams/stream_reader.h"
 
 namespace penstock {
 namespace {

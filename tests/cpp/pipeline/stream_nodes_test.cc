@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "numbers.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock {
 namespace {

@@ -11,7 +11,7 @@
 #include "penstock/io/crc32c.h"
 #include "penstock/io/example_writer.h"
 #include "penstock/io/tfrecord_writer.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {

@@ -9,8 +9,8 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock {
 namespace {

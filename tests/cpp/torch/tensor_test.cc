@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock::torch {
 namespace {

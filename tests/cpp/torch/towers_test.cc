@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/torch/alias.h"
 #include "penstock/torch/tensor.h"
 #include "tests/cpp/torch/net.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/train/tower.h"
 #include "penstock/train/towers.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock::train {
 namespace {

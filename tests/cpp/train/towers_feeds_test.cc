@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/feeds.h"
+#include "penstock/pipeline/api/feeds.h"
 #include "penstock/train/towers.h"
 #include "tests/cpp/train/least_squares.h"
 #include "tests/cpp/train/optimizers.h"

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "../../io/tfrecords.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

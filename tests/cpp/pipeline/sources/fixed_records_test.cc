@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

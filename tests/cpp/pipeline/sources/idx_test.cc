@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "../../io/tfrecords.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

@@ -11,7 +11,7 @@
 #include "penstock/base/error.h"
 #include "penstock/io/lines.h"
 #include "penstock/io/sidecar_index.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

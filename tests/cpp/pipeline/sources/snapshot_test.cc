@@ -12,8 +12,8 @@
 #include "../stages/reading.h"
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/transformations/transformations.h"
 

@@ -5,7 +5,7 @@
 #include "../../io/tfrecords.h"
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

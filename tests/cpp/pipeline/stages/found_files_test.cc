@@ -1,4 +1,4 @@
-#include "penstock/pipeline/found_files.h"
+#include "penstock/pipeline/plan/found_files.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "../../io/tfrecords.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"

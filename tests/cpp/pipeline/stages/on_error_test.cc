@@ -1,7 +1,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/function_op.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock::testing {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "../numbers.h"
-#include "penstock/pipeline/dataset.h"
-#include "penstock/pipeline/streams/stream_reader.h"
+#include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/engine/stream_reader.h"
 
 namespace penstock {
 namespace {

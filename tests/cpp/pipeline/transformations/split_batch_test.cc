@@ -1,10 +1,10 @@
-#include "penstock/pipeline/transformations/split_batch.h"
+#include "penstock/pipeline/stages/split_batch.h"
 
 #include <gtest/gtest.h>
 
 #include "../ops.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 namespace penstock {
 namespace {

@@ -1,12 +1,12 @@
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/sources/memory_rows.h"
-#include "penstock/pipeline/transformations/split_batch.h"
+#include "penstock/pipeline/plan/builder.h"
+#include "penstock/pipeline/stages/memory_rows.h"
+#include "penstock/pipeline/stages/split_batch.h"
 
 namespace penstock {
 namespace {
@@ -33,10 +33,9 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Given>
   if (given) {
     builder.give(read_found_files(given->files, builder.pool()), std::move(given->stores));
   }
-  Built built = builder.build(*outermost);
-  const Streamed* last_stream = built.stream.get();
-  if (last_stream != nullptr) built.stream = builder.decided(std::move(built.stream));
-  take(built);
+  built_ = builder.build(*outermost);
+  const Streamed* last_stream = stream();
+  if (last_stream != nullptr) built_.stream = builder.decided(std::move(built_.stream));
   for (const Built& parallel_map : builder.parallel_maps()) {
     maps_.push_back(std::make_shared<Plan>(parallel_map, builder.stages()));
   }
@@ -47,7 +46,7 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Given>
   policies_ = builder.policies();
   apart_ = builder.apart();
   find_shard(*outermost, builder);
-  for (IndexedRef stage = top_;;) {
+  for (IndexedRef stage = top();;) {
     if ((root_ = std::dynamic_pointer_cast<const Collated>(stage)) != nullptr) break;
     auto mapped = std::dynamic_pointer_cast<const IndexMapped>(stage);
     if (mapped == nullptr) break;
@@ -56,7 +55,7 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Given>
   }
   find_split(builder);
   const auto outermost_stage = static_cast<uint32_t>(titles_.size() - 1);
-  if (stream_ != nullptr) stream_stage_ = stages_.find(last_stream).value_or(outermost_stage);
+  if (last_stream != nullptr) stream_stage_ = stages_.find(last_stream).value_or(outermost_stage);
   if (root_ != nullptr) {
     last_stage_ = stages_.find(static_cast<const Indexed*>(root_.get())).value_or(outermost_stage);
     chain_ = root_->input();
@@ -65,33 +64,25 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Given>
     find_copied();
     return;
   }
-  last_stage_ = stages_.find(top_.get()).value_or(outermost_stage);
+  last_stage_ = stages_.find(top().get()).value_or(outermost_stage);
   above_.clear();
-  chain_ = top_;
+  chain_ = top();
   per_ticket_ = python() ? 1 : per_ticket(*chain_);
 }
 
-Plan::Plan(const Built& built, const StageNumbers& stages) : stages_(stages) {
-  take(built);
-  chain_ = top_;
-  last_stage_ = stages_.find(top_.get()).value_or(0);
-  if (stream_ != nullptr) stream_stage_ = stages_.find(stream_.get()).value_or(0);
-}
-
-void Plan::take(const Built& built) {
-  stream_ = built.stream;
-  per_output_ = built.per_output;
-  whole_outputs_ = built.whole_outputs;
-  top_ = stream_ == nullptr ? built.indexed : built.tail;
+Plan::Plan(const Built& built, const StageNumbers& stages) : built_(built), stages_(stages) {
+  chain_ = top();
+  last_stage_ = stages_.find(chain_.get()).value_or(0);
+  if (stream() != nullptr) stream_stage_ = stages_.find(stream()).value_or(0);
 }
 
 // Whether the ranks' equal shares of the plan's batches are equal shares of the shard's input.
 void Plan::find_shard(const Node& outermost, const Builder& builder) {
-  if (stream_ == nullptr) dealt_ = top_;
+  if (stream() == nullptr) dealt_ = top();
   if (!builder.sharded()) return;
   world_ = builder.sharded()->world;
   dealt_ = builder.sharded()->dealt;
-  if (stream_ != nullptr) return;  // a stream's place is that of one of so many ranks
+  if (stream() != nullptr) return;  // a stream's place is that of one of so many ranks
   for (const Node* node = &outermost;; node = node->inputs[0].get()) {
     if (node->elements_each == 0) return;
     below_ *= node->elements_each;
@@ -132,11 +123,11 @@ void Plan::find_copied() {
   if (found.rows->as_they_are()) copied_ = std::move(found);
 }
 
-uint64_t Plan::length(uint64_t base) const { return top_->length(base * below_); }
+uint64_t Plan::length(uint64_t base) const { return top()->length(base * below_); }
 
 std::optional<uint64_t> Plan::all_batches() const {
   const uint64_t all = this->all();
-  if (stream_ != nullptr || all == kEndless || (world_ != 1 && !shard_moves_)) return std::nullopt;
+  if (stream() != nullptr || all == kEndless || (world_ != 1 && !shard_moves_)) return std::nullopt;
   return all / below_ + (all % below_ != 0);
 }
 
@@ -147,14 +138,14 @@ uint64_t Plan::steps(uint64_t base) const {
 }
 
 uint64_t Plan::stream_rows() const {
-  return root_ != nullptr ? root_->most_rows() : per_output_ == 1 ? per_ticket_ : per_output_;
+  return root_ != nullptr ? root_->most_rows() : per_output() == 1 ? per_ticket_ : per_output();
 }
 
 std::optional<uint64_t> Plan::known_length() const {
-  if (stream_ == nullptr) return length(0);
-  auto all = stream_->length();
+  if (stream() == nullptr) return length(0);
+  auto all = stream()->length();
   if (!all || *all == kEndless) return all;
-  return *all / per_output_ + (!whole_outputs_ && *all % per_output_ != 0);
+  return *all / per_output() + (!whole_outputs() && *all % per_output() != 0);
 }
 
 bool Plan::python() const {

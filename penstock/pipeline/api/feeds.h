@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/engine/feeds_hub.h"
 
 namespace penstock {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,8 +10,8 @@
 #include "penstock/io/file_pool.h"
 #include "penstock/io/record_index.h"
 #include "penstock/pipeline/cache/shared_store.h"
-#include "penstock/pipeline/found_files.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/plan/found_files.h"
+#include "penstock/pipeline/plan/node.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/streams/hidden_leaf.h"
 
@@ -37,11 +38,16 @@ class Builder {
   // What was built as a stream, for stages that can go through their input in order only. An
   // element that failed and is to be left out is no element of it.
   StreamedRef as_stream(const Built& built);
+  std::vector<StreamedRef> as_streams(const std::vector<Built>& built);
   // The same for the plan's own stream, which a cursor goes through.
   StreamedRef decided(StreamedRef stream) const;
   // The input of a stage in the tail that counts elements of a stream: a tail that leaves some out
   // is made before them, as a stream of its own. Others are what they are.
   Built without_gaps(const Built& built);
+  // `stage`, which makes each of its elements of `n` elements of `built`. `whole`: a last one of
+  // fewer elements is left out.
+  Built stacked(const Built& built, uint64_t n, bool whole,
+                const std::function<IndexedRef(IndexedRef)>& stage);
   // It was so of a tail only because the feed skips.
   bool apart() const { return apart_; }
   // Of the node that is being built.

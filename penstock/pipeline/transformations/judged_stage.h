@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/mapped_input.h"
 
 namespace penstock {

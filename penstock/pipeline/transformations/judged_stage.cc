@@ -1,4 +1,4 @@
-#include "penstock/pipeline/streams/judged_input.h"
+#include "penstock/pipeline/transformations/judged_stage.h"
 
 #include <cstring>
 #include <exception>

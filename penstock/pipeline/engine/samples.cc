@@ -1,12 +1,12 @@
-#include "penstock/pipeline/sources/samples.h"
+#include "penstock/pipeline/engine/samples.h"
 
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/builder.h"
 #include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/stages/user_calls.h"

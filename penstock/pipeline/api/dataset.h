@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "penstock/io/glob.h"
-#include "penstock/pipeline/dataset_options.h"
+#include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/padding.h"
-#include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/plan/dataset_options.h"
+#include "penstock/pipeline/plan/node.h"
 #include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/operations.h"

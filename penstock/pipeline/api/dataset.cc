@@ -1,7 +1,7 @@
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/transformations/transformations.h"
 

@@ -69,6 +69,12 @@ struct ShuffleBlocksOptions {
   bool reshuffle = true;  // false: every epoch has the order of epoch 0
 };
 
+enum class OnError {
+  kRaise,    // the exception reaches the consumer at its place
+  kSkip,     // the sample (or the item that is a whole batch) is left out, and counted
+  kReplace,  // another sample of the same epoch takes its place, and that is counted
+};
+
 // What becomes of the elements that cannot be dealt out evenly.
 enum class Remainder : uint8_t {
   kKeep,  // the first ranks have one more

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/observe/report.h"
-#include "penstock/pipeline/dataset.h"
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/engine/loader_engine.h"
 

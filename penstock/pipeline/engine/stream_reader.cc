@@ -1,4 +1,4 @@
-#include "penstock/pipeline/streams/stream_reader.h"
+#include "penstock/pipeline/engine/stream_reader.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/feedable.h"
+#include "penstock/pipeline/api/feedable.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "penstock/memory/allocator.h"
-#include "penstock/pipeline/plan.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/stages/gather_chunk.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/pipeline/loader.h"
+#include "penstock/pipeline/api/loader.h"
 
 namespace penstock {
 

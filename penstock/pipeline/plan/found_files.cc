@@ -1,4 +1,4 @@
-#include "penstock/pipeline/found_files.h"
+#include "penstock/pipeline/plan/found_files.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

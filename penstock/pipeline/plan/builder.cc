@@ -1,4 +1,4 @@
-#include "penstock/pipeline/builder.h"
+#include "penstock/pipeline/plan/builder.h"
 
 #include <utility>
 
@@ -61,6 +61,13 @@ StreamedRef Builder::as_stream(const Built& input) {
   return decided(parallel_map_stream(static_cast<uint32_t>(maps_.size() - 1), std::move(serial)));
 }
 
+std::vector<StreamedRef> Builder::as_streams(const std::vector<Built>& inputs) {
+  std::vector<StreamedRef> streams;
+  streams.reserve(inputs.size());
+  for (const Built& input : inputs) streams.push_back(as_stream(input));
+  return streams;
+}
+
 // Without a policy that skips, whoever comes first to what nobody decided raises it.
 StreamedRef Builder::decided(StreamedRef stream) const {
   if (!policy_.skip && !policy_.feed_skips) return stream;
@@ -73,6 +80,16 @@ Built Builder::without_gaps(const Built& built) {
   if (built.stream == nullptr || !(gaps || apart)) return built;
   apart_ |= apart;
   return Built::of(as_stream(built));
+}
+
+// A tail stacks once: what is stacked again is a stream of what was stacked before.
+Built Builder::stacked(const Built& input, uint64_t n, bool whole,
+                       const std::function<IndexedRef(IndexedRef)>& stage) {
+  if (input.stream == nullptr) return input.with(stage);
+  Built built = input.per_output == 1 ? without_gaps(input) : Built::of(as_stream(input));
+  built.per_output = n;
+  built.whole_outputs = whole;
+  return built.with(stage);
 }
 
 Builder::Carrying Builder::as_stream_with(const Built& built, const OpRef& op, Summarize summarize,

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/builder.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/plan/builder.h"
+#include "penstock/pipeline/plan/node.h"
 
 namespace penstock {
 
@@ -70,18 +70,20 @@ class Plan {
 
   // Of a plan that has one: the stream that a cursor goes through; chain() is then its tail, whose
   // positions are the stream's ordinals. nullptr: none.
-  const Streamed* stream() const { return stream_.get(); }
-  uint64_t per_output() const { return per_output_; }  // elements of the stream
-  uint64_t stream_rows() const;                        // that a ticket takes
-  bool whole_outputs() const { return whole_outputs_; }
+  const Streamed* stream() const { return built_.stream.get(); }
+  uint64_t per_output() const { return built_.per_output; }  // elements of the stream
+  uint64_t stream_rows() const;                              // that a ticket takes
+  bool whole_outputs() const { return built_.whole_outputs; }
   // Batches (elements) of an epoch, where that is known.
   std::optional<uint64_t> known_length() const;
   // Built for a feed that skips, and not as for one that raises: their states are not alike.
   bool apart() const { return apart_; }
   // Whether workers call Python, and whoever goes through the stream; all parallel maps together.
   bool python() const;
-  bool stream_python() const { return stream_ != nullptr && stream_->python(); }
+  bool stream_python() const { return stream() != nullptr && stream()->python(); }
 
+  // What the nodes became.
+  const Built& built() const { return built_; }
   // The costly stretches in front of streams' stages, each a plan of its own, which the same
   // workers serve (see ParallelMaps); from the source upward.
   const std::vector<std::shared_ptr<const Plan>>& parallel_maps() const { return maps_; }
@@ -120,12 +122,10 @@ class Plan {
   void find_split(const Builder& builder);
   void find_copied();
 
-  void take(const Built& built);
+  const IndexedRef& top() const { return stream() == nullptr ? built_.indexed : built_.tail; }
 
-  IndexedRef top_, chain_;
-  StreamedRef stream_;
-  uint64_t per_output_ = 1;
-  bool whole_outputs_ = false;
+  Built built_;
+  IndexedRef chain_;
   std::shared_ptr<const Collated> root_;
   std::vector<std::shared_ptr<const IndexMapped>> above_;  // the root, from the top down
   uint32_t per_ticket_ = 1;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "penstock/pipeline/element/source.h"
-#include "penstock/pipeline/loader.h"
-#include "penstock/pipeline/node.h"
+#include "penstock/pipeline/engine/loader_options.h"
+#include "penstock/pipeline/plan/node.h"
 
 namespace penstock {
 

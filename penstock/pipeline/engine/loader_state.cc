@@ -1,4 +1,4 @@
-#include "penstock/pipeline/loader_state.h"
+#include "penstock/pipeline/engine/loader_state.h"
 
 #include <nlohmann/json.hpp>
 
