@@ -64,8 +64,8 @@ class Replica {
   std::atomic<uint64_t> updates_;
 };
 
-// Decides when a worker merges its group's replica: after `every` updates of the worker, or, if
-// that is 0, so often that merges take a tenth of its time. One thread.
+// Decides when a worker merges its group's replica: after `every` updates of the worker. 0: so
+// often that merges take a tenth of the worker's time. One thread.
 class MergePace {
  public:
   explicit MergePace(uint64_t every) : every_(every) {}

@@ -77,7 +77,7 @@ class WeightsMemory {
 
   // The current version; nothing before the first.
   std::optional<Version> newest() const;
-  // The current version, held in this row until release(): nobody writes to it. Never waits.
+  // The current version, held in this row until release(): its slot is not written to. Never waits.
   std::optional<Version> hold(uint32_t row) const;
   void release(uint32_t row, uint32_t slot) const;
   // Sleeps until a change, wake(), or the timeout (< 0: none); returns at once if done(). May

@@ -119,8 +119,8 @@ class ShardMemory {
   // The port that the system picked for the shard; a restarted process takes the same. 0: not set.
   uint32_t port() const;
   void set_port(uint32_t port) const;
-  // How many processes have served this shard. After the first one a failure to save is no reason
-  // to end.
+  // The number of processes that have served this shard. After the first process, a failure to save
+  // does not end the shard.
   uint32_t served() const;
   void count_served() const;
 
