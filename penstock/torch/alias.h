@@ -15,7 +15,7 @@ namespace penstock::torch {
 
 // Makes the parameters of a libtorch module views of a slab, and their gradients views of another.
 // Afterwards nothing is copied: backward() adds to the slab of gradients, and the module sees every
-// update at once. Autograd does not notice updates: values saved for a backward pass may have
+// update immediately. Autograd does not notice updates: values saved for a backward pass may have
 // changed by then.
 //
 //   Alias alias(*model);
