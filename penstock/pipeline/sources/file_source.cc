@@ -134,7 +134,7 @@ FoundFilesRef FileSource::find(Builder& builder) const {
 RecordIndex FileSource::index_of(Builder& builder, const std::shared_ptr<File>& file) const {
   auto make = [&] { return index(file, builder.progress()); };
   if (!beside_) return make();
-  // Errors if the bytes before the records are invalid, even where a kept index exists.
+  // Always check the bytes before the records, even where a kept index exists.
   const uint64_t begin = has_front() ? front(file, Compression::kNone) : 0;
   return load_or_build_index(*builder.files(), *file, index_format(), begin, make);
 }

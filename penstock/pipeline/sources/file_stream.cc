@@ -99,7 +99,7 @@ class FileStream::Reader : public FileStreamReader {
   }
 
   const FileStream& stage_;
-  uint64_t number_ = 0;  // number of the file file_ names
+  uint64_t number_ = 0;  // number of the file that file_ names
   std::shared_ptr<const std::string> file_;
 };
 

@@ -103,8 +103,8 @@ class IdxSource : public FileSource {
     std::lock_guard lock(mutex_);
     return headers_[file->path()] = std::move(header);
   }
-  // The header that describes the rows of all files. Throws if files differ. REQUIRED: all were
-  // looked at.
+  // The header that describes the rows of all files. Throws if files differ. REQUIRED:
+  // look() was called for each file.
   IdxHeader agreed(const std::vector<std::string>& paths) const {
     std::lock_guard lock(mutex_);
     counted_.clear();

@@ -130,8 +130,8 @@ Node::Ref samples_node(std::shared_ptr<Samples> samples, bool whole) {
 }
 
 // A Loader's batches: n samples stacked, and dealt out to the ranks of a shard. Order decides which
-// samples a batch has, and how the last round is filled up. Error kInvalidArgument: n is above 2^32
-// - 1, or the shard is invalid.
+// samples a batch has, and how the last round is filled up. Error kInvalidArgument: the shard is
+// invalid, or n is above 2^32 - 1.
 Node::Ref sample_batches(Node::Ref input, uint64_t n, bool drop_last,
                          const LoaderOptions::Shard& shard) {
   check_batch_size(n, "Loader");

@@ -88,8 +88,9 @@ class Cache : public Indexed {
       }
     }
 
-    // Rows have the same places in `made_` as in `out`. A mixed chunk is made again element by
-    // element, since a cached element must not depend on the others of its chunk.
+    // Rows have the same places in `made_` as in `out`, since the calls of user functions are
+    // tracked by row. A mixed chunk is made again element by element, since a cached element must
+    // not depend on the others of its chunk.
     void make(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
       made_.reset(spec_, static_cast<uint32_t>(row + positions.size()));
       input_->fetch({0, 0}, positions, made_, row);
@@ -121,7 +122,8 @@ class Cache : public Indexed {
       }
     }
 
-    // In a plan that a function opened, the elements must not depend on the context's ticket.
+    // In a plan that a function opened, no ticket updates the context, so the input may get a copy
+    // with the cache's own seed.
     Context& below(Context& context) {
       if (!context.build_seed) return context;
       inner_.emplace(context).seed = keeping_.seed(context);
@@ -359,8 +361,8 @@ Node::Ref cached(Node::Ref input, std::string path, MakeKeeping make_keeping) {
         return Built::of(
             std::make_shared<CacheStream>(builder.as_stream(inputs[0]), std::move(keeping)));
       },
-      // An on_error after the cache does not let the cache drop failed elements: another feed of
-      // the same cache may use them.
+      // Not sure: another feed of the same cache may keep elements that an on_error after the cache
+      // leaves out.
       .policy_before =
           [](const FailurePolicy& here) {
             return FailurePolicy{here.skip, here.feed_skips, false, here.by_feed};

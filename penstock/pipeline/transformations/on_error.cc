@@ -34,7 +34,7 @@ class OnErrorStage : public Indexed {
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
   Decision decision() const override {
-    // DecidingReader does not apply: a replacement must be made here
+    // A failure found downstream cannot be replaced there.
     if (policy_ == OnError::kReplace) return Decision::kUndecided;
     return policy_ == OnError::kSkip ? Decision::kSkip : Decision::kRaise;
   }

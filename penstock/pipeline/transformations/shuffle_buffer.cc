@@ -50,7 +50,7 @@ class ShuffleBuffer : public Streamed {
 
     uint32_t next(uint32_t most, Chunk& out) override {
       release();
-      // Each draw is preceded by a fill, so that a chunk reads as many elements as it draws.
+      // Besides the buffer, the rows of one chunk are held, in given_.
       uint64_t bytes = 0;
       while (given_.size() < most && (bytes == 0 || bytes < context_.chunk_bytes())) {
         fill();
