@@ -48,7 +48,7 @@ class Allocator {
     uint64_t failures = 0;       // allocate() and resize() calls without enough memory
     uint64_t faulted_bytes = 0;  // faulted in so far; constant in a steady state
     uint64_t waits = 0;          // see Options::wait_for_returns
-    uint64_t bad_releases = 0;   // of addresses that are no live block; ignored
+    uint64_t bad_releases = 0;   // of addresses that are not a live block; ignored
     uint64_t stale_returns = 0;  // invalid lease returns, which were ignored
   };
 
@@ -70,8 +70,8 @@ class Allocator {
   // and ignored.
   void release(void* block) noexcept;
 
-  // Adds one lease. nullopt if `block` is no live, unreleased block, or there is no memory for the
-  // header of its first lease.
+  // Adds one lease. nullopt if `block` is not a live, unreleased block, or there is no memory for
+  // the header of its first lease.
   std::optional<Ref> share(void* block) noexcept;
 
   // share(), as a Lease in this process; an empty Lease if share() fails.

@@ -24,7 +24,7 @@
 namespace penstock::train {
 
 // A reader's row in one learner's memory, and the connection that reserves the row. Lives as long
-// as anything read through it. In a forked child, the row and what it holds remain the parent's.
+// as anything read through it. In a forked child, the row and its held version remain the parent's.
 // Threads: any.
 class Attachment final : private ForkAware {
  public:
@@ -102,7 +102,7 @@ struct ModelOptions {
 class Model final : private ForkAware {
  public:
   // Waits for the first version. Errors: kTimeout, kInvalidArgument (the name; blocks other than
-  // `like`; the process with that name is no learner, or another user's), kOutOfMemory (address
+  // `like`; the process with that name is not a learner, or another user's), kOutOfMemory (address
   // space; the learner has its maximum of readers), kSystem.
   explicit Model(std::string name, ModelOptions options = {});
   ~Model();

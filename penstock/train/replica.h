@@ -41,7 +41,7 @@ class Replica {
   // Merges, while workers of all groups may go on. Waits for merges of other groups. The common
   // version goes up by the updates since the last merge.
   void merge();
-  // Merges; false at once if another merge is in progress.
+  // Merges; false immediately if another merge is in progress.
   bool try_merge();
 
   // Adds `n` to the updates that the group's optimizer state has seen. Returns their number before.

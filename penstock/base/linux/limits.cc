@@ -20,7 +20,7 @@ namespace {
 std::optional<uint64_t> read_number(const std::string& path) {
   std::ifstream file(path);
   uint64_t value;
-  if (file >> value) return value;  // "max" is no number: no limit
+  if (file >> value) return value;  // "max" is not a number: no limit
   return std::nullopt;
 }
 

@@ -67,7 +67,7 @@ class ShardMemory {
   // kOutOfMemory, kSystem (descriptors).
   static std::shared_ptr<ShardMemory> make(const Shape& shape, float initial_state);
   // Maps the memory of another process, or this one's again; duplicates `fd`. Error
-  // kInvalidArgument: it is no shard's memory; kOutOfMemory (address space).
+  // kInvalidArgument: not the memory of a shard; kOutOfMemory (address space).
   enum class Access { kRead, kWrite };
   static std::shared_ptr<ShardMemory> open(int fd, Access access);
 
