@@ -93,7 +93,7 @@ class CsvRows {
     skip(out);
     return why;
   }
-  // Leaves out a row whose record already failed.
+  // Moves on to the next row. Called instead of next() for a record that already failed.
   void skip(const Chunk& out) {
     for (size_t leaf = 0; leaf < values_.size(); ++leaf) {
       if (values_[leaf].row != nullptr) values_[leaf].row += out.stride(leaf);

@@ -128,7 +128,7 @@ Node::Ref shuffle(Node::Ref input, uint64_t seed, bool reshuffle = true);
 Node::Ref shuffle_blocks(Node::Ref input, const ShuffleBlocksOptions& options);
 // As tf.data's shuffle: each element is drawn from a buffer, uniformly, after the buffer was filled
 // up from the input. Draw d of an epoch has the address (seed, epoch, d). A buffer as long as the
-// input gives a uniform shuffle. Failed elements pass through at once. Not `reshuffle`: every epoch
+// input gives a uniform shuffle. Failed elements are not buffered. Not `reshuffle`: every epoch
 // has the draws of epoch 0.
 //
 // A stream, which copies `buffer` elements; state {"draws", "read", "held": HeldBack's}. Loading a
