@@ -143,7 +143,7 @@ void Bijection::map(uint64_t first, size_t count, uint64_t* out) const {
     if (now == kChunk) {
       apply(network, first, out);
     } else {
-      uint64_t chunk[kChunk];  // positions beyond the last are computed and ignored
+      uint64_t chunk[kChunk];  // positions after the last one are computed and ignored
       apply(network, first, chunk);
       std::copy_n(chunk, now, out);
     }

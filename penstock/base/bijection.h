@@ -10,14 +10,15 @@ namespace penstock {
 // in O(1) memory and time per element. Equal (length, key) give equal permutations on every
 // machine; different keys give permutations that look independent. Not for cryptography.
 //
-// Beyond kTableLength the algorithm is an alternating Feistel network over rows x columns. The
+// Above kTableLength the algorithm is an alternating Feistel network over rows x columns. The
 // number of columns is the power of two near the square root; there are just enough rows for
 // `length`. A round adds a hash of one coordinate to the other, which is invertible for any hash.
-// The few results
-// >= length (fewer than one in sqrt(length)) go through the network again until they are smaller
-// ("cycle walking"). Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002;
-// for shuffling: Mitchell, Stokes, Frank and Holmes, "Bandwidth-optimal random shuffling for GPUs",
-// 2021, whose network over powers of two would throw away up to half of the results.
+// The few results >= length (fewer than one in sqrt(length)) go through the network again until
+// they are smaller ("cycle walking"). Black and Rogaway, "Ciphers with arbitrary finite domains",
+// CT-RSA 2002; for shuffling: Mitchell, Stokes, Frank and Holmes, "Bandwidth-optimal random
+// shuffling for GPUs", 2021, whose network over powers of two would throw away up to half of the
+// results.
+//
 // At small lengths a network with few bits is visibly not random. There a table is shuffled (Fisher
 // and Yates), so that all orders are equally likely.
 //

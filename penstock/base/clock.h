@@ -16,7 +16,7 @@ inline uint64_t now_ns() {
 
 inline constexpr double kForEver = std::numeric_limits<double>::infinity();
 
-// A point in time, given as seconds from now. kForEver, or anything beyond a century, is never.
+// A point in time, given as seconds from now. kForEver, or more than a century, never passes.
 class Deadline {
  public:
   explicit Deadline(double seconds) {

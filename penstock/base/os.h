@@ -111,7 +111,7 @@ void collapse_huge_pages(void* address, size_t bytes);
 class FileSizeSignalBlocker {
  public:
   FileSizeSignalBlocker();
-  ~FileSizeSignalBlocker();  // leaves errno as it is
+  ~FileSizeSignalBlocker();  // does not change errno
   FileSizeSignalBlocker(const FileSizeSignalBlocker&) = delete;
   FileSizeSignalBlocker& operator=(const FileSizeSignalBlocker&) = delete;
 
@@ -185,8 +185,9 @@ bool process_ended(int pidfd);
 // No effect on a process that has ended.
 void send_signal(int pidfd, int signal);
 
-// From now on, when `process` ends for any reason, this process ends at once with _exit(exit_code),
-// called in a separate thread that takes no signals. A fork does not inherit the watch.
+// From now on, when `process` ends for any reason, this process immediately ends with
+// _exit(exit_code), called in a separate thread that takes no signals. A fork does not inherit the
+// watch.
 void exit_with(Fd process, int exit_code);
 
 // Blocks asynchronous signals in the calling thread (but not those of its own faults, such as

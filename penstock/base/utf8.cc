@@ -20,8 +20,8 @@ uint64_t eight_bytes(const unsigned char* at) {
 
 bool continues(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
-// Bytes of the character that begins with a byte beyond ASCII; 0: it is none. (The Unicode
-// Standard, table 3-7: only the second byte's range depends on the first.)
+// The length of the character that begins with a non-ASCII byte; 0: the character is invalid. (The
+// Unicode Standard, table 3-7: only the second byte's range depends on the first.)
 size_t length_of_character(const unsigned char* at, size_t left) {
   const unsigned char first = at[0];
   if (first < 0xC2 || first > 0xF4) return 0;
@@ -48,7 +48,7 @@ bool is_utf8_plain(const unsigned char* at, const unsigned char* const end) {
     while (end - at >= 8 && (eight_bytes(at) & kBeyondAscii) == 0) at += 8;
     while (at != end && *at < 0x80) ++at;
     if (at == end) return true;
-    while (at != end && *at >= 0x80) {  // a letter beyond ASCII has others beside it
+    while (at != end && *at >= 0x80) {  // non-ASCII letters come in groups
       const size_t length = length_of_character(at, static_cast<size_t>(end - at));
       if (length == 0) return false;
       at += length;
@@ -160,7 +160,7 @@ PENSTOCK_UTF8_AVX2 inline __m256i thirty_two(const unsigned char* at) {
 
 PENSTOCK_UTF8_AVX2 bool is_utf8_avx2(const unsigned char* at, const unsigned char* const end) {
   __m256i wrong = _mm256_setzero_si256(), before = wrong;
-  bool ascii = true;  // of all bytes so far
+  bool ascii = true;  // all bytes so far are ASCII
   auto judge = [&](__m256i bytes) PENSTOCK_UTF8_AVX2 {
     const bool plain = _mm256_movemask_epi8(bytes) == 0;
     if (!plain || !ascii) wrong = _mm256_or_si256(wrong, wrong_in(bytes, before));

@@ -46,7 +46,7 @@ Compression compression_from_name(std::string_view name, const char* operation) 
 struct Inflate::State {
   std::shared_ptr<File> file;
   Compression compression;
-  uint64_t size, offset = 0;         // of the file; of it, read so far
+  uint64_t size, offset = 0;         // size of the file; bytes of the file read so far
   bool between = true, any = false;  // outside a member; a member has ended
   std::optional<Error> error;
   inflate_state isal;
@@ -102,7 +102,7 @@ size_t Inflate::step(std::span<std::byte> to) {
   return room - isal.avail_out;
 }
 
-// Reads more input. False: there is none.
+// Reads more input. False: the input has ended.
 bool Inflate::refill() {
   State& state = *state_;
   if (state.isal.avail_in > 0) return true;
@@ -117,7 +117,7 @@ bool Inflate::refill() {
   return true;
 }
 
-// Begins the next member. False: there is none.
+// Begins the next member. False: no member is left.
 bool Inflate::begin_member() {
   State& state = *state_;
   while (refill()) {

@@ -36,8 +36,8 @@ class Inflate {
   // compressed bytes are corrupt or truncated, or kSystem; also from every later call.
   size_t read(std::span<std::byte> to);
 
-  // Bytes of the file consumed so far. After damage: its approximate position, the more precise the
-  // smaller the reads were.
+  // Bytes of the file consumed so far. After damage: its approximate position. Smaller reads make
+  // the position more precise.
   uint64_t used() const;
 
  private:
@@ -64,7 +64,7 @@ class SequentialFile {
   // Error kDataLoss, kSystem; also from every later call.
   size_t read(std::span<std::byte> to);
 
-  // Skips so many bytes, at most up to the end. REQUIRED: the file is not compressed.
+  // Skips this many bytes, at most up to the end. REQUIRED: the file is not compressed.
   void skip(uint64_t bytes);
 
   bool compressed() const { return inflate_.has_value(); }

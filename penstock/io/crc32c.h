@@ -14,7 +14,7 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 uint32_t crc32c_of_8(const std::byte* bytes);
 
 // The form in which TFRecord stores a checksum, so that the checksum of bytes that contain
-// checksums is no special value.
+// checksums is not a special value.
 constexpr uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u; }
 
 }  // namespace penstock

@@ -52,7 +52,7 @@ bool is_tiny(std::string_view text) {
     if (*from == '+') ++from;
     const char* const end = text.data() + text.size();
     if (std::from_chars(from, end, exponent).ec == std::errc::result_out_of_range) {
-      return *from == '-';  // the exponent dominates: no text has so many digits
+      return *from == '-';  // the exponent dominates: no text is long enough to outweigh it
     }
   }
   return exponent < -place;

@@ -30,7 +30,7 @@ class CsvScan {
   At at_ = At::kFieldStart;
 };
 
-// The number of bytes at the front that are empty lines, which are no records.
+// The number of bytes at the front that are empty lines, which are not records.
 size_t empty_lines(std::span<const std::byte> bytes);
 
 // Indexes the records of a CSV file from byte `begin` on, in one pass. Empty lines belong to the

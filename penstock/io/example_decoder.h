@@ -63,8 +63,8 @@ inline uint64_t count_varints(wire::Span run) {
   return count;
 }
 
-// Writes `count` varints of a packed run as T. Afterwards `at` is behind them, or on failure at the
-// varint that does not fit into T or, with kCount, is missing.
+// Writes `count` varints of a packed run as T. Afterwards `at` is after them. On failure `at` is at
+// the varint that does not fit into T or, with kCount, is missing.
 template <class T>
 ExampleFault unpack(wire::Bytes& at, wire::Bytes end, std::byte* to, uint64_t count,
                     uint64_t& found) {

@@ -13,8 +13,8 @@
 
 namespace penstock {
 
-// Finds the wanted names in a map<string, message> as it lies on the wire: the entries of Features
-// or FeatureLists.
+// Finds the wanted names in the wire form of a map<string, message>: the entries of Features or
+// FeatureLists.
 //
 // The records of a file resemble each other. So for each position in the map the class caches the
 // head of the previous record's entry: the bytes before its values (lengths, name, type). If the
@@ -25,7 +25,7 @@ namespace penstock {
 // One thread.
 class ExampleEntries {
  public:
-  // A wanted name's entry; of several, the last one, as protobuf specifies.
+  // The entry of a wanted name; of several entries the last one, as protobuf specifies.
   struct Found {
     enum How : uint8_t {
       kNot,    // not found

@@ -39,7 +39,7 @@ bool is_shape_of(std::span<const int64_t> shape, uint64_t count) {
   return values == count;
 }
 
-// True if an array of this shape has so many values.
+// True if an array of this shape has `count` values.
 bool has(const Shape& shape, uint64_t count) {
   uint64_t values = 1;
   for (int64_t length : shape) {

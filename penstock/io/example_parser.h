@@ -23,9 +23,9 @@ class ExampleParser {
 
   std::span<const ExampleFeature> features() const { return features_; }
 
-  // True: each feature's value is in its row, or where `values` points; it stays valid as long as
-  // `record`, the memory taken from `memory`, and the parser. False: failure() says why; rows and
-  // values may be partly written. Throws what memory.take() throws.
+  // True: each feature's value is in its row, or where `values` points. The value stays valid as
+  // long as `record`, the memory taken from `memory`, and the parser. False: see failure(); rows
+  // and values may be partly written. Exceptions of memory.take() pass through.
   // REQUIRED: one of `values` for each feature, in the same order.
   bool parse(std::span<const std::byte> record, std::span<ExampleValue> values,
              ExampleMemory& memory);

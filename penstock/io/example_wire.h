@@ -19,7 +19,8 @@ enum Type : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kBegin = 3, kEnd = 
 // The tag of a field that is a string, a message or a packed list.
 constexpr uint8_t tag(uint32_t number) { return static_cast<uint8_t>(number << 3 | kBytes); }
 
-// Reads the varint at `at` and moves `at` behind it. Bits beyond 64 are dropped, as in protobuf.
+// Reads the varint at `at` and moves `at` past the varint. Bits above 64 are dropped, as in
+// protobuf.
 inline ExampleFault varint(Bytes& at, Bytes end, uint64_t& value) {
   value = 0;
   for (int shift = 0; shift < 70; shift += 7) {
@@ -37,8 +38,9 @@ struct Span {
   size_t size() const { return static_cast<size_t>(end - begin); }
 };
 
-// Reads the varint at `at` as a length and returns the position behind it; nullptr if so many bytes
-// do not fit before `end`, or the varint is unusual. A fast path for well-formed messages.
+// Reads the varint at `at` as a length and returns the position after the varint. nullptr: the body
+// of this length does not fit before `end`, or the varint is unusual. A fast path for well-formed
+// messages.
 inline Bytes length(Bytes at, Bytes end, uint64_t& value) {
   if (at == end) return nullptr;
   value = *at++;
@@ -83,8 +85,8 @@ class Fields {
     return false;
   }
   ExampleFault fault() const { return fault_; }
-  Bytes begin() const { return begin_; }  // of the current or the invalid field
-  Bytes at() const { return at_; }        // behind it
+  Bytes begin() const { return begin_; }  // start of the current or the invalid field
+  Bytes at() const { return at_; }        // the position after that field
 
   uint32_t number() const { return number_; }
   Type type() const { return type_; }
@@ -143,7 +145,7 @@ class Fields {
     return true;
   }
 
-  // `at_` is behind the group's first tag.
+  // `at_` is after the group's first tag.
   bool skip_group() {
     uint32_t open[kMaxDepth];
     int depth = 0;

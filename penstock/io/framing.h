@@ -21,7 +21,7 @@ class Framing {
   // What lies at the front of a window.
   struct Next {
     enum class Kind : uint8_t {
-      kNeedMore,  // a window of `bytes` is needed to tell
+      kNeedMore,  // undecided without a window of `bytes`
       kRecord,    // a record of `bytes`; its contents are `size` bytes from `begin` on
       kSkip,      // `bytes` that belong to no record, such as empty lines; not reported as lost
       kCorrupt,   // a record of `bytes` that is lost, because of `why`
@@ -40,8 +40,8 @@ class Framing {
   // complete; the next call then gets the same bytes and further ones.
   virtual Next next(const Window& window) = 0;
 
-  // How many bytes at the front belong to no record: all those before the next valid record. With
-  // `more`, which a complete window never has: before `bytes` there is no record, and to decide
+  // The number of bytes at the front that belong to no record: all bytes before the next valid
+  // record. `more` (never with a complete window): no record begins before `bytes`, and to decide
   // what follows, `wanted` bytes from there on are needed.
   struct Skipped {
     uint64_t bytes;

@@ -26,7 +26,7 @@ namespace penstock {
 
 namespace {
 
-// A new name each time. It may exist all the same, made by a process with the same pid on another
+// A new name each time. The name may still exist, made by a process with the same pid on another
 // machine or earlier.
 std::string hidden_beside(const std::string& path) {
   static std::atomic<uint64_t> count{0};

@@ -14,8 +14,8 @@ namespace penstock {
 
 // Where each record of a file lies. Places follow each other without gaps: bytes that belong to no
 // record are a damaged place, which has a number like a record. Costs 4.1 bytes per record: every
-// 64th offset is stored as it is, the others relative to it. A group of 64 that spans more than
-// 4 GiB costs 8 bytes per record.
+// 64th offset is stored whole, the others relative to it. A group of 64 that spans more than 4 GiB
+// costs 8 bytes per record.
 //
 // Immutable: any thread may call anything.
 class RecordIndex {
@@ -29,8 +29,8 @@ class RecordIndex {
   // The index's arrays in memory, for another process that maps them.
   struct Parts {
     uint64_t size = 0, end = 0;
-    uint64_t first = 0, step = 0;      // equal(); else 0
-    std::span<const uint64_t> groups;  // each group's first place, or where it is in `wide`
+    uint64_t first = 0, step = 0;      // equal(): offset of the first, length of each; else 0
+    std::span<const uint64_t> groups;  // each group's first place, or an index into `wide`
     std::span<const uint32_t> relative;
     std::span<const uint64_t> wide, damaged;
   };

@@ -185,7 +185,7 @@ bool RecordReader::copy_scattered(std::span<const Frame> frames) {
   for (const Frame& frame : frames) {
     if (frame.failed) continue;
     if (last == nullptr || last->file != frame.file) {
-      // All files of a chunk are held at once, by every worker: they may exceed the limit.
+      // Every worker holds all files of its chunk at the same time, which may exceed the limit.
       std::shared_ptr<File> file = files_->pool().try_get(files_->number(frame.file));
       if (file == nullptr) return false;
       mapping = file->mapping();

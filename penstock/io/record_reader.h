@@ -19,8 +19,8 @@ namespace penstock {
 // error) fails only the record concerned. One thread.
 //
 // If a chunk took so long that it must have waited for the disk, the reader announces the next
-// chunk's bytes beforehand (File::will_need), so that the disk can serve several requests at once.
-// It stops once a chunk comes from memory again.
+// chunk's bytes beforehand (File::will_need), so that the disk can serve several requests in
+// parallel. The reader stops once a chunk comes from memory again.
 class RecordReader {
  public:
   static constexpr size_t kChunk = 64;

@@ -170,7 +170,7 @@ void RecordStream::close() {
 Framing::Window RecordStream::window() const {
   const std::span<const std::byte> bytes{buffer_.get() + begin_ + taken_, end_ - begin_ - taken_};
   if (over_ && !error_) return {bytes, bytes.size()};
-  // The bound depends on the file alone, not on how much of it was read so far, which varies.
+  // The bound must depend on the file alone, since the number of bytes read so far varies.
   const uint64_t most = source_->max_bytes() - std::min(source_->max_bytes(), place_.offset);
   return {bytes, source_->compressed() ? std::max(most, bytes.size() + 1) : most};
 }

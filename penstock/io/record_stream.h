@@ -21,9 +21,9 @@ namespace penstock {
 struct StreamFiles {
   std::shared_ptr<FilePool> pool;
   std::vector<std::string> paths;
-  std::vector<Compression> compressions;    // of each
-  std::vector<uint64_t> header_bytes = {};  // bytes of each before its records; or empty
-  std::vector<uint64_t> counts = {};        // records of each, if its header says so; or empty
+  std::vector<Compression> compressions;    // one per file
+  std::vector<uint64_t> header_bytes = {};  // one per file: bytes before its records; or empty
+  std::vector<uint64_t> counts = {};  // one per file, if the headers have a record count; or empty
 };
 
 // Reads the records of files from the front, a chunk at a time: for compressed files, and for files
@@ -31,8 +31,8 @@ struct StreamFiles {
 // Damaged compressed bytes, or a file that vanished, cost the rest of the file as one failure. Uses
 // memory for a chunk's records and about 350 KiB, whatever the files contain. One thread.
 //
-// If the files have counts, each yields exactly so many rows. A file that vanished, is too short or
-// too long, or cannot be decompressed ends the stream with a fatal failure.
+// If the files have counts, each file yields exactly its count of rows. A file that vanished, is
+// too short or too long, or cannot be decompressed ends the stream with a fatal failure.
 class RecordStream {
  public:
   static constexpr size_t kChunk = 64;
@@ -70,7 +70,7 @@ class RecordStream {
   // kOutOfMemory, and what `check_cancelled` throws. REQUIRED: 1 <= max_rows <= kChunk.
   size_t read(size_t max_rows);
 
-  // Of the last read(); valid until the next one.
+  // The rows of the last read(), and those that failed; valid until the next read().
   const Row& row(size_t row) const { return rows_[row]; }
   std::span<const Failure> failures() const { return failures_; }
   uint64_t memory_bytes() const { return size_; }  // of the rows' buffer

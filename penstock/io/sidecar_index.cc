@@ -205,13 +205,13 @@ RecordIndex load_or_build_index(FileSystem& files, File& file, std::string forma
   } catch (const Error&) {  // no index, or unreadable
   }
   RecordIndex index = make();
-  // The file changed while it was indexed, so the index cannot be attributed to a version of it.
+  // The file changed while it was indexed, so it is unknown which version the index describes.
   if (file.size() != of.bytes || dated->modified_ns() != of.modified_ns) return index;
   try {
     const std::unique_ptr<Sink> sidecar = files.create(path);
     write_index(*sidecar, index, of);
     sidecar->commit();
-  } catch (const Error&) {  // not stored; the caller gets it all the same
+  } catch (const Error&) {  // not stored; the caller gets the index anyway
   }
   return index;
 }

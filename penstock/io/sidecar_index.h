@@ -14,7 +14,7 @@ namespace penstock {
 // Record indices that are stored beside their files, so that later runs need not index the files
 // again; docs/formats.md has the bytes. An index records the file's format, size and modification
 // time, and has a checksum over all of its bytes. An index that is damaged, or does not match the
-// file as it is now, is never used.
+// file's current state, is never used.
 
 // Appended to a file's name to get the name of its index. No pattern of glob() matches it.
 inline constexpr std::string_view kIndexSuffix = ".penstock-index";

@@ -34,10 +34,10 @@ struct TFRecordSurvey {
 
 // Reads a whole TFRecord file in order, and verifies both checksums of every record. Calls `visit`
 // with each valid payload, a view for the duration of the call. Uses memory for the index, and 1
-// MiB or the largest record. A file that is not compressed is read twice, at first its length
-// fields only. For any file, `progress->bytes` ends at twice its size.
+// MiB or the largest record. A file that is not compressed is read twice, the first time only its
+// length fields. For any file, `progress->bytes` ends at twice its size.
 //
-// Error as FileSystem::open() and index_tfrecord(); what `visit` throws. Any thread.
+// Errors as of FileSystem::open() and index_tfrecord(), and exceptions of `visit`. Any thread.
 TFRecordSurvey survey_tfrecord(const std::shared_ptr<FileSystem>& files, const std::string& path,
                                const std::function<void(std::span<const std::byte>)>& visit = {},
                                Progress* progress = nullptr);

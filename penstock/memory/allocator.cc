@@ -133,11 +133,12 @@ struct Allocator::Impl final : ForkAware {
   void unlink(uint32_t number) noexcept;
   bool make_slab(PageHeap::Lock& lock, uint32_t size_class);
   void drop_slab(uint32_t number) noexcept;  // REQUIRED: the slab is empty
-  // Those kept although nothing lives in them, for when others lack room. Whether there were any.
+  // Frees empty slabs that are kept for reuse, when other allocations need the memory. Returns
+  // whether there were any.
   bool drop_empty_slabs() noexcept;
   void* allocate_small(PageHeap::Lock& lock, size_t bytes);
   void* allocate(PageHeap::Lock& lock, size_t bytes) noexcept;
-  // What the block counts in ledger.in_use.
+  // The bytes that this block adds to ledger.in_use.
   uint64_t counted(const BlockRecord& block) const {
     return block.home == BlockRecord::kLarge ? capacity(block) : 0;
   }
@@ -418,7 +419,7 @@ bool Allocator::Impl::resize_in_place(PageHeap::Lock& lock, uint32_t slot, size_
     if (after > region->reserve() / kUnit) return false;
     if (after < before) {
       if (leased(slot))
-        after = before;  // a lease refers to all of it
+        after = before;  // a lease refers to the whole block
       else if (bytes <= size_class::kLargest)
         return false;
     }

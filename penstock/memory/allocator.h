@@ -40,7 +40,7 @@ class Allocator {
   struct Stats {
     uint64_t live_bytes = 0;  // in blocks not reusable yet, leased ones included; rounded sizes
     uint64_t live_blocks = 0;
-    uint64_t free_bytes = 0;       // backed by pages and reusable at once
+    uint64_t free_bytes = 0;       // backed by pages and reusable immediately
     uint64_t committed_bytes = 0;  // backed by pages: live, free and bookkeeping in the region
     uint64_t peak_live_bytes = 0;
     uint64_t peak_committed_bytes = 0;
@@ -48,8 +48,8 @@ class Allocator {
     uint64_t failures = 0;       // allocate() and resize() calls without enough memory
     uint64_t faulted_bytes = 0;  // faulted in so far; constant in a steady state
     uint64_t waits = 0;          // see Options::wait_for_returns
-    uint64_t bad_releases = 0;   // of addresses that are no live block; ignored
-    uint64_t stale_returns = 0;  // invalid lease returns; ignored
+    uint64_t bad_releases = 0;   // of addresses that are not a live block; ignored
+    uint64_t stale_returns = 0;  // invalid lease returns, which were ignored
   };
 
   // `region`: created in this process, without another allocator. Error kOutOfMemory.
@@ -70,8 +70,8 @@ class Allocator {
   // and ignored.
   void release(void* block) noexcept;
 
-  // Adds one lease. nullopt if `block` is no live, unreleased block, or there is no memory for the
-  // header of its first lease.
+  // Adds one lease. nullopt if `block` is not a live, unreleased block, or there is no memory for
+  // the header of its first lease.
   std::optional<Ref> share(void* block) noexcept;
 
   // share(), as a Lease in this process; an empty Lease if share() fails.

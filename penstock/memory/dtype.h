@@ -33,7 +33,7 @@ inline constexpr size_t kDTypeCount = 15;
 
 // False for a value out of the enumeration, which may come from another process or a file.
 constexpr bool is_valid(DType dtype) { return static_cast<size_t>(dtype) < kDTypeCount; }
-// Bytes of one element; 0 if the value is no DType.
+// Bytes of one element; 0 if the value is not a DType.
 constexpr size_t size_of(DType dtype) {
   constexpr uint8_t kBytes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
   return is_valid(dtype) ? kBytes[static_cast<size_t>(dtype)] : 0;
@@ -47,7 +47,7 @@ inline constexpr std::array<std::string_view, kDTypeCount> kDTypeNames = {
 constexpr std::string_view name_of(DType dtype) {
   return is_valid(dtype) ? kDTypeNames[static_cast<size_t>(dtype)] : "invalid";
 }
-// nullopt if the name is no DType.
+// nullopt if the name is not a DType.
 constexpr std::optional<DType> dtype_from_name(std::string_view name) {
   for (size_t i = 0; i < kDTypeCount; ++i) {
     if (kDTypeNames[i] == name) return static_cast<DType>(i);

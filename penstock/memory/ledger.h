@@ -54,10 +54,10 @@ class BlocksInUse {
 
 // The memory that all allocators of one consumer hold together. Each worker's arena keeps the pages
 // of returned blocks, so that the next batch costs no page faults. But the share of each worker in
-// the batches in flight keeps changing. If each arena kept its own peak, all together would hold
-// far more than all batches ever needed. So each allocator publishes what it holds, and returns
-// pages while all of them hold more than the largest amount ever in use at once, or expected to be
-// (Ledger::most_live, which any process may raise).
+// the batches in flight keeps changing. If each arena kept its own peak, all arenas together would
+// hold far more than all batches ever needed. So each allocator publishes the bytes that it holds,
+// and returns pages while the total exceeds the largest amount that was ever in use at a time, or
+// is expected to be (Ledger::most_live, which any process may raise).
 //
 // Lies in shared memory, initially all zeroes. A process may be killed at any point: its entries
 // are at worst outdated, and their next owner overwrites them.
@@ -84,7 +84,7 @@ struct Ledger {
   BlocksInUse in_use = {};  // of entry `mine`
   std::atomic<uint64_t>* most_live = nullptr;
 
-  // Publishes what this allocator holds. Returns how many bytes all allocators hold in excess.
+  // Publishes the bytes that this allocator holds. Returns the excess of all allocators together.
   uint64_t excess(uint64_t small, uint64_t backed) const noexcept {
     entry(mine).small.store(small, std::memory_order_relaxed);
     entry(mine).backed.store(backed, std::memory_order_relaxed);

@@ -178,7 +178,7 @@ bool PageHeap::grow(Lock& lock, uint32_t start, uint32_t count) {
   if (!within_budget) pending_ -= missing;
   try {
     spans_.shrink(start, before);
-  } catch (...) {  // no memory even for bookkeeping: the units stay allocated, and pending
+  } catch (...) {  // no memory even for bookkeeping: the units stay allocated and pending
     pending_ += backing_.missing(first, count - before);
   }
   return false;

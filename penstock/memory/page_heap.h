@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-// Allocates stretches of a region that have pages, in units of 64 KiB. Combines what is free
-// (SpanMap) with what has pages (Backing), and grows the region, within the given limits.
+// Allocates stretches of a region that have pages, in units of 64 KiB. Combines the free units
+// (SpanMap) with the units that have pages (Backing), and grows the region within the given limits.
 //
 // Every member is called with the allocator's mutex held. Members that take it as `lock` release it
 // while they fault pages in; the units concerned are reserved meanwhile.
@@ -32,7 +32,7 @@ class PageHeap {
   // An estimate, from previous page faults, of the nanoseconds that allocate() would spend on page
   // faults; 0 if there were none.
   uint64_t fault_ns(uint32_t count) const;
-  uint64_t fault_ns_of(uint32_t units) const;  // the same for so many units without pages
+  uint64_t fault_ns_of(uint32_t units) const;  // the same for this many units without pages
   // Frees the span that starts there; pages beyond `retain_bytes` are returned to the system.
   void release(uint32_t start) noexcept;
   uint32_t length(uint32_t start) const { return spans_.length(start); }
@@ -49,7 +49,7 @@ class PageHeap {
   void add_idle(uint32_t count) { idle_ += count; }
   void remove_idle(uint32_t count) { idle_ -= count; }
 
-  // Returns the pages of free units to the system, at least `count` of them if there are so many.
+  // Returns the pages of free units to the system, of at least `count` units if enough are free.
   uint32_t trim(uint32_t count) noexcept;
 
   uint32_t backed() const { return backing_.total(); }  // units with pages

@@ -58,7 +58,7 @@ class Region final : private ForkAware {
 
   // Maps a region of another process, or of the parent before a fork. Duplicates `fd`. If the
   // address space does not suffice for all of it, maps at least the bytes committed now. Error
-  // kInvalidArgument if `fd` is no region, of another version, or truncated.
+  // kInvalidArgument if `fd` is not a region, of another version, or truncated.
   static std::shared_ptr<Region> open(int fd);
 
   Region(Token, Kind kind, os::Fd fd, std::byte* base, size_t reserve, bool creator);

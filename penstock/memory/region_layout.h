@@ -8,14 +8,15 @@
 //
 // A block's `state` holds its generation and the number of references: the owner's (once the block
 // was shared) and one per lease. Invariants:
-//   1. Only the allocator gives a block a new generation, and only while its count is 0.
-//   2. A reference is dropped by compare-and-swap on its generation. So a reference of an earlier
-//      generation, or a duplicate one, changes nothing.
-//   3. The thread that drops the count to 0 has exclusive access to the block: the owner frees it,
-//   a
-//      lease pushes it on the return stack. So a block is on the stack at most once, and `next` has
-//      one writer.
-//   4. The stack is only pushed on or taken whole, so there is no ABA problem.
+//
+// 1. Only the allocator gives a block a new generation, and only while its count is 0.
+// 2. A reference is dropped by compare-and-swap on its generation. So a reference of an earlier
+//    generation, or a duplicate one, changes nothing.
+// 3. The thread that drops the count to 0 has exclusive access to the block: the owner frees it, a
+//    lease pushes it on the return stack. So a block is on the stack at most once, and `next` has
+//    one writer.
+// 4. The stack is only pushed on or taken whole, so there is no ABA problem.
+//
 // Headers lie in stretches of their own that never become payload, so an invalid return never
 // writes to payload.
 namespace penstock {
@@ -28,9 +29,10 @@ struct alignas(64) RegionHeader {
   uint32_t version;
   uint32_t kind;
   uint64_t reserve;
-  alignas(64) std::atomic<uint64_t> committed;      // bytes of the file; only grows
-  alignas(64) std::atomic<uint64_t> returned;       // offset of the return stack's top, 0: empty
-  alignas(64) std::atomic<uint64_t> stale_returns;  // ignored ones, see invariant 2
+  alignas(64) std::atomic<uint64_t> committed;  // bytes of the file; only grows
+  alignas(64) std::atomic<uint64_t> returned;   // offset of the return stack's top, 0: empty
+  // invalid lease returns that were ignored, see invariant 2
+  alignas(64) std::atomic<uint64_t> stale_returns;
 };
 
 struct alignas(64) BlockHeader {

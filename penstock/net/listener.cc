@@ -106,7 +106,7 @@ os::Fd Listener::next_socket() {
       case ENFILE:
       case ENOBUFS:
       case ENOMEM:
-        // The clients keep waiting; retrying at once would only burn the processor.
+        // The clients keep waiting; an immediate retry would only use up the processor.
         pause_ = Deadline(0.05);
         return fd;
       case EBADF:
@@ -170,7 +170,7 @@ bool Listener::advance(PendingConnection& pending) {
   return false;
 }
 
-// A connection whose handshake is complete; nullptr: there is none.
+// A connection whose handshake is complete; nullptr: none is.
 std::unique_ptr<Listener::PendingConnection> Listener::take_authenticated() {
   std::lock_guard lock(pending_mutex_);
   accept_pending();

@@ -15,7 +15,7 @@
 namespace penstock::net {
 
 struct ListenOptions : LinkOptions {
-  // A client that has not proved by then that it knows the secret is disconnected. In seconds.
+  // Seconds within which a client must prove that it knows the secret; then it is disconnected.
   double handshake_timeout_s = 10;
   // The most handshakes at a time. One more, and the oldest is disconnected.
   size_t max_handshakes = 64;

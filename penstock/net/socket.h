@@ -18,8 +18,9 @@ os::Fd make_socket(const SocketAddress& address);
 // False: the deadline passed, or a signal arrived, first. `events` are poll()'s.
 bool wait_for(int fd, short events, const Deadline& deadline);
 
-// Makes the socket blocking, each call for at most `stall_timeout_s`. On TCP also: small messages
-// are sent at once, and a host that vanished is noticed within about half a minute. Error kSystem.
+// Makes the socket blocking, each call for at most `stall_timeout_s`. On TCP the socket also sends
+// small messages immediately, and notices within about half a minute that a host vanished. Error
+// kSystem.
 void prepare_connected(int fd, bool tcp, double stall_timeout_s);
 
 struct UnixPeer {

@@ -21,8 +21,8 @@ bool avoidable(CopyReason reason);
 
 inline constexpr double kNegligibleShare = 0.05;  // of time
 
-// To claim a ticket, finish it and take its batch costs microseconds. No number of workers makes up
-// for that if a batch takes less work than this.
+// The cost of claiming a ticket, finishing it and taking its batch. If a batch takes less work than
+// this, no number of workers makes up for the cost.
 inline constexpr double kHandOverCostMs = 0.01;
 
 // 0 if `whole` is 0.

@@ -10,7 +10,7 @@
 namespace penstock {
 
 enum class Bottleneck {
-  kUnknown,   // the run was too short to tell
+  kUnknown,   // the run was too short for a verdict
   kBalanced,  // neither the consumer nor the workers wait much
   kConsumer,  // the training step: batches are ready before they are asked for
   kUser,      // user code, in the workers or without workers

@@ -64,7 +64,7 @@ struct CounterField {
 template <class Value>
 struct alignas(64) WorkerFields {
   Value tickets;         // tickets fulfilled (also those that ended with an error)
-  Value samples;         // samples in them, where the worker knows it
+  Value samples;         // samples in them, if the worker knows the number
   Value bytes;           // payload bytes handed over
   Value busy_ns;         // making batches and handing them over
   Value wait_ticket_ns;  // nothing to do: the queue is full or the source is not ready

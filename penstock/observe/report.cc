@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// So many events are drawn without a noticeable pause, and the page stays below about 5 MB.
+// This many events are drawn without a noticeable pause, and the page stays below about 5 MB.
 constexpr size_t kMaxEvents = 120'000;
 constexpr size_t kMaxLosses = 1'000;
 

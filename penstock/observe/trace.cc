@@ -97,7 +97,7 @@ void TraceWriter::record(TraceKind kind, uint64_t begin_ns, uint64_t end_ns, uin
   last.end_ns = end_ns;
   last.active_ns += end_ns - begin_ns;
   ++last.count;
-  // A reader may see one of these two words newer than the other: off by a piece, never garbage.
+  // A reader may see one of these two words newer than the other: off by one piece, but valid.
   TraceRing::Event& event = ring_->events[(last.index_plus_1 - 1) % TraceRing::kCapacity];
   event.time.store(pack_time(kind, end_ns - last.begin_ns, last.active_ns),
                    std::memory_order_release);

@@ -76,7 +76,7 @@ class TraceWriter {
               uint64_t step = 0, uint32_t granule = 0);
 
  private:
-  // The last event of a kind, as it stands in the ring.
+  // The last event of a kind, as written in the ring.
   struct Last {
     uint64_t index_plus_1 = 0;  // 0: none
     uint64_t begin_ns = 0;

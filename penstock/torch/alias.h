@@ -15,7 +15,7 @@ namespace penstock::torch {
 
 // Makes the parameters of a libtorch module views of a slab, and their gradients views of another.
 // Afterwards nothing is copied: backward() adds to the slab of gradients, and the module sees every
-// update at once. Autograd does not notice updates: values saved for a backward pass may have
+// update immediately. Autograd does not notice updates: values saved for a backward pass may have
 // changed by then.
 //
 //   Alias alias(*model);
@@ -54,7 +54,7 @@ class Alias {
   // The gradients that backward() added up since they were set to zero. Gradients that torch stored
   // elsewhere, as after module.zero_grad() with its default, are copied in and counted, and later
   // ones are stored here again; a parameter without a gradient has zeroes. Error kInvalidArgument:
-  // a parameter of the module is no view any more, as after module.to(): make another Alias.
+  // a parameter of the module is not a view any more, as after module.to(): make another Alias.
   const train::Slab& gradients();
 
   // The gradients where torch stored them, block by block, of the parameters that have one.

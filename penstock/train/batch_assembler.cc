@@ -14,8 +14,8 @@ namespace penstock::train {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
-constexpr uint64_t kLarge = uint64_t{128}
-                            << 10;  // malloc returns blocks of this size to the system at once
+// malloc returns blocks of this size to the system immediately.
+constexpr uint64_t kLarge = uint64_t{128} << 10;
 
 std::shared_ptr<std::byte> allocate(uint64_t bytes) {
   auto* memory = static_cast<std::byte*>(::operator new(bytes, kAlignment));

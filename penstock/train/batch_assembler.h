@@ -12,9 +12,9 @@
 
 namespace penstock::train {
 
-// Memory for batches. A piece of 128 KiB or more is used again once nobody holds it: new pages cost
-// more than filling them. Keeps at most kMaxPieces pieces. Threads: take() one at a time; the
-// memory may be released in any thread.
+// Memory for batches. A piece of 128 KiB or more is reused once its last holder releases it,
+// because new pages cost more than filling them. Keeps at most kMaxPieces pieces. Threads: take()
+// one at a time; the memory may be released in any thread.
 class BatchPool {
  public:
   static constexpr size_t kMaxPieces = 4;
@@ -60,9 +60,9 @@ class BatchAssembler {
   uint64_t space() const { return full_ ? 0 : max_items_ - items_.rows_.size(); }
   // Copies the ring's oldest record, `record`, whose spec is `spec`. False: no space for an item of
   // this kind. Error kDataLoss: the record's sizes do not match its spec. If the record was
-  // overwritten meanwhile, such an error means nothing.
+  // overwritten meanwhile, ignore such an error.
   bool copy(const Ring& ring, const Ring::Record& record, const SpecRef& spec);
-  // Adds the copied record to the items. Error kDataLoss: it is no item.
+  // Adds the copied record to the items. Error kDataLoss: the record is not an item.
   void keep();
 
   Items finish();

@@ -85,7 +85,7 @@ class ChannelMemory {
   // The learner's end. `capacity` is rounded up to whole pages. Errors: kInvalidArgument
   // (capacity), kOutOfMemory, kSystem (descriptors).
   static std::shared_ptr<ChannelMemory> make(uint64_t capacity, WhenFull when_full);
-  // A producer's end, from a received descriptor. Error kInvalidArgument: it is no channel memory;
+  // A producer's end, from a received descriptor. Error kInvalidArgument: not channel memory;
   // kOutOfMemory (address space).
   static std::shared_ptr<ChannelMemory> open(os::Fd fd);
 

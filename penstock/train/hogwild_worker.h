@@ -17,8 +17,8 @@ enum class Snapshots {
   kNone,  // the shared weights, which other workers change
   kStep,  // a copy of the worker's own, made by read()
   // A copy of the worker's own, into which apply() to all weights also writes. read() then copies
-  // nothing, unless others applied more than one update since. A change of the weights that is no
-  // update is seen one update later. With a replica the same as kStep.
+  // nothing, unless others applied more than one update since. Changes of the weights other than
+  // updates are seen one update later. With a replica the same as kStep.
   kUpdate,
 };
 

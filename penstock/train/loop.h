@@ -25,9 +25,9 @@ struct LoopReport {
 // Trains in runs of N steps, each run from one super-batch, and calls `look` with the steps'
 // results after each run: the cost of a look (reading a loss, printing, waiting for a device) is
 // paid once in N steps. Steps get views of the super-batch's rows. For any N the result is that of
-// the plain loop: the same steps on the same samples in the same order. If a pass is no multiple of
-// N steps, its last run is smaller; if it is no multiple of batch_size, its last step has fewer
-// samples.
+// the plain loop: the same steps on the same samples in the same order. If a pass is not a multiple
+// of N steps, its last run is smaller; if it is not a multiple of batch_size, its last step has
+// fewer samples.
 //
 //   Loop loop(Dataset::arrays({{"x", x}, {"y", y}}).shuffle({.seed = 1}),
 //             {.batch_size = 32, .steps = 20});

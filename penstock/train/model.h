@@ -24,7 +24,7 @@
 namespace penstock::train {
 
 // A reader's row in one learner's memory, and the connection that reserves the row. Lives as long
-// as anything read through it. In a forked child, the row and what it holds remain the parent's.
+// as anything read through it. In a forked child, the row and its held version remain the parent's.
 // Threads: any.
 class Attachment final : private ForkAware {
  public:
@@ -47,8 +47,8 @@ class Attachment final : private ForkAware {
 
 // One version of a learner's weights, whole and in place: unchanged as long as a copy of this
 // handle, or a tensor made from it, exists. A held version costs the learner the memory of one
-// version, so release it soon. In a forked child, a Reading of the parent is valid only as long as
-// the parent holds it. Threads: any.
+// version, so release the handle soon. In a forked child, a Reading of the parent is valid only as
+// long as the parent holds it. Threads: any.
 class Reading {
  public:
   // `version` is held in the attachment's row; the last copy releases it.
@@ -90,7 +90,7 @@ struct ModelOptions {
 };
 
 // Weights that another process of this user publishes under a name (publisher.h). Attaching waits
-// for the first version; reads wait for nobody; the learner never waits for a reader.
+// for the first version. Reads never wait, and the learner never waits for a reader.
 //
 // When the learner ends, reads return its last version, and those of the next learner of that name
 // as soon as it has published. A learner with other blocks is refused: reads are an Error until it
@@ -102,7 +102,7 @@ struct ModelOptions {
 class Model final : private ForkAware {
  public:
   // Waits for the first version. Errors: kTimeout, kInvalidArgument (the name; blocks other than
-  // `like`; the process with that name is no learner, or another user's), kOutOfMemory (address
+  // `like`; the process with that name is not a learner, or another user's), kOutOfMemory (address
   // space; the learner has its maximum of readers), kSystem.
   explicit Model(std::string name, ModelOptions options = {});
   ~Model();
@@ -115,8 +115,8 @@ class Model final : private ForkAware {
   // a forked child's first call. Errors: kClosed, kInvalidArgument (a new learner with other
   // blocks).
   Reading read(uint64_t max_lag = 0);
-  // Sleeps until the version is at least `version`. A new learner that counts from 0 is waited for
-  // until it gets there. False after the timeout (< 0: none). Errors as read().
+  // Sleeps until the version is at least `version`. Also waits for a new learner, which counts from
+  // 0, to get there. False after the timeout (< 0: none). Errors as read().
   bool wait(uint64_t version, int64_t timeout_ns = -1);
 
   uint64_t version();       // the newest; errors as read()

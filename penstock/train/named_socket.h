@@ -105,9 +105,9 @@ class NamedServer final : private ForkAware {
   size_t peers() const;
   // The peer's pid by row; nothing for rows without a peer.
   std::vector<std::optional<pid_t>> pids() const;
-  // Calls Handler::on_timer() once, after so many nanoseconds (> 0). Does nothing while a call is
-  // scheduled. Takes no lock and wakes nobody. REQUIRED: not in a forked child, not at the same
-  // time as stop().
+  // Calls Handler::on_timer() once, after `after_ns` nanoseconds (> 0). Does nothing while a call
+  // is scheduled. Takes no lock and wakes no thread. REQUIRED: not in a forked child, not at the
+  // same time as stop().
   void call_later(int64_t after_ns);
   // Releases the name and closes all connections, without on_disconnect(). Call once, and not in a
   // forked child.

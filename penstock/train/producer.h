@@ -41,7 +41,7 @@ struct ProducerOptions {
 class Producer final : private ForkAware {
  public:
   // Waits for a learner. Errors: kTimeout (no process has the channel, or its process does not
-  // answer), kInvalidArgument (the name; the process with that name is no learner, or another
+  // answer), kInvalidArgument (the name; the process with that name is not a learner, or another
   // user's), kOutOfMemory (address space; the learner has kProducers already), kSystem.
   explicit Producer(std::string name, ProducerOptions options = {});
   ~Producer();

@@ -17,8 +17,8 @@ uint64_t bit(uint32_t slot) { return uint64_t{1} << slot; }
 constexpr const char* kPublish = "publish";
 
 // Readers wake each other. If the next in the chain is stopped or killed, the server wakes the rest
-// within this time, and checks so many times after the last version. The timer keeps running that
-// long because setting it costs publish() as much as a wake (25 us in a virtual machine).
+// within this time, and checks this many times after the last version. The timer keeps running
+// for that long because setting it costs publish() as much as a wake (25 us in a virtual machine).
 constexpr int64_t kLateNs = 10'000'000;
 constexpr uint32_t kLateWakes = 10;
 

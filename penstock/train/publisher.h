@@ -70,8 +70,8 @@ class Publisher final : private NamedServer::Handler {
   // Makes these weights the newest version and returns its number: the parameters' version, or the
   // last number + 1 if that is larger. The parameters should not change meanwhile; concurrent
   // writes (Hogwild) are in this version or in the next. Errors: kInvalidArgument (another layout;
-  // a forked child), kOutOfMemory: readers hold so many versions that there is no slot or no memory
-  // for one more (the text has their pids).
+  // a forked child), kOutOfMemory (readers hold all slots, or there is no memory for one more slot;
+  // the text has the readers' pids).
   uint64_t publish(const Parameters& parameters);
 
   size_t readers() const;

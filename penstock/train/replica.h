@@ -41,7 +41,7 @@ class Replica {
   // Merges, while workers of all groups may go on. Waits for merges of other groups. The common
   // version goes up by the updates since the last merge.
   void merge();
-  // Merges; false at once if another merge is in progress.
+  // Merges; false immediately if another merge is in progress.
   bool try_merge();
 
   // Adds `n` to the updates that the group's optimizer state has seen. Returns their number before.
@@ -64,8 +64,8 @@ class Replica {
   std::atomic<uint64_t> updates_;
 };
 
-// Decides when a worker merges its group's replica: after `every` updates of the worker, or, if
-// that is 0, so often that merges take a tenth of its time. One thread.
+// Decides when a worker merges its group's replica: after `every` updates of the worker. 0: so
+// often that merges take a tenth of the worker's time. One thread.
 class MergePace {
  public:
   explicit MergePace(uint64_t every) : every_(every) {}

@@ -45,7 +45,7 @@ class Ring {
 
   // ---- the producer's side. `bytes`: of a record, a multiple of 64, at most the capacity.
 
-  // Whether a record of so many bytes fits at the tail.
+  // Whether a record of `bytes` bytes fits at the tail.
   bool has_space(uint64_t bytes) const;
   // Drops the oldest records until it fits. Contended rings only.
   void make_space(uint64_t bytes);
@@ -63,7 +63,8 @@ class Ring {
     const std::byte* data = nullptr;  // if contended, these bytes may be overwritten: use copy()
     uint64_t bytes = 0;
     uint64_t spec_bytes = 0;
-    bool valid = false;  // it lies in the ring and its sizes are consistent; else do not read it
+    // the record lies in the ring and its sizes are consistent; else do not read it
+    bool valid = false;
   };
   // Finds the oldest record; false: the ring is empty.
   bool front(Record& record) const;

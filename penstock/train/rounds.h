@@ -16,10 +16,12 @@ class Loader;
 
 namespace penstock::train {
 
-// The batches of each round of towers. Round r gives tower t
-//   in turns:  batch r * towers + t of the feed; the last round of a pass has the batches that are
-//   left; by feeds:  batch r of the tower's own feed; a tower whose feed has ended has no batch; by
-//   parts:  the tower's part of batch r.
+// The batches of each round of towers. Round r gives tower t:
+//
+// - in turns: batch r * towers + t of the feed; the last round of a pass has the remaining batches.
+// - by feeds: batch r of the tower's own feed; a tower whose feed has ended has no batch.
+// - by parts: the tower's part of batch r.
+//
 // No batch is left out, and no round has batches of two passes.
 //
 // A Loader begins an epoch with each pass, as Loader::epoch() does. REQUIRED: the feeds outlive
@@ -43,7 +45,7 @@ class Rounds {
   // original names.
   static Rounds parts(Loader& feed);
 
-  // Begins a run of at most so many passes; UINT64_MAX: no limit. Error kInvalidArgument: the
+  // Begins a run of at most this many passes; UINT64_MAX: no limit. Error kInvalidArgument: the
   // number of feeds is not the number of towers.
   void begin(size_t towers, uint64_t passes);
   // The next round; empty: the run is over. Errors: the feed's; kInvalidArgument: a batch without

@@ -56,9 +56,9 @@ struct ArrayToStore {
   std::span<const float> values;
 };
 
-// Writes a file. It appears, or replaces an existing one, when all of it is on the disk. `dtype`:
-// float32, or float16 or bfloat16, to which numbers are rounded. Error kInvalidArgument: another
-// dtype, or a finite number that would become infinite; kSystem.
+// Writes a file, which appears, or replaces an existing one, when all of it is on the disk.
+// `dtype`: float32, or float16 or bfloat16, to which numbers are rounded. Error kInvalidArgument:
+// another dtype, or a finite number that would become infinite; kSystem.
 void write_safetensors(FileSystem& files, const std::string& path,
                        std::span<const ArrayToStore> arrays,
                        const std::map<std::string, std::string>& metadata,

@@ -28,7 +28,7 @@ class Slab {
   static Slab make(Layout layout, Kind kind = Kind::kPrivate);
 
   // Maps the slab of another process; duplicates `fd`, and seals the file against shrinking. Error
-  // kInvalidArgument: `fd` is no slab, or has another layout.
+  // kInvalidArgument: `fd` is not a slab, or has another layout.
   static Slab open(int fd, Layout layout);
 
   const Layout& layout() const;
@@ -47,7 +47,7 @@ class Slab {
   // Error kInvalidArgument: the layouts differ; the text names the first block that does.
   void copy_from(const Slab& other) const;
 
-  // A counter in the slab's memory, shared by all who share the slab; starts at 0. For Parameters:
+  // A counter in the slab's memory, shared by all users of the slab; starts at 0. For Parameters:
   // the number of applied updates.
   std::atomic<uint64_t>& version() const;
 

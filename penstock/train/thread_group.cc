@@ -76,7 +76,7 @@ bool ThreadGroup::wait_until(Clock::time_point time) {
 std::optional<ThreadGroup::Failure> ThreadGroup::wait() {
   while (!wait_until(Clock::now() + std::chrono::hours(24))) {
   }
-  job_ = nullptr;  // releases what the job holds
+  job_ = nullptr;  // releases the objects that the job holds
   std::optional<Failure> first;
   for (size_t number = 0; number < size(); ++number) {
     std::exception_ptr error = std::exchange(errors_[number], nullptr);

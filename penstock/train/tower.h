@@ -36,7 +36,7 @@ class Tower {
   void add_rows(std::string_view block, std::span<const int64_t> rows,
                 std::span<const float> values);
 
-  // Declares that this tower gives rows in this round, even without a call of add_rows().
+  // Declares that this tower gives rows in this round, even if it never calls add_rows().
   void use_rows() { gives_rows_ = true; }
 
   // For the report: bytes of gradients that had to be copied for a framework.

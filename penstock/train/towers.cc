@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// With fewer floats a further thread costs more than it saves.
+// With fewer floats per thread, another thread costs more than it saves.
 constexpr size_t kFloatsPerThread = size_t{1} << 19;
 
 Error refuse_towers(const std::string& why) { return Error(Code::kInvalidArgument, "Towers", why); }

@@ -53,7 +53,7 @@ class Updater {
   // number of blocks, also for Adam's bias correction; clipping uses the norm of all parts
   // together. Errors as apply(); kNotFound: no such block.
   bool apply_parts(std::span<const GradientPart> parts, double scale = 1);
-  // Throws what apply_parts() would throw; changes nothing.
+  // Throws the errors of apply_parts(); changes nothing.
   void check(std::span<const GradientPart> parts);
   // apply_parts() for rows of one block. `values`: rows.size() rows, one after the other.
   bool apply_rows(std::string_view block, std::span<const int64_t> rows,

@@ -61,7 +61,7 @@ class WeightsMemory {
   // The learner's end; nothing is published. Error kOutOfMemory, kSystem (descriptors).
   static std::shared_ptr<WeightsMemory> make(Layout layout);
   // A reader's end, from a received descriptor, which is not kept. Slots are mapped read-only.
-  // Error kInvalidArgument: it is no such memory; kOutOfMemory (address space).
+  // Error kInvalidArgument: not the memory of a learner; kOutOfMemory (address space).
   static std::shared_ptr<WeightsMemory> open(os::Fd fd);
 
   WeightsMemory(Token, Layout layout, os::Fd fd, void* base, size_t slots_at, size_t slot_bytes,
@@ -77,10 +77,10 @@ class WeightsMemory {
 
   // The current version; nothing before the first.
   std::optional<Version> newest() const;
-  // The current version, held in this row until release(): nobody writes to it. Never waits.
+  // The current version, held in this row until release(): its slot is not written to. Never waits.
   std::optional<Version> hold(uint32_t row) const;
   void release(uint32_t row, uint32_t slot) const;
-  // Sleeps until a change, wake(), or the timeout (< 0: none); returns at once if done(). May
+  // Sleeps until a change, wake(), or the timeout (< 0: none); returns immediately if done(). May
   // return early.
   template <typename Done>
   void sleep(uint32_t row, int64_t timeout_ns, Done done) const {

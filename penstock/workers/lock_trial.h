@@ -23,7 +23,7 @@ class LockTrial {
   static constexpr uint64_t kSettledNs = 2'000'000'000;
   static constexpr uint64_t kAgainNs = 200'000'000;
   static constexpr uint64_t kInVainNs = 100'000'000;
-  // All workers must be so much faster than one, because they take other cores' time.
+  // All workers must be faster than one by this factor, because they take other cores' time.
   static constexpr double kBetter = 1.25;
 
   // Whether all workers should work from now on.

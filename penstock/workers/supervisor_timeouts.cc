@@ -24,7 +24,7 @@ Call Supervisor::in_hand(const TicketRing::Claim& claim) {
 
 // REQUIRED: the worker of the task is dead, or the task was taken over.
 void Supervisor::give_up(const TicketRing::Claim& claim, const Call& call, ResultKind kind) {
-  // A poisoned call was not tried this time, so something else ends the workers, and would do so
+  // This attempt did not make a poisoned call, so another cause ends the workers, and would do so
   // for ever: the ticket is an error.
   if (is_raised(call) || (just_poisoned_.erase({claim.lane, claim.word}) == 0 &&
                           !ring_.lane(claim.lane).poison(claim, call, kind))) {

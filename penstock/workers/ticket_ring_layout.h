@@ -20,8 +20,8 @@ enum class ResultKind : uint32_t {
   kNone,
   kPacket,    // a whole item
   kReplaced,  // (item, losses): an item, with the samples that were lost or replaced
-  kRows,      // rows are in the entry's slot; a packet may follow with values that are no arrays
-  kError,     // user code raised; the packet says what
+  kRows,      // rows are in the entry's slot; a packet may follow with values that are not arrays
+  kError,     // user code raised; the packet describes the exception
   kSkipped,   // the item was lost under on_error="skip"; the packet says why
   kEnd,       // the stream has no more
   kTimeout,   // took too long; `row` says which row

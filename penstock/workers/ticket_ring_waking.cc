@@ -8,11 +8,12 @@
 namespace penstock {
 
 namespace {
-constexpr int64_t kWakeAllNs = 1'000'000;  // the consumer wakes all workers after such a wait
-constexpr uint64_t kTogetherNs = 50'000;   // the consumer may wait so long for further batches
+// after a wait of this length the consumer wakes all workers
+constexpr int64_t kWakeAllNs = 1'000'000;
+constexpr uint64_t kTogetherNs = 50'000;  // the longest that the consumer waits for further batches
 }  // namespace
 
-// True: timeout_ns is over.
+// Returns true if the timeout has passed.
 template <class There>
 bool TicketRing::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
   uint32_t seen = header_->consumer_event.load(std::memory_order_acquire);
@@ -25,10 +26,10 @@ bool TicketRing::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
   return woken == os::Woken::kTimeout;
 }
 
-// A consumer that uses no time between batches would be woken for each, and on a machine with few
-// cores each wake-up stops a worker, too. If workers make several batches within kTogetherNs, the
-// consumer sleeps until so many are ready. Returns how many besides the next one; 0 for a consumer
-// that spends time on its batches.
+// A consumer that uses no time between batches would be woken for each of them, and on a machine
+// with few cores each wake-up also stops a worker. If workers make several batches within
+// kTogetherNs, the consumer sleeps until all of these are ready. Returns how many batches besides
+// the next one to wait for; 0 for a consumer that spends time on its batches.
 uint64_t TicketRing::worth_waiting_for(uint64_t seq) const {
   const uint64_t each = typical_ticket_ns();
   if (each == 0 || posted() <= seq || now_ns() - waited_until_ns_ > kTogetherNs) return 0;
@@ -133,7 +134,7 @@ void TicketRing::wake_workers(bool consumer_waits) {
   if (open == 0) return;  // reopening wakes a worker by itself
   uint64_t each = typical_ticket_ns();
   if (!consumer_waits) {
-    // Waking costs some 40 us: done for as much work, or for a quarter of the ring.
+    // A wake-up costs about 40 us. It pays for as much work, or for a quarter of the ring.
     uint64_t worth = 40'000 / std::max<uint64_t>(each, 1);
     if (open < std::min<uint64_t>(worth, entries_ * granules_ / 4)) return;
   }

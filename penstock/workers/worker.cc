@@ -66,7 +66,7 @@ bool serve_space_requests(TicketRing& ring, Allocator& arena) {
       entry.slot_bytes = entry.needed_bytes;
       set_state(ring, entry, seq, LayoutState::kReady);
     } else if (seq == ring.head() || ring.number() != 0) {
-      // Further lanes fail at once: the batches that use the memory may wait for these workers.
+      // Further lanes fail immediately: the batches that use the memory may wait for these workers.
       set_state(ring, entry, seq, LayoutState::kNoSpace);
     } else {
       set_state(ring, entry, seq, LayoutState::kProposed);

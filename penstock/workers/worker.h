@@ -24,9 +24,9 @@ class RowMemory {
   virtual void request(TicketRing& ring) = 0;
 };
 
-// Allocates memory in the consumer's arena for every proposed entry of a lane. If there is none,
-// the lowest undelivered entry (in further lanes: any) becomes kNoSpace, others go on waiting.
-// False: an entry still waits. In the consumer's process; any thread.
+// Allocates memory in the consumer's arena for every proposed entry of a lane. If no memory is
+// left, the lowest undelivered entry (in further lanes: any entry) becomes kNoSpace, and others go
+// on waiting. False: an entry still waits. In the consumer's process; any thread.
 bool serve_space_requests(TicketRing& ring, Allocator& arena);
 
 // RowMemory in the consumer's own process. The arena outlives it.
@@ -53,8 +53,9 @@ class Slot {
   // accesses that began before. No user code runs inside an access.
   //
   //   - Look: of the entry and the task, a few instructions. The supervisor waits for its end.
-  //   - Write: into rows(), and reading the elements for them, where a file may hang. The
-  //     supervisor goes on after a while; it neither delivers the batch nor uses its memory again.
+  //   - Write: into rows(), and reading the elements for them, where a file may hang. After a
+  //     while the supervisor stops waiting; it neither delivers the batch nor uses its memory
+  //     again.
   template <uint32_t kOne>
   class Access {
    public:

@@ -20,7 +20,7 @@ namespace {
 std::optional<uint64_t> read_number(const std::string& path) {
   std::ifstream file(path);
   uint64_t value;
-  if (file >> value) return value;  // "max" is no number: no limit
+  if (file >> value) return value;  // "max" is not a number: no limit
   return std::nullopt;
 }
 
@@ -174,7 +174,7 @@ uint64_t memory_limit() {
   });
 }
 
-// 0 if there is no memory even to read it.
+// 0 if there is not even memory to read the limits.
 uint64_t memory_headroom() {
   return read_or(uint64_t{0}, [] {
     uint64_t machine = meminfo("MemAvailable:");

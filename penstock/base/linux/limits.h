@@ -17,7 +17,7 @@ struct CgroupLimits {
 
 // The tightest limits from this process's groups up to the root. Reads
 // <root>/proc/self/{cgroup,mountinfo} and the mount points named there, below `root` ("": the
-// machine; tests use their own). Missing or malformed files are no limit. Throws only
+// machine; tests use their own). Missing or malformed files count as no limit. Throws only
 // std::bad_alloc.
 CgroupLimits read_cgroups(const std::string& root);
 

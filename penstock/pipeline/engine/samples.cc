@@ -15,7 +15,7 @@
 namespace penstock {
 namespace {
 
-// Attempts to replace an item that is a whole batch, of how many samples nobody knows.
+// Limits the attempts to replace an item that is a whole batch, of unknown size.
 constexpr uint32_t kItemAttempts = 16;
 
 class SamplesStage : public Indexed {
@@ -73,7 +73,7 @@ class SampleBatch : public Collated {
   SampleBatch(IndexedRef input, const Order::Options& order)
       : Collated(std::move(input)), order_(order) {}
 
-  // `base` counts samples, as everywhere below a batch.
+  // `base` counts samples, as in all stages below a batch.
   uint64_t length(uint64_t base) const override { return order().steps(batches_in(base)); }
   uint64_t rows(uint64_t batch, uint64_t base) const override {
     return order().samples_in(batches_in(base), batch);
@@ -87,7 +87,7 @@ class SampleBatch : public Collated {
   }
 
  private:
-  // As long as the data set is now. The feed asks several times a batch.
+  // Uses the data set's current length. Cached, because the feed asks several times per batch.
   Order order() const {
     const uint64_t length = input()->length(0);
     if (length == order_.options().length) return order_;
@@ -99,7 +99,7 @@ class SampleBatch : public Collated {
     return base == 0 ? 0 : base / order_.options().batch_size;
   }
 
-  Order order_;  // with the length that the data set had when this was built
+  Order order_;  // for the data set's length when this was built
 };
 
 class ListedBatch : public Collated {
@@ -116,22 +116,22 @@ class ListedBatch : public Collated {
   uint64_t most_rows_;
 };
 
-// Element i is the result of the data set's get(i). `whole`: an element is a batch already. It is
-// handed out as the very tensors that get() returned. Building, Error kInvalidArgument: more than
-// 2^62 samples.
+// Element i is the result of the data set's get(i). `whole`: an element is already a batch, and the
+// tensors from get() are handed out as they are. Building, Error kInvalidArgument: more than 2^62
+// samples.
 Node::Ref samples_node(std::shared_ptr<Samples> samples, bool whole) {
   return make_node({
       .title = "get()",
       .build = [samples = std::move(samples), whole](std::vector<Built>, Builder&) -> Built {
-        (void)Order({.length = samples->length()});  // it says what is too long
+        (void)Order({.length = samples->length()});  // throws if there are too many samples
         return {std::make_shared<SamplesStage>(samples, whole)};
       },
   });
 }
 
-// A Loader's batches: n samples stacked, dealt out to the ranks of a shard. Order says which
-// samples are in which batch, and how a last round is filled up. Error kInvalidArgument: n is above
-// 2^32 - 1; a shard that cannot be.
+// A Loader's batches: n samples stacked, and dealt out to the ranks of a shard. Order decides which
+// samples a batch has, and how the last round is filled up. Error kInvalidArgument: the shard is
+// invalid, or n is above 2^32 - 1.
 Node::Ref sample_batches(Node::Ref input, uint64_t n, bool drop_last,
                          const LoaderOptions::Shard& shard) {
   check_batch_size(n, "Loader");

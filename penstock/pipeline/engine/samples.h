@@ -12,10 +12,11 @@
 
 namespace penstock {
 
-// The user's data set, and how long it is: what its Loader and the plan over it share.
+// The user's data set and its length, shared by a Loader and its plan.
 //
-// Threads: source() may be called from any, as IndexedDataset says. length() from any; it changes
-// only in read_length(), between epochs, while no worker is in the data set.
+// Threads: source() may be called from any thread, as IndexedDataset says. length() may be called
+// from any thread; it changes only in read_length(), between epochs, while no worker reads the data
+// set.
 class Samples {
  public:
   explicit Samples(std::unique_ptr<Source> source)
@@ -23,7 +24,7 @@ class Samples {
 
   Source& source() const { return *source_; }
   uint64_t length() const { return length_.load(std::memory_order_acquire); }
-  // Asks the data set. True: it has another length.
+  // Asks the data set for its length. True: the length has changed.
   bool read_length() {
     const uint64_t length = source_->size();
     return length_.exchange(length, std::memory_order_acq_rel) != length;
@@ -34,14 +35,14 @@ class Samples {
   std::atomic<uint64_t> length_;
 };
 
-// Batches of samples that a sampler lists: each ticket comes with the positions of its rows
-// (PlanTickets::set_lists). Only the sampler knows how many batches there are. Error
-// kInvalidArgument: `most_rows`, of any batch, is 0 or above 2^32 - 1.
+// Batches of samples that a sampler lists: each ticket carries the positions of its rows
+// (PlanTickets::set_lists). Only the sampler knows the number of batches. `most_rows`: an upper
+// bound for the rows of a batch. Error kInvalidArgument: `most_rows` is 0 or above 2^32 - 1.
 Node::Ref listed_batches(Node::Ref samples, uint64_t most_rows);
-// What a Loader with these options makes of samples: its order, policy, batches and shard. Error
-// kInvalidArgument: options that cannot be.
+// The batches of `samples` for a Loader with these options: order, error policy, batch size and
+// shard. Error kInvalidArgument: invalid options.
 Node::Ref batches_of(Node::Ref samples, const LoaderOptions& options);
-// The same of a C++ data set.
+// The same for a C++ data set.
 Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options);
 
 }  // namespace penstock

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-// How one array's rows are found.
+// Where the rows of one array lie.
 struct Column {
   Column(const Tensor& tensor, bool reversed)
       : first(tensor.data()),
@@ -24,7 +24,7 @@ struct Column {
     contiguous = tensor.row(0).is_contiguous();
     row_bytes = tensor.row(0).nbytes();
     if (stride >= 0) return;
-    // gather_rows counts upward, from the row that lies lowest.
+    // gather_rows takes no negative stride, so rows are counted from the one at the lowest address.
     last = static_cast<uint64_t>(tensor.dim(0) - 1);
     first += stride * tensor.dim(0) - stride;
     stride = -stride;
@@ -33,14 +33,15 @@ struct Column {
   const std::byte* row(uint64_t place) const {
     return first + place * static_cast<uint64_t>(stride);
   }
-  // Rows are in memory as elements have them.
+  // Whether the rows in memory have the layout of elements.
   bool as_it_is() const { return contiguous && number == 1 && last == 0; }
 
   const std::byte* first;
   int64_t stride;
-  uint64_t last = 0;  // not 0: the rows lie in the opposite order, and this one lowest
+  // not 0: the number of the last row; the rows are in reverse order and `first` is that row
+  uint64_t last = 0;
   size_t itemsize;
-  size_t number;  // bytes of what stands in the other byte order; 1: nothing does
+  size_t number;  // size of the values to byte-swap; 1: no swap
   bool contiguous = true;
   uint64_t row_bytes = 0;
   Shape shape, strides;  // of a row

@@ -38,7 +38,8 @@ class CifarSource : public FileSource {
         kind_(kind) {}
 
  private:
-  // A stream says the same of a file at its end; of a plain one it can be said at once.
+  // A stream finds an incomplete record at the end of its file; an uncompressed file is checked
+  // here.
   RecordIndex index(const std::shared_ptr<File>& file, Progress*) const override {
     const uint64_t size = file->size(), record = record_bytes(kind_), left = size % record;
     if (left != 0) {
@@ -54,7 +55,8 @@ class CifarSource : public FileSource {
   IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const override {
     return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_));
   }
-  // A label begins no gzip file; it may begin a zlib file.
+  // No valid label is the first byte of a gzip file, but a label may be the first byte of a zlib
+  // file.
   Compression compression_of(File& file) const override { return compression_of_fixed(file); }
   StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const override {
     return record_rows(std::move(files), operation(), std::move(title), layout_of(kind_),

@@ -29,7 +29,7 @@ Leaf leaf_of(const CsvColumn& column) {
   return {column.name, LeafKind::kDense, column.dtype, {}};
 }
 
-// Titles are text, whatever is in a default.
+// Escapes the bytes of a default value, since titles are text.
 std::string shown(std::string_view bytes) {
   std::string text = "'";
   for (const char c : bytes) {
@@ -50,10 +50,10 @@ SpecRef spec_of(const CsvFormat& format) {
   return std::make_shared<ElementSpec>(std::move(leaves));
 }
 
-// From records to rows of a chunk. One thread.
+// Writes parsed records into rows of a chunk. One thread.
 class CsvRows {
  public:
-  // Where a record lies.
+  // The position of a record.
   struct Place {
     const std::string& path;
     Compression compression;
@@ -67,7 +67,7 @@ class CsvRows {
         values_(format->columns.size()),
         lines_(std::move(pool)) {}
 
-  // Before the rows of a chunk.
+  // Must be called before the first row of a chunk.
   void begin(Chunk& out, uint32_t row) {
     for (size_t leaf = 0; leaf < values_.size(); ++leaf) {
       if (format_->columns[leaf].kind != CsvColumn::Kind::kNumber) continue;
@@ -76,13 +76,13 @@ class CsvRows {
     }
   }
 
-  // A record becomes the next row. Empty, or why it is lost.
+  // Writes a record as the next row. Returns why the record failed; empty: it did not.
   std::string next(std::span<const std::byte> record, const Place& place, Chunk& out,
                    uint32_t row) {
     std::string why;
     try {
       if (!parser_.parse(record, header(place), values_)) why = parser_.failure();
-    } catch (const Error& error) {  // of the header: the file has changed
+    } catch (const Error& error) {  // the header: the file has changed
       why = error.what();
     }
     if (why.empty()) {
@@ -93,7 +93,7 @@ class CsvRows {
     skip(out);
     return why;
   }
-  // A row that was lost before it came here.
+  // Moves on to the next row. Called instead of next() for a record that already failed.
   void skip(const Chunk& out) {
     for (size_t leaf = 0; leaf < values_.size(); ++leaf) {
       if (values_[leaf].row != nullptr) values_[leaf].row += out.stride(leaf);
@@ -129,7 +129,7 @@ class CsvRows {
   std::vector<CsvParser::Value> values_;
   LineCounter lines_;
   std::unordered_map<std::string, CsvHeader> headers_;
-  const std::string* path_ = nullptr;  // of the header that was used last
+  const std::string* path_ = nullptr;  // the path of header_
   const CsvHeader* header_ = nullptr;
 };
 

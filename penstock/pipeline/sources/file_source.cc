@@ -16,10 +16,10 @@
 
 namespace penstock {
 
-// Where the disk is far, more threads than cores read side by side.
+// On slow storage more threads than cores read faster.
 static constexpr unsigned kMostIndexing = 16;
 
-// A list of what is in a folder has them too, from the second run on.
+// From the second run on, a pattern for a folder also matches the indices kept in it.
 static Paths without_indices(Paths paths) {
   std::erase_if(paths.patterns,
                 [](const std::string& path) { return path.ends_with(kIndexSuffix); });
@@ -47,8 +47,8 @@ FileSource::FileSource(const char* operation, Paths paths, const Reading& readin
   }
 }
 
-// Nothing is opened for it, and no folders are in it: a state restores where the files lie
-// elsewhere. Of a long list: its beginning, its length, and a checksum of all.
+// Opens no file. Folders are left out, so that a state restores after the files have moved. A long
+// list is shortened to its first paths, its length, and a checksum of all paths.
 std::string FileSource::title() const {
   constexpr size_t kMost = 3;
   std::string text = std::string(operation_) + "(";
@@ -57,7 +57,7 @@ std::string FileSource::title() const {
     const std::string& path = paths_.patterns[i];
     const std::string pattern = path.substr(path.find_last_of('/') + 1);
     if (i < kMost) text += (i == 0 ? "" : ", ") + pattern;
-    // Together with the zero at its end.
+    // Includes the terminating zero, which separates the paths.
     crc = crc32c(std::as_bytes(std::span(pattern.c_str(), pattern.size() + 1)), crc);
   }
   if (paths_.patterns.size() > kMost) {
@@ -68,8 +68,8 @@ std::string FileSource::title() const {
   return escape_invalid_utf8(text) + arguments() + (stream_ ? ", stream)" : ")");
 }
 
-// The source knows its files as long as the Dataset lives; what is built, and its readers, hold
-// them by this. With the last of these none stays open.
+// The source caches its files as long as the Dataset lives. Plans and readers hold the files
+// through this pointer: when the last of them goes, the unused open files are closed.
 static std::shared_ptr<const RecordFiles> of_plan(std::shared_ptr<const RecordFiles> files) {
   const RecordFiles* const all = files.get();
   return {all, [files = std::move(files)](const RecordFiles*) { files->pool().close_unused(); }};
@@ -134,7 +134,7 @@ FoundFilesRef FileSource::find(Builder& builder) const {
 RecordIndex FileSource::index_of(Builder& builder, const std::shared_ptr<File>& file) const {
   auto make = [&] { return index(file, builder.progress()); };
   if (!beside_) return make();
-  // What is in front of the records is looked at in any case: it may be wrong.
+  // Always check the bytes before the records, even where a kept index exists.
   const uint64_t begin = has_front() ? front(file, Compression::kNone) : 0;
   return load_or_build_index(*builder.files(), *file, index_format(), begin, make);
 }

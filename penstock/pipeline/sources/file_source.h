@@ -16,23 +16,24 @@
 
 namespace penstock {
 
-// Records of files, one file after the other: what the sources that read files have in common.
+// Base of the sources that read the records of files, one file after the other.
 //
-// The files are found, looked at and indexed when the source is built for the first time, several
-// at the same time, or their indices are read where these are kept beside them; every further build
-// uses the same index. A build that is told what another one found (Builder::give) opens none. If
-// one of them is compressed, or a stream was asked for, none is indexed, and the source becomes a
-// stream. Building fails with Error kNotFound (no such file, a pattern without files), kSystem,
-// kClosed (Builder::progress), and what the format says of a whole file. What is wrong with a
-// record is that element's failure, at its place: kDataLoss, and kNotFound or kSystem for a file
-// that vanished or cannot be read. It names the file, the record's number in it, its first byte and
-// the bytes that are lost.
+// The first build finds, opens and indexes the files, several at the same time. Where indices are
+// kept beside the files, the build reads these instead. Later builds use the same index. A build
+// that gets the found files of another build (Builder::give) opens no file. If a file is
+// compressed, or Reading::stream is set, no file is indexed and the source becomes a stream.
+//
+// Building throws Error kNotFound (no such file, or a pattern that matches no file), kSystem,
+// kClosed (Builder::progress), and the format's own errors for a whole file. A bad record fails
+// only its own element: kDataLoss, or kNotFound or kSystem for a file that vanished or cannot be
+// read. The error names the file, the record's number in the file, the record's first byte and the
+// number of lost bytes.
 class FileSource {
  public:
   struct Reading {
-    std::string compression = "none";  // "": the files tell
+    std::string compression = "none";  // "": inferred from the files
     bool stream = false;
-    std::string index = {};  // "beside": kept beside each file; else in memory
+    std::string index = {};  // "beside": kept beside each file; else only in memory
   };
 
   virtual ~FileSource() = default;
@@ -43,32 +44,35 @@ class FileSource {
   Built build(Builder& builder) const;
 
  protected:
-  // `operation`: the source's name, a literal. Error kInvalidArgument: no paths; a compression, or
-  // a place for the index, that is not known; a stream and such a place.
+  // `operation`: the source's name, a literal that outlives the source. Error kInvalidArgument: no
+  // paths; an unknown compression; an unknown place for the index; a stream together with a place
+  // for the index.
   FileSource(const char* operation, Paths paths, const Reading& reading);
 
   const char* operation() const { return operation_; }
 
  private:
   virtual RecordIndex index(const std::shared_ptr<File>& file, Progress* progress) const = 0;
-  // What a kept index's format is called. REQUIRED: only asked of sources whose Reading::index may
-  // be other than the default.
+  // The name of the format, as written into an index that is kept beside its file. REQUIRED: only
+  // called for sources that allow Reading::index "beside".
   virtual std::string index_format() const { return operation_; }
   virtual IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const = 0;
-  // How a file is compressed, by what is in it.
+  // The compression of a file, inferred from its contents.
   virtual Compression compression_of(File& file) const { return (void)file, Compression::kNone; }
-  // Bytes of a file in front of its records, where it is read from the front. Errors as of build.
+  // The number of bytes before a file's first record. `has_front`: files have such bytes. Errors:
+  // as of build().
   virtual bool has_front() const { return false; }
   virtual uint64_t front(const std::shared_ptr<File>& file, Compression compression) const {
     return (void)file, (void)compression, 0;
   }
-  // REQUIRED: only asked of sources whose Reading may be other than the default.
+  // REQUIRED: only called for sources that can be read as streams.
   virtual StreamedRef stream(std::shared_ptr<const StreamFiles> files, std::string title) const;
-  // Behind the files in the title.
+  // Further arguments, which follow the files in the title.
   virtual std::string arguments() const { return {}; }
 
-  // What else the source knows of these files, all of which it looked at; and a source that did not
-  // is told. Calls are not at the same time.
+  // What the source read from these files besides their records (such as headers), as numbers that
+  // recall() accepts. A source that did not open the files gets the numbers through recall(). Calls
+  // do not overlap.
   virtual std::vector<int64_t> about(const std::vector<std::string>& paths) const {
     return (void)paths, std::vector<int64_t>();
   }
@@ -81,18 +85,18 @@ class FileSource {
 
   const char* const operation_;
   const Paths paths_;
-  const std::optional<Compression> compression_;  // nothing: the files tell
+  const std::optional<Compression> compression_;  // nullopt: inferred from the files
   const bool stream_, beside_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<FileSystem> found_in_;  // whose files these are
+  mutable std::shared_ptr<FileSystem> found_in_;  // the file system of found_
   mutable FoundFilesRef found_;
 };
 
-// The node of such a source.
+// The node of a source that reads files.
 Node::Ref file_source(std::shared_ptr<const FileSource> source);
 
-// What such a source becomes: records of one leaf without a name, or of more. Readers come from the
-// format.
+// The indexed stage of such a source: each record is an element of one or more leaves. Derived
+// classes make the readers.
 class FileStage : public Indexed {
  public:
   FileStage(std::shared_ptr<const RecordFiles> files, std::string title, SpecRef spec);
@@ -107,7 +111,7 @@ class FileStage : public Indexed {
 
   const std::shared_ptr<const RecordFiles>& files() const { return files_; }
   const std::string& title() const { return title_; }
-  // The rows of a read that failed are lost.
+  // Marks the rows of failed reads as failed.
   void fail(std::span<const RecordReader::Failure> failures, std::span<const uint64_t> positions,
             Chunk& out, uint32_t row) const;
 

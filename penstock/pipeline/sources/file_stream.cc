@@ -9,7 +9,8 @@
 namespace penstock {
 namespace {
 
-// Ends a read whose loader was closed meanwhile: of a large record, or of damage without end.
+// Throws once the loader is closed, which stops reads of large records and of long damaged
+// stretches.
 std::function<void()> alive(const Context& context) {
   return [&context] { context.check_open(); };
 }
@@ -75,11 +76,11 @@ class FileStream::Reader : public FileStreamReader {
 
  private:
   void make(uint32_t count, Chunk& out) override {
-    // What a record is, further stages find out; a line is its text.
+    // Origins are kept for records, which later stages parse. A line needs none.
     if (stage_.spec_->leaves()[0].kind == LeafKind::kBytes) tell_origins(count, out);
     for (uint32_t i = 0; i < count; ++i) {
       const std::span<const std::byte> bytes = records().row(i).bytes;
-      if (bytes.empty() && stage_.spec_->fixed()) continue;  // it failed
+      if (bytes.empty() && stage_.spec_->fixed()) continue;  // the record failed
       const auto length = static_cast<int64_t>(bytes.size());
       out.view(0, i, bytes.data(), {&length, 1});
     }
@@ -98,7 +99,7 @@ class FileStream::Reader : public FileStreamReader {
   }
 
   const FileStream& stage_;
-  uint64_t number_ = 0;  // of the file whose name file_ is
+  uint64_t number_ = 0;  // number of the file that file_ names
   std::shared_ptr<const std::string> file_;
 };
 

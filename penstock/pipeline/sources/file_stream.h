@@ -9,12 +9,12 @@
 
 namespace penstock {
 
-// Records of files that are read from the front, because they are compressed or nobody wants to
-// index them. State: {"file": number, "offset": bytes of what was inflated, "record": number in the
-// file, "element": elements before it}; loading one inflates its file up to there.
+// Reads records of files from the front, because the files are compressed or a stream was asked
+// for. State: {"file": number, "offset": inflated bytes, "record": number in the file, "element":
+// number of elements before this one}. Loading a state inflates its file up to the offset.
 class FileStreamReader : public ElementReader {
  public:
-  // `title`: the stage's. Both outlive it.
+  // `title`: the stage's. `files` and `title` must outlive the reader.
   FileStreamReader(std::shared_ptr<const StreamFiles> files, const char* operation,
                    const std::string& title, std::unique_ptr<Framing> framing,
                    const Context& context);
@@ -26,22 +26,23 @@ class FileStreamReader : public ElementReader {
 
  protected:
   RecordStream& records() { return records_; }
-  // Row `row` of the last read() is lost: of all its record's bytes, for this reason.
+  // Row `row` of the last read() fails with kDataLoss for all bytes of its record. `why`: the
+  // reason.
   void fail(uint32_t row, Chunk& out, const std::string& why);
 
  private:
-  // Rows [0, count) of `out` become those of records(). What failed there is said already.
+  // Fills rows [0, count) of `out` from records(). Rows whose records failed are already marked.
   virtual void make(uint32_t count, Chunk& out) = 0;
   virtual const SpecRef& spec() const = 0;
 
   const std::string& title_;
   RecordStream records_;
   StreamMemory::Part buffer_;
-  uint64_t element_ = 0;  // of the last read()'s first row
-  uint32_t count_ = 0;    // and how many there were
+  uint64_t element_ = 0;  // number of the first row of the last read()
+  uint32_t count_ = 0;    // number of rows of the last read()
 };
 
-// Such records as they are: elements of one leaf without a name.
+// A stream of records as elements of one leaf without a name.
 class FileStream : public Streamed {
  public:
   FileStream(std::shared_ptr<const StreamFiles> files, const char* operation, std::string title,

@@ -50,7 +50,7 @@ class Generator : public Streamed {
           if (!pulled) break;
           pulled_[count++] = std::make_shared<Example>(std::move(*pulled));
         } catch (...) {
-          error_ = std::current_exception();  // those before it come first
+          error_ = std::current_exception();  // raised after the elements before it
         }
       }
       if (count == 0) {
@@ -83,7 +83,7 @@ class Generator : public Streamed {
     }
 
    private:
-    // What elements are, of one that is gone past.
+    // Infers the schema from an element that a restore skips.
     void learn(Example element) {
       Chunk one(context_.scratch);
       one.reset(nullptr, 1);
@@ -92,7 +92,7 @@ class Generator : public Streamed {
       }
     }
 
-    // After the end it is not asked again.
+    // Does not call the function again after its end.
     std::optional<Example> pull() {
       if (!pull_) return std::nullopt;
       context_.check_open();
@@ -104,7 +104,7 @@ class Generator : public Streamed {
     const Generator& stage_;
     Context& context_;
     ExampleRows rows_;
-    SpecRef inferred_;  // what elements were so far: those that are not like them fail
+    SpecRef inferred_;  // the schema inferred so far; elements that differ fail
     Pull pull_;
     std::array<std::shared_ptr<Example>, Chunk::kRows> pulled_;
     std::exception_ptr error_;

@@ -31,7 +31,7 @@ std::string of_rows(const IdxHeader& header) {
 
 class IdxSource : public FileSource {
  public:
-  // options.labels is for whoever pairs the rows with them.
+  // The caller pairs the rows with those of options.labels.
   IdxSource(Paths paths, const IdxOptions& options)
       : FileSource("idx", std::move(paths), {options.compression, options.stream}) {}
 
@@ -39,7 +39,7 @@ class IdxSource : public FileSource {
     std::string path;
     uint64_t rows = 0;
   };
-  // The files, as they were last built.
+  // The files of the last build.
   std::vector<Counted> counted() const {
     std::lock_guard lock(mutex_);
     return counted_;
@@ -68,8 +68,7 @@ class IdxSource : public FileSource {
                        [bytes = header.row_bytes] { return fixed_framing(bytes, 0); });
   }
 
-  // Their headers, each as: dtype, rows, bytes of a row, of the header, axes, and the length of
-  // each.
+  // Each header as: dtype, rows, bytes per row, header bytes, number of axes, length of each axis.
   std::vector<int64_t> about(const std::vector<std::string>& paths) const override {
     std::lock_guard lock(mutex_);
     std::vector<int64_t> about;
@@ -104,7 +103,8 @@ class IdxSource : public FileSource {
     std::lock_guard lock(mutex_);
     return headers_[file->path()] = std::move(header);
   }
-  // What is common to these files, all of which were looked at.
+  // The header that describes the rows of all files. Throws if files differ. REQUIRED:
+  // look() was called for each file.
   IdxHeader agreed(const std::vector<std::string>& paths) const {
     std::lock_guard lock(mutex_);
     counted_.clear();
@@ -123,11 +123,11 @@ class IdxSource : public FileSource {
   }
 
   mutable std::mutex mutex_;
-  mutable std::unordered_map<std::string, IdxHeader> headers_;  // by path, as they were read
+  mutable std::unordered_map<std::string, IdxHeader> headers_;  // by path, as last read
   mutable std::vector<Counted> counted_;
 };
 
-// Error kInvalidArgument, which names both files: another number of labels than rows.
+// Error kInvalidArgument, which names both files: the numbers of labels and rows differ.
 void check_pairs(const std::vector<IdxSource::Counted>& images,
                  const std::vector<IdxSource::Counted>& labels) {
   if (images.size() != labels.size()) {

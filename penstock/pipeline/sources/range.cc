@@ -29,7 +29,7 @@ class Range : public Indexed {
     void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
       std::byte* to = out.dense(0) + row * out.stride(0);
       for (uint64_t position : positions) {
-        // Unsigned, for a range may be longer than int64 reaches.
+        // Unsigned arithmetic, since a range may span more than INT64_MAX.
         uint64_t number =
             static_cast<uint64_t>(range_.begin_) + position * static_cast<uint64_t>(range_.step_);
         std::memcpy(to, &number, sizeof(number));

@@ -43,7 +43,7 @@ class RecordRows : public FileStage {
         std::byte* to = out.dense(leaf) + row * out.stride(leaf);
         for (uint32_t i = 0; i < positions.size(); ++i, to += out.stride(leaf)) {
           const std::span<const std::byte> record = reader_.bytes(i);
-          if (record.empty()) continue;  // it is lost
+          if (record.empty()) continue;  // the record failed
           copy_byteswapped(to, record.data() + part.begin, out.row_bytes(leaf), part.number);
         }
       }

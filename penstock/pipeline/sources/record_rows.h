@@ -11,25 +11,26 @@
 
 namespace penstock {
 
-// How a record of one length is an element: each leaf is a stretch of it. Immutable: any thread.
+// How a record of fixed length becomes an element: each leaf is a part of the record's bytes.
+// Immutable: any thread.
 struct RecordLayout {
   struct Part {
-    uint64_t begin = 0;   // in the record; it is as long as the leaf's row
-    uint64_t number = 1;  // bytes of what stands in the other byte order: 1 (nothing does), 2, 4, 8
-    unsigned below = 0;   // not 0: the part is one byte, a label, and less than this
+    uint64_t begin = 0;   // offset in the record; the part is as long as the leaf's row
+    uint64_t number = 1;  // size of the values to byte-swap: 2, 4 or 8; 1: no swap
+    unsigned below = 0;   // not 0: the part is a label of one byte, which must be less than this
   };
-  SpecRef spec;             // all leaves of it are fixed
-  std::vector<Part> parts;  // one for each leaf
+  SpecRef spec;             // all leaves have fixed shapes
+  std::vector<Part> parts;  // one per leaf
 
-  // What is wrong with a record; mostly nothing.
+  // Why a record is invalid; empty if it is valid.
   std::string wrong(std::span<const std::byte> record) const;
 };
 
-// Records of files as such elements, by their positions or in order. A record whose label cannot be
-// is lost: kDataLoss. `operation`: that of errors.
+// Records of files as elements of this layout, indexed or as a stream. A record with an invalid
+// label fails with kDataLoss. `operation`: the name in errors.
 IndexedRef record_rows(std::shared_ptr<const RecordFiles> files, const char* operation,
                        std::string title, RecordLayout layout);
-// Of files whose records are counted (StreamFiles::counts) the stream's length is known.
+// The stream's length is known if the files' records are counted (StreamFiles::counts).
 StreamedRef record_rows(std::shared_ptr<const StreamFiles> files, const char* operation,
                         std::string title, RecordLayout layout,
                         std::function<std::unique_ptr<Framing>()> framing);

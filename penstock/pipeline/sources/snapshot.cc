@@ -40,7 +40,7 @@ class SnapshotIndexed : public Indexed {
       for (uint32_t i = 0; i < positions.size(); ++i) {
         try {
           rows_->give(i, out, row + i);
-          (void)out.take_notes(row + i);  // of the plan that made it
+          (void)out.take_notes(row + i);  // losses of the plan that wrote the snapshot
         } catch (const Error&) {
           out.fail(row + i, {title_, positions[i], std::current_exception()});
         }
@@ -52,7 +52,8 @@ class SnapshotIndexed : public Indexed {
     std::unique_ptr<KeptRows> rows_;
   };
 
-  // Batches get as much room as the spec says before an element is read.
+  // Batches reserve memory by the spec alone, so a damaged spec must not ask for more than the
+  // record has.
   void check(uint64_t place) const {
     const uint64_t record = store_->find(0).value().bytes();
     try {
@@ -73,7 +74,7 @@ class SnapshotIndexed : public Indexed {
 }  // namespace
 
 Node::Ref nodes::snapshot(std::string path) {
-  // No folder is in the title: a state restores where the file lies elsewhere.
+  // The folder is left out, so that a state restores after the file has moved.
   const std::string file = escape_invalid_utf8(path.substr(path.find_last_of('/') + 1));
   return make_node({
       .title = "snapshot(" + file + ")",

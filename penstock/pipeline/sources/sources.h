@@ -9,81 +9,83 @@
 #include "penstock/pipeline/plan/dataset_options.h"
 #include "penstock/pipeline/plan/node.h"
 
-// One function for each source. Errors are kInvalidArgument, for arguments that cannot be; what
-// only building finds out is said behind "Building".
+// One function per source. Invalid arguments throw Error kInvalidArgument; "Building:" marks errors
+// that only building the plan can find. "A stream" says that the source has no random access.
 namespace penstock::nodes {
 
 // ---- in memory
 
-// begin, begin + step, ... short of end: int64 numbers, one leaf without a name. Error: step is 0.
+// begin, begin + step, ... up to but not including end, as int64: one leaf without a name. Error:
+// step is 0.
 Node::Ref range(int64_t begin, int64_t end, int64_t step);
-// Equally long arrays: element i is row i of each, a leaf by its name. They are neither copied nor
-// written to, may be read-only and have any strides, and must not change while they are fed.
-// `nest`: ElementSpec::nest() of the elements. `reversed`: by array, whether its numbers stand in
-// the other byte order than the machine's, which elements have; empty: none does. `form`: what the
-// title says of an element; empty: its spec. Errors: no arrays, one without axes, lengths that
-// differ.
+// Arrays of equal length: element i holds row i of each array, under the array's name. The arrays
+// are neither copied nor written to. They may be read-only, may have any strides, and must not
+// change while they are in use. `nest`: ElementSpec::nest() of the elements. `reversed`: per array,
+// whether its values have the opposite byte order to the machine's; elements have the machine's
+// order. Empty: no array has. `form`: the description of an element in the title; empty: its spec.
+// Errors: no arrays, an array without axes, lengths that differ.
 Node::Ref arrays(Example columns, std::string nest = {}, std::vector<bool> reversed = {},
                  std::string form = {});
-// Elements that are there already. They are neither copied (save those with gaps between their
-// values) nor written to, and must not change while they are fed. `spec`: their spec, where more is
-// known than names, dtypes and shapes: strings (uint8 arrays, to a Tensor), the nest. nullptr:
-// found by looking at all of them; a length that differs is -1. Error, which names two elements:
-// they differ in more than lengths.
+// Elements that are already in memory. Only arrays with gaps between their values are copied. No
+// array is written to, and none may change while they are in use. `spec`: the elements' spec,
+// needed where names, dtypes and shapes do not say enough: for strings (uint8 arrays) and for the
+// nest. nullptr: inferred from all elements; an axis whose length differs becomes -1. Error, which
+// names two elements: they differ in more than lengths.
 Node::Ref items(std::vector<Example> elements, SpecRef spec = nullptr);
-// What a function of the user's gives, one after the other. A stream; state {"taken": elements}:
-// loading one begins the epoch anew and goes through as many of them. So a pass must give the same
-// each time that it is begun. `name`: in titles, and so in states and errors.
+// The elements that the user's function returns, one after the other. A stream; state {"taken":
+// elements}. Loading a state begins the epoch again and skips that many elements, so the function
+// must return the same elements each time that the epoch begins. `name`: used in titles, and so in
+// states and errors.
 Node::Ref generator(std::string name, std::function<Pull(uint64_t epoch)> begin);
 
-// ---- files. Errors and failures: also FileSource's. Compressed files, or options.stream: a
-// stream.
+// ---- files. Errors and failures also as of FileSource. Compressed files, or options.stream, give
+// a stream.
 
-// The records of TFRecord files: one leaf of bytes without a name. Both checksums of each are
-// verified. A stretch where nobody knows how many records it had is one element.
+// The records of TFRecord files: one leaf of bytes without a name. Both checksums of each record
+// are verified. A damaged stretch with an unknown number of records is one failed element.
 Node::Ref tfrecord(Paths paths, const TFRecordOptions& options);
-// The lines of text files, without their ends: one leaf of text without a name. A line that is no
-// UTF-8 is lost: kDataLoss, which names file, record and byte.
+// The lines of text files, without their line ends: one leaf of text without a name. A line that is
+// not UTF-8 fails with kDataLoss, which names the file, record and byte.
 Node::Ref lines(Paths paths, const LineOptions& options);
-// The records of CSV files (RFC 4180): quotes, line ends between them, a byte order mark, CR LF.
-// A leaf for each wanted column, under its name: a number, or text, or bytes. Each file's header
-// says where its columns are, unless names are given. Empty lines are passed over. Errors:
+// The records of CSV files (RFC 4180), with quotes, line ends within quotes, a byte order mark, and
+// CR LF. Each wanted column is a leaf of its name: a number, text or bytes. Each file's header
+// gives the order of its columns, unless names are given. Empty lines are skipped. Errors:
 // CsvParser's.
 //
-// Building, Error kInvalidArgument: a file lacks a wanted column. A record with more or fewer
-// columns than its header, or with a field that is no such number or no UTF-8, is lost: kDataLoss,
-// which names file, record, byte, line, column and what is there.
+// Building, Error kInvalidArgument: a file lacks a wanted column. A record fails with kDataLoss if
+// it has more or fewer columns than its header, or a field that is not a valid number or not UTF-8.
+// The error names the file, record, byte, line and column, and quotes the field.
 Node::Ref csv(Paths paths, const CsvOptions& options);
-// Records of one length, of files that are nothing else between a header and a footer: one leaf
-// without a name, uint8 of shape {record_bytes}. Nothing is read to index them. Error: record_bytes
-// is 0 or beyond 2^31 - 1. Building, Error kDataLoss: a file's length is not that of whole records;
-// of a stream that is a last record that is lost.
+// Records of one length, from files that have nothing but a header, records and a footer: one leaf
+// without a name, uint8 of shape {record_bytes}. Indexing reads no data. Error: record_bytes is 0
+// or above 2^31 - 1. Building, Error kDataLoss: a file's length is not a whole number of records;
+// in a stream the incomplete last record fails instead.
 Node::Ref fixed_records(Paths paths, const FixedRecordOptions& options);
-// The rows of IDX files (the format of MNIST), which are as their header says: one leaf without a
-// name, of the file's dtype in the machine's byte order and the shape of all axes but the first.
-// With options.labels each row with its label, {image, label}.
+// The rows of IDX files (the format of MNIST): one leaf without a name, of the file's dtype in the
+// machine's byte order, with the shape of all axes but the first. With options.labels, each row
+// comes with its label: {image, label}.
 //
-// Building reads every header. Error kDataLoss: a file has none, or is not as long as its header
-// says; kInvalidArgument, which names both files: rows that are not alike, or another number of
-// labels than rows. A stream's length is known; a compressed file of which less or more can be
-// inflated than its header says ends the pass with kDataLoss, whatever becomes of elements that
-// fail, since what follows would stand beside another file's labels.
+// Building reads every header. Error kDataLoss: a file has no header, or its length does not match
+// its header. Error kInvalidArgument, which names both files: rows of different dtypes or shapes,
+// or different numbers of labels and rows. A stream's length is known. If a compressed file
+// inflates to fewer or more bytes than its header says, the pass ends with kDataLoss whatever the
+// error policy, since all further rows would be paired with the wrong labels.
 Node::Ref idx(Paths paths, const IdxOptions& options);
-// The records of CIFAR's binary files: labels, a byte each, and a picture of 32 by 32 pixels, all
-// of its red, then green, then blue, row by row. Elements are {image, label}, uint8 (3, 32, 32) and
-// (); of CIFAR-100 {image, label, coarse_label}.
+// The records of CIFAR's binary files: labels of a byte each, then an image of 32 by 32 pixels: the
+// red plane, the green plane, the blue plane, each row by row. Elements are {image, label}, uint8
+// of shapes (3, 32, 32) and (); CIFAR-100 has {image, label, coarse_label}.
 //
-// A file has no header, so building can only say (Error kDataLoss) that its length is not that of
-// whole records. A record with a label that there is none of is lost: kDataLoss.
+// The files have no header, so building only checks that a file's length is a whole number of
+// records (Error kDataLoss). A record with a label out of range fails with kDataLoss.
 //
-// (A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; the layout is that
-// of the binary versions on the data sets' page.)
+// Source of the layout: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images",
+// 2009, and the data sets' page (binary version).
 Node::Ref cifar10(Paths paths, const CifarOptions& options);
 Node::Ref cifar100(Paths paths, const CifarOptions& options);
-// The elements of a file that a cache() with a path made, at any place, whatever made them. Each
-// one's checksum is verified whenever it is read: damage is that element's failure, kDataLoss,
-// which names file, element and byte. Building, Errors kNotFound; kDataLoss: it is no snapshot, or
-// its index is damaged.
+// The elements of a file that a cache() with a path wrote, for any plan and at any location. Each
+// element's checksum is verified on every read; a damaged element fails with kDataLoss, which names
+// the file, element and byte. Building, Error kNotFound; Error kDataLoss: the file is not a
+// snapshot, or its index is damaged.
 Node::Ref snapshot(std::string path);
 
 }  // namespace penstock::nodes

@@ -8,14 +8,14 @@
 
 namespace penstock {
 
-// The stage of arrays, for whoever copies its elements straight into a batch. Any thread.
+// The interface of arrays() for code that copies elements straight into a batch. Any thread.
 class MemoryRows {
  public:
   virtual ~MemoryRows() = default;
-  // Whether rows lie in memory as elements have them.
+  // Whether the rows in memory have the layout of elements, so that copy() may be called.
   virtual bool as_they_are() const = 0;
-  // Copies the elements at `positions`, any number of them, to rows row, row + 1, ... of a block of
-  // the stage's spec. REQUIRED: as_they_are(); each position is below the length.
+  // Copies the elements at `positions` to rows row, row + 1, ... of a block of the stage's spec.
+  // REQUIRED: as_they_are(); each position is below the length.
   virtual void copy(std::span<const uint64_t> positions, const BlockLayout& layout,
                     std::byte* block, uint64_t row) const = 0;
 };

@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// The stage of a split_batch.
+// The stage of split_batch(): passes batches through, and carries the number of parts.
 class SplitBatch : public IndexMapped {
  public:
   SplitBatch(IndexedRef input, uint32_t parts) : IndexMapped(std::move(input)), parts_(parts) {}
@@ -24,9 +24,9 @@ class SplitBatch : public IndexMapped {
   uint32_t parts_;
 };
 
-// The parts of a batch: views of its memory.
+// The parts of a batch, as views of its memory.
 std::vector<Block> parts_of(const Block& batch, uint32_t parts);
-// The same as one Example: the leaf `x` of part 1 is "1/x", a leaf without a name "1".
+// The same as one Example: leaf `x` of part 1 is named "1/x", and a leaf without a name "1".
 Example split_example(const Block& batch, uint32_t parts);
 
 }  // namespace penstock

@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-// How n elements become one.
+// The options of a batch.
 struct Stacking {
   uint64_t n = 1;
   bool drop_last = false;

@@ -23,7 +23,7 @@ Error refuse_buckets(const std::string& why) {
   return {Code::kInvalidArgument, "bucket_by_length", why};
 }
 
-// Nobody said whose length it is of several leaves'.
+// The error for an element of several leaves where no field is named.
 std::string which_field(const ElementSpec& spec) {
   for (const Leaf& leaf : spec.leaves()) {
     if (leaf.shape.empty()) continue;
@@ -84,7 +84,7 @@ class BucketByLength : public Streamed {
       input_.begin(epoch);
     }
 
-    // One batch, or one element that failed.
+    // Gives one batch, or one failed element.
     uint32_t next(uint32_t, Chunk& out) override {
       batch_.empty();
       while (input_.more()) {
@@ -144,7 +144,7 @@ class BucketByLength : public Streamed {
     }
 
    private:
-    // Of what waits only what was lost on the way to it is left.
+    // Drops the waiting elements, and hands on only the losses noted on them.
     uint32_t drop_rest(Chunk& out) {
       out.reset(nullptr, 1);
       for (Bucket& bucket : buckets_) {
@@ -157,7 +157,7 @@ class BucketByLength : public Streamed {
       return out.leave_losses(0) ? 1 : 0;
     }
 
-    // What has no length is not held.
+    // An element without a length fails, and is not held.
     void judge(StreamInput& input) const {
       Chunk& in = input.chunk();
       try {
@@ -178,7 +178,7 @@ class BucketByLength : public Streamed {
                                  boundaries.begin());
     }
 
-    // The bucket as one element: its columns are leaves with one more axis.
+    // Stacks a bucket as one element, whose leaves have one more axis.
     uint32_t give(Bucket& bucket, Chunk& out) {
       out.reset(nullptr, 1);
       rows_.clear();

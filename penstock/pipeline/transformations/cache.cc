@@ -48,7 +48,7 @@ class Cache : public Indexed {
 
     void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
                uint32_t row) override {
-      // A shard that is entered anew (At::base) deals out other elements at the same positions.
+      // After a shard was re-entered (At::base), the same positions have other elements.
       if (at.base != 0) return input_->fetch({0, at.base}, positions, out, row);
       const auto count = static_cast<uint32_t>(positions.size());
       try {
@@ -72,7 +72,8 @@ class Cache : public Indexed {
     }
 
    private:
-    // By what was thrown. `raise`: it is no matter of this element, so that none is passed over.
+    // Fails a row with the current exception. `raise`: the error is not the element's own, so no
+    // policy may skip it.
     static void fail(uint64_t position, Chunk& out, uint32_t row, bool raise) {
       Failure failure{"cache()", position, std::current_exception()};
       if (raise) failure.decision = Decision::kRaise;
@@ -87,8 +88,9 @@ class Cache : public Indexed {
       }
     }
 
-    // Rows of `made_` are at the same places as `out`'s, for whoever watches over them. What is
-    // kept of an element depends on nothing that was made together with it.
+    // Rows have the same places in `made_` as in `out`, since the calls of user functions are
+    // tracked by row. A mixed chunk is made again element by element, since a cached element must
+    // not depend on the others of its chunk.
     void make(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
       made_.reset(spec_, static_cast<uint32_t>(row + positions.size()));
       input_->fetch({0, 0}, positions, made_, row);
@@ -120,7 +122,8 @@ class Cache : public Indexed {
       }
     }
 
-    // Of a plan that a function opened there is no ticket that the context would have to follow.
+    // In a plan that a function opened, no ticket updates the context, so the input may get a copy
+    // with the cache's own seed.
     Context& below(Context& context) {
       if (!context.build_seed) return context;
       inner_.emplace(context).seed = keeping_.seed(context);
@@ -181,7 +184,7 @@ class CacheStream : public Streamed {
       if (kept_->end() == next_) return give_lost_behind(out);
       if (!go_to(next_)) return 0;
       scratch_.empty();
-      // No further than to the next one that is kept: that says what was lost on the way to it.
+      // Stops before the next cached element, which has the losses before it noted.
       const auto missing = static_cast<uint32_t>(std::countr_zero(there));
       const uint32_t count = pull(std::min(most, missing), out);
       if (count == 0) {
@@ -190,7 +193,7 @@ class CacheStream : public Streamed {
       }
       keep(out, count);
       next_ = place_;
-      over_ = out.left_out(0);  // only what was lost behind the last one
+      over_ = out.left_out(0);  // the row only has the losses after the last element
       if (over_) over();
       return count;
     }
@@ -215,7 +218,7 @@ class CacheStream : public Streamed {
       return own;
     }
 
-    // The first `count` of those that were looked for.
+    // Gives the first `count` of the positions passed to look().
     uint32_t give_kept(uint32_t count, Chunk& out) {
       out.reset(spec_, count);
       for (uint32_t row = 0; row < count; ++row) {
@@ -244,7 +247,7 @@ class CacheStream : public Streamed {
       return 1;
     }
 
-    // Where an input that threw stands nobody knows: it is begun anew.
+    // The position of an input that threw is unknown, so the input begins again.
     uint32_t pull(uint32_t most, Chunk& out) {
       try {
         return input_->next(most, out);
@@ -254,7 +257,8 @@ class CacheStream : public Streamed {
       }
     }
 
-    // Brings the input to an element, from its front if it is beyond; false: it ends before.
+    // Moves the input to an element, from its front if it is already beyond. False: the input ends
+    // before.
     bool go_to(uint64_t index) {
       if (!begun_ || place_ > index) {
         begun_ = false;
@@ -278,9 +282,8 @@ class CacheStream : public Streamed {
       return true;
     }
 
-    // What failed has a place for now, and what is unsure has none; but another time it may be
-    // there, or be left out, and then those behind it have other places: so none of them is kept,
-    // nor is the end.
+    // Stops keeping at the first row that failed or is unsure. In another pass that row may be
+    // there or be left out, which changes the positions of all later rows and of the end.
     void keep(const Chunk& rows, uint32_t count) {
       try {
         for (uint32_t row = 0; row < count; ++row) {
@@ -294,44 +297,45 @@ class CacheStream : public Streamed {
           ++place_;
         }
       } catch (...) {
-        begun_ = false;  // the input is at the end of those rows, and this is not
+        begun_ = false;  // the input is past these rows, but place_ is not
         throw;
       }
     }
 
     void over() {
-      begun_ = false;     // it may not be asked again
-      own_.check_open();  // or what was read is not all
+      begun_ = false;     // an input that ended must not be read again
+      own_.check_open();  // throws if closing cut the input short
       if (sure_) kept_->set_end(place_, lost_behind_);
     }
 
     SpecRef spec_;
-    Scratch scratch_;  // the input's: what it made is dropped with each of its chunks
+    Scratch scratch_;  // of the input; emptied with each of its chunks
     Context own_;
     std::unique_ptr<ElementReader> input_;
     Chunk passed_;
-    Scratch kept_scratch_;  // what was kept, until the next chunk
+    Scratch kept_scratch_;  // of cached elements, until the next chunk
     Context kept_context_;
     std::unique_ptr<KeptRows> kept_;
-    uint64_t next_ = 0;   // element that is given next
-    uint64_t place_ = 0;  // of the input
+    uint64_t next_ = 0;   // the next element to give
+    uint64_t place_ = 0;  // the input's position
     bool begun_ = false;
-    bool sure_ = true;         // that it would be at place_ each time
-    std::string lost_behind_;  // of the input, as text_of_losses
-    bool over_ = false;        // what was lost behind the last element was given
+    bool sure_ = true;         // all rows so far would have the same positions in another pass
+    std::string lost_behind_;  // losses after the input's last element, as text_of_losses
+    bool over_ = false;        // the losses after the last element were given
   };
 
   StreamedRef input_;
   Keeping keeping_;
 };
 
-// Inputs first.
+// The titles of all stages, inputs before the stages that read them.
 void name_stages(const Node& node, std::vector<std::string>& names) {
   for (const Node::Ref& input : node.inputs) name_stages(*input, names);
   names.push_back(node.identity.empty() ? node.title : node.identity);
 }
 
-// `keeping`: for so many positions (nullopt: a stream), of a plan that was attached to a store.
+// Makes the store for a number of positions (nullopt: a stream). `attached`: the plan is attached
+// to an existing store.
 using MakeKeeping = std::function<Keeping(std::optional<uint64_t> positions, bool attached)>;
 
 // `path`: "": in memory.
@@ -357,7 +361,8 @@ Node::Ref cached(Node::Ref input, std::string path, MakeKeeping make_keeping) {
         return Built::of(
             std::make_shared<CacheStream>(builder.as_stream(inputs[0]), std::move(keeping)));
       },
-      // Elements that an on_error behind the cache leaves out may be there for another feed of it.
+      // Not sure: another feed of the same cache may keep elements that an on_error after the cache
+      // leaves out.
       .policy_before =
           [](const FailurePolicy& here) {
             return FailurePolicy{here.skip, here.feed_skips, false, here.by_feed};
@@ -368,7 +373,7 @@ Node::Ref cached(Node::Ref input, std::string path, MakeKeeping make_keeping) {
 }  // namespace
 
 Node::Ref nodes::cache(Node::Ref input, uint64_t max_bytes) {
-  CacheStore(max_bytes, 0);  // or it refuses
+  CacheStore(max_bytes, 0);  // throws if max_bytes is too small
   return cached(std::move(input), "", [max_bytes](std::optional<uint64_t> positions, bool) {
     return keep_in_memory(std::make_shared<CacheStore>(max_bytes, positions));
   });

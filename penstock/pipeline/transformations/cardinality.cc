@@ -20,7 +20,8 @@ Error not_so_many(const std::string& there, uint64_t asserted) {
           "elements: " + there + ", and not " + text_of(asserted)};
 }
 
-// Elements that are left out are none. State: {"given": elements, "input": the input's}.
+// Counts elements; those that are left out do not count. State: {"given": elements, "input": the
+// input's}.
 class CountedStream : public Streamed {
  public:
   CountedStream(StreamedRef input, uint64_t count) : input_(std::move(input)), count_(count) {}
@@ -43,7 +44,7 @@ class CountedStream : public Streamed {
       input_->begin(epoch);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
-      // All that may come are given before one more is looked for.
+      // Gives all allowed elements before it reads one more to find an excess.
       const uint64_t left = std::max<uint64_t>(count_ - given_, 1);
       const uint32_t rows =
           input_->next(static_cast<uint32_t>(std::min<uint64_t>(most, left)), out);

@@ -16,7 +16,7 @@ To converted(From value) {
     return value != From(0);
   } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
     constexpr auto kLeast = static_cast<From>(std::numeric_limits<To>::min());
-    // One more than the greatest: a power of two, which every From has.
+    // One more than the greatest To: a power of two, which every From represents exactly.
     constexpr From kBeyond =
         static_cast<From>(uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
     if (value >= kBeyond) return std::numeric_limits<To>::max();

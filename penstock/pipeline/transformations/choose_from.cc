@@ -62,9 +62,10 @@ class ChooseFrom : public Streamed {
       for (const auto& input : inputs_) input->begin(epoch);
     }
 
-    // The rows of several inputs' chunks become one, as long as none of these is pulled.
+    // Rows of several inputs' chunks go into one chunk, until one of the inputs must be read
+    // further.
     uint32_t next(uint32_t most, Chunk& out) override {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       while (picked_.size() < most && !over_) {
         if (choices_.left() == 0 && picked_.size() > 0) break;
         if (!choices_.more()) break;
@@ -116,7 +117,7 @@ class ChooseFrom : public Streamed {
     }
 
    private:
-    // The next choice. Nothing: it failed.
+    // The next choice; nullopt: the choice failed.
     std::optional<size_t> chosen() {
       Chunk& in = choices_.chunk();
       if (choices_.failed()) return std::nullopt;
@@ -139,7 +140,7 @@ class ChooseFrom : public Streamed {
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
     SchemaChecker schema_{stage_.spec_};
-    bool over_ = false;  // an input that was chosen is, or all are
+    bool over_ = false;  // a chosen input ended (stop_on_empty), or all have
   };
 
   StreamedRef choices_;

@@ -165,7 +165,7 @@ class ConcatenateStream : public Streamed {
             out, [&](uint32_t row) { return given_ + row; }, "concatenate");
         return count;
       }
-      // An input may know more of its lengths.
+      // The rows' own spec may know lengths that the stage's spec leaves open.
       const uint32_t count = reader().next(most, rows_);
       if (count == 0) return 0;
       out.reset(stage_.spec_, count);

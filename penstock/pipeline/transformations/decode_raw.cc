@@ -21,7 +21,7 @@ class DecodeRun : public FieldOp::Run {
   DecodeRun(DType dtype, bool reversed)
       : truths_(dtype == DType::kBool), number_(reversed ? number_bytes(dtype) : 1) {}
 
-  // Copied, for bytes of a record may lie at any address, and an array's values may not.
+  // Copies, since the bytes of a record may be misaligned for the dtype.
   void run(const Chunk& in, size_t from, Chunk& out, size_t to, uint32_t row,
            uint32_t end) override {
     std::byte* first = out.dense(to);
@@ -39,12 +39,12 @@ class DecodeRun : public FieldOp::Run {
  private:
   void put(std::byte* to, const std::byte* from, uint64_t bytes) const {
     if (!truths_) return copy_byteswapped(to, from, bytes, number_);
-    // A bool is 0 or 1, or whoever reads it may do anything.
+    // A bool with another value than 0 and 1 is undefined behavior for its readers.
     std::transform(from, from + bytes, to, [](std::byte b) { return std::byte{b != std::byte{}}; });
   }
 
   bool truths_;
-  size_t number_;  // bytes of what stands in the other byte order; 1: nothing does
+  size_t number_;  // size of the values to byte-swap; 1: no swap
 };
 
 class DecodeRawOp : public FieldOp {

@@ -113,7 +113,7 @@ void ExampleColumns::give(Chunk& out, uint32_t row) {
 
 void ExampleColumns::view(Chunk& out, size_t leaf, uint32_t row, const std::byte* data,
                           size_t value_bytes, uint64_t count, std::span<const int64_t> shape) {
-  // On the wire numbers lie anywhere, but whoever works on an array wants them in their places.
+  // Values in a record may be misaligned, but users of arrays need them aligned.
   if (reinterpret_cast<uintptr_t>(data) % value_bytes != 0) {
     std::byte* copy = take(count * value_bytes);
     std::memcpy(copy, data, count * value_bytes);

@@ -17,23 +17,24 @@ namespace penstock {
 
 // Shared by parse_example and parse_sequence_example.
 
-// The leaf of an element that is parsed, and in whose place what was parsed stands: of a byte
-// string in a dict or tuple a dict of its features, whose leaves have its name and a '/' in front.
-// An element that is nothing but the byte string is replaced as a whole. Immutable.
+// The leaf that is parsed, and the names of the leaves that replace it. A byte string in a dict or
+// tuple is replaced by a dict of its features: their names have its name and '/' as a prefix. An
+// element that is just a byte string is replaced as a whole. Immutable.
 class RecordField {
  public:
-  // `operation`: in errors. `field`: the leaf's name; empty: the only byte string that there is.
-  // Error kInvalidArgument: it is not UTF-8.
+  // `operation`: the name in errors. `field`: the leaf's name; empty: the only byte string. Error
+  // kInvalidArgument: the name is not UTF-8.
   RecordField(const char* operation, std::string field)
       : operation_(operation), field_(name_of_user(std::move(field), operation)) {}
 
-  // "parse_example", "parse_example(record)".
+  // "parse_example" or "parse_example(record)".
   std::string title() const;
-  // Error kInvalidArgument: there is no such leaf, it is no byte string, or there is not just one.
+  // Error kInvalidArgument: no such leaf; the leaf is not a byte string; no or several byte
+  // strings.
   size_t leaf(const ElementSpec& in) const;
-  // Error as of leaf(), and two leaves of one name.
+  // Errors as of leaf(), or two leaves of one name.
   SpecRef result(const ElementSpec& in, const SpecRef& parsed) const;
-  // As Op::passes: all other leaves are.
+  // As Op::passes: all other leaves pass through.
   std::vector<std::optional<size_t>> passes(const ElementSpec& in, size_t parsed_leaves) const;
 
  private:
@@ -41,26 +42,26 @@ class RecordField {
   std::string field_;
 };
 
-// The leaves that a feature becomes; see parse_example.
+// The leaves of a parsed feature; see parse_example.
 std::vector<Leaf> leaves_of(const ExampleFeature& feature);
 
-// Features of records on their way into a chunk's leaves. One thread.
+// Writes the parsed features of records into the leaves of a chunk. One thread.
 class ExampleColumns : public ExampleMemory {
  public:
-  // `first`: the first feature's leaf.
+  // `first`: the leaf of the first feature.
   ExampleColumns(std::span<const ExampleFeature> features, uint32_t first, Scratch& scratch);
 
-  // Before rows from `row` on.
+  // Must be called before the first row, `row`, of a chunk.
   void begin(Chunk& out, uint32_t row);
-  // Where the next row's values are to be written, for a parser.
+  // Where the parser writes the next row's values.
   std::span<ExampleValue> next();
-  // What the parser found elsewhere becomes views of that row.
+  // Makes views of the values that the parser left in the record.
   void give(Chunk& out, uint32_t row);
 
-  // A variable leaf's row; copied to where its values are in their places if they are not.
+  // Sets a row of a variable leaf as a view; misaligned values are copied.
   void view(Chunk& out, size_t leaf, uint32_t row, const std::byte* data, size_t value_bytes,
             uint64_t count, std::span<const int64_t> shape);
-  // The first leaf behind those of these features.
+  // The leaf after the last one of these features.
   uint32_t end() const { return end_; }
 
   std::byte* take(size_t bytes) override { return scratch_.take(bytes); }
@@ -68,7 +69,7 @@ class ExampleColumns : public ExampleMemory {
  private:
   struct Fixed {
     uint32_t feature, leaf;
-    std::byte* next;  // row to be written
+    std::byte* next;  // the row to write next
     uint64_t stride;
   };
   struct Variable {

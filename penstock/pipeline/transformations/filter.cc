@@ -24,7 +24,7 @@ class Filter : public JudgedStage {
 
     void begin(uint64_t epoch) override { input_.begin(epoch); }
     uint32_t next(uint32_t most, Chunk& out) override {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       StreamInput& input = input_.input();
       while (input_.more()) {
         while (input.left() > 0 && picked_.size() < most) {

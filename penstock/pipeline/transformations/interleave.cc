@@ -16,8 +16,8 @@
 namespace penstock {
 namespace {
 
-// Which input has position p, and where in it. Between two moments at which inputs end or begin,
-// their turns repeat: such a stretch is one segment, whatever its length.
+// Maps a position to an input and a position in that input. While no input ends or begins, the
+// turns repeat, so that such a stretch is one segment, whatever its length.
 class Turns {
  public:
   struct Place {
@@ -58,13 +58,13 @@ class Turns {
  private:
   static constexpr size_t kEmpty = SIZE_MAX;
   struct Segment {
-    uint64_t first;  // position
-    size_t begin;    // of its inputs in begins_
+    uint64_t first;  // first position
+    size_t begin;    // index of its first input in begins_
     size_t inputs;
   };
 
-  // Rounds from here on in which every place gives a whole block. None begins while an empty place
-  // may be taken by a new input.
+  // The number of coming rounds in which every place gives a whole block. 0 if a new input may take
+  // an empty place.
   uint64_t regular_rounds() const {
     if (open_ == 0 || (next_ < lengths_.size() && open_ < places_.size())) return 0;
     uint64_t rounds = UINT64_MAX;
@@ -85,7 +85,7 @@ class Turns {
     }
   }
 
-  // One round, turn by turn.
+  // Adds one round, turn by turn.
   void add_turns() {
     for (Place& place : places_) {
       if (place.input == kEmpty) begin_next(place);
@@ -113,7 +113,7 @@ class Turns {
 
   uint64_t block_;
   std::vector<uint64_t> lengths_;
-  std::vector<Place> places_;  // of the cycle, while it is gone through
+  std::vector<Place> places_;  // places of the cycle, used while building
   size_t next_ = 0, open_ = 0;
   std::vector<Segment> segments_;
   std::vector<Place> begins_;
@@ -145,7 +145,7 @@ class Interleave : public Indexed {
 
     void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
                uint32_t row) override {
-      size_t begin = 0;  // of a run of positions in one input
+      size_t begin = 0;  // first of a run of positions in one input
       Turns::Place last{SIZE_MAX, 0};
       for (size_t i = 0; i < positions.size(); ++i) {
         if (!turns_.holds(segment_, positions[i])) segment_ = turns_.segment_of(positions[i]);
@@ -168,7 +168,7 @@ class Interleave : public Indexed {
 
     const Turns& turns_;
     InputReaders readers_;
-    size_t segment_ = 0;  // of the last position
+    size_t segment_ = 0;  // segment of the last position
     std::array<uint64_t, Chunk::kRows> inside_;
   };
 
@@ -177,8 +177,8 @@ class Interleave : public Indexed {
   Turns turns_;
 };
 
-// The same order where inputs are streams: `cycle` of them are open at a time. State: whose turn it
-// is, and of every open input its number and its own state.
+// The same order for streams: `cycle` of them are open at a time. State: the current place, and for
+// every open input its number and its state.
 class InterleaveInputs : public Streamed {
  public:
   InterleaveInputs(std::vector<StreamedRef> inputs, uint64_t cycle, uint64_t block)
@@ -218,9 +218,10 @@ class InterleaveInputs : public Streamed {
       schema_.begin();
     }
 
-    // The rows of several inputs' chunks become one, as long as none of these is pulled.
+    // Rows of several inputs' chunks go into one chunk, until one of the inputs must be read
+    // further.
     uint32_t next(uint32_t most, Chunk& out) override {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       while (picked_.size() < most) {
         size_t& place = places_[place_];
         if (place == kEmpty) {
@@ -291,7 +292,8 @@ class InterleaveInputs : public Streamed {
    private:
     static constexpr size_t kEmpty = SIZE_MAX;
 
-    // Opened when it has its first turn, and kept: a parallel map has one reader in all its life.
+    // Opens an input at its first turn and keeps it open, since a parallel map allows only one
+    // reader in its lifetime.
     StreamInput& input(size_t which) {
       std::unique_ptr<StreamInput>& input = inputs_[which];
       if (input == nullptr) {
@@ -308,14 +310,14 @@ class InterleaveInputs : public Streamed {
     const InterleaveInputs& stage_;
     Context& context_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
-    std::vector<size_t> places_;  // of the cycle: an input
+    std::vector<size_t> places_;  // for each place of the cycle, its input
     PickedRows picked_;
     SchemaChecker schema_{stage_.spec_};
     uint64_t epoch_ = 0;
-    size_t next_ = 0;     // input that was not begun yet
-    size_t open_ = 0;     // places that are not empty
-    size_t place_ = 0;    // whose turn it is
-    uint64_t given_ = 0;  // elements, in this turn
+    size_t next_ = 0;     // the next input to open
+    size_t open_ = 0;     // number of places with an open input
+    size_t place_ = 0;    // the current place
+    uint64_t given_ = 0;  // elements given in this turn
   };
 
   std::vector<StreamedRef> inputs_;

@@ -16,7 +16,6 @@
 namespace penstock {
 namespace {
 
-// Of C++.
 class FunctionOpener : public Opener {
  public:
   explicit FunctionOpener(Opening open) : open_(std::move(open)) {}
@@ -54,7 +53,7 @@ class InterleaveStream : public Streamed {
  private:
   // A plan that was opened from an element.
   struct Open {
-    State outer;  // of the element
+    State outer;  // state of the input at the element
     Builder builder;
     StreamedRef stage;
     std::unique_ptr<StreamInput> input;
@@ -70,14 +69,14 @@ class InterleaveStream : public Streamed {
       outer_.begin(epoch);
     }
 
-    // The rows of several plans' chunks become one, as long as none of these is pulled.
+    // Rows of several plans' chunks go into one chunk, until one of the plans must be read further.
     uint32_t next(uint32_t most, Chunk& out) override {
       const uint32_t count = pick(most, out);
       if (count != 0) {
         for (Failure& lost : lost_) out.note(0, std::move(lost));
         lost_.clear();
       } else if (!lost_.empty()) {
-        // Nothing came of the elements that they were lost on the way to.
+        // The noted losses had no further element to be noted on.
         out.reset(nullptr, 1);
         out.lose(0, std::exchange(lost_, {}));
         return 1;
@@ -123,13 +122,13 @@ class InterleaveStream : public Streamed {
       place_ = place;
       given_ = given;
       outer_.load(epoch, input);
-      lost_.clear();  // told before
+      lost_.clear();  // already delivered
       schema_.load(state);
     }
 
    private:
     uint32_t pick(uint32_t most, Chunk& out) {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       while (picked_.size() < most) {
         std::unique_ptr<Open>& place = places_[place_];
         if (place != nullptr) {
@@ -177,7 +176,8 @@ class InterleaveStream : public Streamed {
       given_ = 0;
     }
 
-    // The input's next element, at place_. Its failure: there is nothing to be opened.
+    // Opens the plan of the input's next element at place_. Returns the element's failure, if it
+    // failed.
     std::optional<Failure> open() {
       StageClock::Part part(context_.clock);
       Chunk& in = outer_.chunk();
@@ -210,7 +210,7 @@ class InterleaveStream : public Streamed {
         outer_.use();
         return failure;
       }
-      // Random numbers of its own for each element's plan.
+      // Each element's plan has its own random numbers.
       Context context = context_;
       context.build_seed = context_.build_seed.value_or(context_.seed);
       context.seed = derive_key(context_.seed, ordinal, KeyUse::kInner);
@@ -229,11 +229,11 @@ class InterleaveStream : public Streamed {
     std::vector<std::unique_ptr<Open>> places_;
     PickedRows picked_;
     SchemaChecker schema_{nullptr};
-    std::vector<Failure> lost_;  // on the way to elements that plans were opened from
+    std::vector<Failure> lost_;  // losses noted on elements that plans were opened from
     uint64_t epoch_ = 0;
-    uint64_t open_ = 0;   // places that are
-    uint64_t place_ = 0;  // whose turn it is
-    uint64_t given_ = 0;  // elements, in this turn
+    uint64_t open_ = 0;   // number of places with an open plan
+    uint64_t place_ = 0;  // the current place
+    uint64_t given_ = 0;  // elements given in this turn
   };
 
   StreamedRef input_;
@@ -242,7 +242,7 @@ class InterleaveStream : public Streamed {
   std::string title_;
   uint32_t operation_;
   std::shared_ptr<FileSystem> files_;
-  FailurePolicy policy_;  // of plans that it opens
+  FailurePolicy policy_;  // for the plans that it opens
 };
 
 Node::Ref opened_in_turns(Node::Ref input, std::string title, std::shared_ptr<const Opener> open,

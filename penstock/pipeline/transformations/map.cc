@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-// What an operation has for elements of one spec.
+// An operation, bound to elements of one spec.
 struct Bound {
   SpecRef in, out;
   std::unique_ptr<OpRun> run;
@@ -71,7 +71,7 @@ class MapReader : public IndexedReader {
         in_(context.scratch) {
     if (SpecRef known = stage.input().spec()) {
       bound_ = bound_to(stage.op(), known, context_);
-      bound_.out = stage.spec();  // the very same, so that nobody needs to compare
+      bound_.out = stage.spec();  // the same object, which makes comparisons fast
     }
   }
 
@@ -82,7 +82,7 @@ class MapReader : public IndexedReader {
     input_->fetch(at, positions, in_, row);
     for (auto& [lost, failure] : in_.failures()) out.fail(lost, std::move(failure));
     out.take_notes_of(in_);
-    if (in_.spec() == nullptr) return;  // not one of them could be made
+    if (in_.spec() == nullptr) return;  // no element was made
     if (bound_.in != in_.spec() && (bound_.in == nullptr || *bound_.in != *in_.spec())) {
       try {
         bound_ = bound_to(stage_.op(), in_.spec(), context_);
@@ -112,7 +112,7 @@ class MapReader : public IndexedReader {
   }
 
  private:
-  // A leaf that is passed on unchanged is written by the input to where it is wanted.
+  // Lets the input write unchanged leaves directly to their destination.
   void hand_bindings_on(Chunk& out) {
     if (out.inferred() || in_.spec() == nullptr) return;
     for (auto [to, from] : bound_.passed) {
@@ -121,14 +121,14 @@ class MapReader : public IndexedReader {
   }
 
   void pass(size_t from, size_t to, Chunk& out, uint32_t row, uint32_t end) {
-    if (out.bound(to) && in_.bound(from)) return;  // it is there
+    if (out.bound(to) && in_.bound(from)) return;  // the input already wrote the rows there
     for (; row < end; ++row) {
       if ((out.alive() >> row & 1) == 0) continue;
       out.view(to, row, in_.at(from, row), in_.shape(from, row));
     }
   }
 
-  // What a native operation finds wrong is of the file's making: say which record's.
+  // An error of a native operation is caused by the data, so the error names the record.
   void say_origin(const At& at, Failure& failure) const {
     if (stage_.op().user_code()) return;
     const std::string origin = stage_.origin(context_, at, failure.position);
@@ -139,7 +139,7 @@ class MapReader : public IndexedReader {
       const std::string text = std::string(error.what()).substr(error.operation().size() + 2);
       failure.error =
           std::make_exception_ptr(Error(error.code(), error.operation(), text + ", of " + origin));
-    } catch (...) {  // none of ours
+    } catch (...) {  // not an Error: left unchanged
     }
   }
 

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-// Numbers of the channels, repeated until vectors of any width divide them.
+// The numbers of the channels, repeated so that vectors of any width divide their count.
 struct Tile {
   Tile(const std::vector<float>& m, const std::vector<float>& s) {
     const size_t times = m.size() > 256 ? 1 : 16;
@@ -56,8 +56,8 @@ PENSTOCK_NORMALIZE_PART void normalize_all(const std::byte* in, std::byte* out, 
   }
 }
 
-// All that is compiled for one instruction set. A difference and a quotient have the same bits in
-// all of them.
+// The functions that are compiled once per instruction set. Difference and quotient are
+// bit-identical in all of them.
 #define PENSTOCK_NORMALIZE_SET(name, attribute)                                                  \
   template <class From>                                                                          \
   attribute void channels_##name(const std::byte* in, std::byte* out, uint64_t n,                \

@@ -34,7 +34,8 @@ class OnErrorStage : public Indexed {
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
   Decision decision() const override {
-    if (policy_ == OnError::kReplace) return Decision::kUndecided;  // that had to be done here
+    // A failure found downstream cannot be replaced there.
+    if (policy_ == OnError::kReplace) return Decision::kUndecided;
     return policy_ == OnError::kSkip ? Decision::kSkip : Decision::kRaise;
   }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
@@ -47,7 +48,7 @@ class OnErrorStage : public Indexed {
 
   const Indexed& input() const { return *input_; }
   OnError policy() const { return policy_; }
-  // Whose elements stand in for those that fail, and how many of them are tried.
+  // The input of replacements, and the limit of attempts.
   const Indexed& others() const { return *others_; }
   uint64_t attempts() const { return attempts_; }
 
@@ -58,14 +59,14 @@ class OnErrorStage : public Indexed {
   IndexedRef others_;
 };
 
-// Raise and skip: each failure is decided on.
+// The reader for raise and skip, which sets the decision of each failure.
 class DecidingReader : public IndexedReader {
  public:
   DecidingReader(const OnErrorStage& stage, Context& context)
       : decision_(stage.decision()), input_(stage.input().open(context)) {}
 
   void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
-    const size_t before = out.failures().size();  // those are of other rows
+    const size_t before = out.failures().size();  // failures of earlier rows
     input_->fetch(at, positions, out, row);
     for (size_t i = before; i < out.failures().size(); ++i) {
       Failure& failure = out.failures()[i].second;
@@ -119,8 +120,8 @@ class ReplacingReader : public IndexedReader {
     }
   }
 
-  // Row `row` of `out` becomes another element. False: none could be made, or what one of them
-  // raised is to be raised.
+  // Puts another element into row `row` of `out`. False: none could be made, or an attempt must
+  // raise.
   bool replace(const At& at, uint64_t position, Chunk& out, uint32_t row, Failure& failure) {
     if (!attempt(at, position, out, row, failure)) {
       failure.decision = Decision::kRaise;
@@ -195,7 +196,7 @@ Node::Ref nodes::on_error(Node::Ref input, OnError policy, uint64_t attempts) {
                 "replace needs elements that can be asked for by their positions, and the input's "
                 "only come one after the other: replace before that, or skip");
           }
-          // What the tail makes is decided on there, each worker what it makes.
+          // Workers make the tail's elements, so each worker decides on the failures there.
           Built built = inputs[0].with([&](IndexedRef below) {
             return std::make_shared<OnErrorStage>(std::move(below), policy, attempts);
           });

@@ -31,7 +31,7 @@ class ParseExampleRun : public OpRun {
   }
 
  private:
-  const size_t leaf_;  // the record; in the result the first feature
+  const size_t leaf_;  // the record's leaf; in the result that of the first feature
   ExampleParser parser_;
   ExampleColumns columns_;
 };

@@ -10,7 +10,7 @@ namespace {
 
 using Form = ExampleFeature::Form;
 
-// The shape of one step, of a list whose steps are alike.
+// The shape of one step of a fixed list.
 Shape step_shape(const ExampleFeature& list) { return leaves_of(list)[0].shape; }
 
 std::vector<Leaf> leaves_of_list(const ExampleFeature& list) {
@@ -66,7 +66,7 @@ class ParseSequenceExampleRun : public OpRun {
     uint32_t leaf;
     bool fixed;
     size_t value_bytes;
-    Shape shape;  // of a row: steps, of fixed ones the step's
+    Shape shape;  // shape of a row: the steps, then the shape of a fixed step
   };
 
   void give(List& list, const StepsValue& value, Chunk& out, uint32_t row) {
@@ -78,9 +78,9 @@ class ParseSequenceExampleRun : public OpRun {
                   sizeof(int64_t), value.steps, {&steps, 1});
   }
 
-  const size_t leaf_;  // the record; in the result the first feature
+  const size_t leaf_;  // the record's leaf; in the result that of the first feature
   SequenceExampleParser parser_;
-  ExampleColumns columns_;  // of the context
+  ExampleColumns columns_;  // features of the context
   std::vector<StepsValue> steps_;
   std::vector<List> lists_;
 };

@@ -12,8 +12,8 @@
 namespace penstock {
 namespace {
 
-// The input's epoch that an epoch of the stage begins with. One without end has epochs, too, as
-// soon as something takes only some of it: these are far apart.
+// The input's epoch for round 0 of an epoch. Endless repeats also have several epochs if a later
+// stage takes only some elements, so these are spaced far apart.
 uint64_t first_of(uint64_t epoch, uint64_t count) {
   constexpr uint64_t kFarApart = uint64_t{1} << 32;
   return epoch * (count == kEndless ? kFarApart : count);
@@ -82,14 +82,14 @@ class RepeatStream : public Streamed {
       while (round_ < count_) {
         if (const uint32_t count = input_->next(most, out); count != 0) {
           empty_ = empty_ && out.alive() == 0;
-          // Elements of all rounds are alike.
+          // All rounds must have the same schema.
           if (told_)
             schema_.hold(
                 out, [&](uint32_t row) { return given_ + row; }, "repeat");
           given_ += count;
           return count;
         }
-        // Endless rounds of nothing would never come back.
+        // Ends an endless repeat of an empty input, which would loop for ever.
         if (empty_ && count_ == kEndless) return 0;
         if (round_ + 1 == count_) return 0;
         context_.check_open();
@@ -131,9 +131,9 @@ class RepeatStream : public Streamed {
     const bool told_;
     SchemaChecker schema_;
     uint64_t given_ = 0;
-    uint64_t first_ = 0;  // the input's epoch that round 0 is
+    uint64_t first_ = 0;  // the input's epoch in round 0
     uint64_t round_ = 0;
-    bool empty_ = true;  // the round, as far as it was seen from its front
+    bool empty_ = true;  // no element in this round so far
   };
 
   StreamedRef input_;

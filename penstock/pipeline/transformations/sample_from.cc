@@ -58,15 +58,16 @@ class SampleFrom : public Streamed {
       for (const auto& input : inputs_) input->begin(epoch);
     }
 
-    // The rows of several inputs' chunks become one, as long as none of these is pulled.
+    // Rows of several inputs' chunks go into one chunk, until one of the inputs must be read
+    // further.
     uint32_t next(uint32_t most, Chunk& out) override {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       while (picked_.size() < most) {
         const std::optional<size_t> drawn = draw();
         if (!drawn) break;
         StreamInput& input = *inputs_[*drawn];
         if (input.left() == 0) {
-          if (picked_.size() > 0) break;  // and this is drawn again
+          if (picked_.size() > 0) break;  // the next call repeats this draw
           if (!input.more()) {
             if (stage_.stop_on_empty_) return 0;
             over_[*drawn] = true;
@@ -113,7 +114,7 @@ class SampleFrom : public Streamed {
       over_.assign(inputs_.size(), false);
     }
 
-    // Which input; nothing: all of them are over.
+    // The drawn input; nullopt: all inputs have ended.
     std::optional<size_t> draw() const {
       double all = 0;
       for (size_t i = 0; i < inputs_.size(); ++i) all += over_[i] ? 0 : stage_.weights_[i];
@@ -122,7 +123,7 @@ class SampleFrom : public Streamed {
       std::optional<size_t> drawn;
       for (size_t i = 0; i < inputs_.size(); ++i) {
         if (over_[i] || stage_.weights_[i] == 0) continue;
-        drawn = i;  // the last one, should rounding have it so
+        drawn = i;  // the last candidate is the fallback against rounding
         if (place < stage_.weights_[i]) break;
         place -= stage_.weights_[i];
       }

@@ -16,7 +16,6 @@
 namespace penstock {
 namespace {
 
-// Of C++.
 class FunctionScanner : public Scanner {
  public:
   explicit FunctionScanner(Scanning function)
@@ -50,7 +49,7 @@ class FunctionScanner : public Scanner {
     }
 
    private:
-    // It may be a view of the carry, which is about to go.
+    // Copies, since the result may be views of the old carry, which is released.
     static std::shared_ptr<Example> owned(const Example& element) {
       auto copy = std::make_shared<Example>();
       for (const auto& [name, tensor] : element) {
@@ -169,7 +168,7 @@ class Scan : public Streamed {
     Context& context_;
     std::unique_ptr<Scanner::Run> run_;
     StreamInput input_;
-    Scratch scratch_;  // of the two chunks, each of a step
+    Scratch scratch_;  // of the two chunks; emptied with each step
     Chunk carried_, next_;
     SchemaChecker schema_{nullptr};
     HeldRow carry_;

@@ -73,7 +73,7 @@ class ShardStream : public Streamed {
 
     void begin(uint64_t epoch) override { input_.begin(epoch); }
     uint32_t next(uint32_t most, Chunk& out) override {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       while (input_.more()) {
         while (input_.left() > 0 && picked_.size() < most) {
           if ((input_.ordinal() + input_.row()) % stage_.world_ == stage_.rank_) {

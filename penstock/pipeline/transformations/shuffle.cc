@@ -28,7 +28,7 @@ class Shuffle : public IndexMapped {
   }
 
  private:
-  // An epoch's permutation. Making one takes as long as applying it to a chunk.
+  // An epoch's permutation. Cached, since creating one costs as much as applying it to a chunk.
   struct Order {
     uint64_t epoch = 0;
     Bijection positions{0, 0};

@@ -11,8 +11,8 @@
 namespace penstock {
 namespace {
 
-// The order of one epoch. Blocks stand at places 0, 1, ...; `tail` is the place of the short one
-// (one beyond the last, if there is none).
+// The order of one epoch. Blocks have places 0, 1, ...; `tail` is the place of the short block, or
+// the number of places if there is none.
 class BlockOrder {
  public:
   BlockOrder() = default;
@@ -33,12 +33,12 @@ class BlockOrder {
 
   bool is_of(uint64_t length, uint64_t epoch) const { return length == length_ && epoch == epoch_; }
 
-  // Positions of the input, in place.
+  // Replaces positions by those of the input.
   void map(std::span<uint64_t> positions) {
     while (!positions.empty()) {
       if (!in_window(positions[0])) enter(place_of(positions[0]) / window_);
       const uint64_t first = positions[0];
-      size_t run = 1;  // positions one after the other in one window: mixed together, and faster
+      size_t run = 1;  // consecutive positions in one window are mapped together, which is faster
       while (run < positions.size() && positions[run] == first + run && in_window(first + run)) {
         ++run;
       }
@@ -59,7 +59,7 @@ class BlockOrder {
   bool in_window(uint64_t position) const {
     return position >= window_begin_ && position < window_end_;
   }
-  // The block at a place, which does not have the tail, among the full ones.
+  // The index among the full blocks of the block at a place. REQUIRED: place is not the tail's.
   uint64_t full_at(uint64_t place) const { return place - (place > tail_); }
 
   void enter(uint64_t window) {
@@ -74,7 +74,7 @@ class BlockOrder {
     blocks_.map(first_in_table_, end - first - has_tail, table_.data());
   }
 
-  // Of the input, by the position among the window's blocks.
+  // The input's position, from a position within the shuffled window.
   uint64_t unmixed(uint64_t mixed) const {
     const uint64_t position = window_begin_ + mixed, place = place_of(position);
     const uint64_t inside = position - begin_of(place);
@@ -87,13 +87,13 @@ class BlockOrder {
 
   uint64_t length_ = 0, seed_ = 0, epoch_ = 0;
   uint64_t block_ = 1;
-  uint64_t full_ = 0, short_ = 0;  // full blocks, elements of the short one
+  uint64_t full_ = 0, short_ = 0;  // number of full blocks, and of elements in the short one
   uint64_t places_ = 0, window_ = 1, tail_ = 0;
   Bijection blocks_{0, 0};
-  uint64_t window_begin_ = 0, window_end_ = 0;  // positions of the window that was entered last
+  uint64_t window_begin_ = 0, window_end_ = 0;  // positions of the current window
   Bijection inside_{0, 0};
   uint64_t first_in_table_ = 0;
-  std::array<uint64_t, kTable> table_{};  // its full blocks, if it has no more
+  std::array<uint64_t, kTable> table_{};  // the full blocks of the current window, if they fit
 };
 
 class ShuffleBlocks : public IndexMapped {

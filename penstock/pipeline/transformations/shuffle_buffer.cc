@@ -27,7 +27,7 @@ class ShuffleBuffer : public Streamed {
   }
 
  private:
-  // A place is drawn, the last one moves there.
+  // Draws a place; the last element moves into the gap.
   template <class T>
   static T draw(std::vector<T>& places, uint64_t key, uint64_t number) {
     std::swap(places[RandomStream({key, 0, number, 0}).below(places.size())], places.back());
@@ -50,11 +50,11 @@ class ShuffleBuffer : public Streamed {
 
     uint32_t next(uint32_t most, Chunk& out) override {
       release();
-      // Behind the buffer there are as many more as are given at a time.
+      // Besides the buffer, the rows of one chunk are held, in given_.
       uint64_t bytes = 0;
       while (given_.size() < most && (bytes == 0 || bytes < context_.chunk_bytes())) {
         fill();
-        if (places_.size() < stage_.buffer_ && input_.more()) {  // it failed
+        if (places_.size() < stage_.buffer_ && input_.more()) {  // the next element failed
           if (!given_.empty()) break;
           out.reset(stage_.spec(), 1);
           pass_row(input_.input().chunk(), input_.input().row(), out, 0);
@@ -105,7 +105,7 @@ class ShuffleBuffer : public Streamed {
       places_.clear();
       given_.clear();
     }
-    // What the last chunk had views of.
+    // Releases the rows that the last chunk had views of.
     void release() {
       for (auto& row : given_) input_.release(std::move(row));
       given_.clear();
@@ -115,7 +115,7 @@ class ShuffleBuffer : public Streamed {
         places_.push_back(input_.hold());
       }
     }
-    // What is where after so many draws, when so much was read.
+    // The ordinals in the buffer after this many draws and reads.
     std::vector<uint64_t> replay(uint64_t draws, uint64_t read) const {
       std::vector<uint64_t> places;
       uint64_t next = 0;

@@ -81,7 +81,7 @@ class SkipStream : public Streamed {
     }
 
    private:
-    // What failed is not skipped, nor what was lost on the way to what is.
+    // Hands on failed elements, which are not skipped, and the losses noted on skipped elements.
     uint32_t hand_on_losses(Chunk& out) {
       if (skipping_.failures().empty() && skipping_.notes().empty()) return 0;
       uint64_t skipped = 0;
@@ -98,7 +98,7 @@ class SkipStream : public Streamed {
     }
 
     const SkipStream& stage_;
-    Scratch scratch_;  // so that what is skipped takes no room
+    Scratch scratch_;  // separate, so that skipped elements use no memory of the batch
     Context own_;
     std::unique_ptr<ElementReader> input_;
     Chunk skipping_;

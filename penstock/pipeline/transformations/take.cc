@@ -84,7 +84,7 @@ Node::Ref nodes::take(Node::Ref input, uint64_t n) {
       .inputs = {std::move(input)},
       .build = [n](std::vector<Built> inputs, Builder& builder) -> Built {
         if (inputs[0].stream == nullptr) return {std::make_shared<Take>(inputs[0].indexed, n)};
-        // What the tail does not get it need not make.
+        // The tail then makes only the elements that are taken.
         Built built = builder.without_gaps(inputs[0]);
         uint64_t elements;
         if (__builtin_mul_overflow(n, built.per_output, &elements)) elements = kEndless;

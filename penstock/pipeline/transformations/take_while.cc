@@ -29,7 +29,7 @@ class TakeWhile : public JudgedStage {
       input_.begin(epoch);
     }
     uint32_t next(uint32_t most, Chunk& out) override {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       if (over_ || !input_.more()) return 0;
       StreamInput& input = input_.input();
       while (input.left() > 0 && picked_.size() < most && !over_) {

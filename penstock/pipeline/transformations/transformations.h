@@ -18,12 +18,12 @@ namespace penstock {
 class HeldRow;
 enum class OnError;
 
-// Opens a plan for an element. The element's tensors are views that are good until it returns. It
-// is called by one thread at a time, again for the same element after a restore, and must give the
-// same plan then. An exception is the element's failure.
+// Opens a plan for an element. The element's tensors are views that are valid during the call. One
+// thread at a time calls the function. After a restore the function is called again for the same
+// element, and must then return the same plan. If it throws, the element fails.
 using Opening = std::function<Node::Ref(const Example& element)>;
 
-// The same in any language. Immutable: any thread.
+// The same for a function in any language. Immutable: any thread.
 class Opener {
  public:
   struct Opened {
@@ -32,19 +32,19 @@ class Opener {
   };
   virtual ~Opener() = default;
   virtual bool python() const { return false; }
-  // Of row `row` of `in`, whose address is the only one in `keys`.
+  // Opens a plan for row `row` of `in`, whose address is the only one in `keys`.
   virtual Opened open(const Keys& keys, const Chunk& in, uint32_t row, Context& context) const = 0;
 };
 
-// The function of a scan in any language. Immutable: any thread.
+// The function of a scan, in any language. Immutable: any thread.
 class Scanner {
  public:
-  // At work for one reader. One thread.
+  // The scanner's state for one reader. One thread.
   class Run {
    public:
     virtual ~Run() = default;
-    // Makes row 0 of `next`, the next carry, and row `row` of `out`, of row 0 of `carry` and row
-    // `from` of `in`. Failures are out.fail(row).
+    // Computes row 0 of `next` (the next carry) and row `row` of `out` from row 0 of `carry` and
+    // row `from` of `in`. A failure is set with out.fail(row).
     virtual void step(const Keys& keys, const Chunk& carry, const Chunk& in, uint32_t from,
                       Chunk& next, Chunk& out, uint32_t row) = 0;
   };
@@ -53,212 +53,212 @@ class Scanner {
   virtual std::unique_ptr<Run> bind(const std::string& stage, Context& context) const = 0;
 };
 
-// The stage of a zip, for others that put elements side by side.
+// The stage of zip(), also for stages that combine elements in the same way.
 IndexedRef zipped(std::vector<IndexedRef> inputs, std::vector<std::string> names);
 
-// One function for each transformation. Errors are kInvalidArgument, for arguments that cannot be;
-// what only building finds out is said behind "Building".
+// One function per transformation. Invalid arguments throw Error kInvalidArgument; "Building:"
+// marks errors that only building the plan can find. "A stream" says that the result has no random
+// access.
 namespace nodes {
 
-// ---- one element of one
+// ---- one element from one
 
-// Every element through an operation.
+// Applies an operation to every element.
 Node::Ref map(Node::Ref input, OpRef op);
-// (number, element): the position in the epoch, counted from `start`, as int64 leaf "0"; the
-// element's leaves are called "1/...", or "1" where it is one value. An element that no int64 can
-// number fails; building refuses an input that is known to have some.
+// (number, element): the position in the epoch, counted from `start`, as int64 leaf "0". The
+// element's leaves are named "1/...", or "1" if the element is one value. An element fails if its
+// number overflows int64. Building refuses an input that is known to have such elements.
 Node::Ref enumerate(Node::Ref input, int64_t start = 0);
-// tf.data's scan: an epoch begins with the carry `initial`. `name`: of the function, in titles. A
-// stream; state {"carry": HeldRow's, "input"}. Error: `initial` can be no element.
+// As tf.data's scan: an epoch begins with the carry `initial`. `name`: the function's, in titles. A
+// stream; state {"carry": HeldRow's, "input"}. Error: `initial` is not a valid element.
 Node::Ref scan(Node::Ref input, std::string name, const Example& initial, Scanning function);
 Node::Ref scan(Node::Ref input, std::string name, HeldRow initial,
                std::shared_ptr<const Scanner> scanner);
 
 // ---- some of the elements
 
-// The elements for which a predicate holds, in their order. `predicate` makes one boolean or number
-// of an element, as any operation of map; 0 is false. A stream.
+// The elements for which a predicate holds, in order. `predicate`: an operation that returns one
+// boolean or number per element, where 0 is false. A stream.
 Node::Ref filter(Node::Ref input, OpRef predicate);
-// The elements in front of the first one for which a predicate, as of filter, does not hold. A
-// stream; state {"over", "input"}.
+// The elements before the first one for which a predicate (as of filter) does not hold. A stream;
+// state {"over", "input"}.
 Node::Ref take_while(Node::Ref input, OpRef predicate);
-// The first n elements of each epoch, or all if there are fewer. Of a stream those that failed are
-// handed on and not counted; state {"taken", "input"}.
+// The first n elements of each epoch, or all if there are fewer. In a stream, failed elements pass
+// through and do not count; state {"taken", "input"}.
 Node::Ref take(Node::Ref input, uint64_t n);
-// Each epoch without its first n elements. Of a stream those among them that failed are handed on,
-// and not counted; state {"skipped", "input"}.
+// Each epoch without its first n elements. In a stream, failed elements among these pass through
+// and do not count; state {"skipped", "input"}.
 Node::Ref skip(Node::Ref input, uint64_t n);
-// Every world-th element, from the rank-th on: element p is base + p * world + rank of the input,
-// where base (At::base) is how many elements all ranks together used before this epoch was entered.
-// Of a stream only Remainder::kKeep can be built, and a state, {"rank", "world", "input"}, is its
-// rank's own. Neither rank nor world is in the title: an indexed state restores at any other.
-// Errors: world is 0, or rank not below it.
+// Every world-th element, starting at `rank`: element p is element base + p * world + rank of the
+// input, where base (At::base) is the number of elements that all ranks used before this epoch was
+// entered. A stream supports only Remainder::kKeep, and its state, {"rank", "world", "input"},
+// restores only at the same rank. Neither rank nor world is in the title, so an indexed state
+// restores at any rank and world. Errors: world is 0, or rank is not below it.
 Node::Ref shard(Node::Ref input, uint32_t rank, uint32_t world,
                 Remainder remainder = Remainder::kKeep);
-// Each element, or each key, the first time only in an epoch. `key`: makes the key of an element;
-// null: the element itself. Two are equal if their lengths and bytes are. A stream; it keeps 128
-// bits of each, so that two that differ are taken for equal about once in 10^38 pairs. State
-// {"taken": elements}: loading one goes through the pass again.
+// The first occurrence in an epoch of each element, or of each key. `key`: computes an element's
+// key; null: the element itself. Two keys are equal if their lengths and bytes are. A stream, which
+// keeps a 128-bit hash per key, so that two different keys collide in about one of 10^38 pairs.
+// State {"taken": elements}: loading a state runs the pass again up to there.
 Node::Ref unique(Node::Ref input, OpRef key = nullptr);
-// Decides on elements that fail in the input, and that no other on_error there decided.
+// Sets the policy for elements that fail in the input, unless an on_error there already decided.
 //
-//   kRaise    the failure is raised at its place, whatever is said further up.
-//   kSkip     the element is left out, and counted.
-//   kReplace  another element of the same epoch takes its place, and that is counted: positions of
-//             a permutation that differs from every order (Order::replacement) are tried, up to
-//             `attempts` of them. If all fail, the failure is raised. Of a data set of samples
-//             they are its indices, however it is shuffled.
+//   kRaise    raises the failure at its place, whatever later policies say.
+//   kSkip     leaves the element out, and counts it.
+//   kReplace  puts another element of the same epoch in its place, and counts it. Candidates
+//             are positions of a permutation that differs from every order
+//             (Order::replacement), up to `attempts` of them. If all fail, the failure is
+//             raised. For a data set of samples candidates are sample indices, before any
+//             shuffle.
 //
-// Building, Error kInvalidArgument: replacements for an input without end, or of more than 2^62
-// elements, or for a stream.
+// Building, Error kInvalidArgument: kReplace for an endless input, an input of more than 2^62
+// elements, or a stream.
 Node::Ref on_error(Node::Ref input, OnError policy, uint64_t attempts = 64);
 
 // ---- another order
 
-// All elements of an epoch in an order that a Bijection keyed (seed, epoch) computes: a global
-// shuffle of any length in O(1) memory. Not `reshuffle`: every epoch has the order of epoch 0.
-// Building, Error kInvalidArgument: an input without end, or of more than 2^62 elements; a stream.
+// A global shuffle of any length in O(1) memory: a Bijection keyed (seed, epoch) computes the order
+// of each epoch. Not `reshuffle`: every epoch has the order of epoch 0. Building, Error
+// kInvalidArgument: an endless input, an input of more than 2^62 elements, or a stream.
 Node::Ref shuffle(Node::Ref input, uint64_t seed, bool reshuffle = true);
-// An epoch in an order that reads its source almost in sequence: blocks of consecutive elements
-// come in random order, and within each `window` of them all elements are mixed. The elements that
-// are left over, too few for a block, are a short one, at a random place. O(1) memory and time.
-// Error: block or window is 0. Building: as of shuffle.
+// A shuffle that reads its source almost in sequence: blocks of consecutive elements come in random
+// order, and the elements of each `window` of blocks are mixed. Remaining elements that do not fill
+// a block form a short block at a random place. O(1) memory and time. Error: block or window is 0.
+// Building: as of shuffle.
 Node::Ref shuffle_blocks(Node::Ref input, const ShuffleBlocksOptions& options);
-// tf.data's shuffle: a buffer of elements, one of which is drawn, each equally likely, whenever one
-// is wanted; its place is filled up from the input first. Draw d of an epoch has the address (seed,
-// epoch, d). A buffer that is as long as the input shuffles it evenly. Elements that failed wait
-// for no draw. Not `reshuffle`: every epoch has the draws of epoch 0.
+// As tf.data's shuffle: each element is drawn from a buffer, uniformly, after the buffer was filled
+// up from the input. Draw d of an epoch has the address (seed, epoch, d). A buffer as long as the
+// input gives a uniform shuffle. Failed elements are not buffered. Not `reshuffle`: every epoch
+// has the draws of epoch 0.
 //
-// A stream. It copies `buffer` elements; state {"draws", "read", "held": HeldBack's}. Loading one
-// repeats the draws on integers, some 50 ns each, and reads again what is in the buffer. Error:
-// buffer is 0.
+// A stream, which copies `buffer` elements; state {"draws", "read", "held": HeldBack's}. Loading a
+// state repeats the draws on integers (about 50 ns each) and reads the buffer's elements again.
+// Error: buffer is 0.
 Node::Ref shuffle_buffer(Node::Ref input, uint64_t seed, uint64_t buffer, bool reshuffle = true);
 
-// ---- one element of several
+// ---- one element from several
 
-// n elements stacked, every leaf with one more axis in front. The last batch of an epoch is short,
-// or left out. Strings and ragged features become ragged columns; other leaves whose shapes differ
-// within a batch are an error that names two elements. Error: n is 0, or above 2^32 - 1.
+// Stacks n elements: every leaf gets a new first axis. The last batch of an epoch is short, or is
+// dropped. Strings and ragged features become ragged columns. Other leaves must have one shape
+// within a batch; if not, the error names two elements. Error: n is 0, or above 2^32 - 1.
 Node::Ref batch(Node::Ref input, uint64_t n, bool drop_last);
-// As batch, whatever the elements' lengths: a leaf of which some axis may differ from element to
-// element becomes a ragged column.
+// As batch, for elements of any lengths: a leaf that has an axis of variable length becomes a
+// ragged column.
 Node::Ref ragged_batch(Node::Ref input, uint64_t n, bool drop_last);
-// As batch, each element filled up at the end of every axis to the longest of its batch, or to a
-// given length, with zeros or a given value. Strings become rows of uint8. `fields`: those that are
-// not just filled up with zeros to the longest.
+// As batch, with each element padded at the end of every axis to the longest of its batch, or to a
+// given length, with zeros or a given value. Strings become rows of uint8. `fields`: the fields
+// that need other padding than zeros up to the longest.
 //
-// Errors: also a field that comes twice, or whose name is not UTF-8. Building, or, where elements
-// are only known as they are made, each batch: there is no such field, its axes are others, its
-// dtype does not have the value. An element longer than the given length is an error of its batch.
+// Errors: also a field that comes twice, or whose name is not UTF-8. Building (or each batch, if
+// the spec is inferred): no such field, a different number of axes, or a value that the dtype
+// cannot represent. An element longer than the given length is an error of its batch.
 Node::Ref padded_batch(Node::Ref input, uint64_t n, bool drop_last,
                        std::vector<Padding::Field> fields = {});
-// Batches of another size: the rows of the input's elements, n at a time, as unbatch() and then
-// batch(n). A stream.
+// Batches of another size: n rows of the input's batches at a time, as unbatch() and then batch(n).
+// A stream.
 Node::Ref rebatch(Node::Ref input, uint64_t n, bool drop_last);
-// tf.data's bucket_by_sequence_length: padded batches of elements of about one length. An element
-// whose length is below boundaries[0] waits in bucket 0, ..., one at or above the last boundary in
-// the last bucket; a bucket that is full is a batch. What waits at the end comes in the order of
-// the buckets, as short batches, or is left out.
+// As tf.data's bucket_by_sequence_length: padded batches of elements of similar length. An element
+// shorter than boundaries[0] goes into bucket 0, and so on; an element at or above the last
+// boundary goes into the last bucket. A full bucket becomes a batch. At the end of an epoch the
+// remaining elements become short batches, in the order of the buckets, or are dropped.
 //
-// A stream, whose elements are the batches. It copies what waits; state {"waiting": the ordinals in
-// each bucket, "held": HeldBack's}. Errors: boundaries that do not ascend, another number of batch
-// sizes, one that is 0, a name that is not UTF-8. Building, or, where elements are only known as
-// they are made, each element: there is no such field, or it has no length.
+// A stream of batches, which copies the waiting elements; state {"waiting": the ordinals in each
+// bucket, "held": HeldBack's}. Errors: boundaries that do not ascend; a wrong number of batch
+// sizes; a batch size of 0; a name that is not UTF-8. Building (or each element, if the spec is
+// inferred): no such field, or a field without a length.
 Node::Ref bucket_by_length(Node::Ref input, BucketByLengthOptions options);
 // Windows over the elements, stacked as by batch: window p has elements p * shift + j * stride for
-// j below size. Those at the end, for which there are fewer, are short, or left out. Over a stream
-// windows are stacked in order, by whoever goes through it. Error: size or stride is 0, or one of
-// the three above 2^32 - 1.
+// j below size. Windows at the end with fewer elements are short, or are dropped. Over a stream,
+// one reader stacks the windows in order. Error: size or stride is 0, or one of the three is above
+// 2^32 - 1.
 Node::Ref window(Node::Ref input, WindowOptions options);
-// Every batch in parts, one for each of several devices: as equal as can be, the first ones longer
-// by a row where it does not come out even, the last ones empty where there are fewer rows than
-// parts. A matter of handing out: nothing is copied, and batches, places and states are those of
-// the plan without it. Between it and what stacks, and behind it, only what says where a batch
-// comes from may stand (take, repeat, prefetch; without a stream skip, shard and shuffle too): Plan
-// finds it there. The number of parts is not in the title: a state restores with any other. Error:
+// Splits every batch into parts, one per device: as equal as possible, the first ones one row
+// longer where the rows do not divide evenly, the last ones empty where there are fewer rows than
+// parts. Parts are views: nothing is copied, and batches, places and states are those of the plan
+// without the split. After the stacking stage and after the split, only stages that choose batches
+// may follow (take, repeat, prefetch; without a stream also skip, shard and shuffle), so that Plan
+// finds the split. The number of parts is not in the title: a state restores with any other. Error:
 // 0 parts, or more than 4096.
 Node::Ref split_batch(Node::Ref input, uint32_t parts);
 
-// ---- several elements of one
+// ---- several elements from one
 
-// The rows of each element as elements: all leaves are arrays of one first length, which may differ
-// from element to element. A stream; state {"row", "input"}. Building, Error kInvalidArgument:
-// numbers or strings, as far as elements are known; else, and where first lengths differ, the
-// element fails.
+// The rows of each element as elements: all leaves are arrays with the same first length, which may
+// differ from element to element. A stream; state {"row", "input"}. Building, Error
+// kInvalidArgument: the elements are known to have numbers or strings. If that is only found later,
+// or the first lengths of an element differ, the element fails.
 Node::Ref unbatch(Node::Ref input);
-// All elements of the plan that is opened from the first element, then all of the second's, ... A
-// stream. `name`: of the function, in titles.
+// All elements of the plan opened from the first element, then all of the second's, and so on. A
+// stream. `name`: the function's, in titles.
 Node::Ref flat_map(Node::Ref input, std::string name, Opening open);
 Node::Ref flat_map(Node::Ref input, std::string name, std::shared_ptr<const Opener> open);
-// tf.data's interleave: `cycle` plans that were opened from the input's elements are open at a time
-// and give `block` elements each in turn; one that ends makes room for the next. A stream; state:
-// the input's, and of every open plan the state of the element that it was opened from, and its
-// own. Errors: cycle or block is 0, or cycle above 65,536.
+// As tf.data's interleave: `cycle` plans, opened from the input's elements, are open at a time and
+// give `block` elements each in turn. The next plan takes the place of one that ends. A stream; its
+// state has the input's state and, for every open plan, its own state and that of the element it
+// was opened from. Errors: cycle or block is 0, or cycle is above 65,536.
 Node::Ref interleave(Node::Ref input, std::string name, Opening open, uint64_t cycle,
                      uint64_t block);
 Node::Ref interleave(Node::Ref input, std::string name, std::shared_ptr<const Opener> open,
                      uint64_t cycle, uint64_t block);
 
-// ---- several inputs. Building, Error kInvalidArgument: inputs whose elements differ in more than
-// lengths, as far as they are known (not of zip).
+// ---- several inputs. Building, Error kInvalidArgument: inputs whose known elements differ in more
+// than lengths (does not apply to zip).
 
-// Element i is the i-th of every input side by side: a dict by the inputs' names, or without names
-// a tuple. Leaves are called "name/leaf" ("0/leaf"), and just "name" where an input's element is
-// one value. As long as the shortest input. State, if one of them is a stream: {"inputs": a state
-// of each}; an element with a part that failed is one that failed. `names`: none, or one for each
-// input. Errors: there are no inputs, or another number of names, or a name comes twice.
+// Element i combines the i-th elements of all inputs: a dict by the inputs' names, or a tuple
+// without names. Leaves are named "name/leaf" ("0/leaf"), or just "name" if an input's element is
+// one value. As long as the shortest input. State, if an input is a stream: {"inputs": a state of
+// each}. An element fails if one of its parts failed. `names`: none, or one per input. Errors: no
+// inputs, a wrong number of names, or a name that comes twice.
 Node::Ref zip(std::vector<Node::Ref> inputs, std::vector<std::string> names = {});
-// All elements of the first input, then all of the second, ... Leaves whose lengths differ between
-// inputs are of differing length. State, if one of them is a stream: {"which", "input"}. Error:
-// there are no inputs.
+// All elements of the first input, then all of the second, and so on. A leaf whose lengths differ
+// between inputs has variable length. State, if an input is a stream: {"which", "input"}. Error: no
+// inputs.
 Node::Ref concatenate(std::vector<Node::Ref> inputs);
 // `block` elements of each of `cycle` inputs in turn. The order is that of tf.data's interleave: an
-// input is found to have ended when its turn comes and it has no more, which ends the turn; the
-// next input that was not begun yet takes its place when the turn comes round again. Errors: no
-// inputs or more than 65,536; cycle or block is 0. Building: an input without end, if all are
-// indexed.
+// input's end is found when it has its turn and no more elements; this ends the turn, and the next
+// unopened input takes the place when the turn comes round again. Errors: no inputs, or more than
+// 65,536; cycle or block is 0. Building: an endless input, if all inputs are indexed.
 Node::Ref interleave(std::vector<Node::Ref> inputs, uint64_t cycle, uint64_t block);
-// tf.data's sample_from_datasets: each element is the next one of an input that is drawn, as likely
-// as its weight says among those that have elements left. Draw d of an epoch has the address (seed,
-// epoch, d). A stream; state {"draws", "inputs"}. `weights`: none, and then all are equal, or one
-// for each input. Not `stop_on_empty`: an input that ended is left out, until all have. Errors:
-// there are no inputs, another number of weights, one that is negative or not finite, or none above
-// 0.
+// As tf.data's sample_from_datasets: each element is the next one of a randomly drawn input.
+// Weights apply among the inputs that have elements left. Draw d of an epoch has the address (seed,
+// epoch, d). A stream; state {"draws", "inputs"}. `weights`: one per input; none: all equal. Not
+// `stop_on_empty`: inputs that ended are left out, until all have ended. Errors: no inputs; a wrong
+// number of weights; a negative or non-finite weight; no weight above 0.
 Node::Ref sample_from(std::vector<Node::Ref> inputs, std::vector<double> weights, uint64_t seed,
                       bool stop_on_empty = false);
-// tf.data's choose_from_datasets: each element is the next one of the input that the choices'
-// element, one int64, numbers. `stop_on_empty`: it is over when an input is chosen that ended; else
-// that choice is passed over. A stream; state {"choices", "inputs"}. Error: there are no inputs.
-// Building: choices that are no int64. A number that no input has is an element that failed.
+// As tf.data's choose_from_datasets: each element is the next one of the input whose number is the
+// next element of `choices`, one int64. `stop_on_empty`: choosing an input that ended ends the
+// stream; else that choice is ignored. A stream; state {"choices", "inputs"}. Error: no inputs.
+// Building: choices that are not int64. A choice that is not the number of an input fails.
 Node::Ref choose_from(Node::Ref choices, std::vector<Node::Ref> inputs, bool stop_on_empty = true);
 
-// ---- the pass
+// ---- epochs
 
-// The input's epochs, one after the other: round r of epoch e is epoch e * count + r there, so that
-// each is shuffled anew. An endless one of a stream ends with a round that has no elements; state
-// {"round", "input"}. `count`: kEndless: for ever. Error: count is 0.
+// The input's epochs, one after the other: round r of epoch e is the input's epoch e * count + r,
+// so that each round has its own shuffle. An endless repeat of a stream ends with the first round
+// without elements; state {"round", "input"}. `count`: kEndless: without end. Error: count is 0.
 Node::Ref repeat(Node::Ref input, uint64_t count);
-// Every element is kept when it is first made, and from then on comes from memory: for all threads
-// and processes that run what was built, and as long as that is there. What is below is made as in
-// epoch 0, so that an element does not depend on when it was first asked for; what fails is not
-// kept. What finds no room in `max_bytes` is made again each time. 0: a quarter of the memory that
-// may be used. Error: below CacheStore::kMinBytes.
+// Keeps every element in memory when it is first made, for all threads and processes of the built
+// plan; the cache lives as long as the plan. The input runs as in epoch 0, so that an element does
+// not depend on when it is first requested. Failed elements are not kept. Elements that do not fit
+// into `max_bytes` are made again each time. `max_bytes` 0: a quarter of the usable memory. Error:
+// max_bytes is below CacheStore::kMinBytes.
 //
-// Of a stream, elements are kept in their order as it is first gone through; later passes go
-// through it only for what was not kept. Its state is {"index"}: where what is in front of it is
-// not kept, a restore goes through that again.
+// In a stream, the first pass keeps elements in order, and later passes read the input only for
+// elements that were not kept. State {"index"}: if elements before the index were not kept, a
+// restore reads the input again from its front.
 Node::Ref cache(Node::Ref input, uint64_t max_bytes);
-// The same in a file, which appears when every element is there: whoever builds the same chain with
-// the same seed then takes them from it and makes none. nodes::snapshot reads it, too. Error: an
-// empty path. Building: errors of SnapshotStore.
+// The same in a file, which appears once every element is in it. A build of the same chain with the
+// same seed then reads the elements from the file and makes none. nodes::snapshot also reads the
+// file. Error: an empty path. Building: errors of SnapshotStore.
 Node::Ref cache(Node::Ref input, std::string path);
-// There are just that many elements in an epoch, or, with kEndless, no end of them. Building, Error
-// kDataLoss: there are more or fewer; says how many. Of a stream that is found out at its end, and
-// raised there.
+// Asserts the number of elements per epoch; kEndless: no end. Building, Error kDataLoss, which
+// names both numbers: there are more or fewer. In a stream, the error is raised at the end of the
+// epoch.
 Node::Ref assert_cardinality(Node::Ref input, uint64_t count);
-// How many batches may be made and not yet taken. At the end of a chain, with nothing but repeat
-// around it, it is the feed's queue; elsewhere it does nothing, since all that a ticket needs is
-// made ahead anyway. Nothing: as many as the feed finds useful. Error: 0, or more than 65536.
+// The number of batches that may be made ahead of the consumer. At the end of a chain, with at most
+// repeat after it, this is the feed's queue size. Elsewhere it has no effect, since everything that
+// a ticket needs is made ahead anyway. nullopt: the feed chooses. Error: 0, or more than 65536.
 Node::Ref prefetch(Node::Ref input, std::optional<uint32_t> batches);
 
 }  // namespace nodes

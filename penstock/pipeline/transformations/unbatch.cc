@@ -17,7 +17,7 @@
 namespace penstock {
 namespace {
 
-// `columns`: of an element's leaves that are such, in their order.
+// The spec of a row. `columns`: the contents of the element's column leaves, in order.
 SpecRef row_of(const ElementSpec& element, std::span<const Block> columns = {}) {
   std::vector<Leaf> leaves(element.leaves().begin(), element.leaves().end());
   for (Leaf& leaf : leaves) {
@@ -83,7 +83,7 @@ class Unbatch : public Streamed {
       row_ = 0;
     }
 
-    // Rows of as many of the chunk's elements as go into `out`.
+    // Gives rows of as many of the chunk's elements as fit.
     uint32_t next(uint32_t most, Chunk& out) override {
       uint32_t count = 0;
       while (count == 0 && more()) {
@@ -117,19 +117,19 @@ class Unbatch : public Streamed {
         throw Error(Code::kInvalidArgument, "restore", "the state is beyond its element's rows");
       }
       row_ = row;
-      // What was lost on the way to the element was told with its first row.
+      // The losses noted on the element were delivered with its first row.
       (void)input_.chunk().take_notes(input_.row());
     }
 
    private:
     struct Columns {
-      uint32_t element;  // of the input's chunk
+      uint32_t element;  // row of the input's chunk
       std::vector<Block> blocks;
       SpecRef rows;
     };
 
-    // One of an element that failed, or cannot be taken apart; or that has none, but was not the
-    // only one on its way: a row in which those that were lost are told.
+    // The number of rows of the next element. 1 for an element that failed or cannot be unbatched,
+    // and for an element without rows that has noted losses: its single row carries these.
     uint64_t rows_of_next() {
       if (input_.failed()) return 1;
       const uint64_t rows = rows_of_whole();
@@ -168,12 +168,12 @@ class Unbatch : public Streamed {
     bool is_column(size_t leaf) {
       return input_.chunk().spec()->leaves()[leaf].kind == LeafKind::kColumn;
     }
-    // Whether the input has a next element. What was read of an older chunk is gone with it.
+    // Whether the input has a next element. Drops what was read from an older chunk.
     bool more() {
       if (input_.left() == 0) columns_.clear();
       return input_.more();
     }
-    // An element's columns of rows that differ in size, and what its rows are; read once.
+    // An element's ragged columns and the spec of its rows; read once per element.
     const Columns& columns_of(uint32_t element) {
       for (const Columns& columns : columns_) {
         if (columns.element == element) return columns;
@@ -183,13 +183,13 @@ class Unbatch : public Streamed {
       for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
         if (!is_column(leaf)) continue;
         auto* first = const_cast<std::byte*>(in.at(leaf, element));
-        // The chunk keeps it.
+        // The chunk owns the memory.
         columns.push_back(ColumnBlock::read(first,
                                             static_cast<uint64_t>(in.shape(leaf, element)[0]),
                                             {std::shared_ptr<void>(), first}));
       }
       SpecRef rows = row_of(*in.spec(), columns);
-      // The very same for as long as they are alike, so that nobody needs to compare.
+      // Reuses the spec object while specs are equal, which makes comparisons fast.
       if (told_columns_ == nullptr || *told_columns_ != *rows) told_columns_ = std::move(rows);
       columns_.push_back({element, std::move(columns), told_columns_});
       return columns_.back();
@@ -216,7 +216,7 @@ class Unbatch : public Streamed {
         for (Failure& lost : in.take_notes(element)) out.note(i, std::move(lost));
         const SpecRef& told = has_columns(*in.spec()) ? columns_of(element).rows : told_;
         try {
-          schema_.check(told);  // columns do not tell what their rows are
+          schema_.check(told);  // the spec of a column leaf does not have the spec of its rows
           settle_alike(told, out);
         } catch (const Error&) {
           out.fail(i, {"unbatch()", input_.ordinal() + element, std::current_exception()});
@@ -237,14 +237,14 @@ class Unbatch : public Streamed {
     }
 
     struct From {
-      uint32_t element;  // of the input's chunk
+      uint32_t element;  // row of the input's chunk
       uint64_t row;
     };
     const Unbatch& stage_;
     StreamInput input_;
     std::array<From, Chunk::kRows> from_;
-    SpecRef of_, told_;             // what elements of the chunk are, and their rows
-    std::vector<Columns> columns_;  // of the chunk's elements that were looked at
+    SpecRef of_, told_;             // spec of the chunk's elements, and of their rows
+    std::vector<Columns> columns_;  // of the elements of the chunk that were read
     SpecRef told_columns_;
     SchemaChecker schema_{stage_.spec_};
     uint64_t row_ = 0;  // of the input's next element

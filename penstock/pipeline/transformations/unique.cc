@@ -25,7 +25,7 @@ uint64_t mixed(uint64_t k) {
   return k ^ k >> 33;
 }
 
-// MurmurHash3_x64_128 (Austin Appleby, public domain), seeded with what came before.
+// MurmurHash3_x64_128 (Austin Appleby, public domain), seeded with the hash so far.
 Hash hashed(const void* data, size_t bytes, Hash seed) {
   constexpr uint64_t kFirst = 0x87c37b91114253d5, kSecond = 0x4cf5ad432745937f;
   const auto* at = static_cast<const unsigned char*>(data);
@@ -108,7 +108,7 @@ class Unique : public Streamed {
       taken_ = behind_ = failed_ = 0;
     }
     uint32_t next(uint32_t most, Chunk& out) override {
-      picked_.forget();  // what a call that threw has left
+      picked_.forget();  // left by a call that threw
       while (mapped_.more()) {
         while (input().left() > 0 && picked_.size() < most) {
           if (is_new()) {
@@ -150,7 +150,7 @@ class Unique : public Streamed {
    private:
     StreamInput& input() { return mapped_.input(); }
 
-    // The next element, or it failed.
+    // Whether the next element is new, or failed.
     bool is_new() {
       if (input().failed()) {
         ++failed_;
@@ -167,8 +167,8 @@ class Unique : public Streamed {
     MappedInput mapped_;
     PickedRows picked_;
     std::unordered_set<Hash, Low> seen_;
-    uint64_t taken_ = 0, behind_ = 0;  // those that are new; the others since the last of these
-    uint64_t failed_ = 0;              // of the new ones
+    uint64_t taken_ = 0, behind_ = 0;  // new elements; duplicates since the last new one
+    uint64_t failed_ = 0;              // new elements that failed
   };
 
   Builder::Carrying input_;

@@ -18,10 +18,9 @@
 namespace penstock {
 namespace {
 
-// How many windows there are over so many elements. REQUIRED: options.shift is not 0.
+// The number of windows over this many elements. REQUIRED: options.shift is not 0.
 uint64_t windows_over(uint64_t elements, const WindowOptions& options) {
   if (elements == kEndless) return kEndless;
-  // Elements at which a window may begin.
   const uint64_t reach = options.drop_last ? (options.size - 1) * options.stride : 0;
   return elements <= reach ? 0 : (elements - reach - 1) / options.shift + 1;
 }
@@ -47,8 +46,8 @@ class Window : public Collated {
   WindowOptions options_;
 };
 
-// Elements are held as long as a window may still want them. One that failed is passed on at once,
-// and is in no window: those behind it move up.
+// Holds elements as long as a window may need them. A failed element passes through at once and is
+// in no window: the elements after it move up.
 class WindowStream : public Streamed {
  public:
   WindowStream(StreamedRef input, const WindowOptions& options, std::string title)
@@ -83,7 +82,7 @@ class WindowStream : public Streamed {
     uint32_t next(uint32_t most, Chunk& out) override {
       const uint32_t count = make(most, out);
       if (count != 0 || lost_.empty()) return count;
-      out.reset(nullptr, 1);  // in no window
+      out.reset(nullptr, 1);  // losses that no window carries
       tell_up_to(UINT64_MAX, out, 0);
       return out.leave_losses(0) ? 1 : 0;
     }
@@ -109,7 +108,7 @@ class WindowStream : public Streamed {
       input_.load(
           epoch, member_of(state, "held"), [&](uint64_t ordinal) { return ordinal >= first; },
           [&](std::unique_ptr<HeldRow> row) {
-            (void)row->take_lost();  // told, or in the state
+            (void)row->take_lost();  // already delivered, or in the state
             held_.push_back(std::move(row));
           });
       first_ = first;
@@ -133,8 +132,8 @@ class WindowStream : public Streamed {
       }
     }
 
-    // What was lost on the way to elements before an ordinal, and was not told yet, goes with a
-    // row: the first window that reaches so far, for an element may be in several, or in none.
+    // Notes losses before an ordinal on a row, once: on the first window that reaches the ordinal.
+    // An element may be in several windows, or in none.
     void tell_up_to(uint64_t end, Chunk& out, uint32_t row) {
       while (!lost_.empty() && lost_.front().first < end) {
         out.note(row, std::move(lost_.front().second));
@@ -142,7 +141,7 @@ class WindowStream : public Streamed {
       }
     }
 
-    // The windows that the input's chunk in hand completes, or one element that failed.
+    // Gives the windows that the input's current chunk completes, or one failed element.
     uint32_t make(uint32_t most, Chunk& out) {
       batch_.empty();
       bool over = false;
@@ -171,7 +170,7 @@ class WindowStream : public Streamed {
       return static_cast<uint32_t>(count);
     }
 
-    // Windows all of whose elements were read.
+    // The number of windows whose elements were all read.
     uint64_t complete() const {
       const uint64_t last = first_ + (options_.size - 1) * options_.stride;
       return input_.read() <= last ? 0 : (input_.read() - last - 1) / options_.shift + 1;
@@ -189,7 +188,7 @@ class WindowStream : public Streamed {
       }
     }
 
-    // The next window: all of it that is held.
+    // Gives the next window, from its elements that are held.
     void give(Chunk& out, uint32_t row) {
       window_.clear();
       for (uint64_t at = 0; at < held_.size() && window_.size() < options_.size;
@@ -208,9 +207,10 @@ class WindowStream : public Streamed {
     const WindowStream& stage_;
     const WindowOptions& options_;
     HeldBack input_;
-    std::deque<std::unique_ptr<HeldRow>> held_;      // from first_ on, as far as they were read
-    uint64_t first_ = 0;                             // of the next window, an ordinal
-    std::deque<std::pair<uint64_t, Failure>> lost_;  // on the way to an ordinal, and not told yet
+    std::deque<std::unique_ptr<HeldRow>> held_;  // elements from first_ on that were read
+    uint64_t first_ = 0;                         // ordinal of the next window's first element
+    // pending losses, with the ordinal that each was noted on
+    std::deque<std::pair<uint64_t, Failure>> lost_;
     std::vector<HeldRow*> window_;
     HeldBatch batch_;
   };

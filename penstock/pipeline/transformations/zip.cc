@@ -53,14 +53,14 @@ class Zip : public Indexed {
     void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
                uint32_t row) override {
       bool made = true;
-      size_t first = 0;  // of leaves; nothing is bound where their number is not known
+      size_t first = 0;  // first leaf of the input; nothing is bound while the specs are inferred
       for (size_t i = 0; i < readers_.size(); ++i) {
         SpecRef spec = stage_.inputs_[i]->spec();
         rows_[i]->fetch(*readers_[i], spec, at, positions, out, row, first);
         if (stage_.spec_ != nullptr) first += spec->leaves().size();
         made &= rows_[i]->spec() != nullptr;
       }
-      if (!made) return;  // not one element is whole
+      if (!made) return;  // no element is complete
       if (stage_.spec_ == nullptr && !settle(out)) {
         const auto error = std::make_exception_ptr(unlike(*out.spec(), *spec_));
         for (size_t i = 0; i < positions.size(); ++i) {
@@ -89,7 +89,7 @@ class Zip : public Indexed {
     const Zip& stage_;
     std::vector<std::unique_ptr<IndexedReader>> readers_;
     std::vector<std::unique_ptr<InputRows>> rows_;
-    std::vector<SpecRef> told_;  // by the inputs' elements, and what they make up
+    std::vector<SpecRef> told_;  // specs of the inputs' elements; spec_ combines them
     SpecRef spec_;
   };
 
@@ -168,7 +168,7 @@ class ZipStream : public Streamed {
     }
 
    private:
-    // One of the inputs is over: of the others what was lost behind their last elements.
+    // After an input ended, gives the losses after the other inputs' last elements.
     uint32_t lost_behind(Chunk& out) {
       picked_.forget();
       for (const auto& input : inputs_) {
@@ -222,7 +222,7 @@ class ZipStream : public Streamed {
     const ZipStream& stage_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
-    std::vector<SpecRef> told_;  // by the inputs' elements, and what they make up
+    std::vector<SpecRef> told_;  // specs of the inputs' elements; spec_ combines them
     SpecRef spec_;
   };
 

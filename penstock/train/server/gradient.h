@@ -21,7 +21,7 @@ struct Run {
   uint32_t floats = 0;
 };
 
-// A shard's part of a gradient, as received: bytes owned and written by somebody else, so they may
+// A shard's part of a gradient, as received: another process owns and writes the bytes, so they may
 // hold anything. A value. Threads: any.
 //
 // kTopK: pairs of an index (uint32) and a float, ascending; other floats are zero.

@@ -407,8 +407,8 @@ void ParameterClient::close() {
   leave_all();
 }
 
-// After an exception of while_waiting() the other shards are still told, without waiting for their
-// answers.
+// After an exception of while_waiting() the other shards are still notified, without waiting for
+// their answers.
 void ParameterClient::leave_all() {
   const Deadline end(kLeaveS);
   std::exception_ptr enough;

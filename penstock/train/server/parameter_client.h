@@ -64,8 +64,7 @@ class ParameterClient {
   // Pushes to all shards; returns when each has decided on the push, as the server's mode says. The
   // slab must not be written meanwhile. Errors as pull(); kInvalidArgument also for a non-finite
   // gradient, if that is the server's policy. After kTimeout some shards may have applied the push.
-  // If the mode may hold pushes, the answer of a shard that has received the push is waited for
-  // without a limit.
+  // If the mode may hold pushes, a shard that has received the push may take any time to answer.
   Pushed push(const Slab& gradients);
   // Pushes some blocks, or some rows of them. Only these are sent and changed, the optimizer's
   // state included; it is an update at all shards, even without rows. Where pushes are averaged,

@@ -151,7 +151,7 @@ ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& 
     addresses_.push_back(services_[i]->addresses()[0]);
   }
   if (options.snapshots.empty()) return;
-  // Save at once: workers then recognise a server that replaces this one, and a folder without
+  // Save immediately: workers then recognise a server that replaces this one, and a folder without
   // write permission is reported now. Not before the addresses exist: a server that never served
   // leaves no files.
   for (size_t i = 0; i < options.shards; ++i) {

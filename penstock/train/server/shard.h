@@ -26,7 +26,7 @@ struct ServerMode {
   // worker waits.
   std::optional<uint32_t> staleness = {};
   double lease_s = 30;      // seconds that others wait for a silent worker
-  uint32_t workers = 0;     // nothing is applied until so many workers are ready
+  uint32_t workers = 0;     // nothing is applied until this many workers are ready
   double compensation = 0;  // lambda of DC-ASGD; 0: none
   NonFinite non_finite = NonFinite::kRaise;
 };
@@ -76,8 +76,8 @@ class Shard {
     uint64_t hello = 0;   // number of this call of join()
     bool is_new = false;  // the worker was unknown before
   };
-  // A worker connects or reconnects. A push of the worker that is held is dropped (kClosed): nobody
-  // waits for its answer, and its memory may soon hold the next gradient. Error kOutOfMemory:
+  // A worker connects or reconnects. A held push of the worker is dropped (kClosed): its answer is
+  // no longer awaited, and its memory may soon hold the next gradient. Error kOutOfMemory:
   // kMaxWorkers have joined.
   JoinResult join(const Worker& worker);
   // The worker has connected to all shards. Counts towards ServerMode::workers, also if the worker
@@ -91,9 +91,9 @@ class Shard {
   // The worker hung up right after join(): undoes that join. Does nothing if the worker has joined
   // again.
   void undo_join(uint64_t worker, uint64_t hello);
-  // The worker leaves: nobody waits for it, and its row is erased.
+  // The worker leaves: no other worker waits for it, and its row is erased.
   void leave(uint64_t worker);
-  // The worker pulled so many bytes, which renews its lease.
+  // The worker pulled `bytes` bytes, which renews its lease.
   void pulled(uint64_t worker, uint64_t bytes);
 
   // Applies one push; its spans must stay valid until the return. A repeated push gets the same

@@ -27,7 +27,7 @@ ShardFile file_of(const std::string& folder, size_t shard, const std::vector<Ran
 
 // Writes a shard's persistent state to one safetensors file, which appears as a whole or not at
 // all: arrays "weights", "optimizer/0", ... of the shard's range, the rest in the metadata. Then
-// records in the shard's memory what was saved. Errors kSystem, kInvalidArgument.
+// records the saved state in the shard's memory. Errors kSystem, kInvalidArgument.
 void save(const Shard& shard, const ShardFile& file, FileSystem& files = *posix_files());
 // Whether the shard has unsaved changes: updates, but also workers that joined or left.
 bool has_unsaved(const ShardMemory& memory);

@@ -190,7 +190,7 @@ Shard::Answer ShardLink::receive_push() {
 
 void ShardLink::begin_pull() {
   if (!connection_->local()) return ask(wire::Ask::kPull);
-  // The memory of a shard that has ended can be read, but is no longer what the server has.
+  // The memory of a shard that has ended can be read, but no longer has the server's weights.
   if (!connection_->idle()) throw Error(Code::kClosed, "pull", address_ + " is gone");
 }
 

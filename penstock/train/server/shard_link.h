@@ -124,11 +124,11 @@ class ShardLink {
   uint64_t pulled_ns_ = 0;
 };
 
-// Statistics of the shard at an address, as JSON; see Shard::stats(). The caller is no worker: no
-// shard waits for it. Connects, asks and disconnects. `secret` and `encrypt` are the server's.
-// while_waiting is called several times a second and may throw. Threads: any.
+// Statistics of the shard at an address, as JSON; see Shard::stats(). The caller is not a worker,
+// so no shard waits for it. Connects, asks and disconnects. `secret` and `encrypt` are the
+// server's. while_waiting is called several times a second and may throw. Threads: any.
 //
-// Errors: those of net::connect(); kTimeout, kClosed, kDataLoss (the peer is no shard).
+// Errors: those of net::connect(); kTimeout, kClosed, kDataLoss (the peer is not a shard).
 std::string shard_stats(const std::string& address, const std::string& secret, bool encrypt,
                         double timeout_s, const std::function<void()>& while_waiting = {});
 

@@ -67,7 +67,7 @@ class ShardMemory {
   // kOutOfMemory, kSystem (descriptors).
   static std::shared_ptr<ShardMemory> make(const Shape& shape, float initial_state);
   // Maps the memory of another process, or this one's again; duplicates `fd`. Error
-  // kInvalidArgument: it is no shard's memory; kOutOfMemory (address space).
+  // kInvalidArgument: not the memory of a shard; kOutOfMemory (address space).
   enum class Access { kRead, kWrite };
   static std::shared_ptr<ShardMemory> open(int fd, Access access);
 
@@ -119,8 +119,8 @@ class ShardMemory {
   // The port that the system picked for the shard; a restarted process takes the same. 0: not set.
   uint32_t port() const;
   void set_port(uint32_t port) const;
-  // How many processes have served this shard. After the first one a failure to save is no reason
-  // to end.
+  // The number of processes that have served this shard. After the first process, a failure to save
+  // does not end the shard.
   uint32_t served() const;
   void count_served() const;
 

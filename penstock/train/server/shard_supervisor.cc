@@ -323,7 +323,8 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
       poller.remove(child.process.get());
       wait_for(child);
       child.process.reset();
-      // Restart at once; if it failed to start, pause, since the cause may need time to pass.
+      // Restart immediately. If the shard failed to start, pause, since the cause may need time to
+      // pass.
       const bool started = memories[tags[k]]->served() != child.served;
       child.pause = started ? 0 : std::clamp(2 * child.pause, kMinPauseNs, kMaxRestartPauseNs);
       child.next = now_ns() + child.pause;
