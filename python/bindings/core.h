@@ -135,7 +135,6 @@ class Core {
   nanobind::object handed_out(PlanEngine::Taken taken);
   nanobind::object take();
   nanobind::object take_rows(BatchEntry& entry);
-  void note_losses(PyObject* list, uint64_t epoch);
   [[noreturn]] void raise_failure(Task& task, const Ticket& ticket);
   [[noreturn]] void raise_plan_failure(LoaderFailure failure);
   [[noreturn]] void raise(nanobind::object exception);

@@ -7,6 +7,7 @@
 
 #include "core.h"
 #include "gil.h"
+#include "losses.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "python_op.h"
@@ -147,18 +148,6 @@ nb::object Core::handed_out(PlanEngine::Taken taken) {
   return taken.item ? objects_->object_of(*taken.item) : nb::object();
 }
 
-void Core::note_losses(PyObject* list, uint64_t epoch) {
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    PyObject* loss = PyList_GET_ITEM(list, i);
-    bool replaced = PyTuple_GET_ITEM(loss, 3) == Py_True;
-    const char* reason = PyUnicode_AsUTF8(PyTuple_GET_ITEM(loss, 2));
-    if (reason == nullptr) PyErr_Clear();
-    engine_->add_loss({epoch, PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(loss, 1)),
-                       reason == nullptr ? "" : reason},
-                      replaced);
-  }
-}
-
 // The scheduler's current batch. A null object: all of it was skipped; ask again.
 nb::object Core::take() {
   if (plan_ != nullptr && plan_->apart()) return nb::object();
@@ -180,20 +169,20 @@ nb::object Core::take() {
     }
     case ResultKind::kReplaced: {
       nb::object pair = values_->take(task);
-      note_losses(PyTuple_GET_ITEM(pair.ptr(), 1), entry.epoch);
+      engine_->add_losses(losses_in(PyTuple_GET_ITEM(pair.ptr(), 1)), entry.epoch);
       nb::object batch = nb::borrow(PyTuple_GET_ITEM(pair.ptr(), 0));
       scheduler().deliver(bytes, samples);
       return batch;
     }
     case ResultKind::kEnd: {
       nb::object lost = values_->take(task);
-      if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), entry.epoch);
+      engine_->add_losses(losses_in(lost.ptr()), entry.epoch);
       scheduler().end_stream();
       return nb::object();
     }
     case ResultKind::kSkipped: {
       nb::object lost = values_->take(task);
-      if (PyList_Check(lost.ptr())) note_losses(lost.ptr(), entry.epoch);
+      engine_->add_losses(losses_in(lost.ptr()), entry.epoch);
       scheduler().skip();
       return nb::object();
     }
@@ -220,17 +209,13 @@ nb::object Core::take_rows(BatchEntry& entry) {
       continue;
     }
     auto count = static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(value.ptr(), 0)));
-    PyObject* list = PyTuple_GET_ITEM(value.ptr(), 1);
+    const std::vector<Loss> losses = losses_in(PyTuple_GET_ITEM(value.ptr(), 1));
     PyObject* columns = PyTuple_GET_ITEM(value.ptr(), 2);
-    note_losses(list, entry.epoch);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-      PyObject* loss = PyList_GET_ITEM(list, i);
-      if (PyTuple_GET_ITEM(loss, 3) == Py_True) continue;
-      uint32_t row = begin + PyLong_AsUnsignedLong(PyTuple_GET_ITEM(loss, 0));
-      if (settings_.source == PlanSettings::Source::kMap) {
-        lost.push_back(row);
-        --count;
-      }
+    engine_->add_losses(losses, entry.epoch);
+    for (const Loss& loss : losses) {
+      if (!loss.gap) continue;
+      lost.push_back(begin + loss.row);
+      --count;
     }
     rows += count;
     if (columns == Py_None) continue;

@@ -1,10 +1,7 @@
 #include "plan_results.h"
 
-#include <nanobind/stl/string.h>
-
-#include <string>
-
 #include "elements.h"
+#include "losses.h"
 #include "penstock/pipeline/stages/split_batch.h"
 #include "rows.h"
 
@@ -35,20 +32,8 @@ nb::object PlanObjects::columns_of(const PlanOutput::Item& batch) {
   return nb::steal(made);
 }
 
-std::vector<Outcome::Loss> ProcessTransport::losses_in(Task& task) {
-  nb::object value = values_.take(task);
-  std::vector<Outcome::Loss> losses;
-  if (value.is_none()) return losses;
-  for (nb::handle item : value) {
-    losses.push_back({nb::cast<uint32_t>(item[0]),
-                      nb::cast<uint64_t>(item[1]),
-                      nb::cast<bool>(item[3]),
-                      nb::cast<std::string>(item[2]),
-                      nullptr,
-                      {},
-                      nb::cast<bool>(item[4])});
-  }
-  return losses;
+std::vector<Loss> ProcessTransport::losses_in(Task& task) {
+  return python::losses_in(values_.take(task).ptr());
 }
 
 }  // namespace penstock::python

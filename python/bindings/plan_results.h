@@ -53,7 +53,7 @@ class ProcessTransport : public ThreadTransport {
   ProcessTransport(TaskValues& values, std::function<void()> attend)
       : ThreadTransport(std::move(attend)), values_(values), results_(values) {}
   ParallelMapResults& results() override { return results_; }
-  std::vector<Outcome::Loss> losses_in(Task& task) override;
+  std::vector<Loss> losses_in(Task& task) override;
   void discard(Task& task) override { values_.discard(task); }
 
  private:

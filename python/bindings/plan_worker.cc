@@ -8,6 +8,7 @@
 
 #include "dataset.h"
 #include "gil.h"
+#include "losses.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "python_op.h"
 #include "worker_process.h"
@@ -16,28 +17,23 @@ namespace nb = nanobind;
 
 namespace penstock::python {
 
-void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) {
+void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Loss> losses) {
   if (losses.empty()) {
     slot.finish_inline(ResultKind::kRows, bytes, {});
     return;
   }
   // A ticket of single elements that have Python in their chain is one element.
-  for (Outcome::Loss& loss : losses) {
+  for (Loss& loss : losses) {
     if (loss.error == nullptr) continue;
     return fail(slot, slot.ticket(), {loss.stage, loss.index, loss.error});
   }
   WithGil locked;
-  nb::list list;
-  for (const Outcome::Loss& loss : losses) {
-    nb::object reason = nb::steal(PyUnicode_DecodeUTF8(
-        loss.reason.data(), static_cast<Py_ssize_t>(loss.reason.size()), "backslashreplace"));
-    list.append(nb::make_tuple(loss.row, loss.index, reason, loss.replaced, loss.gap));
-  }
-  if (!packets_.encode(list.ptr())) throw nb::python_error();
+  Owned list = list_of(losses);
+  if (!list || !packets_.encode(list.get())) throw nb::python_error();
   packets_.send(slot, ResultKind::kRows, bytes);
 }
 
-void PacketOutlet::item(Slot&, const Ticket&, void*, std::vector<Outcome::Loss>) {
+void PacketOutlet::item(Slot&, const Ticket&, void*, std::vector<Loss>) {
   throw Error(Code::kInternal, "worker", "a C++ object cannot leave its process");
 }
 

@@ -16,11 +16,10 @@ namespace penstock::python {
 class PacketOutlet : public ChainWorker::Outlet {
  public:
   explicit PacketOutlet(Packets& packets) : packets_(packets) {}
-  void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) override;
+  void rows(Slot& slot, uint64_t bytes, std::vector<Loss> losses) override;
   void fail(Slot& slot, const Ticket& ticket, Failure failure) override;
   // Error kInternal: a C++ object cannot leave its process.
-  void item(Slot& slot, const Ticket& ticket, void* item,
-            std::vector<Outcome::Loss> losses) override;
+  void item(Slot& slot, const Ticket& ticket, void* item, std::vector<Loss> losses) override;
   // Packs (failure, [note, ...]), each (exception or None, stage, position, text, decision,
   // unsure); nothing where there is neither.
   void element(Slot& slot, const Ticket& ticket, uint64_t bytes, ParallelMapResult result) override;

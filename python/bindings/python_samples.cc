@@ -83,7 +83,7 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
     slot.finish_inline(ResultKind::kRows, bytes, {});
     return;
   }
-  Owned lost = losses(), columns = columns_ ? std::move(columns_) : Owned::borrow(Py_None);
+  Owned lost = list_of(losses_), columns = columns_ ? std::move(columns_) : Owned::borrow(Py_None);
   Owned value(Py_BuildValue("(IOO)", count, lost.get(), columns.get()));
   columns = Owned();  // nothing else refers to its copies
   emit(slot, ResultKind::kRows, std::move(value), bytes);
@@ -195,7 +195,8 @@ void PythonWorker::run_collate(const Ticket& ticket, Slot& slot) {
     if (PyErr_Occurred() != nullptr) return fail(ticket, slot, row, key_of(ticket, row));
   }
   note_together();
-  if (PyList_GET_SIZE(samples.get()) == 0) return emit(slot, ResultKind::kSkipped, losses());
+  if (PyList_GET_SIZE(samples.get()) == 0)
+    return emit(slot, ResultKind::kSkipped, list_of(losses_));
   Owned batch = collated(slot, samples.get(), count - 1);
   samples = Owned();
   if (!batch) return fail_batch(ticket, slot);

@@ -82,9 +82,9 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
   }
   // A batch that is short because of losses is not the last one: only the stream's end is.
   if (stream.ended && (count == 0 || settings_.drop_last)) {
-    return emit(slot, ResultKind::kEnd, losses());
+    return emit(slot, ResultKind::kEnd, list_of(losses_));
   }
-  if (count == 0) return emit(slot, ResultKind::kSkipped, losses());
+  if (count == 0) return emit(slot, ResultKind::kSkipped, list_of(losses_));
   if (!settings_.samples) return emit(slot, ResultKind::kPacket, std::move(item));
   if (!collate_) return finish_rows(ticket, slot, count);
   Owned batch = collated(slot, samples.get(), last);

@@ -199,7 +199,8 @@ bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
   if (!passes_over()) return false;
   std::string reason = pending_error();
   if (PyErr_Occurred() != nullptr) return false;
-  losses_.push_back({row, index, std::move(reason), replaced});
+  const bool gap = settings_.source == PlanSettings::Source::kMap && !replaced;
+  losses_.push_back({row, index, replaced, std::move(reason), nullptr, {}, gap});
   return true;
 }
 
@@ -252,7 +253,7 @@ bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, ui
     if (slot.ending(call)) continue;
     Owned value = attempt(ticket, index.get(), other);
     if (value && use(value.get(), other)) {
-      losses_.push_back({row, key, std::move(reason), true});
+      losses_.push_back({row, key, true, std::move(reason), nullptr, {}, false});
       return true;
     }
     if (!passes_over()) return false;
@@ -284,17 +285,6 @@ Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, con
   if (other == key) return {};
   key = other;
   return Owned(PyLong_FromUnsignedLongLong(other));
-}
-
-Owned PythonWorker::losses() const {
-  Owned list(PyList_New(0));
-  for (const Loss& loss : losses_) {
-    Owned item(Py_BuildValue("(IKsO)", loss.row, static_cast<unsigned long long>(loss.index),
-                             loss.reason.c_str(), loss.replaced ? Py_True : Py_False));
-    if (item) PyList_Append(list.get(), item.get());
-    PyErr_Clear();
-  }
-  return list;
 }
 
 // Makes the exception that is set the ticket's result.
@@ -330,6 +320,7 @@ void PythonWorker::fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t
 }
 
 void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes) {
+  if (!value) return fail(slot.ticket(), slot, 0, 0);
   uint64_t bytes = extra_bytes;
   if (outlet_.arena == nullptr) {
     PyObject* object = value.release();
@@ -368,15 +359,15 @@ void PythonWorker::run_item(const Ticket& ticket, Slot& slot) {
   };
   sample(ticket, slot, 0, {}, keep);
   if (PyErr_Occurred() != nullptr) return fail(ticket, slot, 0, key_of(ticket, 0));
-  if (!item) return emit(slot, ResultKind::kSkipped, losses());
+  if (!item) return emit(slot, ResultKind::kSkipped, list_of(losses_));
   emit_with_losses(slot, std::move(item));
 }
 
 // A batch with losses is handed over together with them.
 void PythonWorker::emit_with_losses(Slot& slot, Owned value) {
   if (losses_.empty()) return emit(slot, ResultKind::kPacket, std::move(value));
-  Owned lost = losses();
-  Owned pair(PyTuple_Pack(2, value.get(), lost.get()));
+  Owned lost = list_of(losses_);
+  Owned pair(lost ? PyTuple_Pack(2, value.get(), lost.get()) : nullptr);
   value = Owned();
   emit(slot, ResultKind::kReplaced, std::move(pair));
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lock_turn.h"
+#include "losses.h"
 #include "numpy_api.h"
 #include "on_error.h"
 #include "packets.h"
@@ -81,12 +82,6 @@ class PythonWorker : public TicketRunner {
  private:
   // Uses a sample: as a row, or an element of a list. False: a Python exception is set.
   using Use = std::function<bool(PyObject* sample, uint64_t index)>;
-  struct Loss {
-    uint32_t row;
-    uint64_t index;
-    std::string reason;
-    bool replaced;
-  };
 
   bool update(uint64_t version);
   bool load_indices(const Ticket& ticket, Slot& slot);
@@ -141,7 +136,6 @@ class PythonWorker : public TicketRunner {
   }
   void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
   void emit_with_losses(Slot& slot, Owned value);
-  Owned losses() const;
   static Owned take_exception();
   static bool is_trouble();
   static std::string pending_error();

@@ -263,7 +263,7 @@ bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t fir
       failed_ = std::move(failure);
       return false;
     }
-    Outcome::Loss loss{ticket.begin + first + row, failure.position, false, {}, nullptr, {}};
+    Loss loss{ticket.begin + first + row, failure.position, false, {}, nullptr, {}};
     if (raised) {
       loss.error = std::move(failure.error);
       loss.stage = std::move(failure.stage);
@@ -319,7 +319,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
     Slot::Write ours(slot);
     if (!ours) throw taken_away();
     std::vector<uint32_t> lost;
-    for (const Outcome::Loss& loss : losses_) lost.push_back(loss.row);
+    for (const Loss& loss : losses_) lost.push_back(loss.row);
     layout_.fixed().compact_rows(base, lost, ticket.end);
   }
   finish(ticket, slot, share_of(ticket, layout_.bytes()));

@@ -39,11 +39,10 @@ class ChainWorker : public TicketRunner, private Context::Watch {
   class Outlet {
    public:
     virtual ~Outlet() = default;
-    virtual void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) = 0;
+    virtual void rows(Slot& slot, uint64_t bytes, std::vector<Loss> losses) = 0;
     virtual void fail(Slot& slot, const Ticket& ticket, Failure failure) = 0;
     // A whole item (LeafKind::kObject), which the outlet owns from now on, and losses before it.
-    virtual void item(Slot& slot, const Ticket& ticket, void* item,
-                      std::vector<Outcome::Loss> losses) = 0;
+    virtual void item(Slot& slot, const Ticket& ticket, void* item, std::vector<Loss> losses) = 0;
     // For a parallel map: the element is the ticket's row, or `result` has a failure.
     virtual void element(Slot& slot, const Ticket& ticket, uint64_t bytes,
                          ParallelMapResult result) = 0;
@@ -110,12 +109,12 @@ class ChainWorker : public TicketRunner, private Context::Watch {
 
   // For the current ticket:
   Slot* slot_ = nullptr;
-  uint32_t begin_ = 0;                 // its first row
-  At at_;                              // the place of its rows
-  StreamChunk stream_chunk_;           // in a plan with a stream
-  std::vector<Outcome::Loss> losses_;  // lost rows
-  std::vector<Outcome::Loss> notes_;   // losses before rows that exist
-  std::optional<Failure> failed_;      // the failure that ends the ticket
+  uint32_t begin_ = 0;             // its first row
+  At at_;                          // the place of its rows
+  StreamChunk stream_chunk_;       // in a plan with a stream
+  std::vector<Loss> losses_;       // lost rows
+  std::vector<Loss> notes_;        // losses before rows that exist
+  std::optional<Failure> failed_;  // the failure that ends the ticket
   std::exception_ptr interruption_;
   ParallelMapResult result_;  // of a parallel map
   // Poisoned calls that were met: how each had ended, and its error.

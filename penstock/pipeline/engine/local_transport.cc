@@ -33,7 +33,7 @@ uint64_t detach(Example& item, WorkerCounters& counters) {
 
 class LocalOutlet : public ChainWorker::Outlet {
  public:
-  void rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> losses) override {
+  void rows(Slot& slot, uint64_t bytes, std::vector<Loss> losses) override {
     std::unique_ptr<Outcome> outcome;
     if (!losses.empty()) {
       outcome = std::make_unique<Outcome>();
@@ -41,7 +41,7 @@ class LocalOutlet : public ChainWorker::Outlet {
     }
     hand_over(slot, ResultKind::kRows, bytes, std::move(outcome));
   }
-  void item(Slot& slot, const Ticket&, void* item, std::vector<Outcome::Loss> losses) override {
+  void item(Slot& slot, const Ticket&, void* item, std::vector<Loss> losses) override {
     auto outcome = std::make_unique<Outcome>();
     outcome->batch = std::move(*static_cast<Example*>(item));
     outcome->losses = std::move(losses);
@@ -73,9 +73,9 @@ std::unique_ptr<ChainWorker::Outlet> LocalTransport::outlet() {
   return std::make_unique<LocalOutlet>();
 }
 
-std::vector<Outcome::Loss> LocalTransport::losses_in(Task& task) {
+std::vector<Loss> LocalTransport::losses_in(Task& task) {
   std::unique_ptr<Outcome> outcome = take_outcome(task);
-  return outcome == nullptr ? std::vector<Outcome::Loss>() : std::move(outcome->losses);
+  return outcome == nullptr ? std::vector<Loss>() : std::move(outcome->losses);
 }
 
 ParallelMapResult LocalTransport::Results::take(Task& task) {

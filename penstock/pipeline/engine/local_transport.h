@@ -12,7 +12,7 @@ class LocalTransport : public PlanEngine::Transport {
  public:
   std::unique_ptr<ChainWorker::Outlet> outlet() override;
   ParallelMapResults& results() override { return results_; }
-  std::vector<Outcome::Loss> losses_in(Task& task) override;
+  std::vector<Loss> losses_in(Task& task) override;
   void discard(Task& task) override { (void)take_outcome(task); }
 
  private:

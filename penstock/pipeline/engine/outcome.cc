@@ -18,8 +18,8 @@ std::unique_ptr<Outcome> take_outcome(Task& task) {
       reinterpret_cast<Outcome*>(std::exchange(task.object, uint64_t{0})));
 }
 
-std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out) {
-  std::vector<Outcome::Loss> losses;
+std::vector<Loss> losses_of(const std::vector<Failure>& left_out) {
+  std::vector<Loss> losses;
   for (const Failure& lost : left_out) {
     const bool replaced = lost.decision == Decision::kReplace;
     losses.push_back({0, lost.position, replaced, reason_of(lost), nullptr, {}, false});

@@ -12,19 +12,21 @@
 
 namespace penstock {
 
+// An element or sample that its error policy skipped or replaced.
+struct Loss {
+  uint32_t row = 0;    // of the batch
+  uint64_t index = 0;  // of the sample in the data set, or the position in the stage
+  bool replaced = false;
+  std::string reason;
+  // Set if elements are delivered one by one: the error is raised at this place.
+  std::exception_ptr error = nullptr;
+  std::string stage = {};
+  bool gap = true;  // the row is missing; false: the row exists, made of other elements
+};
+
 // The result of a ticket beside its rows, in the consumer's own process: Task::object points at
 // one.
 struct Outcome {
-  struct Loss {
-    uint32_t row = 0;  // of the whole batch
-    uint64_t index = 0;
-    bool replaced = false;
-    std::string reason;
-    // Set if elements are delivered one by one: the error is raised at this place.
-    std::exception_ptr error;
-    std::string stage;
-    bool gap = true;  // the row is missing; false: the row exists, made of other elements
-  };
   Example batch;                   // kPacket
   std::exception_ptr error;        // kError
   uint64_t index = 0;              // of the failed sample, or its position in the stage
@@ -39,6 +41,6 @@ bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outc
 std::unique_ptr<Outcome> take_outcome(Task& task);
 
 // Losses for elements that were skipped before they had a row.
-std::vector<Outcome::Loss> losses_of(const std::vector<Failure>& left_out);
+std::vector<Loss> losses_of(const std::vector<Failure>& left_out);
 
 }  // namespace penstock

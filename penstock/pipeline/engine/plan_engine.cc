@@ -89,13 +89,6 @@ std::vector<StageSnapshot> PlanEngine::stream_stages() const {
 
 // ---- taking -------------------------------------------------------------------------------------
 
-void PlanEngine::add_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch) {
-  for (const Outcome::Loss& loss : losses) {
-    if (loss.error != nullptr) continue;  // raised, not lost
-    add_loss({epoch, loss.index, loss.reason}, loss.replaced);
-  }
-}
-
 PlanEngine::Taken PlanEngine::take_held() {
   auto item = output_.take_held();
   const PlanOutput::Losses lost = output_.take_losses();

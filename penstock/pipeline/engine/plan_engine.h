@@ -38,7 +38,7 @@ class PlanEngine : public TicketEngine {
     virtual std::unique_ptr<ChainWorker::Outlet> outlet() = 0;
     virtual ParallelMapResults& results() = 0;
     // Takes the losses of a done task (kRows).
-    virtual std::vector<Outcome::Loss> losses_in(Task& task) = 0;
+    virtual std::vector<Loss> losses_in(Task& task) = 0;
     // Releases the result of a task.
     virtual void discard(Task& task) = 0;
     // StreamReader::Options::attend.
@@ -77,8 +77,6 @@ class PlanEngine : public TicketEngine {
   static LoaderFailure failure_of(Task& task, const Ticket& ticket);
   // After Scheduler::Poll::kFailed.
   LoaderFailure stream_failure();
-  // Counts the losses, except those that are raised.
-  void add_losses(const std::vector<Outcome::Loss>& losses, uint64_t epoch);
 
   // A user's pass may be several rounds, each an epoch of the scheduler. The round to poll, in the
   // pass that contains `epoch`; nothing: the pass is over.

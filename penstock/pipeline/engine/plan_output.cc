@@ -20,7 +20,7 @@ uint32_t rows_of_granule(const BatchEntry& entry) {
 }
 
 // Each granule has its rows at its front: finds the gaps after them. `losses` ascend.
-std::vector<uint32_t> gaps_of(const BatchEntry& entry, const std::vector<Outcome::Loss>& losses) {
+std::vector<uint32_t> gaps_of(const BatchEntry& entry, const std::vector<Loss>& losses) {
   std::vector<uint32_t> gaps;
   const uint32_t share = rows_of_granule(entry);
   for (auto loss = losses.begin(); loss != losses.end();) {
@@ -89,29 +89,29 @@ bool PlanOutput::apart(TicketRing& ring) {
   return true;
 }
 
-PlanOutput::Said PlanOutput::gather(
-    TicketRing& ring, const std::function<std::vector<Outcome::Loss>(Task&)>& losses_in) {
+PlanOutput::Said PlanOutput::gather(TicketRing& ring,
+                                    const std::function<std::vector<Loss>(Task&)>& losses_in) {
   const uint64_t seq = scheduler_.current_seq();
   Said said;
   for (uint32_t g = 0, granules = ring.granules_at(seq); g < granules; ++g) {
     Task& task = ring.task_at(seq, g);
     said.bytes += task.bytes;
-    std::vector<Outcome::Loss> losses = losses_in(task);
+    std::vector<Loss> losses = losses_in(task);
     said.losses.insert(said.losses.end(), std::make_move_iterator(losses.begin()),
                        std::make_move_iterator(losses.end()));
   }
-  std::ranges::stable_partition(said.losses, [](const Outcome::Loss& loss) { return loss.gap; });
+  std::ranges::stable_partition(said.losses, [](const Loss& loss) { return loss.gap; });
   return said;
 }
 
 std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker,
-                                                 std::vector<Outcome::Loss> losses) {
+                                                 std::vector<Loss> losses) {
   BatchEntry& entry = scheduler_.current();
-  std::vector<Outcome::Loss> all;
+  std::vector<Loss> all;
   counted_ = {entry.epoch, {}};
   if (!losses.empty()) {
     all = losses;
-    std::erase_if(losses, [](const Outcome::Loss& loss) { return !loss.gap; });
+    std::erase_if(losses, [](const Loss& loss) { return !loss.gap; });
   }
   if (plan_->batched()) {
     counted_.losses = std::move(all);
@@ -128,8 +128,8 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
   }
   const uint64_t skipped = this->skipped();  // losses before it were counted already
   hold(entry, worker, losses);
-  std::ranges::stable_sort(all, {}, &Outcome::Loss::row);
-  std::erase_if(all, [&](const Outcome::Loss& loss) { return loss.row < skipped; });
+  std::ranges::stable_sort(all, {}, &Loss::row);
+  std::erase_if(all, [&](const Loss& loss) { return loss.row < skipped; });
   uncounted_.assign(std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
   if (held_.rows == 0) count_before(pending_ ? skip_ : UINT64_MAX);
   if (pending_) {
@@ -157,8 +157,7 @@ Block PlanOutput::Item::batch() const {
   return rows == laid_out ? block : block.rows(0, rows);
 }
 
-PlanOutput::Item PlanOutput::take_memory(BatchEntry& entry,
-                                         const std::vector<Outcome::Loss>& losses) {
+PlanOutput::Item PlanOutput::take_memory(BatchEntry& entry, const std::vector<Loss>& losses) {
   std::span<const std::byte> layout(entry.layout, entry.layout_length);
   if (spec_ == nullptr || spec_->bytes().size() != layout.size() ||
       std::memcmp(spec_->bytes().data(), layout.data(), layout.size()) != 0) {
@@ -176,8 +175,7 @@ PlanOutput::Item PlanOutput::take_memory(BatchEntry& entry,
 
 // Holds the ticket's elements, without `losses` and without those delivered before, up to the first
 // one whose error is to be raised.
-void PlanOutput::hold(BatchEntry& entry, uint32_t worker,
-                      const std::vector<Outcome::Loss>& losses) {
+void PlanOutput::hold(BatchEntry& entry, uint32_t worker, const std::vector<Loss>& losses) {
   // All of it, or nothing: taking the block may find no memory.
   std::vector<uint32_t> places;
   std::optional<LoaderFailure> pending;

@@ -48,11 +48,11 @@ class PlanOutput {
   // The results of the current ticket's tasks, together. REQUIRED: none of them failed.
   struct Said {
     uint64_t bytes = 0;
-    std::vector<Outcome::Loss> losses;  // those without a row first, ascending
+    std::vector<Loss> losses;  // those without a row first, ascending
   };
-  Said gather(TicketRing& ring, const std::function<std::vector<Outcome::Loss>(Task&)>& losses_in);
+  Said gather(TicketRing& ring, const std::function<std::vector<Loss>(Task&)>& losses_in);
   // Takes the current ticket. Nothing: all of its rows were lost, or take_failure() has an error.
-  std::optional<Item> take(uint64_t bytes, uint32_t worker, std::vector<Outcome::Loss> losses);
+  std::optional<Item> take(uint64_t bytes, uint32_t worker, std::vector<Loss> losses);
   // The next of the elements that were taken.
   std::optional<Item> take_held();
   // Losses to report together with the item just returned by take() or take_held(): those of the
@@ -60,7 +60,7 @@ class PlanOutput {
   // the rest, up to an element whose error is raised.
   struct Losses {
     uint64_t epoch = 0;
-    std::vector<Outcome::Loss> losses;
+    std::vector<Loss> losses;
   };
   Losses take_losses() { return std::exchange(counted_, {}); }
   // The error to raise next. The position is then that of the failed element.
@@ -92,14 +92,14 @@ class PlanOutput {
   void arrived(const Place& place);
 
  private:
-  Item take_memory(BatchEntry& entry, const std::vector<Outcome::Loss>& losses = {});
+  Item take_memory(BatchEntry& entry, const std::vector<Loss>& losses = {});
   LoaderState indexed_state() const;
   LoaderState stream_state() const;
   Place place_in_stream(const LoaderState& state) const;
   void count_before(uint64_t row);
   const char* items() const { return plan_->batched() ? "batches" : "elements"; }
   uint64_t skipped() const { return scheduler_.position().epoch == skip_epoch_ ? skip_ : 0; }
-  void hold(BatchEntry& entry, uint32_t worker, const std::vector<Outcome::Loss>& losses);
+  void hold(BatchEntry& entry, uint32_t worker, const std::vector<Loss>& losses);
 
   std::shared_ptr<const Plan> plan_;
   uint64_t seed_;
@@ -115,8 +115,8 @@ class PlanOutput {
   std::optional<LoaderFailure> pending_;
   uint64_t skip_ = 0;        // elements after the position that must not be delivered (again)
   uint64_t skip_epoch_ = 0;  // the epoch of those elements
-  std::optional<LoaderState> last_;      // the state, once closed
-  std::deque<Outcome::Loss> uncounted_;  // of the ticket, by rows
+  std::optional<LoaderState> last_;  // the state, once closed
+  std::deque<Loss> uncounted_;       // of the ticket, by rows
   Losses counted_;
 };
 

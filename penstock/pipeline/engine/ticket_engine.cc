@@ -68,11 +68,14 @@ Scheduler::Options TicketEngine::options_of(const Needs& needs) const {
   return options;
 }
 
-void TicketEngine::add_loss(LostItem loss, bool replaced) {
+void TicketEngine::add_losses(const std::vector<Loss>& losses, uint64_t epoch) {
   ConsumerCounters& counters = ring_->consumer();
-  (replaced ? counters.replaced : counters.skipped).add_single_writer();
-  std::lock_guard lock(mutex_);
-  losses_.push_back(std::move(loss));
+  for (const Loss& loss : losses) {
+    if (loss.error != nullptr) continue;
+    (loss.replaced ? counters.replaced : counters.skipped).add_single_writer();
+    std::lock_guard lock(mutex_);
+    losses_.push_back({epoch, loss.index, loss.reason});
+  }
 }
 
 std::vector<LostItem> TicketEngine::losses() const {

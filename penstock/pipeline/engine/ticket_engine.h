@@ -11,6 +11,7 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/engine/loader_options.h"
+#include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/scheduler/scheduler.h"
 #include "penstock/pipeline/scheduler/tuner.h"
 #include "penstock/workers/supervisor.h"
@@ -67,8 +68,9 @@ class TicketEngine {
   // This process is a fork of the one that made it.
   bool inherited() const { return arena_->region()->inherited(); }
 
-  // Counts and lists a sample that was skipped, or replaced. One thread at a time.
-  void add_loss(LostItem loss, bool replaced);
+  // Counts and lists samples that were skipped or replaced. Losses with an error are raised
+  // instead. One thread at a time.
+  void add_losses(const std::vector<Loss>& losses, uint64_t epoch);
   std::vector<LostItem> losses() const;
 
   // Of all workers, by stage.

@@ -7,6 +7,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/padding.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
