@@ -7,15 +7,13 @@
 namespace penstock {
 namespace {
 
-constexpr double kWaits = 0.02;   // a consumer that waits for more of its time is held up
-constexpr double kFlows = 0.005;  // a consumer that waits for less of its time is not held up
-constexpr double kIdle = 0.25;    // workers with a larger idle part are not the bottleneck
-constexpr double kSpare = 1.25;   // average number of idle workers above which one is parked
-constexpr double kRises = 1.03;   // smallest rise of the rate that keeps more workers
-constexpr double kIdler =
-    0.02;  // a shorter queue is refused if the idle part grew by more than this
-constexpr double kChanges =
-    0.25;  // relative change of the rate after which refused trials are repeated
+constexpr double kWaits = 0.02;    // a consumer that waits for more of its time is held up
+constexpr double kFlows = 0.005;   // a consumer that waits for less of its time is not held up
+constexpr double kIdle = 0.25;     // workers with a larger idle part are not the bottleneck
+constexpr double kSpare = 1.25;    // average number of idle workers above which one is parked
+constexpr double kRises = 1.03;    // smallest rise of the rate that keeps more workers
+constexpr double kIdler = 0.02;    // a shorter queue is refused if the idle part grew by more
+constexpr double kChanges = 0.25;  // relative change of the rate after which to repeat trials
 
 }  // namespace
 
