@@ -19,7 +19,7 @@ Built Built::with(const std::function<IndexedRef(IndexedRef)>& stage) const {
   return built;
 }
 
-// A tail stacks once: what is stacked again is a stream of what was stacked before.
+// A tail stacks only once: to stack again, the stacked elements become a stream.
 Built Built::stacked(Builder& builder, uint64_t n, bool whole,
                      const std::function<IndexedRef(IndexedRef)>& stage) const {
   if (stream == nullptr) return with(stage);
