@@ -56,7 +56,7 @@ class Writing {
   }
 
   void write_all(std::span<const std::byte> bytes) {
-    // a file size limit is then an error, not a signal
+    // A file size limit is then an error, not a signal.
     os::resize_file(fd_, bytes_ += bytes.size());
     while (!bytes.empty()) {
       const ssize_t done = ::write(fd_, bytes.data(), bytes.size());

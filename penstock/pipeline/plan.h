@@ -132,7 +132,7 @@ class Plan {
   uint64_t per_output_ = 1;
   bool whole_outputs_ = false;
   std::shared_ptr<const Collated> root_;
-  // stages above the root, from the top down
+  // Stages above the root, from the top down.
   std::vector<std::shared_ptr<const IndexMapped>> above_;
   uint32_t per_ticket_ = 1;
   uint32_t parts_ = 0;

@@ -34,7 +34,7 @@ struct CacheStore::Header {
   std::atomic<uint64_t> used;  // everything before it is claimed
   std::atomic<uint64_t> seed;  // derived from the seed; 0: not set yet
   std::atomic<uint64_t> end;   // of a stream
-  std::atomic<uint64_t> lost;  // offset of the losses behind the end; 0: none
+  std::atomic<uint64_t> lost;  // offset of the losses after the end; 0: none
 };
 
 CacheStore::CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions)

@@ -21,7 +21,7 @@ namespace penstock {
 //
 //   entry:   u64 bytes of the block, u64 offset of its spec, u64 position, u64 bytes of its losses,
 //            the block, the losses
-//   record:  u64 bytes, the bytes; for a spec, and for the losses behind the end
+//   record:  u64 bytes, the bytes; for a spec, and for the losses after the end
 //
 // Invariants:
 // 1. Space is claimed by advancing `used`, and never given back.
@@ -74,7 +74,7 @@ class CacheStore : public SharedStore {
 
   // The number of elements of a stream; nothing: its end was not reached yet.
   std::optional<uint64_t> end();
-  // `lost`: the losses behind the last element. If there is no space for them, the end is not set.
+  // `lost`: the losses after the last element. If there is no space for them, the end is not set.
   void set_end(uint64_t end, std::span<const std::byte> lost = {});
   // The `lost` of set_end(). REQUIRED: end() is known.
   std::span<const std::byte> lost_behind();

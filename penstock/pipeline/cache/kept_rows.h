@@ -35,7 +35,7 @@ class KeptRows {
 
   // The number of elements of a stream; nothing: its end was not reached yet.
   virtual std::optional<uint64_t> end() = 0;
-  // `lost`: the losses behind the last element, as text_of_losses.
+  // `lost`: the losses after the last element, as text_of_losses.
   virtual void set_end(uint64_t end, const std::string& lost) = 0;
   // The `lost` of set_end(). REQUIRED: the end is known. Error kDataLoss: it is damaged.
   virtual std::vector<Failure> lost_behind() = 0;

@@ -131,7 +131,7 @@ void SnapshotStore::finish_if_all() {
   } catch (...) {
     uint32_t finishing = SnapshotPlaces::kFinishing;
     if (!finished.compare_exchange_strong(finishing, SnapshotPlaces::kFilling)) {
-      // finished by a process that stopped waiting for this one
+      // Finished by a process that stopped waiting for this one.
       if (finishing == SnapshotPlaces::kWhole) return;
     }
     os::futex_wake(finished, INT_MAX, true);

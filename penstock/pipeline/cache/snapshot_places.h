@@ -26,7 +26,7 @@ class SnapshotPlaces {
     std::atomic<uint64_t> end;   // number of elements; kUnknown: a stream that has not ended
     std::atomic<uint64_t> seed;  // seed of the elements; kUnknown: not set yet
     std::atomic<uint64_t> spec;  // offset of the first spec
-    // Offset of the losses behind the end; 0: none; kUnknown: the end is not set.
+    // Offset of the losses after the end; 0: none; kUnknown: the end is not set.
     std::atomic<uint64_t> lost;
     std::atomic<uint32_t> several;   // kNobodyKnows; kOthers: there are other specs; kNone
     std::atomic<uint32_t> finished;  // kFilling, kFinishing, kWhole

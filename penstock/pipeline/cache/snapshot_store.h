@@ -41,7 +41,7 @@ namespace penstock {
 //    to start checking. Completeness is checked by each process that set a word, by the consumer
 //    after a pass, and by the owner's destructor. If several set the last words at once, at least
 //    one of them sees all words set.
-// 4. The losses behind a stream's end are set before the end; the first writer decides both.
+// 4. The losses after a stream's end are set before the end; the first writer of each counts.
 // 5. `used` is closed before the footer is written, so no record follows. From then on all bytes
 //    are determined: several finishing processes write the same bytes to the same places, and one
 //    of them gives the file its name. So a finishing process may be dead without harm.
@@ -95,7 +95,7 @@ class SnapshotStore : public SharedStore {
            std::span<const std::byte> block, std::span<const std::byte> lost = {});
 
   std::optional<uint64_t> end();  // number of elements, if known
-  // Of a stream. `lost`: the losses behind the last element. Errors of put().
+  // Of a stream. `lost`: the losses after the last element. Errors of put().
   void set_end(uint64_t end, std::span<const std::byte> lost = {});
   // The `lost` of set_end(). REQUIRED: end() is known. Errors kDataLoss, kSystem.
   std::vector<std::byte> lost_behind();

@@ -16,7 +16,7 @@
 
 namespace penstock {
 
-// The decision on a failed element. The first policy behind the failing stage decides; later
+// The decision on a failed element. The first policy after the failing stage decides; later
 // policies do not change the decision.
 enum class Decision : uint8_t {
   kUndecided,
@@ -32,7 +32,7 @@ struct Failure {
   std::exception_ptr error;
   Decision decision = Decision::kUndecided;
   bool unlike = false;  // only its schema differs from that of the other elements
-  // A later run may still deliver the element: a policy behind this stage skipped it, or it killed
+  // A later run may still deliver the element: a later policy skipped it, or it killed
   // its worker.
   bool unsure = false;
 
@@ -120,7 +120,7 @@ class Chunk {
   bool leave_losses(uint32_t row);
   // Turns the row into a settled failure that carries `lost`. REQUIRED: !lost.empty().
   void lose(uint32_t row, std::vector<Failure> lost);
-  // Removes the rows of this bit mask; the rows behind them move up. REQUIRED: nothing is bound.
+  // Removes the rows of this bit mask; later rows move up. REQUIRED: nothing is bound.
   void remove(uint64_t rows);
   // Moves the notes of `other` to the same rows of this chunk, and takes over mixed(). Every stage
   // that makes rows of another chunk's rows calls this, even if there are no notes.

@@ -56,7 +56,7 @@ void read_listed(const std::byte* listed, uint64_t first, std::span<uint64_t> po
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
 Collector::Lengths lengths_of(const Plan& plan, bool parallel_map) {
-  // elements are delivered one by one
+  // Elements are delivered one by one.
   if (parallel_map || !plan.batched()) return Collector::Lengths::kAny;
   if (plan.root()->padding() != nullptr) return Collector::Lengths::kPadded;
   return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;

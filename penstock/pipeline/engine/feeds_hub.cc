@@ -142,7 +142,7 @@ FeedsHub::Next FeedsHub::next(uint32_t consumer, int64_t timeout_ns, Item& out) 
       me.blocked_since = 0;
     }
     if (timeout_ns >= 0 && std::chrono::steady_clock::now() >= deadline) return Next::kWait;
-    // wakes up to check its own timeout
+    // Wakes up to check its own timeout.
     auto until = std::chrono::steady_clock::now() + kLookAgain;
     if (timeout_ns >= 0) until = std::min(until, deadline);
     changed_.wait_until(lock, until);

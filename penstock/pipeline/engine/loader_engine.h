@@ -52,7 +52,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   LoaderEngine(std::shared_ptr<const Plan> plan, std::shared_ptr<Samples> samples,
                const EngineSettings& settings);
 
-  // threads; 0: the consumer makes batches
+  // Number of threads; 0: the consumer makes batches.
   uint32_t workers() const { return engine_.settings().workers; }
   void enter();
   void enter_epoch(uint64_t epoch);

@@ -19,7 +19,7 @@ uint32_t rows_of_granule(const BatchEntry& entry) {
   return (entry.rows + granules - 1) / granules;
 }
 
-// Finds the gaps behind the granules' rows; each granule has its rows at its front. `losses`
+// Finds the gaps after the granules' rows; each granule has its rows at its front. `losses`
 // ascend.
 std::vector<uint32_t> gaps_of(const BatchEntry& entry, const std::vector<Outcome::Loss>& losses) {
   std::vector<uint32_t> gaps;

@@ -34,7 +34,7 @@ void PlanTickets::set_stream_reader(StreamReader* reader, Allocator& arena, size
 
 std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
   if (plan_->stream() != nullptr || lists_ != nullptr) return std::nullopt;
-  // cached, because the scheduler asks several times per ticket
+  // Cached, because the scheduler asks several times per ticket.
   if (!steps_ || steps_base_ != base) {
     steps_ = plan_->steps(base);
     steps_base_ = base;

@@ -79,7 +79,7 @@ class TicketEngine {
 
  protected:
   Tickets& tickets() { return *tickets_; }
-  // the longest that the tuner may choose
+  // The longest queue that the tuner may choose.
   uint32_t longest_queue() const { return longest_queue_; }
 
  private:

@@ -81,7 +81,7 @@ void Tuner::conclude(double rate, bool waits) {
   const bool useless = trial > 0 ? rate < kRises * before_ : rate * kRises >= before_;
   // More workers are also kept if the consumer no longer waits.
   const bool back = trial > 0 ? useless && waits : !useless;
-  // a negative trial wraps modulo 2^32
+  // A negative trial wraps modulo 2^32.
   if (back) settings_.workers -= static_cast<uint32_t>(trial);
   if (useless) {
     refused_ = rate;

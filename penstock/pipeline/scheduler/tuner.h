@@ -48,7 +48,7 @@ class Tuner {
     uint64_t batch_bytes = 0;  // 0: unknown
   };
   static constexpr uint64_t kPeriodNs = 100'000'000;
-  // minimum per period; fewer batches are not a sufficient sample
+  // Minimum per period; fewer batches are not a sufficient sample.
   static constexpr uint64_t kBatches = 8;
   static constexpr uint32_t kCalm = 20, kRest = 50, kStart = 5;
 

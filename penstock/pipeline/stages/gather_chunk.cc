@@ -34,7 +34,7 @@ GatherChunk::GatherChunk(const Context& context, const Streamed& stage, Allocato
 uint32_t GatherChunk::so_many(uint64_t wanted) const {
   wanted = std::min<uint64_t>(wanted, Chunk::kRows);
   if (memory_ == nullptr) return static_cast<uint32_t>(wanted);
-  // the first element gives the size
+  // The first element gives the size.
   if (all_rows_ == 0 && (spec_ == nullptr || !spec_->fixed())) return 1;
   const uint64_t bytes = all_rows_ == 0 ? spec_->fixed_bytes() : all_bytes_ / all_rows_;
   const uint64_t fit = memory_->chunk_bytes() / std::max<uint64_t>(bytes, 1);

@@ -53,7 +53,7 @@ class MappedInput {
   const std::string& stage_;
   StreamInput input_;
   Chunk made_;
-  // one chunk per row, used if the results' schemas differ
+  // One chunk per row, used if the results' schemas differ.
   std::vector<std::unique_ptr<Chunk>> apart_;
   SpecRef bound_, result_;
   std::unique_ptr<OpRun> run_;

@@ -261,7 +261,7 @@ bool ParallelMapReader::take_read() {
     read_.pop_front();
     return true;
   }
-  // All losses behind the last element go into one row, because there is no state between them.
+  // All losses after the last element go into one row, because there is no state between them.
   taken.result.failure = std::move(next.notes.front());
   taken.result.failure->leave_out();
   next.notes.erase(next.notes.begin());

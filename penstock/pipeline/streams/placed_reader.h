@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// Removes skipped elements from a stream's rows, and notes each of them on the row behind it. Those
-// behind the last row become one more row: a settled failure that carries them all. So stages do
+// Removes skipped elements from a stream's rows, and notes each of them on the next row. Those
+// after the last row become one more row: a settled failure that carries them all. So stages do
 // not handle skipped elements, and a place in the stream does not depend on how many rows are read
 // at a time.
 //

@@ -49,7 +49,7 @@ class StreamInput {
   // The input ended and all its elements were used.
   bool over() const { return over_ && used_ == count_; }
   bool failed() const { return (chunk_.alive() >> used_ & 1) == 0; }
-  // Whether the next element is a row of the stream. False: it only carries losses behind the last
+  // Whether the next element is a row of the stream. False: it only carries losses after the last
   // row.
   bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.left_out(used_); }
   void use(uint32_t elements = 1) { used_ += elements; }

@@ -35,7 +35,7 @@ namespace penstock {
 // its own; without such a thread take() makes the stream chunk itself.
 class StreamReader {
  public:
-  // A place in an epoch: `used` elements behind `state`, which is before element `ordinal`.
+  // A place in an epoch: `used` elements after `state`, which is before element `ordinal`.
   struct Place {
     uint64_t ordinal = 0;
     uint64_t used = 0;

@@ -57,7 +57,7 @@ class TailedStream : public Streamed {
       if (per != 1) stack(gathered);
       const uint64_t rows = per == 1 ? gathered.rows : gathered.rows / per;
       const auto places = static_cast<uint32_t>(rows + gathered.failed.size());
-      // Losses behind the last element get a row of their own.
+      // Losses after the last element get a row of their own.
       const bool alone = !gathered.left_out.empty() && gathered.left_out.back().place >= places;
       const uint32_t all = places + (alone ? 1 : 0);
       if (all == 0) return 0;
