@@ -59,7 +59,7 @@ struct CifarOptions {
 struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: the same order in every epoch
-  // not 0: each element is drawn from a buffer of this many elements (required for streams)
+  // Not 0: each element is drawn from a buffer of this many elements (required for streams).
   uint64_t buffer = 0;
 };
 

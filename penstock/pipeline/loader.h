@@ -26,7 +26,7 @@ enum class OnError {
 
 struct LoaderOptions {
   uint64_t batch_size = 0;  // samples per batch; 0: an item is a whole batch already
-  // a new global permutation each epoch, keyed by (seed, epoch), without extra memory
+  // A new global permutation each epoch, keyed by (seed, epoch), without extra memory.
   bool shuffle = false;
   uint64_t seed = 0;       // of the shuffle and of SampleContext::rng
   bool drop_last = false;  // drop a last batch that is not full

@@ -20,7 +20,7 @@ constexpr uint64_t kCacheMagic = 0x3165686361636e70;  // "pncache1"
 constexpr uint64_t kCacheHeader = 4096;
 constexpr uint64_t kCacheAlignment = 32;
 constexpr uint64_t kMinEntry = 128;  // bytes of the file per position
-// the free memory is checked each time so many bytes were claimed
+// The free memory is checked each time so many bytes were claimed.
 constexpr uint64_t kLookAtMemory = 16 << 20;
 constexpr uint64_t kLeaveFree = 64 << 20;  // memory to leave free for other processes
 constexpr uint64_t kNoEnd = UINT64_MAX;

@@ -36,7 +36,7 @@ class Tickets {
     kPosted,
     kEnd,     // the epoch ends before this ticket (only if steps() is nullopt)
     kNotYet,  // not known yet: ask again after ready() is true
-    // the ticket cannot be made. poll() returns kFailed when the position is at the ticket
+    // The ticket cannot be made. poll() returns kFailed when the position is at the ticket.
     kFailed,
   };
   // Fills in rows, owner, stream and explicit indices of the ticket at `at`.

@@ -35,7 +35,7 @@ class GatherChunk {
     uint64_t rows = 0;             // alive, in elements()
     bool over = false;             // the stream ended after these rows
     std::vector<Placed> left_out;  // skipped elements, each reported before its place; ascending
-    // for Failures::kInPlace: failed elements at their places; ascending
+    // For Failures::kInPlace: failed elements at their places; ascending.
     std::vector<Placed> failed;
     std::optional<Failure> failure;  // for Failures::kEnd: the error to raise after these rows
     uint64_t places() const { return rows + failed.size(); }

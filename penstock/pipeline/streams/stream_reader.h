@@ -141,7 +141,7 @@ class StreamReader {
   uint64_t ordinal_ = 0;
   Place before_;                // the place before the current stream chunk
   std::optional<Made> failed_;  // a failure to return after the rows before it
-  // thrown by attend() or user code during the current stream chunk
+  // Thrown by attend() or user code during the current stream chunk.
   std::exception_ptr interruption_;
 
   std::mutex mutex_;
