@@ -55,8 +55,8 @@ class SnapshotStore : public SharedStore {
  public:
   // Opens a complete file. Errors kNotFound; kDataLoss: not a snapshot, or damaged.
   explicit SnapshotStore(std::string path);
-  // A complete file that another process opened, to be attached. The path may name another file by
-  // now.
+  // For a complete file that another process opened and this one attaches. The path may name
+  // another file by now.
   struct Attached {};
   SnapshotStore(std::string path, Attached);
   // Opens the file if it exists; else fills it with the elements of the chain whose stages `plan`
