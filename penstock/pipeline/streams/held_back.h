@@ -16,9 +16,9 @@ namespace penstock {
 // The input of a stage that holds elements back. Held elements are copies with ordinals; failed
 // elements have no ordinal. One thread.
 //
-// The input's state is noted every `every` elements. Of the notes before the oldest held element
-// only the last one is kept, and all later notes. A state consists of the first note and the number
-// of elements read since. load() reads the held elements again from there.
+// The input's state is noted every `every` elements. The last note before the oldest held element
+// and all later notes are kept. A state consists of the first note and the number of elements read
+// since. load() reads the held elements again from there.
 class HeldBack {
  public:
   // `judge`: called for each next element; may fail() an element that cannot be held.
