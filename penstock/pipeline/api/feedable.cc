@@ -27,8 +27,8 @@ Loader& Feedable::operator[](const std::string& name) {
 
 void Feedable::reset(const std::string& name) {
   Loader& loader = (*this)[name];
-  // Of one that was restored the first call enters the rest of its pass, and the second leaves
-  // that. Of any other the second finds it at a pass's front.
+  // After restore() the first call enters the rest of its pass, and the second one leaves that
+  // pass. Otherwise the second call finds the Loader at the start of a pass.
   (void)loader.epoch();
   (void)loader.epoch();
 }

@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// Several Loaders by names, each with a place of its own: switching between them costs nothing, for
-// all of them go on making their batches ahead.
+// Several named Loaders, each with its own place. Switching between them is free, since all of them
+// continue to make batches ahead.
 //
 //   penstock::Feedable feeds;
 //   feeds.add("train", train.build({.workers = 6}));
@@ -21,32 +21,33 @@ namespace penstock {
 //     while (auto batch = feeds.next("validation")) evaluate(*batch);
 //   }
 //
-// Each Loader has a budget and workers of its own, and whoever takes by a name from what were to be
-// like batches sees to it that they are.
+// Each Loader has its own budget and workers. Feedable does not check that their batches have the
+// same schema.
 //
-// Errors: kNotFound for a name that there is none of; the Loaders' own.
+// Errors: kNotFound: no Loader of this name; the Loaders' own.
 //
-// Threads. As a Loader: close() may be called from any, everything else from one at a time.
+// Threads: as for Loader: close() may be called from any, everything else from one at a time.
 class Feedable {
  public:
-  // Error kInvalidArgument: there is one of that name.
+  // Error kInvalidArgument: the name is used already.
   void add(const std::string& name, Loader loader);
 
-  // Its next batch; empty once at the end of its pass. The call after that is in its next one.
+  // The Loader's next batch; empty once at the end of its pass. The next call begins its next pass.
   std::optional<Example> next(const std::string& name) { return (*this)[name].next(); }
-  // Its next pass begins: nothing more is given of the one it is in.
+  // Begins the Loader's next pass and drops the rest of the current one.
   void reset(const std::string& name);
-  // Another one in its place, whose first pass begins. The one that was there is closed.
+  // Replaces the Loader and closes the old one. The new one begins its first pass.
   void reset(const std::string& name, Loader loader);
 
   Loader& operator[](const std::string& name);
 
-  // All places, as JSON: an object of the Loaders' states.
+  // All places as JSON: an object of the Loaders' states.
   std::string state() const;
-  // Error kInvalidArgument: it has other names, or is of other plans. Nothing was changed then.
+  // Error kInvalidArgument: the state has other names, or is of other plans. Then nothing has
+  // changed.
   void restore(const std::string& state);
 
-  // Ends all workers. Batches that are held stay valid.
+  // Ends all workers. Batches that the user holds stay valid.
   void close();
 
  private:

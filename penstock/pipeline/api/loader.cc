@@ -71,8 +71,8 @@ void Loader::trace(const std::string& path) const { write_file(path, chrome_trac
 
 void Loader::Batches::advance() {
   bool again = std::exchange(begun_, true);
-  if (again && !batch_) return;  // it is over
-  batch_.reset();                // its memory may be the next one's
+  if (again && !batch_) return;  // the range has ended
+  batch_.reset();                // the next batch may reuse its memory
   if (left_ && (*left_)-- == 0) {
     left_ = 0;
     return;

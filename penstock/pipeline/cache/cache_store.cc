@@ -19,9 +19,10 @@ namespace {
 constexpr uint64_t kCacheMagic = 0x3165686361636e70;  // "pncache1"
 constexpr uint64_t kCacheHeader = 4096;
 constexpr uint64_t kCacheAlignment = 32;
-constexpr uint64_t kMinEntry = 128;           // bytes of the whole, for each word
-constexpr uint64_t kLookAtMemory = 16 << 20;  // after so many bytes
-constexpr uint64_t kLeaveFree = 64 << 20;     // to everybody else
+constexpr uint64_t kMinEntry = 128;  // bytes of the file per position
+// The free memory is checked each time so many bytes were claimed.
+constexpr uint64_t kLookAtMemory = 16 << 20;
+constexpr uint64_t kLeaveFree = 64 << 20;  // memory to leave free for other processes
 constexpr uint64_t kNoEnd = UINT64_MAX;
 
 uint64_t up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
@@ -31,9 +32,9 @@ uint64_t up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 struct CacheStore::Header {
   uint64_t magic, bytes, positions;
   std::atomic<uint64_t> used;  // everything before it is claimed
-  std::atomic<uint64_t> seed;  // a key made of it; 0: nobody asked yet
+  std::atomic<uint64_t> seed;  // derived from the seed; 0: not set yet
   std::atomic<uint64_t> end;   // of a stream
-  std::atomic<uint64_t> lost;  // where it says what was lost behind that; 0: nothing was
+  std::atomic<uint64_t> lost;  // offset of the losses after the end; 0: none
 };
 
 CacheStore::CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions)
@@ -57,8 +58,7 @@ CacheStore::~CacheStore() {
   if (base_ != nullptr) os::unmap(base_, bytes_);
 }
 
-// ---- memory
-// --------------------------------------------------------------------------------------
+// ---- memory ------------------------------------------------------------------------------------
 
 void CacheStore::map() {
   void* base = os::reserve_mapping(fd_.get(), bytes_, true);
@@ -93,7 +93,7 @@ void CacheStore::attach(std::vector<os::Fd> fds) {
   auto refuse = [] {
     throw Error(Code::kInvalidArgument, "cache", "it is the cache of another plan");
   };
-  std::array<uint64_t, 3> header;  // as Header begins
+  std::array<uint64_t, 3> header;  // the first members of Header
   if (pread(fd_.get(), header.data(), sizeof(header), 0) != ssize_t{sizeof(header)}) refuse();
   const auto [magic, bytes, positions] = header;
   if (magic != kCacheMagic || bytes < kMinBytes) refuse();
@@ -102,8 +102,7 @@ void CacheStore::attach(std::vector<os::Fd> fds) {
   map();
 }
 
-// ---- words
-// ---------------------------------------------------------------------------------------
+// ---- words -------------------------------------------------------------------------------------
 
 bool CacheStore::keeps(uint64_t seed) {
   open();
@@ -112,7 +111,7 @@ bool CacheStore::keeps(uint64_t seed) {
   return header_->seed.compare_exchange_strong(known, key) || known == key;
 }
 
-// nullptr: it has none, or there is no memory for it.
+// nullptr: the position has no word, or there is no memory for it.
 std::atomic<uint64_t>* CacheStore::word(uint64_t position) {
   if (position >= positions_) return nullptr;
   const uint64_t at = kCacheHeader + position * sizeof(uint64_t), page = at / kCacheHeader;
@@ -158,8 +157,7 @@ std::optional<CacheStore::Entry> CacheStore::find(uint64_t position) {
   return Entry{record_at(entry[1]), entry[1], {block, entry[0]}, {block + entry[0], entry[3]}};
 }
 
-// ---- space
-// ----------------------------------------------------------------------------------------
+// ---- space -------------------------------------------------------------------------------------
 
 bool CacheStore::has_space(uint64_t position, uint64_t block_bytes) {
   open();
@@ -167,7 +165,7 @@ bool CacheStore::has_space(uint64_t position, uint64_t block_bytes) {
   return position < positions_ && block_bytes < left && left - block_bytes >= kCacheAlignment;
 }
 
-// 0: there is none.
+// 0: no space.
 uint64_t CacheStore::claim(uint64_t bytes) {
   uint64_t used = header_->used.load(std::memory_order_relaxed);
   for (;;) {
@@ -180,7 +178,7 @@ uint64_t CacheStore::claim(uint64_t bytes) {
   }
 }
 
-// The pieces, one after the other; where they begin. 0: there is no space.
+// Writes the pieces one after the other. Returns their offset; 0: no space.
 uint64_t CacheStore::append(std::span<const std::span<const std::byte>> pieces) {
   uint64_t bytes = 0;
   std::array<iovec, 3> parts;
@@ -195,7 +193,7 @@ uint64_t CacheStore::append(std::span<const std::span<const std::byte>> pieces) 
   for (uint64_t to = at; count > 0;) {
     ssize_t done = pwritev(fd_.get(), part, count, static_cast<off_t>(to));
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return 0;  // no memory: it is not kept
+    if (done <= 0) return 0;  // no memory: the element is not cached
     to += static_cast<uint64_t>(done);
     while (count > 0 && static_cast<size_t>(done) >= part->iov_len) {
       done -= static_cast<ssize_t>(part->iov_len);

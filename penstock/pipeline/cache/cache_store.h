@@ -14,30 +14,32 @@
 
 namespace penstock {
 
-// Elements by their positions, in an anonymous file in memory that threads and processes share, of
-// a size that is never exceeded. What finds no space is not kept.
+// Elements by position in an anonymous memory file that threads and processes share. Its size is
+// bounded; elements that find no space are not cached. The layout:
 //
-//   header | a word for each position: where its entry begins, 0: nowhere | entries, specs
+//   header | per position a word: the offset of its entry, or 0 | entries, specs
 //
-// 1. Space is claimed by moving `used` on, and never given back.
-// 2. An entry is written whole (pwrite, so that a full machine is an errno and no SIGBUS), and only
-//    then its word is set, once: whoever sees the word sees the entry, and it does not change.
-// 3. So a process that is killed in between has published nothing; its space is lost.
-// 4. Two that make the same position at once both write; the first word counts.
+//   entry:   u64 bytes of the block, u64 offset of its spec, u64 position, u64 bytes of its losses,
+//            the block, the losses
+//   record:  u64 bytes, the bytes; for a spec, and for the losses after the end
 //
-// An entry is { u64 bytes of the block, u64 where its spec is, u64 position, u64 bytes of what was
-// lost on the way to it, block, that }; a spec, and what was lost behind the end, is { u64 bytes,
-// those }.
+// Invariants:
+// 1. Space is claimed by advancing `used`, and never given back.
+// 2. An entry is written completely before its word is set. It is written by pwrite, so that a lack
+//    of memory is an errno and no SIGBUS. The word is set once: a reader of the word sees the whole
+//    entry, which never changes.
+// 3. So a process that is killed while writing has published nothing; its space is lost.
+// 4. If two processes make the same position, both write an entry; the first word counts.
 //
-// Threads: any, of any process that attached it, for everything but attach(), which comes first.
+// Threads: attach() comes before all else; everything else from any thread of any attached process.
 class CacheStore : public SharedStore {
  public:
   static constexpr uint64_t kMinBytes = 16 << 10;
 
-  // `max_bytes`: of all of it; 0: a quarter of the memory that may be used. `positions`: that there
-  // are, if it is known. Takes no memory before it is used. Error kInvalidArgument: max_bytes is
-  // below kMinBytes. One that attaches another's memory has the size of that: its process may be
-  // allowed less memory, or more.
+  // `max_bytes`: size of the file; 0: a quarter of the memory limit. `positions`: the number of
+  // positions, if known. Allocates nothing before the first use. A process that attaches another's
+  // memory uses that size, since its own memory limit may differ. Error kInvalidArgument: max_bytes
+  // is below kMinBytes.
   CacheStore(uint64_t max_bytes, std::optional<uint64_t> positions);
   ~CacheStore() override;
   CacheStore(const CacheStore&) = delete;
@@ -47,34 +49,34 @@ class CacheStore : public SharedStore {
   size_t fd_count() const override { return 1; }
   void attach(std::vector<os::Fd> fds) override;
 
-  // Whether it keeps elements that were made with this seed: those of the first that asks.
+  // Whether the store keeps elements of this seed. The first call decides which seed that is.
   bool keeps(uint64_t seed);
 
   struct Entry {
     std::span<const std::byte> spec;  // ElementSpec::bytes()
-    uint64_t spec_place;              // equal ones need not be read again
-    std::span<std::byte> block;       // of one element; nobody writes to it
-    std::span<const std::byte> lost;  // on the way to it; what it says is the caller's business
+    uint64_t spec_place;              // offset of the spec; equal offsets are equal specs
+    std::span<std::byte> block;       // one element; read-only
+    std::span<const std::byte> lost;  // losses on the way to the element, in the caller's encoding
   };
-  // As long as the store is held.
+  // The spans are valid as long as the store.
   std::optional<Entry> find(uint64_t position);
 
-  // Whether an entry with so large a block would be kept, if nothing was lost on the way to it.
+  // Whether an entry with a block of this size would be kept, if it has no losses.
   bool has_space(uint64_t position, uint64_t block_bytes);
   enum class Put : uint8_t {
     kPublished,
-    kThere,    // somebody else did that before
-    kNoSpace,  // it is not kept
+    kThere,    // another thread or process published it before
+    kNoSpace,  // not cached
   };
-  // `spec_place`: where this spec is, 0 at first; kept by the caller.
+  // `spec_place`: offset of this spec. Initialize it with 0, and pass it again with the same spec.
   Put put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
           std::span<const std::byte> block, std::span<const std::byte> lost = {});
 
-  // Of a stream: how many there are, once somebody saw its end.
+  // The number of elements of a stream; nothing: its end was not reached yet.
   std::optional<uint64_t> end();
-  // `lost`: behind the last one. Where there is no space for that, nobody saw it.
+  // `lost`: the losses after the last element. If there is no space for them, the end is not set.
   void set_end(uint64_t end, std::span<const std::byte> lost = {});
-  // That. REQUIRED: end() is known.
+  // The `lost` of set_end(). REQUIRED: end() is known.
   std::span<const std::byte> lost_behind();
 
  private:
@@ -88,15 +90,15 @@ class CacheStore : public SharedStore {
   uint64_t append_record(std::span<const std::byte> bytes);
   std::span<const std::byte> record_at(uint64_t at) const;
 
-  const uint64_t elements_;  // that there are; UINT64_MAX: nobody knows
-  uint64_t positions_ = 0;   // that have a word
-  uint64_t data_ = 0;        // where entries begin
+  const uint64_t elements_;  // number of elements; UINT64_MAX: unknown
+  uint64_t positions_ = 0;   // number of words
+  uint64_t data_ = 0;        // offset of the first entry
   uint64_t bytes_ = 0;
   std::once_flag opened_;
   os::Fd fd_;
   std::byte* base_ = nullptr;
   Header* header_ = nullptr;
-  std::vector<std::atomic<bool>> there_;  // pages of words that this process can touch
+  std::vector<std::atomic<bool>> there_;  // per page of words: mapped in this process
 };
 
 }  // namespace penstock

@@ -97,10 +97,10 @@ class RowsInFile : public KeptRows {
     uint64_t position = 0;
     SnapshotPlace place{0};
     std::byte* data = nullptr;
-    std::exception_ptr error;  // of reading it
+    std::exception_ptr error;  // error of reading it
   };
 
-  // Neighbours in the file by one call; where that fails, each by itself.
+  // Reads neighbouring records in one call. If that fails, reads each by itself.
   void read(std::span<uint32_t> rows) {
     if (rows.empty()) return;
     std::ranges::sort(rows, {}, [&](uint32_t i) { return found_[i].place.offset(); });

@@ -7,21 +7,22 @@
 
 namespace penstock {
 
-// What a stage keeps elements in, for all processes that run what was built: those of the workers
-// build the same plan, and attach what the consumer's has.
+// The store of a stage's cached elements, shared by all processes that run a plan. Worker processes
+// build the same plan and attach the consumer's stores.
 class SharedStore {
  public:
   virtual ~SharedStore() = default;
 
-  // For another process, always as many; this one keeps them. Error kOutOfMemory, kSystem.
+  // Descriptors of the store to pass to another process; always fd_count() many. This process keeps
+  // them open. Error kOutOfMemory, kSystem.
   virtual std::vector<int> fds() = 0;
   virtual size_t fd_count() const = 0;
-  // That store, by descriptors of its own. Before it is used. Error kInvalidArgument: it is another
-  // plan's.
+  // Makes this the store that `fds` are of. Call it before any use. Error kInvalidArgument: the
+  // store of another plan.
   virtual void attach(std::vector<os::Fd> fds) = 0;
 
-  // In the consumer's process: a pass is over, so what only waits for elements that it gave is
-  // done. May wait. Errors are the store's own.
+  // Called in the consumer's process after a pass. Completes work that was only waiting for
+  // elements of this pass. May block. Throws the errors of the store's own methods.
   virtual void end_pass() {}
 };
 

@@ -1,4 +1,4 @@
-// SnapshotStore where it makes a file: elements that are written, and the end of it.
+// SnapshotStore: filling and finishing a file.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -17,7 +17,7 @@ uint64_t up(uint64_t bytes) { return (bytes + kSnapshotUnit - 1) / kSnapshotUnit
 
 }  // namespace
 
-// 0: it is closed.
+// 0: `used` is closed.
 uint64_t SnapshotStore::claim(uint64_t bytes) {
   std::atomic<uint64_t>& used = places_->header().used;
   uint64_t at = used.load(std::memory_order_relaxed);
@@ -82,7 +82,7 @@ void SnapshotStore::put(uint64_t position, std::span<const std::byte> spec, uint
   if (spec_place == 0) spec_place = spec_record(spec);
   const uint64_t at =
       spec_place == 0 ? 0 : append({.spec = spec_place, .position = position}, block, lost);
-  if (at == 0) return;  // it is closed, so somebody else published this position meanwhile
+  if (at == 0) return;  // closed, so another process published this position meanwhile
   const SnapshotPlace place(at, up(sizeof(SnapshotRecordHeader) + bytes));
   uint64_t none = 0;
   if (word->compare_exchange_strong(none, place.word())) finish_if_all();
@@ -102,8 +102,8 @@ void SnapshotStore::set_end(uint64_t end, std::span<const std::byte> lost) {
   finish_if_all();
 }
 
-// Words and `next` are moved in one order for all (seq_cst): whoever sets a word and then finds an
-// earlier one empty leaves the rest to who sets that.
+// Words and `next` are written in one total order (seq_cst). A process that sets a word and then
+// finds an earlier one empty leaves the check to the process that sets the earlier word.
 bool SnapshotStore::all_there() {
   SnapshotPlaces::Header& header = places_->header();
   const uint64_t end = header.end, most = std::min(end, places_->capacity());
@@ -131,7 +131,8 @@ void SnapshotStore::finish_if_all() {
   } catch (...) {
     uint32_t finishing = SnapshotPlaces::kFinishing;
     if (!finished.compare_exchange_strong(finishing, SnapshotPlaces::kFilling)) {
-      if (finishing == SnapshotPlaces::kWhole) return;  // by who did not wait any longer
+      // Finished by a process that stopped waiting for this one.
+      if (finishing == SnapshotPlaces::kWhole) return;
     }
     os::futex_wake(finished, INT_MAX, true);
     throw;
@@ -151,8 +152,8 @@ void SnapshotStore::end_pass() {
   }
 }
 
-// By hand: an array of the library allocates when it is destroyed, too, which ends the process
-// where there is no memory.
+// Builds the JSON by hand: destroying an array of the JSON library allocates memory, which would
+// end the process if there is none.
 std::string SnapshotStore::text() const {
   const SnapshotPlaces::Header& header = places_->header();
   std::string said = "{";
@@ -166,7 +167,7 @@ std::string SnapshotStore::text() const {
   return said.append("],\"seed\":").append(std::to_string(header.seed)).append("}");
 }
 
-// Returns where it ends.
+// Returns the offset of the end of the index.
 uint64_t SnapshotStore::write_index(SnapshotFooter& end) {
   constexpr uint64_t kPiece = 8192;
   std::vector<uint64_t> piece;
@@ -174,7 +175,7 @@ uint64_t SnapshotStore::write_index(SnapshotFooter& end) {
   for (uint64_t position = 0; position < end.elements; at += piece.size() * sizeof(uint64_t)) {
     piece.clear();
     for (; position < end.elements && piece.size() < kPiece; ++position) {
-      // Others may still try to set it, in vain.
+      // The word is final, though other processes may still try to set it.
       const std::atomic<uint64_t>* word = places_->word(position);
       if (word == nullptr) {
         throw Error::from_errno(ENOMEM, "cache", path_ + ": memory for where its elements lie");
@@ -188,7 +189,7 @@ uint64_t SnapshotStore::write_index(SnapshotFooter& end) {
   return at;
 }
 
-// Of several that do this at once all write the same.
+// Several processes may do this at once; all write the same bytes.
 void SnapshotStore::finish() {
   SnapshotPlaces::Header& header = places_->header();
   SnapshotFooter end;
@@ -205,7 +206,7 @@ void SnapshotStore::finish() {
   const auto bytes = end.bytes();
   write_at(fd_.get(), end.text + said.size(), bytes.data(), bytes.size(), path_);
   if (!publish_file(fd_.get(), header.hidden, path_)) {
-    // Somebody else's is there: of the same chain, or it is an error.
+    // The path names another process's file: it must be of the same chain.
     const SnapshotStore theirs(path_, plan_, positions_);
   }
   header.finished = SnapshotPlaces::kWhole;

@@ -12,8 +12,8 @@ namespace penstock {
 namespace {
 
 constexpr uint64_t kPlacesMagic = 0x317361736b70616e;
-constexpr uint64_t kStretch = 64 << 10;  // that is made present at once
-constexpr uint64_t kWords = kStretch;    // where they begin
+constexpr uint64_t kStretch = 64 << 10;  // unit of memory that is mapped at once
+constexpr uint64_t kWords = kStretch;    // offset of the first word
 constexpr uint64_t kMaxUnknown = uint64_t{1} << 31, kMinUnknown = 1 << 20;
 
 uint64_t bytes_for(uint64_t positions) {
@@ -26,7 +26,7 @@ static_assert(sizeof(SnapshotPlaces::Header) <= kWords);
 
 SnapshotPlaces::SnapshotPlaces(std::optional<uint64_t> positions)
     : fd_(os::memory_file("penstock-snapshot")) {
-  // Address space for more than there will be; where that is limited, for less.
+  // Reserves address space for more positions than needed; for fewer if address space is limited.
   uint64_t tried = positions.value_or(kMaxUnknown);
   while (!reserve(tried)) {
     tried /= 2;

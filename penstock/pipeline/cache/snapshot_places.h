@@ -11,34 +11,35 @@
 
 namespace penstock {
 
-// Where the elements of a snapshot lie, in memory that processes share: a word for each position
-// (SnapshotPlace; 0: it is not there), and what those agree on who write the file.
+// The places of a snapshot's elements, in memory that processes share: a word per position
+// (SnapshotPlace; 0: not written yet), and a header that coordinates the processes that fill the
+// file.
 //
 // Threads: any, of any process that attached it.
 class SnapshotPlaces {
  public:
   struct Header {
     uint64_t magic, capacity;
-    // Bytes of the file that are claimed, of which kClosed says that no more are.
+    // Bytes of the file that are claimed. With kClosed set no more can be claimed.
     std::atomic<uint64_t> used;
     std::atomic<uint64_t> next;  // all words before it are set
-    std::atomic<uint64_t> end;   // elements that there are; kUnknown: of a stream
-    std::atomic<uint64_t> seed;  // that they are made with; kUnknown: nobody asked yet
-    std::atomic<uint64_t> spec;  // where the first spec is
-    // Where what was lost behind the end is said; 0: nothing was; kUnknown, until the end is set.
+    std::atomic<uint64_t> end;   // number of elements; kUnknown: a stream that has not ended
+    std::atomic<uint64_t> seed;  // seed of the elements; kUnknown: not set yet
+    std::atomic<uint64_t> spec;  // offset of the first spec
+    // Offset of the losses after the end; 0: none; kUnknown: the end is not set.
     std::atomic<uint64_t> lost;
-    std::atomic<uint32_t> several;   // kNobodyKnows, kOthers: there are others, kNone
+    std::atomic<uint32_t> several;   // kNobodyKnows; kOthers: there are other specs; kNone
     std::atomic<uint32_t> finished;  // kFilling, kFinishing, kWhole
-    char hidden[2048];               // the file's name until then
+    char hidden[2048];               // the file's name before it is kWhole
   };
   static constexpr uint64_t kClosed = uint64_t{1} << 63;
   static constexpr uint64_t kUnknown = UINT64_MAX;
   enum : uint32_t { kFilling, kFinishing, kWhole };
   enum : uint32_t { kNobodyKnows, kOthers, kNone };
 
-  // For so many positions, or as many as there may be. Error kOutOfMemory, kSystem.
+  // For this number of positions; nothing: as many as possible. Error kOutOfMemory, kSystem.
   explicit SnapshotPlaces(std::optional<uint64_t> positions);
-  // Those of another process. Error kInvalidArgument: they are of another plan.
+  // Attaches those of another process. Error kInvalidArgument: they belong to another plan.
   explicit SnapshotPlaces(os::Fd fd);
   ~SnapshotPlaces();
   SnapshotPlaces(const SnapshotPlaces&) = delete;
@@ -47,9 +48,9 @@ class SnapshotPlaces {
   int fd() const { return fd_.get(); }
   Header& header() const { return *header_; }
   uint64_t capacity() const { return capacity_; }
-  // REQUIRED: position < capacity(). nullptr: there is no memory for it.
+  // REQUIRED: position < capacity(). nullptr: no memory.
   std::atomic<uint64_t>* word(uint64_t position);
-  // The first `count` of them. Error kOutOfMemory.
+  // The first `count` words. Error kOutOfMemory.
   std::span<uint64_t> words(uint64_t count);
 
  private:
@@ -61,7 +62,7 @@ class SnapshotPlaces {
   os::Fd fd_;
   std::byte* base_ = nullptr;
   Header* header_ = nullptr;
-  std::unique_ptr<std::atomic<bool>[]> there_;  // stretches that this process can touch
+  std::unique_ptr<std::atomic<bool>[]> there_;  // per stretch: mapped in this process
 };
 
 }  // namespace penstock

@@ -42,7 +42,7 @@ SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
     : SnapshotStore(std::move(path), std::move(plan), positions, Attached()) {
   if (posix_files()->kind(path_) != FileSystem::Kind::kNothing) {
     load();
-  } else if (positions_ == 0) {  // which nobody is going to ask for
+  } else if (positions_ == 0) {  // no element will trigger the check
     open();
     finish();
   }
@@ -50,18 +50,18 @@ SnapshotStore::SnapshotStore(std::string path, std::vector<std::string> plan,
 
 SnapshotStore::~SnapshotStore() {
   if (!begun_ || filling_ == nullptr || !filling_->owned()) return;
-  try {  // what a worker that was killed left to do
+  try {  // finishes the file if a killed worker left that undone
     if (places_->header().finished != SnapshotPlaces::kWhole && all_there()) finish();
-  } catch (const std::exception&) {  // there is no file then, and nobody to be told
+  } catch (const std::exception&) {  // there is no file then; a destructor cannot report that
   }
 }
 
-// ---- a file that is there ----------------------------------------------------------------------
+// ---- a complete file ---------------------------------------------------------------------------
 
 void SnapshotStore::load() {
   std::call_once(opened_, [this] {
     os::Fd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    (void)posix_files()->open(path_);  // or it says why it cannot be
+    (void)posix_files()->open(path_);  // throws if the file cannot be opened
     if (!fd) throw Error::from_errno(errno, "open", path_);
     file_ = posix_file(path_, os::duplicate(fd.get(), "snapshot"));
     fd_ = std::move(fd);
@@ -118,7 +118,7 @@ void SnapshotStore::check(const std::string& text, uint64_t elements) const {
   }
 }
 
-// ---- sharing ------------------------------------------------------------------------------------
+// ---- sharing -----------------------------------------------------------------------------------
 
 void SnapshotStore::open() {
   std::call_once(opened_, [this] {
@@ -167,7 +167,7 @@ void SnapshotStore::set_seed(uint64_t seed) {
   }
 }
 
-// ---- reading ------------------------------------------------------------------------------------
+// ---- reading -----------------------------------------------------------------------------------
 
 std::optional<SnapshotPlace> SnapshotStore::find(uint64_t position) {
   open();
@@ -194,7 +194,7 @@ std::vector<std::byte> SnapshotStore::lost_behind() {
                 "record of what was lost behind the last element");
 }
 
-// The bytes of one that is no element's, checked.
+// Reads and checks a record that is not an element's.
 std::vector<std::byte> SnapshotStore::record(uint64_t place, uint64_t what,
                                              const std::string& name) {
   const uint64_t used = places_->header().used & ~SnapshotPlaces::kClosed;

@@ -18,46 +18,53 @@
 
 namespace penstock {
 
-// Elements by their positions in a file: one that is there, or one that any number of threads and
-// processes fill and that appears when it is whole.
+// Elements by position in a file. The file either exists, or is filled by any number of threads and
+// processes, and gets its name when it is complete.
 //
 //   made ──> filling ──> finishing ──> whole
-//                 └──────────┘ if it fails
+//                 └──────────┘ on failure
 //
-//   made       nothing is there, nothing was begun; who asks first moves it
-//   filling    a hidden file and SnapshotPlaces; who finds all words set moves it
-//   finishing  index, text and end are being written; by who moved it here, and by the consumer
-//              that has waited for that too long: whoever is done first moves it
-//   whole      the file has its name
+// States:
+// - made: nothing was begun. The first access -> filling.
+// - filling: there is a hidden file and SnapshotPlaces. A process that finds all words set ->
+//   finishing.
+// - finishing: the process that made this transition writes index, text and footer; after a timeout
+//   the consumer does so, too. The first that is done -> whole.
+// - whole: the file has its name.
 //
-// 1. Space is claimed by moving `used` on, and never given back.
-// 2. A record is written whole, and only then its word is set, once: whoever sees the word can read
-//    the record, and neither changes. Two that make the same position both write; the first counts.
-// 3. All is there when all words are set: nothing else is counted. `next` only says from where on
-//    to look. Whoever set a word looks, and so do the consumer when a pass is over and the owner
-//    when it goes; of several that set the last words at once, one sees them all.
-// 4. What was lost behind a stream's end is decided before the end is, by whoever is first.
-// 5. Before the end is written `used` is closed, so nothing comes behind it. From then on all that
-//    is written is decided: two that finish write the same bytes to the same places, and one of
-//    them gives the name. So nobody needs to know whether the other is dead.
-// 6. A process that is killed before it set a word has published nothing; behind that, or while it
-//    finishes, it leaves the rest to whoever looks next (3), at the latest the owner's destructor.
-// 7. Of two plans that fill files for one path the first that finishes has the name; the other
-//    one's file goes.
+// Invariants:
+// 1. Space is claimed by advancing `used`, and never given back.
+// 2. A record is written completely before its word is set. The word is set once: a reader of the
+//    word can read the record, and neither changes. If two make the same position, both write a
+//    record; the first word counts.
+// 3. The file is complete when all words are set; there is no other count. `next` only tells where
+//    to start checking. Completeness is checked by each process that set a word, by the consumer
+//    after a pass, and by the owner's destructor. If several set the last words at once, at least
+//    one of them sees all words set.
+// 4. The losses after a stream's end are set before the end; the first writer of each counts.
+// 5. `used` is closed before the footer is written, so no record follows. From then on all bytes
+//    are determined: several finishing processes write the same bytes to the same places, and one
+//    of them gives the file its name. So a finishing process may be dead without harm.
+// 6. A process that is killed before it set a word has published nothing. If it is killed later,
+//    the next check (3) finishes the file, at the latest in the owner's destructor.
+// 7. If two plans fill files for one path, the first that finishes gets the name, and the other
+//    file is deleted.
 //
-// Threads: any, of any process that attached it, for everything but attach(), which comes first.
+// Threads: attach() comes before all else; everything else from any thread of any attached process.
 class SnapshotStore : public SharedStore {
  public:
-  // A whole file. Errors kNotFound; kDataLoss: it is none, or damaged.
+  // Opens a complete file. Errors kNotFound; kDataLoss: not a snapshot, or damaged.
   explicit SnapshotStore(std::string path);
-  // Such a file of another process, which this one attaches: it may be under its name no longer.
+  // For a complete file that another process opened and this one attaches. The path may name
+  // another file by now.
   struct Attached {};
   SnapshotStore(std::string path, Attached);
-  // The file if it is there, or to be filled with the elements of what `plan` names, stage by
-  // stage; `positions`: of them, where that is known. Errors kInvalidArgument: the file has
-  // another chain's elements; kDataLoss: it is none, or damaged.
+  // Opens the file if it exists; else fills it with the elements of the chain whose stages `plan`
+  // names. `positions`: their number, if known. Errors kInvalidArgument: the file has the elements
+  // of another chain; kDataLoss: not a snapshot, or damaged.
   SnapshotStore(std::string path, std::vector<std::string> plan, std::optional<uint64_t> positions);
-  // The same, of a process that attaches another one's: whatever is under the name by now.
+  // The same, in a process that attaches the store of another one and ignores what the path names
+  // now.
   SnapshotStore(std::string path, std::vector<std::string> plan, std::optional<uint64_t> positions,
                 Attached);
   ~SnapshotStore() override;
@@ -65,38 +72,38 @@ class SnapshotStore : public SharedStore {
   std::vector<int> fds() override;
   size_t fd_count() const override { return 2; }
   void attach(std::vector<os::Fd> fds) override;
-  // If every element is there, so is the file then: whoever has begun to finish it gets kPatience,
-  // and then it is done here, too. Errors of put().
+  // If every element is written, the file is complete after this call. If another process has begun
+  // to finish it, waits up to kPatience, then finishes it here. Errors of put().
   void end_pass() override;
   static constexpr std::chrono::seconds kPatience{1};
 
-  // The seed that elements are made with, from now on. Error kInvalidArgument: they are made, or
-  // were, with another one. As kNotFound and kSystem of beginning a file.
+  // Sets the seed that the elements are made with. Errors kInvalidArgument: elements are made, or
+  // were made, with another seed; kNotFound, kSystem: the file cannot be created.
   void set_seed(uint64_t seed);
 
-  // Where an element's record is, if it is there.
+  // The place of an element's record, if it is written.
   std::optional<SnapshotPlace> find(uint64_t position);
   // The file, for reading records and specs.
   const std::shared_ptr<File>& file();
-  // The bytes of a spec, checked. Error kDataLoss, kSystem.
+  // Reads and checks the bytes of a spec. Errors kDataLoss, kSystem.
   std::vector<std::byte> spec(uint64_t place);
 
-  // Writes an element, unless it is there; `spec_place`: as CacheStore's. `lost`: on the way to it.
-  // The last one finishes the file. Error kSystem: the disk is full, ...; kInvalidArgument: it is
-  // longer than a snapshot's elements may be.
+  // Writes an element, unless it is written already. `spec_place`: as in CacheStore. `lost`: its
+  // losses. The last element finishes the file. Errors kSystem: the disk is full, ...;
+  // kInvalidArgument: the element is longer than a snapshot allows.
   void put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
            std::span<const std::byte> block, std::span<const std::byte> lost = {});
 
-  std::optional<uint64_t> end();  // elements that there are, if it is known
-  // Of a stream; `lost`: behind the last one. Errors as of put.
+  std::optional<uint64_t> end();  // number of elements, if known
+  // Of a stream. `lost`: the losses after the last element. Errors of put().
   void set_end(uint64_t end, std::span<const std::byte> lost = {});
-  // That. REQUIRED: end() is known. Errors kDataLoss, kSystem.
+  // The `lost` of set_end(). REQUIRED: end() is known. Errors kDataLoss, kSystem.
   std::vector<std::byte> lost_behind();
 
-  // The one spec of all elements of a whole file, if there is one.
+  // The place of the only spec, if all elements of a whole file have one spec.
   std::optional<uint64_t> only_spec();
   const std::string& path() const { return path_; }
-  const std::string& remedy() const { return remedy_; }  // for who finds it damaged
+  const std::string& remedy() const { return remedy_; }  // advice for errors of damaged files
 
  private:
   void load();
@@ -120,8 +127,8 @@ class SnapshotStore : public SharedStore {
   const bool fills_;
   const std::string remedy_;
   std::once_flag opened_;
-  std::atomic<bool> begun_{false};       // what follows is there
-  std::unique_ptr<AtomicFile> filling_;  // of who began it
+  std::atomic<bool> begun_{false};       // the members below are set
+  std::unique_ptr<AtomicFile> filling_;  // in the process that began it
   std::unique_ptr<SnapshotPlaces> places_;
   os::Fd fd_;
   std::shared_ptr<File> file_;

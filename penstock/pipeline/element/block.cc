@@ -12,13 +12,13 @@ namespace penstock {
 namespace {
 
 constexpr uint64_t kLargestBlock = uint64_t{1} << 56;  // far above any memory, far below overflow
-constexpr int64_t kMaxSteps = int64_t{1} << 40;        // of a leaf whose steps take no bytes
+constexpr int64_t kMaxSteps = int64_t{1} << 40;        // for leaves whose steps take no bytes
 
 uint64_t aligned(uint64_t bytes) {
   return (bytes + RowLayout::kAlignment - 1) / RowLayout::kAlignment * RowLayout::kAlignment;
 }
 
-// Takes `count` times `size` bytes off the end of what is laid out so far.
+// Appends `count` * `size` bytes to a layout that ends at `end`. Returns where they begin.
 uint64_t take(uint64_t& end, uint64_t count, uint64_t size) {
   uint64_t bytes;
   if (__builtin_mul_overflow(count, size, &bytes) || bytes > kLargestBlock || end > kLargestBlock) {
@@ -93,7 +93,7 @@ Block::Block(SpecRef spec, uint64_t rows, std::byte* data, uint64_t bytes,
   check_values(bytes);
 }
 
-// Reads the offsets, which say how many values there are.
+// The offsets give the number of values.
 void Block::check_values(uint64_t bytes) {
   std::vector<uint64_t> value_bytes;
   for (size_t i = 0; i < spec_->leaves().size(); ++i) {
@@ -173,7 +173,7 @@ Example Block::batch() const {
     const int64_t* offsets = offsets_of(i) + first_;
     batch.set(leaf.name, values_between(i, offsets[0], offsets[count_], {}));
     Tensor own = Tensor::view(DType::kInt64, {rows + 1}, const_cast<int64_t*>(offsets), owner_);
-    if (offsets[0] != 0) {  // some rows of a block: theirs begin at 0 too
+    if (offsets[0] != 0) {  // for a range of rows, offsets begin at 0 too
       own = own.copy();
       int64_t before = offsets[0];
       for (int64_t& offset : own.as_span<int64_t>()) offset -= before;

@@ -12,29 +12,30 @@
 
 namespace penstock {
 
-// Where everything lies in a block of `rows` elements. First every fixed leaf's column, exactly as
-// RowLayout has it (64-byte aligned, contiguous); then for each other leaf
-//
-//   i64 offsets[rows + 1]    in steps of its first axis; in single values where a later axis
-//   differs i64 dims[rows][axes]     only in that case
-//
-// and last, leaf after leaf, the values; every piece 64-byte aligned. The sizes of the values
-// follow from offsets[rows], so a block needs no header. A value.
+// The memory layout of a block of `rows` elements. A value. Three parts follow each other; every
+// piece is 64-byte aligned:
+// - The columns of all fixed leaves, laid out by RowLayout (contiguous).
+// - For each variable leaf, its offsets, and for a deep leaf (Leaf::deep) its dims:
+//     i64 offsets[rows + 1]  in steps of the first axis; of a deep leaf in single values
+//     i64 dims[rows][axes]
+// - The values of each variable leaf.
+// offsets[rows] gives the number of values, so a block needs no header.
 class BlockLayout {
  public:
   BlockLayout() = default;
-  // `value_bytes`: of each variable leaf, in the order of the leaves; empty: none. Error
-  // kInvalidArgument: a size that overflows, or is no whole number of values.
+  // `value_bytes`: the bytes of each variable leaf's values, in the order of the leaves; empty: 0
+  // for each. Error kInvalidArgument: a size overflows, or is not a multiple of the leaf's step
+  // size.
   BlockLayout(const ElementSpec& spec, uint64_t rows, std::span<const uint64_t> value_bytes = {});
 
   uint64_t rows() const { return fixed_.rows(); }
   uint64_t bytes() const { return bytes_; }
-  // All columns, offsets and dims: what must be there before the sizes of values can be known.
+  // The size of all columns, offsets and dims: the part whose size does not depend on the values.
   uint64_t known_bytes() const { return known_bytes_; }
-  // The fixed leaves' columns; fixed_place(leaf) is a leaf's place among them.
+  // fixed() has the columns of the fixed leaves; fixed_place(leaf) is the leaf's index among them.
   const RowLayout& fixed() const { return fixed_; }
   size_t fixed_place(size_t leaf) const { return places_[leaf].fixed; }
-  // From the block's start; of variable leaves only. dims: only where a leaf is deep.
+  // Byte offsets from the block's start, for variable leaves only. dims(): only for deep leaves.
   uint64_t offsets(size_t leaf) const { return places_[leaf].offsets; }
   uint64_t dims(size_t leaf) const { return places_[leaf].dims; }
   uint64_t values(size_t leaf) const { return places_[leaf].values; }
@@ -52,28 +53,28 @@ class BlockLayout {
 
 class Chunk;
 
-// Elements in one piece of memory: a batch, a stream chunk, an entry of a cache. A view; copies
-// share the owner. Any thread.
+// Elements in one piece of memory: a batch, a stream chunk or a cache entry. A view; copies share
+// the owner. Any thread.
 class Block {
  public:
   Block() = default;
-  // Checks what it reads: offsets ascend from 0, rows' shapes agree with them, and all of it lies
-  // within `bytes`. Error kDataLoss. `data` is 8-byte aligned.
+  // Checks that the offsets ascend from 0, that the rows' shapes agree with them, and that
+  // everything lies within `bytes`. Error kDataLoss. `data` is 8-byte aligned.
   Block(SpecRef spec, uint64_t rows, std::byte* data, uint64_t bytes, std::shared_ptr<void> owner);
 
   const SpecRef& spec() const { return spec_; }
   uint64_t rows() const { return count_; }
 
-  // One tensor a column. A variable leaf `x` is the values `x`, one element after the other, and
-  // `x/offsets` (int64, rows + 1); where a later axis differs too `x` is flat, and `x/dims` (int64,
-  // rows by axes) has the shapes.
+  // One tensor per column. A variable leaf `x` becomes `x` (the values of all elements,
+  // concatenated) and `x/offsets` (int64, rows + 1). For a deep leaf `x` is flat, and `x/dims`
+  // (int64, rows by axes) has the shapes.
   Example batch() const;
-  // One element. Error kInvalidArgument: there is no such row.
+  // One element. Error kInvalidArgument: `row` is out of range.
   Example row(uint64_t row) const;
-  // The same as a row of `out`, which has the block's spec: views, or copies where it is bound.
-  // REQUIRED: row < rows().
+  // Puts one element into row `at` of `out`, which has the block's spec: as a view, or as a copy
+  // where the column is bound. REQUIRED: row < rows().
   void view(uint64_t row, Chunk& out, uint32_t at) const;
-  // Some of the rows; the same memory. Error kInvalidArgument: there are no such rows.
+  // Rows [begin, end), without a copy. Error kInvalidArgument: the range is out of bounds.
   Block rows(uint64_t begin, uint64_t end) const;
 
  private:

@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// Of a nest with its lists of leaves ("[...]") as if they were empty.
+// The nest without the leaves of its lists ("[...]"), so that lists of any length compare equal.
 std::string without_lists(const std::string& nest) {
   std::string out;
   for (char c : nest) {
@@ -94,7 +94,7 @@ bool Chunk::settle(const SpecRef& spec) {
   return alike;
 }
 
-// Lengths that differ become -1; the rows that are there already get shapes of their own.
+// Makes lengths that differ -1 in the spec, and stores the shapes of the existing rows by row.
 bool Chunk::relax(const ElementSpec& other) {
   std::optional<ElementSpec> both = spec_->merged(other);
   if (!both) return false;
@@ -173,7 +173,7 @@ void Chunk::take_notes_of(Chunk& other) {
 }
 
 void Chunk::keep(std::shared_ptr<void> owner, uint64_t bytes) {
-  constexpr uint64_t kCounted = 1024;  // of less there is never much in one chunk
+  constexpr uint64_t kCounted = 1024;  // smaller results never add up to much in one chunk
   if (bytes >= kCounted && scratch_.memory() != nullptr) {
     owner = scratch_.memory()->counted(std::move(owner), bytes);
   }
@@ -212,7 +212,7 @@ void Chunk::view(size_t leaf, uint32_t row, const std::byte* data, std::span<con
 
 void Chunk::fail(uint32_t row, Failure failure) {
   uint64_t bit = uint64_t{1} << row;
-  if ((alive_ & bit) == 0) return;  // lost already: the first reason counts
+  if ((alive_ & bit) == 0) return;  // failed already: the first failure counts
   alive_ &= ~bit;
   failures_.emplace_back(row, std::move(failure));
 }

@@ -74,7 +74,8 @@ Example with_columns(Example element, const ElementSpec& spec) {
       made.set(name, tensor);
       continue;
     }
-    // The rows' memory is the tensor's; an owner that is none stands for whoever keeps it.
+    // The tensor owns the rows' memory. A tensor without an owner is kept alive by the caller; then
+    // a non-null pointer that owns nothing stands for the owner, so that no copy is made.
     std::shared_ptr<void> owner = tensor.owner();
     if (owner == nullptr) owner = std::shared_ptr<void>(std::shared_ptr<void>(), tensor.data());
     const Block rows =

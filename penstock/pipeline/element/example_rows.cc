@@ -64,7 +64,7 @@ void ExampleRows::give_whole(std::shared_ptr<Example> result, Chunk& out, uint32
   out.keep(std::move(result));
 }
 
-// It is what spec_ says.
+// Whether the result matches spec_, so that spec_ can be used again.
 bool ExampleRows::fits(const Example& result) const {
   if (spec_ == nullptr || result.size() != spec_->leaves().size()) return false;
   for (size_t i = 0; i < result.size(); ++i) {

@@ -9,22 +9,25 @@
 
 namespace penstock {
 
-// What a function of the user's is given for an element: read-only views of a row, good as long as
-// that is.
+// The argument of a user's function for one element: read-only views of the row, valid as long as
+// the row.
 Example viewed(const Chunk& in, uint32_t row);
 
-// What functions of the user's gave, as rows of chunks: names, dtypes and shapes are the results'
-// own. One thread.
+// Turns results of user functions into rows of chunks. Names, dtypes and shapes are those of the
+// results. One thread.
 class ExampleRows {
  public:
-  // `name`: of the function, in errors. A leaf that has the name, dtype and axes of a string or
-  // ragged leaf of `like` is one, too; nullptr: none is.
+  // `name`: the function's name, for errors. A leaf with the name, dtype and number of axes of a
+  // string or ragged leaf of `like` gets that leaf's kind and its variable axes. `like` may be
+  // null.
   explicit ExampleRows(std::string name, SpecRef like = nullptr)
       : name_(std::move(name)), like_(std::move(like)) {}
 
-  // `result` becomes a row of `out`, which keeps it. An exception: it cannot be one.
+  // Makes `result` a row of `out`, which keeps it alive. Returns an exception if it cannot be a
+  // row.
   std::exception_ptr give(std::shared_ptr<Example> result, Chunk& out, uint32_t row);
-  // The row is the Example itself, as an object of this process: `out` has one leaf, a kObject.
+  // Makes the row the Example itself, as an object of this process: `out` has one leaf of kind
+  // kObject.
   static void give_whole(std::shared_ptr<Example> result, Chunk& out, uint32_t row);
 
  private:

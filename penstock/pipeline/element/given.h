@@ -8,17 +8,17 @@
 #include "penstock/base/error.h"
 #include "penstock/base/utf8.h"
 
-// What a user gives, looked at when it is given.
+// Checks of user arguments at the time of the call.
 namespace penstock {
 
-// A pointer or a function. Error kInvalidArgument: there is none.
+// For a pointer or a function. Error kInvalidArgument: it is null.
 template <class T>
 T given(T thing, const char* operation, const char* what) {
   if (thing) return thing;
   throw Error(Code::kInvalidArgument, operation, std::string("the ") + what + " is null");
 }
 
-// A name that comes into states, which are JSON. Error kInvalidArgument: it is not UTF-8.
+// For names that states (JSON) contain. Error kInvalidArgument: the name is not UTF-8.
 inline std::string name_of_user(std::string name, const char* operation) {
   if (is_utf8(std::as_bytes(std::span(name)))) return name;
   throw Error(Code::kInvalidArgument, operation,

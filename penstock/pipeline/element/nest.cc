@@ -9,7 +9,7 @@ void add_string(std::string& nest, const std::string& text) {
   nest += std::to_string(text.size()) + ":" + text;
 }
 
-// One value: by its nest, or a leaf without a name.
+// A single value: its nest says so, or it is one leaf without a name.
 bool is_value(const ElementSpec& spec) {
   return spec.leaves().size() == 1 &&
          (spec.nest() == "." || (spec.nest().empty() && spec.leaves()[0].name.empty()));
@@ -26,13 +26,13 @@ std::string node_of(const ElementSpec& spec) {
   return nest + "}";
 }
 
-// Where the nest's node of a leaf stands. REQUIRED: it has more leaves than that.
+// Position of a leaf's node in the nest. REQUIRED: the nest has more than `leaf` leaves.
 size_t place_of_leaf(const std::string& nest, size_t leaf) {
   size_t at = 0;
   for (;; ++at) {
     if (nest.at(at) == '.' && leaf-- == 0) return at;
     if (nest[at] < '0' || nest[at] > '9') continue;
-    size_t bytes = 0;  // of a string, which may have any characters
+    size_t bytes = 0;  // length of a string, which may contain any characters
     for (; nest.at(at) != ':'; ++at) bytes = bytes * 10 + static_cast<size_t>(nest[at] - '0');
     at += bytes;
   }

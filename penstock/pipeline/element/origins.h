@@ -10,31 +10,35 @@
 
 namespace penstock {
 
-// Which record an element is, as it was read: for who finds something wrong with it later.
+// The file record that an element was read from, for errors that are found later.
 struct Origin {
-  std::shared_ptr<const std::string> file;  // nullptr: nobody knows
+  std::shared_ptr<const std::string> file;  // nullptr: unknown
   uint64_t record = 0;
 
-  std::string text() const;  // "train.tfrecord, record 17"; empty: nobody knows
+  std::string text() const;  // "train.tfrecord, record 17"; empty: unknown
 };
 inline const Origin kUnknownOrigin;
 
-// Those of a stream chunk's elements, in few bytes where records follow each other. One thread.
+// The origins of a stream chunk's elements, run-length encoded: consecutive records of one file are
+// one run. One thread. The bytes:
 //
-//   u64 runs, u64 names; of each run u64 its first element, u64 the name, u64 that element's
-//   record; of each name u64 its bytes; the names, and zeros up to a multiple of 8 bytes
+//   u64 runs, u64 names
+//   per run: u64 first element, u64 index of the name, u64 record of the first element
+//   per name: u64 length
+//   the names, zero-padded to a multiple of 8 bytes
 class Origins {
  public:
   void clear();
-  // Of the element behind those that were added.
+  // Adds the origin of the next element.
   void add(const Origin& origin) {
     const uint64_t element = elements_++;
     if (known_ || origin.file != nullptr) add_run(element, origin);
   }
-  // 0: nothing is known of any.
+  // 0: all origins are unknown.
   uint64_t bytes() const;
   void write(std::byte* to) const;
-  // Of what was written. Empty: nobody knows. REQUIRED: it was.
+  // The origin of an element as Origin::text(); empty: unknown. REQUIRED: `of` was written by
+  // write().
   static std::string text(std::span<const std::byte> of, uint64_t element);
 
  private:
@@ -45,7 +49,7 @@ class Origins {
   uint64_t name_of(const std::shared_ptr<const std::string>& file);
 
   uint64_t elements_ = 0;
-  bool known_ = false;  // of one at least
+  bool known_ = false;  // of at least one element
   std::vector<Run> runs_;
   std::vector<std::shared_ptr<const std::string>> names_;
   uint64_t names_bytes_ = 0;

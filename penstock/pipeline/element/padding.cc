@@ -13,7 +13,7 @@ Error refuse_padding(const std::string& why) {
   return {Code::kInvalidArgument, "padded_batch", why};
 }
 
-// One value of `leaf`'s dtype, which must be `value` exactly: true, for floats, up to rounding.
+// `value` as one value of the leaf's dtype. It must be exact for integers; floats are rounded.
 std::vector<std::byte> stored(const Padding::Value& value, const Leaf& leaf) {
   std::vector<std::byte> bytes(size_of(leaf.dtype));
   if (is_complex(leaf.dtype)) {

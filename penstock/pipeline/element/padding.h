@@ -11,24 +11,24 @@
 
 namespace penstock {
 
-// How the elements of a batch are made equally long. A value.
+// How the elements of a batch are padded to one shape. A value.
 struct Padding {
   using Value = std::variant<int64_t, double>;
   struct Field {
     std::string name;
-    // Of a row; -1: as long as the longest of the batch. None: all are.
+    // The shape of a padded row; -1: the longest length in the batch. None: -1 for all axes.
     std::optional<Shape> shape = std::nullopt;
-    Value value = int64_t{0};  // what it is filled up with
+    Value value = int64_t{0};  // the padding value
   };
-  std::vector<Field> fields;  // the others are filled up with zeros to the longest
+  std::vector<Field> fields;  // other fields are padded with zeros to the longest length
 
-  // The same by leaf, for elements of one spec.
+  // A Field resolved for one leaf of a spec.
   struct Column {
     Shape shape;
-    std::vector<std::byte> value;  // one of the leaf's dtype
+    std::vector<std::byte> value;  // one value of the leaf's dtype
   };
-  // Error kInvalidArgument: there is no such field, its axes are others, its dtype does not have
-  // the value.
+  // One Column per leaf. Error kInvalidArgument: a field does not exist, its shape cannot be padded
+  // to that shape, or its dtype cannot represent the padding value.
   std::vector<Column> columns(const ElementSpec& spec) const;
 
   static std::string text_of(const Value& value);

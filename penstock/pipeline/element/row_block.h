@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// One row of a chunk as a block of one element, for keeping it: Block::view is the way back. What
-// lies between columns is zero. REQUIRED: the row is alive.
+// A row of a chunk as a block of one element, for storing it. Block::view reads it back. Padding
+// between the columns is zeroed. REQUIRED: the row is alive.
 BlockLayout row_layout(const Chunk& in, uint32_t row);
 void write_row(const Chunk& in, uint32_t row, const BlockLayout& layout, std::byte* to);
 

@@ -10,11 +10,11 @@ namespace penstock {
 namespace {
 constexpr size_t kLineBytes = 64;
 constexpr size_t kSmallest = size_t{64} << 10;
-// What is as large comes from the system and goes back there: it is counted, and the heap would
-// keep it for others, or for nobody.
+// Pieces of this size and above are mapped from the system, and unmapped when freed. Freed heap
+// memory could stay in the process although it is no longer counted.
 constexpr size_t kMapped = size_t{256} << 10;
 constexpr size_t kLargestStep = size_t{8} << 20;
-constexpr uint32_t kTimes = 32;  // after which more than twice what was used is too much
+constexpr uint32_t kTimes = 32;  // calls of empty() between checks for unused memory
 
 size_t rounded(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 }  // namespace
@@ -45,7 +45,8 @@ std::byte* Scratch::take(size_t bytes) {
     used_ = 0;
   }
   if (piece_ == pieces_.size()) {
-    // Twice what there is: a granule of a steady size soon fits into one piece.
+    // At least as much as there is already, so that granules of a steady size soon fit into one
+    // piece.
     size_t size = std::max({bytes, kSmallest, std::min(this->bytes(), kLargestStep)});
     pieces_.push_back({allocate(size), size});
     used_ = 0;
@@ -69,11 +70,11 @@ void Scratch::empty() noexcept {
   }
   piece_ = used_ = taken_ = 0;
   if (pieces_.size() > 1 || wanted != all) {
-    // One piece of that size instead of several.
+    // Replaces several pieces by one.
     pieces_.clear();
     try {
       if (wanted != 0) pieces_.push_back({allocate(wanted), wanted});
-    } catch (const std::bad_alloc&) {  // take() will say so, if it is still so
+    } catch (const std::bad_alloc&) {  // take() will throw if memory is still short
     }
   }
   part_.is(bytes());

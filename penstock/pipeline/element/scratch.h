@@ -9,12 +9,12 @@
 
 namespace penstock {
 
-// Memory for what is made on the way to a batch: handed out one piece after the other, taken back
-// all at once, and kept for the next time. One thread.
+// A bump allocator for the intermediate results of a batch. empty() takes all pieces back at once
+// and keeps the memory for the next batch. One thread.
 class Scratch {
  public:
-  // Owners of memory elsewhere that is used together with a scratch's: functions' results, a file's
-  // buffer. They go when it is emptied, or before.
+  // Owners of memory outside the scratch with the same lifetime as scratch memory: results of
+  // functions, a file's buffer. They are released by empty() at the latest.
   class Kept {
    public:
     explicit Kept(Scratch& scratch) : scratch_(scratch), place_(scratch.kept_.size()) {
@@ -53,14 +53,15 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // 64-byte aligned, contents undefined; until the next empty(). May throw std::bad_alloc.
+  // 64-byte aligned, contents undefined, valid until the next empty(). May throw std::bad_alloc.
   std::byte* take(size_t bytes);
-  // Whatever is Kept goes, and what is much more than was used for some time.
+  // Releases all Kept owners. Also frees memory that has been unused for some time.
   void empty() noexcept;
-  // The same, and nothing is kept for the next time.
+  // Like empty(), and frees all memory.
   void give_back() noexcept;
 
-  // From now on what it holds is counted there, which outlives it; nullptr: nowhere.
+  // Counts the held memory in `memory` from now on, which must outlive the scratch; nullptr: not
+  // counted.
   void count_in(StreamMemory* memory) {
     memory_ = memory;
     part_.count_in(memory, bytes());
@@ -83,10 +84,10 @@ class Scratch {
     size_t bytes;
   };
   std::vector<Piece> pieces_;
-  size_t piece_ = 0;      // the one in use
-  size_t used_ = 0;       // of it
-  size_t taken_ = 0;      // of all
-  size_t most_used_ = 0;  // the last times, of which there were
+  size_t piece_ = 0;      // index of the piece in use
+  size_t used_ = 0;       // bytes of that piece
+  size_t taken_ = 0;      // bytes of all pieces
+  size_t most_used_ = 0;  // maximum of taken_ over the last emptied_ calls of empty()
   uint32_t emptied_ = 0;
   StreamMemory* memory_ = nullptr;
   StreamMemory::Part part_;

@@ -14,7 +14,8 @@
 
 namespace penstock {
 
-// What a dataset is told about the sample that it makes. One thread, for one call of get().
+// Passed to a dataset's get(): the sample to make and its random numbers. One thread, valid for one
+// call.
 class SampleContext {
  public:
   SampleContext(const RandomKey& key, uint32_t worker) : key_(key), worker_(worker), rng_(key) {}
@@ -23,11 +24,11 @@ class SampleContext {
   uint64_t index() const { return key_.index; }
   uint32_t worker() const { return worker_; }
 
-  // This sample's random numbers in this epoch: the same for any number of workers, and when the
-  // sample is made again.
+  // The random numbers of this sample in this epoch. They do not depend on the number of workers,
+  // and repeat when the sample is made again.
   RandomStream& rng() { return rng_; }
-  // More streams, independent of each other: one for each random operation that a sample goes
-  // through, so that adding one changes nothing for the others. 0 is rng()'s, from its start.
+  // Independent random streams, one per random operation on the sample, so that adding an operation
+  // does not change the numbers of the others. 0 is the stream of rng() from its start.
   RandomStream rng_of(uint32_t operation) const {
     RandomKey key = key_;
     key.operation = operation;
@@ -40,24 +41,24 @@ class SampleContext {
   RandomStream rng_;
 };
 
-// What a Loader feeds: size() items, and any of them by its index. get() is called from several
-// threads at once. What it throws reaches the consumer at the item's place.
+// A dataset that a Loader can feed: size() items, each available by its index. get() is called from
+// several threads at once. Exceptions of get() reach the consumer at the item's position.
 //
-// If it has on_epoch_begin or on_epoch_end, taking the epoch's number or nothing, they run in the
-// consumer's thread between epochs, while no worker is in get(); then size() is read again.
+// on_epoch_begin and on_epoch_end are optional and take the epoch's number or nothing. They run in
+// the consumer's thread between epochs, while no worker is in get(); then size() is read again.
 template <class T>
 concept IndexedDataset = requires(T& dataset, uint64_t index, SampleContext& context) {
   { dataset.size() } -> std::convertible_to<uint64_t>;
   { dataset.get(index, context) } -> std::convertible_to<Example>;
 };
 
-// A dataset of whatever type, as the engine calls it.
+// A dataset with its type erased, for the engine.
 class Source {
  public:
   virtual ~Source() = default;
   virtual uint64_t size() = 0;
   virtual Example get(uint64_t index, SampleContext& context) = 0;
-  virtual bool hooked() const = 0;  // it has one of these
+  virtual bool hooked() const = 0;  // the dataset has on_epoch_begin or on_epoch_end
   virtual void on_epoch_begin(uint64_t epoch) = 0;
   virtual void on_epoch_end(uint64_t epoch) = 0;
   virtual const std::type_info& type() const = 0;  // of the dataset

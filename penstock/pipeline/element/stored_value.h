@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// How values of real dtypes lie in memory, at any address, and what they are in C++.
+// Access to values of real dtypes in memory at any alignment, and their C++ types.
 template <class T>
 struct Stored {
   using Value = T;
@@ -55,7 +55,7 @@ constexpr bool is_complex(DType dtype) {
   return dtype == DType::kComplex64 || dtype == DType::kComplex128;
 }
 
-// f(Stored...{}) for a dtype. REQUIRED: it is not complex.
+// Calls f with the Stored type of a dtype. REQUIRED: the dtype is not complex.
 template <class F>
 auto with_stored(DType dtype, F f) {
   switch (dtype) {

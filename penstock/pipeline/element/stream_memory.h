@@ -9,16 +9,17 @@
 
 namespace penstock {
 
-// Counts the memory of the input elements that the stages of one stream hold, and bounds how much
-// each input may pull at a time: less, the more inputs there are. Elements that stages hold back by
-// design (HeldBack) are not counted.
+// Counts the input elements that the stages of one stream hold, in bytes, and bounds how much each
+// input may pull at a time. The bound per input shrinks as the number of inputs grows. Elements
+// that stages hold back by design (HeldBack) are not counted.
 //
 // Threads: bytes() from any; everything else from the thread that reads the stream.
 class StreamMemory {
  public:
-  static constexpr uint64_t kMaxChunk = 1 << 20;  // of one input, but for one element of any size
+  static constexpr uint64_t kMaxChunk = 1 << 20;  // of one input; a single element may be larger
 
-  // `share`: of the loader's budget, for input elements and stream chunks; UINT64_MAX: no bound.
+  // `share`: the part of the loader's budget for input elements and stream chunks; UINT64_MAX: no
+  // bound.
   explicit StreamMemory(uint64_t share) : share_(share) { divide(0); }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
@@ -26,12 +27,13 @@ class StreamMemory {
   uint64_t share() const { return share_; }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
-  // Half of the share is for stream chunks. When tight, readers keep no memory for the next call.
+  // Half of the share is reserved for stream chunks. When tight, readers free their memory after
+  // each call.
   bool tight() const { return bytes() > share_ / 2; }
-  // Bytes that an input pulls at a time, but at least one element.
+  // The bytes that an input pulls at a time. At least one element is pulled.
   uint64_t chunk_bytes() const { return chunk_bytes_; }
 
-  // The bytes of one holder. Without a StreamMemory nothing is counted.
+  // The bytes that one holder accounts for. Without a StreamMemory nothing is counted.
   class Part {
    public:
     Part() = default;
@@ -54,7 +56,7 @@ class StreamMemory {
     uint64_t bytes_ = 0;
   };
 
-  // An input of some stage, as long as it is open.
+  // An open input of a stage.
   class Input {
    public:
     explicit Input(StreamMemory* all) : all_(all) {
@@ -70,7 +72,7 @@ class StreamMemory {
     StreamMemory* all_;
   };
 
-  // `owner`, counted as long as somebody holds what is returned.
+  // Wraps `owner`; its bytes are counted until the result is released.
   std::shared_ptr<void> counted(std::shared_ptr<void> owner, uint64_t bytes) {
     struct Counted {
       Part part;
@@ -83,7 +85,7 @@ class StreamMemory {
   }
 
  private:
-  // One thread writes at a time.
+  // Only one thread writes at a time, so no read-modify-write operation is needed.
   static void add(std::atomic<uint64_t>& sum, uint64_t was, uint64_t is) {
     if (was != is)
       sum.store(sum.load(std::memory_order_relaxed) - was + is, std::memory_order_relaxed);

@@ -17,7 +17,7 @@ namespace {
 // Whether the ticket is a granule, not a whole batch.
 bool is_part(const Ticket& ticket) { return ticket.end - ticket.begin != ticket.rows; }
 
-// Of a batch of so many bytes.
+// The ticket's share of a batch of so many bytes.
 uint64_t share_of(const Ticket& ticket, uint64_t bytes) {
   const uint64_t rows = std::max(ticket.rows, 1u);
   return bytes * ticket.end / rows - bytes * ticket.begin / rows;
@@ -56,12 +56,14 @@ void read_listed(const std::byte* listed, uint64_t first, std::span<uint64_t> po
 Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
 Collector::Lengths lengths_of(const Plan& plan, bool parallel_map) {
-  if (parallel_map || !plan.batched()) return Collector::Lengths::kAny;  // elements, one by one
+  // Elements are delivered one by one.
+  if (parallel_map || !plan.batched()) return Collector::Lengths::kAny;
   if (plan.root()->padding() != nullptr) return Collector::Lengths::kPadded;
   return plan.root()->ragged() ? Collector::Lengths::kRagged : Collector::Lengths::kEqual;
 }
 
-// One worker for each lane. They share their memory, because none of them uses any between tickets.
+// One worker per lane. They share their scratch memory, because none of them uses it between
+// tickets.
 class WorkerOfLanes : public TicketRunner {
  public:
   WorkerOfLanes(const std::shared_ptr<const Plan>& plan, ChainWorker::Options options,
@@ -113,8 +115,8 @@ ChainWorker::ChainWorker(std::shared_ptr<const Plan> plan, const Options& option
 
 bool ChainWorker::progress(uint32_t row, uint32_t call) { return slot_->progress({row, call}); }
 
-// Short, because a skipped failure's text is the reason of a loss. For a parallel map the only
-// place.
+// The text is short, because that of a skipped failure is the reason of a loss. Only for a parallel
+// map it includes the place, which is not added later.
 std::exception_ptr ChainWorker::poisoned(uint32_t row, uint32_t call) {
   const std::optional<TicketRing::Ending> ending = slot_->ending({row, call});
   if (!ending) return nullptr;
@@ -147,7 +149,7 @@ std::string ChainWorker::place_of_row(uint32_t row, uint32_t worker) const {
          "), " + by;
 }
 
-// A raised failure says where it happened, and what to do.
+// Adds to a raised failure where it happened, and what to do.
 void ChainWorker::name_if_ended(Failure& failure) const {
   const auto found = std::ranges::find(ended_, failure.error, &Ended::error);
   if (found == ended_.end()) return;
@@ -235,7 +237,7 @@ At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> p
   return plan_->locate(ticket.epoch, ticket.base, ticket.step, row, positions);
 }
 
-// The rows of `chunk` that were lost become losses. False: one of them ends the ticket.
+// Records the failed rows of `chunk` as losses. False: a failure ends the ticket.
 bool ChainWorker::note_failures(const Ticket& ticket, Chunk& chunk, uint32_t first) {
   if (options_.parallel_map) {
     for (auto& [row, lost] : chunk.notes()) result_.notes.push_back(std::move(lost));
@@ -325,7 +327,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, share_of(ticket, layout_.bytes()));
 }
 
-// The next rows begin with this one of the ticket, which is blamed if they take too long.
+// The next rows begin with this row of the ticket. If they take too long, this row is blamed.
 void ChainWorker::take_up(uint32_t row) {
   if (!slot_->progress({row})) throw taken_away();
   context_.first_row = row;
@@ -344,7 +346,7 @@ void ChainWorker::copy_rows(const Ticket& ticket, Slot& slot, std::byte* base) {
   count_copy(slot.counters(), CopyReason::kRow, share_of(ticket, layout_.bytes()));
 }
 
-// Goes down the stages above the arrays from `level` on: `positions` become positions in the
+// Applies the stages above the arrays from `level` on, which map `positions` to positions in the
 // arrays.
 void ChainWorker::copy_below(size_t level, const At& at, std::span<uint64_t> positions,
                              std::byte* base, uint32_t row) {
@@ -361,7 +363,7 @@ void ChainWorker::copy_below(size_t level, const At& at, std::span<uint64_t> pos
   }
 }
 
-// Makes `count` rows as a chunk of the collector's. False: something ends the ticket.
+// Makes `count` rows as a chunk of the collector. False: a failure ends the ticket.
 bool ChainWorker::fetch(const Ticket& ticket, uint32_t row, uint32_t count) {
   positions_.resize(count);
   at_ = locate(ticket, row, positions_);
@@ -374,7 +376,7 @@ bool ChainWorker::fetch(const Ticket& ticket, uint32_t row, uint32_t count) {
   return note_failures(ticket, chunk, row - ticket.begin);
 }
 
-// Collects the ticket's rows. False: something ends the ticket.
+// Collects the ticket's rows. False: a failure ends the ticket.
 bool ChainWorker::gather(const Ticket& ticket) {
   collected_.begin(spec_);
   rows_->begin();
@@ -478,7 +480,7 @@ void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
   finish(ticket, slot, bytes);
 }
 
-// So few that they are still in the cache when they are written.
+// Few enough that the rows are still in the CPU cache when they are written.
 uint32_t ChainWorker::rows_at_once() const {
   constexpr uint64_t kCacheBytes = 64 << 10;
   if (placed_ == nullptr) return 1;

@@ -22,26 +22,27 @@ namespace penstock {
 
 // Runs a Dataset's chain for tickets. One thread.
 //
-// The way of a row into the batch:
-//   - All leaves have a fixed size, and the chain is not costly: rows are made in the batch itself.
-//   - User code makes the rows: they are copied into the batch, a few at a time, because no user
-//     code may run while a batch is written to.
-//   - Rows differ in size: they are collected, measured, and then copied.
+// How a row gets into the batch:
+// - All leaves have a fixed size, and the chain is not costly: rows are made in the batch itself.
+// - User code makes the rows: they are copied into the batch, a few at a time, because no user code
+//   may run while a batch is written to.
+// - Rows differ in size: they are collected, measured, and then copied.
 //
-// A ticket is a batch or a granule, some of its rows. Lost rows leave no gap: the batch or granule
-// has only the rows that are left. A raised error ends the ticket; if elements are delivered one by
-// one, only that element fails. A granule whose rows do not match those of other granules, or have
-// no known place in the batch, is given up (ResultKind::kApart): then one worker makes the whole
-// batch, or finds the error.
+// A ticket is a batch or a granule (some rows of a batch). Failed rows leave no gap: only the other
+// rows are in the batch or granule. A raised error ends the ticket; if elements are delivered one
+// by one, only that element fails. A granule is given up (ResultKind::kApart) if its rows do not
+// match those of other granules, or have no known place in the batch: then one worker makes the
+// whole batch, or finds the error.
 class ChainWorker : public TicketRunner, private Context::Watch {
  public:
-  // Hands over results: as objects of this process (Outcome), or encoded for another process.
+  // Delivers results: as objects of this process (Outcome), or encoded for another process.
   class Outlet {
    public:
     virtual ~Outlet() = default;
     virtual void rows(Slot& slot, uint64_t bytes, std::vector<Loss> losses) = 0;
     virtual void fail(Slot& slot, const Ticket& ticket, Failure failure) = 0;
-    // A whole item (LeafKind::kObject), which the outlet owns from now on, and losses before it.
+    // For a whole item (LeafKind::kObject), of which the outlet takes ownership, and losses before
+    // it.
     virtual void item(Slot& slot, const Ticket& ticket, void* item, std::vector<Loss> losses) = 0;
     // For a parallel map: the element is the ticket's row, or `result` has a failure.
     virtual void element(Slot& slot, const Ticket& ticket, uint64_t bytes,
@@ -52,13 +53,13 @@ class ChainWorker : public TicketRunner, private Context::Watch {
     uint32_t retries = 0;
     bool skip = false;  // failed elements are skipped
     // `plan` is a parallel map's, and its tickets are elements for a stream's stage. Failures are
-    // handed over as they are; the stream decides what becomes of them.
+    // delivered undecided; the stream decides.
     bool parallel_map = false;
-    // The worker runs in the consumer's own call: an interruption there ends the ticket.
+    // The worker runs in the consumer's own call: an interrupt there ends the ticket.
     bool in_line = false;
   };
 
-  // `ring` and `scratch` outlive the worker. `scratch` is used for one ticket at a time.
+  // `ring` and `scratch` must outlive the worker. `scratch` is used for one ticket at a time.
   ChainWorker(std::shared_ptr<const Plan> plan, const Options& options, TicketRing& ring,
               Scratch& scratch, std::unique_ptr<Outlet> outlet);
 
@@ -98,8 +99,8 @@ class ChainWorker : public TicketRunner, private Context::Watch {
   StageClock clock_;
   StageClock::Kind chunks_, settling_, writing_;
   Context context_;
-  std::optional<CheckedRows> rows_;  // made with the first ticket
-  SpecRef spec_;                     // known beforehand, or nullptr
+  std::optional<CheckedRows> rows_;  // created by the first ticket
+  SpecRef spec_;                     // nullptr: inferred
   bool bound_;
   Chunk chunk_;
   Collector collected_;
@@ -112,12 +113,12 @@ class ChainWorker : public TicketRunner, private Context::Watch {
   uint32_t begin_ = 0;             // its first row
   At at_;                          // the place of its rows
   StreamChunk stream_chunk_;       // in a plan with a stream
-  std::vector<Loss> losses_;       // lost rows
+  std::vector<Loss> losses_;       // failed rows
   std::vector<Loss> notes_;        // losses before rows that exist
   std::optional<Failure> failed_;  // the failure that ends the ticket
   std::exception_ptr interruption_;
   ParallelMapResult result_;  // of a parallel map
-  // Poisoned calls that were met: how each had ended, and its error.
+  // The poisoned calls of this ticket: how an earlier run of each ended, and its error.
   struct Ended {
     uint32_t row;
     TicketRing::Ending how;

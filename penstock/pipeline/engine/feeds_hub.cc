@@ -142,13 +142,14 @@ FeedsHub::Next FeedsHub::next(uint32_t consumer, int64_t timeout_ns, Item& out) 
       me.blocked_since = 0;
     }
     if (timeout_ns >= 0 && std::chrono::steady_clock::now() >= deadline) return Next::kWait;
-    auto until = std::chrono::steady_clock::now() + kLookAgain;  // at its own timeout
+    // Wakes up to check its own timeout.
+    auto until = std::chrono::steady_clock::now() + kLookAgain;
     if (timeout_ns >= 0) until = std::min(until, deadline);
     changed_.wait_until(lock, until);
   }
 }
 
-// An open consumer for which the pass is not over.
+// An open consumer for which the pass has not ended.
 std::optional<uint32_t> FeedsHub::unfinished() const {
   for (uint32_t c = 0; c < options_.consumers; ++c) {
     if (!finished(consumers_[c])) return c;

@@ -16,54 +16,55 @@
 
 namespace penstock {
 
-// Deals the batches of one engine out to n consumers, each on its own thread: batch i of a pass
-// goes to consumer i mod n. The hub has no thread. A consumer whose batch is not there pulls the
-// engine, one consumer at a time, and puts each batch into its owner's queue; the others wait for
-// their own batches, not for the puller. The engine delivers batches in order, so each consumer
-// gets them in order.
+// Distributes the batches of one engine to n consumers, each on its own thread: batch i of a pass
+// goes to consumer i mod n. The hub has no thread. A consumer whose next batch is not pulled yet
+// calls the engine, one consumer at a time, and puts each batch into its owner's queue. Other
+// consumers wait for their own batches, not for the pulling consumer. The engine delivers batches
+// in order, so each consumer gets its batches in order.
 //
-// A pass is over for a consumer when it has taken its last batch. The next pass begins when this
-// one is over for all open consumers. A consumer may be ahead of the others by as many batches as
-// may be queued for them (Options); then it waits for the slowest one.
+// A pass ends for a consumer when it has taken its last batch. The next pass begins when this one
+// has ended for all open consumers. Options bound the batches that are queued for slower consumers;
+// at the bound a consumer waits for the slowest one.
 //
 // States of a consumer:
-//   - fresh: took no batch of its pass. A batch -> amid; the end -> done.
-//   - amid: took some batches. The end, or a failed pass -> done; begin -> fresh, in the next pass,
-//     and the rest of this pass is dropped and counted.
-//   - done: saw the end of its pass. begin or next -> fresh, in the next pass.
-//   - closed: its batches are dropped and counted.
+// - fresh: took no batch of its pass. A batch -> amid; the end -> done.
+// - amid: took some batches. The end, or a failed pass -> done; begin -> fresh, in the next pass,
+//   and the rest of this pass is dropped and counted.
+// - done: saw the end of its pass. begin or next -> fresh, in the next pass.
+// - closed: its batches are dropped and counted.
 //
 // States of the pass:
-//   - not begun: made, or restored. The first consumer that asks -> going.
-//   - going: batches are pulled. The engine's end -> over; a failed batch -> failed.
-//   - over: when all consumers are done, or want the next pass -> going, as the next pass.
-//   - failed: batches pulled before are still delivered. Then the owner of the failed batch gets
-//     its exception, all others Error kClosed. Next state as for over.
+// - not begun: constructed or restored. The first consumer's call -> going.
+// - going: batches are pulled. The engine's end -> over; a failed batch -> failed.
+// - over: when all consumers are done or begin the next pass -> going, as the next pass.
+// - failed: batches pulled before are still delivered. Then the owner of the failed batch gets its
+//   exception, all others Error kClosed. Next state as for over.
 //
 // Threads: a consumer is used by one thread at a time; everything else may be called from any.
 class FeedsHub {
  public:
   struct Item {
-    std::shared_ptr<void> value;  // ends on any thread, with the hub's lock held
+    std::shared_ptr<void> value;  // destroyed on any thread, with the hub's lock held
     uint64_t bytes = 0;
   };
   struct Pulled {
     std::optional<Item> item;
-    std::exception_ptr failure;  // of the batch that should have come. Neither: the pass is over
+    std::exception_ptr failure;  // of the next batch. If neither is set, the pass ended
     std::string text;            // of the failure
   };
   struct Place {
     LoaderState state;
-    bool front = false;  // of a pass
+    bool front = false;  // at the start of a pass
   };
-  // `rounds`: epochs of the state that are one pass (Plan::rounds).
+  // `rounds`: epochs of the state that form one pass (Plan::rounds).
   static Place place_at(LoaderState state, uint64_t rounds);
-  // The engine. One thread at a time, without the hub's lock; but for close, which ends a pull.
+  // The engine. Called by one thread at a time, without the hub's lock. close() may be called
+  // during a pull and ends it.
   class Source {
    public:
     virtual ~Source() = default;
     virtual void begin_pass() = 0;
-    // What it throws is the caller's own (Error kClosed, an interrupt), and changes nothing.
+    // An exception is one for the caller (Error kClosed, an interrupt); nothing has changed then.
     virtual Pulled pull() = 0;
     virtual Place place() = 0;
     virtual void restore(const LoaderState& state) = 0;
@@ -71,36 +72,38 @@ class FeedsHub {
   };
   struct Options {
     uint32_t consumers = 1;
-    uint64_t most = 10;                // batches that wait for consumers
-    uint64_t most_bytes = UINT64_MAX;  // of those, but for one
-    // A consumer waits so long for another one before Error kTimeout says for which; < 0: for ever.
+    uint64_t most = 10;                // batches queued for consumers
+    uint64_t most_bytes = UINT64_MAX;  // bytes of those; one batch is always allowed
+    // How long a consumer waits for another one before Error kTimeout, which names it; < 0:
+    // forever.
     int64_t patience_ns = -1;
-    // The same for one that this very thread was the last to use.
+    // The same if the other consumer was last used by the calling thread.
     int64_t own_patience_ns = 10'000'000'000;
   };
   struct Counts {
     uint64_t taken = 0;
-    uint64_t dropped = 0;  // it was closed, or left a pass in the middle
+    uint64_t dropped = 0;  // because the consumer was closed, or left a pass before its end
   };
 
   // Error kInvalidArgument: no consumers, or more than 4096.
   FeedsHub(std::unique_ptr<Source> source, const Options& options);
   ~FeedsHub();
 
-  // A consumer begins its next pass, if it took anything of the one that it is in.
+  // The consumer begins its next pass, if it took a batch of its current one.
   void begin(uint32_t consumer);
   enum class Next { kBatch, kEnd, kWait };
-  // Its next batch. kEnd: the pass is over; asked again, it is in the next one. kWait: not yet,
-  // after `timeout_ns` (< 0: none). Errors: the batch's own exception, what pull() throws, kClosed,
-  // kTimeout (Options::patience_ns). After a failure the consumer's pass is over.
+  // The consumer's next batch. kEnd: its pass ended; the next call is in the next pass. kWait: not
+  // yet, after `timeout_ns` (< 0: no timeout). Errors: the batch's exception, those of pull(),
+  // kClosed, kTimeout (Options::patience_ns). After a failure the consumer's pass has ended.
   Next next(uint32_t consumer, int64_t timeout_ns, Item& out);
   void close(uint32_t consumer);
   void close();
 
-  // The place of all of them, as JSON: the lowest batch that nobody took, and which of those behind
-  // it were taken.
+  // The place of all consumers as JSON: the lowest batch that was not taken, and which later
+  // batches were taken.
   std::string state();
-  // Also of another number of consumers. Those that are open go on there. Error kInvalidArgument.
+  // Accepts states of another number of consumers. Open consumers continue from there. Error
+  // kInvalidArgument.
   void restore(const std::string& state);
   std::vector<Counts> counts();
   uint32_t consumers() const { return options_.consumers; }
@@ -110,20 +113,20 @@ class FeedsHub {
   struct Waiting {
     uint64_t index;
     Item item;
-    Place place;  // in front of it
+    Place place;  // before the item
   };
   struct Consumer {
     std::deque<Waiting> queue;
     uint64_t pass = 0;
     bool fresh = true, done = false, closed = false;
-    std::thread::id thread;      // that used it last
-    uint64_t blocked_since = 0;  // ns; 0: it waits for no other one
+    std::thread::id thread;      // the last thread that used the consumer
+    uint64_t blocked_since = 0;  // ns; 0: not waiting for another consumer
     Counts counts;
   };
 
   void check_open(const Consumer& me) const;
   void enter_next(Consumer& me);
-  // The pass is over for it.
+  // The pass has ended for this consumer.
   bool finished(const Consumer& c) const {
     return c.closed || c.pass > pass_ || (c.pass == pass_ && c.done);
   }
@@ -135,7 +138,7 @@ class FeedsHub {
   void pull(Lock& lock, uint32_t asking);
   [[noreturn]] void raise_failure(Lock& lock, uint32_t consumer);
   void look_at_patience(uint32_t consumer, uint32_t blocking);
-  // Calls the source without the lock; nobody else does meanwhile.
+  // Calls f, which uses the source, without the lock. No other thread uses the source meanwhile.
   template <class F>
   void alone(Lock& lock, F f);
 
@@ -145,15 +148,15 @@ class FeedsHub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Consumer> consumers_;
-  bool pulling_ = false;  // somebody is at the source
+  bool pulling_ = false;  // a thread uses the source
   bool closed_ = false;
   uint64_t pass_ = 0;
-  bool begun_ = false;    // the source was told of the pass
+  bool begun_ = false;    // Source::begin_pass() was called
   bool resumed_ = false;  // by restore()
   bool over_ = false;
-  uint64_t index_ = 0;       // of the next batch that is pulled
-  Place place_;              // in front of it
-  std::set<uint64_t> skip_;  // taken before the state was
+  uint64_t index_ = 0;       // of the next batch to pull
+  Place place_;              // before that batch
+  std::set<uint64_t> skip_;  // batches taken before the restored state was saved
   uint64_t waiting_ = 0, waiting_bytes_ = 0, last_bytes_ = 0;
   struct Failed {
     uint32_t owner;

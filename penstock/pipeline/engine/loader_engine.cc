@@ -34,7 +34,6 @@ void refuse_options_of_samples(const LoaderOptions& options) {
   refuse_option(options.on_error == OnError::kReplace, "replace", "Dataset::on_error");
 }
 
-// Fills in defaults.
 LoaderOptions checked(LoaderOptions options) {
   if (!options.workers) options.workers = std::min(os::usable_cores(), kMaxWorkers);
   if (*options.workers > kMaxWorkers) {
@@ -68,7 +67,7 @@ EngineSettings settings_of(const Plan& plan, LoaderOptions options, const Sample
   if (samples == nullptr) refuse_options_of_samples(options);
   if (plan.queue()) options.max_queue_size = *plan.queue();
   EngineSettings settings;
-  // Replacements of stuck threads have the places after all others.
+  // Replacements of stuck threads use the places after all others.
   settings.tune_workers = !options.workers && options.timeout.count() == 0;
   settings.tune_queue = samples == nullptr && !options.max_queue_size;
   options = checked(std::move(options));
@@ -111,12 +110,12 @@ LoaderEngine::LoaderEngine(std::shared_ptr<const Plan> plan, std::shared_ptr<Sam
 // Called by the Loader and not by the destructor, because an abandoned thread may hold the engine
 // last.
 void LoaderEngine::close() {
-  if (engine_.inherited()) return engine_.ring().close();  // a forked child has no such threads
+  if (engine_.inherited()) return engine_.ring().close();  // a forked child has no worker threads
   const bool over = pool_.close(engine_.settings().timeout_ns);
   std::unique_lock closing(closing_, std::try_to_lock);
   if (!closing) return;  // another thread is closing it
   close_stream();
-  if (!over) return;  // called by a worker, which goes on using the engine
+  if (!over) return;  // called by a worker, which continues to use the engine
   // A thread that iterates at this moment finds the ring closed and releases its batch itself.
   std::unique_lock lock(consumer_, std::try_to_lock);
   if (!lock) return;
@@ -265,7 +264,7 @@ void LoaderEngine::leave_epoch() {
   samples_->source().on_epoch_end(epoch);
 }
 
-// Waits also for tickets that were taken back, because the dataset is about to be changed.
+// Also waits for withdrawn tickets, because the dataset is about to change.
 void LoaderEngine::settle() {
   Scheduler& scheduler = engine_.scheduler();
   scheduler.seek(scheduler.position(), scheduler.ahead());
@@ -283,7 +282,7 @@ void LoaderEngine::close_stream() {
   own || stuck ? reading_.detach() : reading_.join();
 }
 
-// ---- place --------------------------------------------------------------------------------------
+// ---- place -------------------------------------------------------------------------------------
 
 LoaderState LoaderEngine::state() const {
   const auto lock = consume();
@@ -315,7 +314,7 @@ std::optional<Example> LoaderEngine::handed_out(PlanEngine::Taken taken) {
   return example_of(*taken.item);
 }
 
-// The scheduler's current batch; nothing if all of it was lost.
+// The scheduler's current batch; nothing: all of it was lost.
 std::optional<Example> LoaderEngine::take() {
   const uint64_t seq = engine_.scheduler().current_seq();
   if (engine_.apart()) return std::nullopt;
@@ -325,7 +324,7 @@ std::optional<Example> LoaderEngine::take() {
   return handed_out(engine_.take());
 }
 
-// The current ticket's whole item, as the data set made it.
+// The current ticket's whole item, as the data set returned it.
 std::optional<Example> LoaderEngine::take_item() {
   Scheduler& scheduler = engine_.scheduler();
   Task& task = engine_.ring().task_at(scheduler.current_seq(), 0);
@@ -371,7 +370,7 @@ void LoaderEngine::raise(LoaderFailure failure) {
   std::rethrow_exception(failure.error);
 }
 
-// ---- observing ----------------------------------------------------------------------------------
+// ---- observing ---------------------------------------------------------------------------------
 
 std::optional<LoaderFailure> LoaderEngine::failure() const {
   std::lock_guard lock(failing_);

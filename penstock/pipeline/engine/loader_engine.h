@@ -16,13 +16,13 @@
 namespace penstock {
 
 // The engine of a C++ Loader: a PlanEngine, its worker threads, the thread that reads the plan's
-// stream, and the hooks of a data set of samples. Shared by the Loader, its ranges and its threads,
-// so a thread that returns late from user code still finds everything in place. Threads: as Loader
-// says.
+// stream, and the hooks of a data set of samples. The Loader, its ranges and its threads share it,
+// so a thread that returns late from user code still finds all objects alive. Threads: as for
+// Loader.
 class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
  public:
-  // For a Dataset, which is batched, shuffled and sharded by its own nodes: Error kInvalidArgument
-  // for those options.
+  // For a Dataset. Its nodes do batching, shuffling and sharding. Error kInvalidArgument: an option
+  // for these is set.
   LoaderEngine(std::shared_ptr<const Plan> plan, const LoaderOptions& options);
   // For a data set of samples, whose hooks run between epochs.
   LoaderEngine(std::shared_ptr<Samples> samples, const LoaderOptions& options);
@@ -30,9 +30,9 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   uint64_t begin_epoch();  // returns the iteration's serial
   uint64_t begin_steps();
   std::optional<Example> next();
-  // The next batch of a range. `across`: the range goes on across epochs. `gave_all`: set after the
-  // last batch of its epoch. There is one place, so one iteration at a time: restore(), or a newer
-  // iteration, ends this one: Error kInvalidArgument.
+  // The next batch of a range. `across`: the range continues across epochs. `gave_all`: set after
+  // the last batch of its epoch. There is one place, so only one iteration at a time. Error
+  // kInvalidArgument: restore() or a newer iteration has ended this one.
   std::optional<Example> next_of(uint64_t serial, bool across, bool& gave_all);
 
   uint64_t steps() const { return engine_.plan().known_length().value_or(UINT64_MAX); }
@@ -52,7 +52,8 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   LoaderEngine(std::shared_ptr<const Plan> plan, std::shared_ptr<Samples> samples,
                const EngineSettings& settings);
 
-  uint32_t workers() const { return engine_.settings().workers; }  // threads; 0: the consumer
+  // Number of threads; 0: the consumer makes batches.
+  uint32_t workers() const { return engine_.settings().workers; }
   void enter();
   void enter_epoch(uint64_t epoch);
   void leave_epoch();
@@ -64,12 +65,12 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   std::optional<Example> handed_out(PlanEngine::Taken taken);
   Example example_of(const PlanOutput::Item& item) const;
 
-  // Locks the position. An error in a forked child, where a thread that does not exist any more may
-  // hold the lock for ever.
+  // Locks the position. Error in a forked child, where the lock may be held forever by a thread
+  // that does not exist there.
   std::unique_lock<std::mutex> consume() const;
   void check_ours() const;
   void check_open() const;
-  void settle();  // waits until no worker runs a ticket that was taken back
+  void settle();  // waits until no worker runs a withdrawn ticket
   [[noreturn]] void raise(Task& task, uint32_t granule);
   [[noreturn]] void raise(LoaderFailure failure);  // the position stays
 
@@ -82,16 +83,16 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   std::unique_ptr<TicketRunner> inline_;
   WorkerPool pool_;
 
-  mutable std::mutex consumer_;      // of the scheduler and the position
-  std::mutex closing_;               // held to close, when no worker runs any more
+  mutable std::mutex consumer_;      // guards the scheduler and the position
+  std::mutex closing_;               // held while closing, after the workers have ended
   std::optional<uint64_t> running_;  // the epoch that an iteration is in
-  std::optional<uint64_t> hooked_;   // the epoch whose begin hook ran, but not its end
+  std::optional<uint64_t> hooked_;   // the epoch whose begin hook ran, but not its end hook
   uint64_t version_ = 0;             // of the data set's length
-  uint64_t serial_ = 0;              // of the current iteration; unused, if the last one was ended
-  uint64_t latest_ = 0;              // of the last iteration that was begun
+  uint64_t serial_ = 0;              // of the current iteration; not in use if that was ended
+  uint64_t latest_ = 0;              // of the last iteration that began
   bool resumed_ = false;             // the position was set by restore() or steps()
 
-  mutable std::mutex failing_;  // of failure_
+  mutable std::mutex failing_;  // guards failure_
   std::optional<LoaderFailure> failure_;
 };
 

@@ -13,7 +13,7 @@ Error refuse_state(const std::string& why) {
   return Error(Code::kInvalidArgument, "restore", "this is no state of a Loader: " + why);
 }
 
-// Member `name`, of which `is` says whether it is of the right kind.
+// Member `name`; `is` checks its type.
 template <class T>
 T member(const Json& state, const char* name, bool (Json::*is)() const noexcept) {
   auto found = state.find(name);
@@ -26,7 +26,7 @@ uint64_t count(const Json& state, const char* name) {
   return member<uint64_t>(state, name, &Json::is_number_unsigned);
 }
 
-// Of a list, whose items `is` says to be right.
+// A list; `is` checks the type of its items.
 template <class T>
 std::vector<T> list(const Json& state, const char* name, bool (Json::*is)() const noexcept) {
   std::vector<T> items;

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// The transport of workers in the consumer's own process: results are Outcomes.
+// Transport for workers in the consumer's own process: results are Outcomes.
 class LocalTransport : public PlanEngine::Transport {
  public:
   std::unique_ptr<ChainWorker::Outlet> outlet() override;

@@ -24,8 +24,8 @@ struct Loss {
   bool gap = true;  // the row is missing; false: the row exists, made of other elements
 };
 
-// The result of a ticket beside its rows, in the consumer's own process: Task::object points at
-// one.
+// The result of a ticket without its rows, in the consumer's own process. Task::object points to
+// it.
 struct Outcome {
   Example batch;                   // kPacket
   std::exception_ptr error;        // kError
@@ -35,9 +35,9 @@ struct Outcome {
   ParallelMapResult parallel_map;  // for an element of a parallel map
 };
 
-// Finishes the slot with `outcome`. False: the ticket was taken away, and `outcome` is dropped.
+// Finishes the slot with `outcome`. False: the ticket was withdrawn, and `outcome` is dropped.
 bool hand_over(Slot& slot, ResultKind kind, uint64_t bytes, std::unique_ptr<Outcome> outcome);
-// Takes the outcome of a task, if it has one.
+// Takes the outcome of a task; nullptr: it has none.
 std::unique_ptr<Outcome> take_outcome(Task& task);
 
 // Losses for elements that were skipped before they had a row.

@@ -31,7 +31,8 @@ PlanEngine::~PlanEngine() {
 }
 
 EngineSettings PlanEngine::settings_of(const Plan& plan, EngineSettings settings) {
-  // Elements that are scheduled by the chunk and delivered one by one have one place only.
+  // Elements that are scheduled by the chunk and delivered one by one need an ordered feed, because
+  // there is only one place.
   if (!plan.batched() && plan.rows_per_ticket() > 1) settings.ordered = true;
   if (plan.stream() != nullptr) {
     settings.ordered = true;
@@ -47,7 +48,7 @@ TicketEngine::Needs PlanEngine::needs_of(const Plan& plan, const EngineSettings&
   needs.lanes = ParallelMaps::lanes_for(plan.parallel_maps().size(), settings.workers);
   needs.max_bytes =
       StreamReader::shares_of(settings.max_bytes, streams, !needs.lanes.empty()).batches;
-  // Without workers a stream, or a sampler, is asked only for the batch that is needed now.
+  // Without workers, a stream or a sampler is asked only for the batch that is needed now.
   needs.on_asking = settings.workers == 0 && (streams || plan.listed());
   needs.raise = !plan.policies();
   return needs;
@@ -87,7 +88,7 @@ std::vector<StageSnapshot> PlanEngine::stream_stages() const {
   return stages_of(figures_of(reader_->stages()), plan_->titles());
 }
 
-// ---- taking -------------------------------------------------------------------------------------
+// ---- taking ------------------------------------------------------------------------------------
 
 PlanEngine::Taken PlanEngine::take_held() {
   auto item = output_.take_held();
@@ -132,7 +133,7 @@ LoaderFailure PlanEngine::stream_failure() {
   return {at.epoch, at.step, failed->position, failed->stage, 0, failed->error};
 }
 
-// ---- passes and places --------------------------------------------------------------------------
+// ---- passes and places -------------------------------------------------------------------------
 
 uint64_t PlanEngine::pass_of(uint64_t epoch) const {
   return plan_->rounds() == kEndless ? 0 : epoch / plan_->rounds();
@@ -146,7 +147,7 @@ std::optional<uint64_t> PlanEngine::round(uint64_t epoch) const {
   if ((at != epoch || rounds == kEndless) && plan_->known_length() == uint64_t{0}) {
     return std::nullopt;
   }
-  // A whole round had no element: with endless rounds the next ones would not either.
+  // A whole round had no element. With endless rounds all later rounds would be empty, too.
   if (at > delivered_epoch_ + 1 && rounds == kEndless) return std::nullopt;
   return at;
 }
@@ -173,7 +174,7 @@ uint64_t PlanEngine::begin_pass(bool resumed, bool amid) {
   if (!amid || resumed) return delivered_epoch_;
   const uint64_t epoch = delivered_epoch_, rounds = plan_->rounds();
   output_.drop_held();
-  // An endless pass begins anew.
+  // An endless pass starts from the beginning.
   delivered_epoch_ = rounds == kEndless ? epoch + 1 : epoch - epoch % rounds + rounds;
   scheduler().seek({delivered_epoch_, 0, 0});
   return delivered_epoch_;
@@ -187,7 +188,7 @@ void PlanEngine::restore(const LoaderState& state) {
   delivered_epoch_ = place.position.epoch;
 }
 
-// ---- the end ------------------------------------------------------------------------------------
+// ---- the end -----------------------------------------------------------------------------------
 
 void PlanEngine::close_stream() {
   if (reader_ != nullptr) reader_->close();

@@ -16,28 +16,28 @@
 
 namespace penstock {
 
-// Runs a plan, for C++'s Loader and Python's: schedules its tickets, reads its stream, runs its
+// Runs a plan, for the Loaders of C++ and Python: schedules its tickets, reads its stream, runs its
 // parallel maps, turns results into items, and keeps the consumer's place.
 //
-// The consumer calls, in a loop:
-//   1. round(): the scheduler's epoch to ask for.
-//   2. scheduler().poll(). After kBatch: take(), then take_held() until nothing is left. After
-//      kEpochEnd: leave_round(), and round() again.
+// The consumer's loop:
+// 1. round(): the scheduler's epoch to poll.
+// 2. scheduler().poll(). After kBatch: take(), then take_held() until nothing is left. After
+//    kEpochEnd: leave_round(), and round() again.
 //
-// Failures of stages are returned (Taken::failure), not thrown; the owner raises them.
+// Failures of stages are returned (Taken::failure), not thrown; the caller raises them.
 //
 // Threads: one consumer at a time. Any thread may call make_worker(), run_stream_reader(),
 // worker_stages(), stream_stages() and close_stream().
 class PlanEngine : public TicketEngine {
  public:
-  // Brings results to the consumer. The difference between worker threads and worker processes.
+  // Delivers results to the consumer. Implemented for worker threads and for worker processes.
   class Transport {
    public:
     virtual ~Transport() = default;
     // For a worker in this process; used by one thread.
     virtual std::unique_ptr<ChainWorker::Outlet> outlet() = 0;
     virtual ParallelMapResults& results() = 0;
-    // Takes the losses of a done task (kRows).
+    // Takes the losses of a finished task (kRows).
     virtual std::vector<Loss> losses_in(Task& task) = 0;
     // Releases the result of a task.
     virtual void discard(Task& task) = 0;
@@ -61,12 +61,12 @@ class PlanEngine : public TicketEngine {
   std::vector<StageSnapshot> worker_stages() const;
   std::vector<StageSnapshot> stream_stages() const;
 
-  // The next item; or a failure to raise, at the position; or neither: ask again.
+  // The next item; or a failure to raise, at the position; or neither: call again.
   struct Taken {
     std::optional<PlanOutput::Item> item;
     std::optional<LoaderFailure> failure;
   };
-  // Takes from the elements of a ticket that was taken before.
+  // Takes the next element of a ticket that was taken before.
   bool has_held() const { return output_.anything_to_take(); }
   Taken take_held();
   // Takes the scheduler's current ticket. REQUIRED: none of its tasks failed.
@@ -78,22 +78,22 @@ class PlanEngine : public TicketEngine {
   // After Scheduler::Poll::kFailed.
   LoaderFailure stream_failure();
 
-  // A user's pass may be several rounds, each an epoch of the scheduler. The round to poll, in the
-  // pass that contains `epoch`; nothing: the pass is over.
+  // A user's pass may have several rounds, each an epoch of the scheduler. Returns the round to
+  // poll in the pass that contains `epoch`; nothing: the pass ended.
   std::optional<uint64_t> round(uint64_t epoch) const;
-  // The scheduler has left a round: counts the losses after its last batch.
+  // Call it when the scheduler has left a round: counts the losses after its last batch.
   void leave_round();
   // The whole pass was delivered.
   bool gave_all(uint64_t epoch) const;
   bool holds() const { return output_.anything_held(); }
-  // Whether the last pass was left in the middle.
+  // Whether the last pass was left before its end.
   bool amid() const;
-  // The first epoch of the next pass. Goes there if the last pass was left in the middle.
-  // `resumed`: the position was set, so that pass goes on. `amid`: as amid(), or the last pass
+  // The first epoch of the next pass. Seeks there if the last pass was left before its end.
+  // `resumed`: the position was set, so that pass continues. `amid`: as amid(), or the last pass
   // failed.
   uint64_t begin_pass(bool resumed, bool amid);
 
-  // The source has another length. `version`: Scheduler::set_version.
+  // The source's length changed. `version`: Scheduler::set_version.
   void length_changed(uint64_t version) {
     tickets().length_changed();
     scheduler().set_version(version);
@@ -102,14 +102,14 @@ class PlanEngine : public TicketEngine {
   // The position of the next item.
   Position position() const { return output_.position(); }
   LoaderState state() const { return output_.state(); }
-  // Error kInvalidArgument: restore() would refuse it.
+  // Error kInvalidArgument: restore() would refuse the state.
   void check(const LoaderState& state) const { (void)output_.place_of(state); }
   // Error kInvalidArgument: `state` is of another plan or seed; nothing has changed.
   void restore(const LoaderState& state);
 
   // Ends run_stream_reader().
   void close_stream();
-  // No item is taken any more: releases the held ones. state() stays the same.
+  // Call it when no more items are taken: releases the held ones. state() stays the same.
   void close_output() { output_.close(); }
   // Releases everything that stream and tickets hold. REQUIRED: workers and stream reader have
   // ended.
@@ -126,8 +126,8 @@ class PlanEngine : public TicketEngine {
   std::unique_ptr<Transport> transport_;
   PlanOutput output_;
   uint64_t delivered_epoch_ = 0;          // of the last batch, or of the position that was set
-  std::unique_ptr<ParallelMaps> maps_;    // if the plan has some, and there are workers
-  std::unique_ptr<StreamReader> reader_;  // if the plan has a stream
+  std::unique_ptr<ParallelMaps> maps_;    // null without parallel maps or without workers
+  std::unique_ptr<StreamReader> reader_;  // null without a stream
 };
 
 }  // namespace penstock

@@ -19,7 +19,8 @@ uint32_t rows_of_granule(const BatchEntry& entry) {
   return (entry.rows + granules - 1) / granules;
 }
 
-// Each granule has its rows at its front: finds the gaps after them. `losses` ascend.
+// Finds the gaps after the granules' rows; each granule has its rows at its front. `losses`
+// ascend.
 std::vector<uint32_t> gaps_of(const BatchEntry& entry, const std::vector<Loss>& losses) {
   std::vector<uint32_t> gaps;
   const uint32_t share = rows_of_granule(entry);
@@ -67,8 +68,8 @@ void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed) 
   }
 }
 
-// Error kInvalidArgument: the epoch has only `all` batches or elements (`what`), fewer than that
-// many ranks are said to have delivered. Exactly `all` is the end of the epoch.
+// Error kInvalidArgument: the epoch has only `all` batches or elements (`what`), fewer than `ranks`
+// ranks have delivered according to the state. Exactly `all` is the end of the epoch.
 void check_within_epoch(uint64_t delivered, uint64_t all, uint64_t ranks, const char* what) {
   // The last round of several ranks may be padded.
   if (delivered <= all || delivered - all < ranks) return;
@@ -126,7 +127,7 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
     scheduler_.deliver(bytes, rows);
     return batch;
   }
-  const uint64_t skipped = this->skipped();  // losses before it were counted already
+  const uint64_t skipped = this->skipped();  // losses before these were counted already
   hold(entry, worker, losses);
   std::ranges::stable_sort(all, {}, &Loss::row);
   std::erase_if(all, [&](const Loss& loss) { return loss.row < skipped; });
@@ -142,7 +143,7 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
   return take_held();
 }
 
-// A loss at a row that exists happened before that row.
+// Moves the losses before `row` to counted_. A loss at a row that exists happened before that row.
 void PlanOutput::count_before(uint64_t row) {
   while (!uncounted_.empty() && uncounted_.front().row < row) {
     if (uncounted_.front().error == nullptr) {
@@ -173,15 +174,15 @@ PlanOutput::Item PlanOutput::take_memory(BatchEntry& entry, const std::vector<Lo
   return {spec_, rows, rows, lease.data(), bytes, lease.owner(), std::nullopt, {}};
 }
 
-// Holds the ticket's elements, without `losses` and without those delivered before, up to the first
-// one whose error is to be raised.
+// Holds the ticket's elements up to the first one whose error is to be raised, without `losses` and
+// without elements delivered before.
 void PlanOutput::hold(BatchEntry& entry, uint32_t worker, const std::vector<Loss>& losses) {
-  // All of it, or nothing: taking the block may find no memory.
+  // Members are changed only at the end, because taking the block may throw.
   std::vector<uint32_t> places;
   std::optional<LoaderFailure> pending;
   const uint64_t skip = skipped();
-  // A ticket that is made again may have fewer elements: then the error comes in place of the next
-  // one.
+  // A ticket that is made again may have fewer elements than were delivered. Then the error takes
+  // the place of the next element.
   uint64_t skip_next = skip > entry.rows ? skip - entry.rows : 0;
   auto loss = losses.begin();
   for (uint32_t place = 0; place < entry.rows; ++place) {
@@ -249,7 +250,7 @@ void PlanOutput::close() {
   drop_held();
 }
 
-// ---- place --------------------------------------------------------------------------------------
+// ---- place -------------------------------------------------------------------------------------
 
 void PlanOutput::arrived(const Place& place) {
   skip_ = place.skip;
@@ -300,7 +301,7 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
   if (stream.contains("state")) {
     place.stream->state = std::make_shared<State>(stream["state"]);
   }
-  // A step's number is its batch's, or that of its first element.
+  // A step's number is that of its batch, or that of its first element.
   const uint64_t per = plan_->batched() ? plan_->stream_rows() : plan_->per_output();
   const uint64_t first = place.stream->ordinal + place.stream->used;
   place.position.step = first / per + (first % per != 0);
@@ -346,7 +347,8 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
     check_within_epoch(state.batches, *all, std::max<uint64_t>(world, state.world), items());
   }
   if (state.world != world) {
-    // All ranks together have delivered so much; the rest is dealt out to the present ranks.
+    // All ranks together have delivered this many batches; the rest is divided among the present
+    // ranks.
     if (!state.ahead.empty()) {
       throw Error(Code::kInvalidArgument, "restore",
                   "a state of an unordered feed restores at its own shard only");

@@ -19,11 +19,11 @@
 
 namespace penstock {
 
-// Turns the results of a plan's tickets into what a consumer takes: batches, or elements one by
-// one. Also keeps the consumer's place in the epoch. One thread at a time.
+// Turns the results of a plan's tickets into the consumer's items: batches, or elements one by one.
+// Also keeps the consumer's place in the epoch. One thread at a time.
 class PlanOutput {
  public:
-  // A batch, or an element. An element has only `row` and `elements`.
+  // A batch, or an element. Of an element only `row` and `elements` are set.
   struct Item {
     SpecRef spec;
     uint64_t laid_out = 0;  // rows that the memory is laid out for
@@ -34,7 +34,7 @@ class PlanOutput {
     std::optional<uint64_t> row;
     std::shared_ptr<const Block> elements;
 
-    Block batch() const;  // REQUIRED: it is one
+    Block batch() const;  // REQUIRED: the item is a batch
   };
 
   // `seed`: of the Loader.
@@ -45,10 +45,10 @@ class PlanOutput {
   // Whether the current ticket has granules that do not match. Such a ticket is not taken; it is
   // made again, as one granule.
   bool apart(TicketRing& ring);
-  // The results of the current ticket's tasks, together. REQUIRED: none of them failed.
+  // The combined results of the current ticket's tasks. REQUIRED: no task failed.
   struct Said {
     uint64_t bytes = 0;
-    std::vector<Loss> losses;  // those without a row first, ascending
+    std::vector<Loss> losses;  // first those without a row; ascending
   };
   Said gather(TicketRing& ring, const std::function<std::vector<Loss>(Task&)>& losses_in);
   // Takes the current ticket. Nothing: all of its rows were lost, or take_failure() has an error.
@@ -77,10 +77,9 @@ class PlanOutput {
 
   // `epoch` counts the scheduler's epochs (see Plan::rounds).
   LoaderState state() const;
-  // No item is taken any more: as drop_held(), but state() stays the same.
+  // Call it when no more items are taken: as drop_held(), but state() stays the same.
   void close();
-  // The place that a state stands for. Error kInvalidArgument: the state is of another plan or
-  // seed.
+  // The place that a state describes. Error kInvalidArgument: the state is of another plan or seed.
   struct Place {
     Position position;
     std::set<uint64_t> ahead;
@@ -88,7 +87,7 @@ class PlanOutput {
     std::optional<StreamReader::Place> stream;
   };
   Place place_of(const LoaderState& state) const;
-  // Call after the scheduler has gone to that place.
+  // Call after the scheduler has moved to that place.
   void arrived(const Place& place);
 
  private:
@@ -107,16 +106,16 @@ class PlanOutput {
   PlanTickets& tickets_;
   SpecRef spec_;  // of the last batch
 
-  // Elements that are delivered one by one: those of a ticket, and then perhaps its error.
+  // Elements that are delivered one by one: those of a ticket, and then its error, if any.
   Item held_;                     // no rows: nothing is held
   uint64_t used_ = 0;             // rows of held_ that were delivered
-  std::vector<uint32_t> places_;  // of the rows of held_ among the ticket's rows
+  std::vector<uint32_t> places_;  // the row in the ticket of each row of held_
   uint64_t held_epoch_ = 0, held_base_ = 0, held_step_ = 0;
   std::optional<LoaderFailure> pending_;
-  uint64_t skip_ = 0;        // elements after the position that must not be delivered (again)
-  uint64_t skip_epoch_ = 0;  // the epoch of those elements
-  std::optional<LoaderState> last_;  // the state, once closed
-  std::deque<Loss> uncounted_;       // of the ticket, by rows
+  uint64_t skip_ = 0;                // elements after the position that must not be delivered again
+  uint64_t skip_epoch_ = 0;          // the epoch of those elements
+  std::optional<LoaderState> last_;  // the state at close()
+  std::deque<Loss> uncounted_;       // losses of the ticket that are not reported yet, by row
   Losses counted_;
 };
 

@@ -34,7 +34,8 @@ void PlanTickets::set_stream_reader(StreamReader* reader, Allocator& arena, size
 
 std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
   if (plan_->stream() != nullptr || lists_ != nullptr) return std::nullopt;
-  if (!steps_ || steps_base_ != base) {  // the scheduler asks several times a ticket
+  // Cached, because the scheduler asks several times per ticket.
+  if (!steps_ || steps_base_ != base) {
     steps_ = plan_->steps(base);
     steps_base_ = base;
   }
@@ -49,7 +50,7 @@ Tickets::Described PlanTickets::describe(const Position& at, BatchEntry& entry) 
     return Described::kPosted;
   }
   if (!begun_ || records_.empty() || records_.back().at != at) {
-    // Another epoch, or a ticket that was taken back.
+    // Another epoch, or a withdrawn ticket.
     restore(at, place_at(at));
     reader_->start(at.epoch, records_.back().place);
     begun_ = true;
@@ -70,7 +71,7 @@ Tickets::Described PlanTickets::describe(const Position& at, BatchEntry& entry) 
     return Described::kEnd;
   }
   const uint64_t per = plan_->per_output();
-  // Rows of the ticket: a batch's are elements of the stream; single elements may be batches.
+  // Rows of the ticket: rows of a batch are elements of the stream; single elements may be batches.
   entry.rows = static_cast<uint32_t>(plan_->batched() ? made->rows : (made->rows + per - 1) / per);
   entry.indices_offset = made->offset;
   input_bytes_ = std::max(input_bytes_, made->bytes);

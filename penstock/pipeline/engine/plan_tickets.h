@@ -14,13 +14,13 @@
 namespace penstock {
 
 // The tickets of a Dataset. If the Dataset has a stream, each ticket comes with a stream chunk of
-// the stream reader. The stream's place before each recent ticket is remembered, so that a ticket
-// that the scheduler takes back can be made again. Consumer's thread only.
+// the stream reader. The stream's place before each recent ticket is stored, so that a withdrawn
+// ticket can be made again. Consumer's thread only.
 class PlanTickets : public Tickets {
  public:
   explicit PlanTickets(std::shared_ptr<const Plan> plan);
 
-  // For a plan with a stream, before any other call. `reader` outlives this.
+  // For a plan with a stream, before any other call. `reader` must outlive this.
   void set_stream_reader(StreamReader* reader, Allocator& arena, size_t remembered);
   // For a listed plan, before any other call. Such tickets have the positions of their rows as
   // indices: two words (0; the number of bytes that follow), then a word for each row.
@@ -34,11 +34,11 @@ class PlanTickets : public Tickets {
   uint64_t work_bytes(uint64_t batch_bytes) const override { return collected_ ? batch_bytes : 0; }
   bool divisible() const override { return rows_ == Rows::kPlaced; }
 
-  // A batch was made. `fixed`: its rows are all of one size.
+  // Reports a finished batch. `fixed`: its rows have one fixed size.
   void saw(bool fixed, uint64_t bytes);
-  // The granules of a batch did not match: from now on one worker makes each batch.
+  // Call it when granules of a batch did not match: from now on one worker makes each batch.
   void keep_whole() { rows_ = Rows::kTogether; }
-  // The source has another length, so an epoch may have another number of tickets.
+  // The source's length changed, so an epoch may have another number of tickets.
   void length_changed() { steps_.reset(); }
 
   // For a plan with a stream:
@@ -49,7 +49,7 @@ class PlanTickets : public Tickets {
   void restore(const Position& at, StreamReader::Place place);
   // Elements that were skipped before the ticket.
   std::vector<Failure> take_losses(const Position& at);
-  // Elements that were skipped after the last ticket of an epoch that ended. Available once the
+  // Elements that were skipped after the last ticket of an epoch that ended. Available after the
   // position has left that epoch.
   struct Leftover {
     uint64_t epoch = 0;
@@ -58,9 +58,9 @@ class PlanTickets : public Tickets {
   Leftover take_leftover(const Position& at);
   // The epoch was left before its end: its last losses are not reported.
   void drop_leftover() { leftover_ = {}; }
-  // Drops all exceptions. No ticket is asked for any more.
+  // Drops all exceptions. Call it when no more tickets are described.
   void release();
-  // The stream's failure in place of the ticket at the position; once.
+  // The stream's failure in place of the ticket at the position. It is returned only once.
   std::optional<Failure> take_failure();
 
  private:
@@ -73,21 +73,21 @@ class PlanTickets : public Tickets {
   // Whether a row's place in its batch is known before the other rows are made.
   enum class Rows : uint8_t {
     kTogether,  // no
-    kUnknown,   // the first batch will tell
+    kUnknown,   // known after the first batch
     kPlaced,    // yes, as far as is known
   };
 
   std::shared_ptr<const Plan> plan_;
   Rows rows_ = Rows::kTogether;
   bool collected_ = false;         // rows are collected first, then copied into the batch
-  std::optional<uint64_t> steps_;  // of an epoch that begins at steps_base_, once computed
+  std::optional<uint64_t> steps_;  // cached, for an epoch that begins at steps_base_
   uint64_t steps_base_ = 0;
   std::unique_ptr<Tickets> lists_;
   StreamReader* reader_ = nullptr;
   Allocator* arena_ = nullptr;
   uint64_t input_bytes_ = 0;  // of the largest stream chunk
   size_t remembered_ = 0;
-  std::deque<Record> records_;  // of successive tickets; the last is the one that comes next
+  std::deque<Record> records_;  // of successive tickets; the last is the next one
   bool begun_ = false;          // the stream reader is at the last record
   std::optional<Failure> failure_;
   Leftover leftover_;

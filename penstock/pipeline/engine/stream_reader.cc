@@ -71,7 +71,7 @@ void StreamReader::drop(std::deque<Made>& made) {
   made.clear();
 }
 
-// Whether no further stream chunk may be made before one is taken. With the lock.
+// Whether a stream chunk must be taken before another one is made. With the lock.
 bool StreamReader::full() const {
   if (made_.size() >= options_.ahead) return true;
   if (!made_.empty()) return made_bytes_ + needed() > options_.max_bytes;
@@ -81,7 +81,7 @@ bool StreamReader::full() const {
   return needed() + parallel_maps + batches_bytes() > options_.all_bytes;
 }
 
-// A decaying maximum: each value takes 1/16 off an older one.
+// A decaying maximum: each call reduces the old value by 1/16.
 void StreamReader::learn(std::atomic<uint64_t>& most, uint64_t bytes) {
   const uint64_t before = most.load(std::memory_order_relaxed);
   most.store(std::max(bytes, before - before / 16), std::memory_order_relaxed);
@@ -93,13 +93,13 @@ uint64_t StreamReader::needed() const {
          most_bytes_.load(std::memory_order_relaxed);
 }
 
-// The least that batches need: one batch and its stream chunk.
+// The minimum for batches: one batch and its stream chunk.
 uint64_t StreamReader::batches_bytes() const {
   const uint64_t stream_chunk = most_bytes_.load(std::memory_order_relaxed);
   return stream_chunk + std::max(stream_chunk, batch_bytes_.load(std::memory_order_relaxed));
 }
 
-// The size of a stream chunk that is being gathered may be known before it is complete.
+// Uses the size of the stream chunk being gathered if that is known already.
 uint64_t StreamReader::space_for_parallel_maps() const {
   const uint64_t known = most_bytes_.load(std::memory_order_relaxed);
   const uint64_t stream_chunk = std::max(known, gathered_.space_bytes()) - known;

@@ -22,24 +22,24 @@ namespace penstock {
 // consumer.
 //
 // States:
-//   - resting: start() was not called, or the stream is over. start -> reading.
-//   - reading: the reader's thread is in the stream. A complete stream chunk -> reading; or full,
-//     if `ahead` chunks or `max_bytes` wait, or there is no space for another one. The end, or an
-//     exception -> resting. start -> stopping.
-//   - full: waits for take(). take, even if it finds no chunk -> reading; start -> reading.
-//   - stopping: start() was called meanwhile; the element that the stream is making is dropped. The
-//     reader's thread -> reading, at the new place.
-//   - closed: run() returns, take() returns nothing more.
+// - resting: start() was not called, or the stream ended. start -> reading.
+// - reading: the reader's thread reads the stream. A complete stream chunk -> reading; or full, if
+//   `ahead` chunks or `max_bytes` wait for take(), or there is no space for another chunk. The end,
+//   or an exception -> resting. start -> stopping.
+// - full: waits for take(). take, even if it finds no chunk -> reading; start -> reading.
+// - stopping: start() was called meanwhile; the stream chunk being made is dropped. The reader's
+//   thread -> reading, at the new place.
+// - closed: run() returns, take() returns nothing more.
 //
-// Threads: start, take and ready on the consumer's thread; run on a thread of its own, or not at
-// all, and then take makes the stream chunk itself; close on any thread.
+// Threads: start, take and ready on the consumer's thread; close on any thread. run on a thread of
+// its own; without such a thread take() makes the stream chunk itself.
 class StreamReader {
  public:
-  // A place in an epoch: `used` elements after the stream's `state`, which is at element `ordinal`.
+  // A place in an epoch: `used` elements after `state`, which is before element `ordinal`.
   struct Place {
     uint64_t ordinal = 0;
     uint64_t used = 0;
-    std::shared_ptr<const State> state = nullptr;  // nullptr: the front
+    std::shared_ptr<const State> state = nullptr;  // nullptr: the start of the epoch
   };
   struct Made {
     uint64_t rows = 0;
@@ -48,7 +48,7 @@ class StreamReader {
     Place before, after;
     std::vector<Failure> losses;     // elements skipped before or among the rows
     std::optional<Failure> failure;  // instead of rows: an error to raise
-    bool end = false;                // instead of rows: the stream is over
+    bool end = false;                // instead of rows: the stream ended
   };
   struct Options {
     uint32_t ahead = 2;
@@ -56,48 +56,49 @@ class StreamReader {
     uint32_t retries = 0;
     bool skip = false;      // batches in front of the stream skip failed elements
     bool threaded = false;  // a thread will call run()
-    // Where workers make costly elements in front of the stream's stages; outlives the reader.
+    // Not null: workers make costly elements in front of the stream's stages. Must outlive the
+    // reader.
     const ParallelMaps* parallel_maps = nullptr;
-    // Bounds the input elements of the stream's stages together with the stream chunks that wait
-    // for take(). One stream chunk of any size is always allowed.
+    // Bounds the memory of the stream's input elements and of the stream chunks that wait for
+    // take(). One stream chunk of any size is always allowed.
     uint64_t max_bytes = UINT64_MAX;
-    // The loader's whole budget: a stream chunk is made ahead only if all of it fits there.
+    // The loader's whole budget: a stream chunk is made ahead only if all memory in use fits there.
     uint64_t all_bytes = UINT64_MAX;
-    // Called repeatedly while take() itself makes a stream chunk. An exception of it is the failure
-    // of that stream chunk, even if the stream handles it; start() at the chunk's place reads the
-    // chunk again.
+    // Called repeatedly while take() itself makes a stream chunk. If it throws, the stream chunk
+    // fails with that exception, even if the stream handles it; start() at the chunk's place reads
+    // the chunk again.
     std::function<void()> attend = nullptr;
   };
 
-  // Shares of `max_bytes`: for batches and the stream chunks of their tickets; for the reader, with
-  // the stream chunks made ahead; for elements that workers make in parallel maps. Bytes needed
-  // beyond the last two (excess()) are subtracted from the first.
+  // Shares of `max_bytes`: for batches and the stream chunks of their tickets; for the reader and
+  // the stream chunks made ahead; for elements of parallel maps. Bytes needed beyond the last two
+  // shares (excess()) are subtracted from the first.
   struct Shares {
     uint64_t all, batches, reader, parallel_maps;
   };
   static Shares shares_of(uint64_t max_bytes, bool streams, bool parallel_maps);
 
-  // `there` is called by run()'s thread when take() may return something new.
+  // run() calls `there` on its thread when take() may return something new.
   StreamReader(std::shared_ptr<const Plan> plan, const Options& options, Allocator& arena,
                std::function<void()> there);
   ~StreamReader();
 
-  // The next stream chunk begins there.
+  // The next stream chunk begins at `place`.
   void start(uint64_t epoch, Place place);
   // The next stream chunk. Nothing: not ready yet.
   std::optional<Made> take();
   bool ready();
-  // A batch of so many bytes was made.
+  // Reports the size of a batch, for estimates.
   void saw_batch(uint64_t bytes);
   void run();
   void close();
-  // Releases everything that the stream's stages hold, also exceptions of user code. After close(),
-  // and not during take(); does nothing while a thread is in run().
+  // Releases everything that the stream's stages hold, including exceptions of user code. Call it
+  // after close() and not during take(). Does nothing while a thread is in run().
   void release();
-  // The memory of the stream's stages. Any thread may ask for its bytes.
+  // The memory of the stream's stages. bytes() may be called on any thread.
   const StreamMemory& memory() const { return memory_; }
-  // Bytes in use beyond the shares of the reader and the parallel maps, because each input needs at
-  // least one element, and the reader one stream chunk. Any thread.
+  // Bytes in use beyond the shares of the reader and the parallel maps. They occur because each
+  // input needs at least one element, and the reader one stream chunk. Any thread.
   uint64_t excess() const;
   // The time spent in each stage so far. Any thread.
   const StageCounters& stages() const { return stages_; }
@@ -138,21 +139,22 @@ class StreamReader {
   std::unique_ptr<ElementReader> reader_;
   GatherChunk gathered_;
   uint64_t ordinal_ = 0;
-  Place before_;                     // the place before the current stream chunk
-  std::optional<Made> failed_;       // a failure, to return after the rows before it
-  std::exception_ptr interruption_;  // of the current stream chunk, by attend or user code
+  Place before_;                // the place before the current stream chunk
+  std::optional<Made> failed_;  // a failure to return after the rows before it
+  // Thrown by attend() or user code during the current stream chunk.
+  std::exception_ptr interruption_;
 
   std::mutex mutex_;
   std::condition_variable asked_;
-  std::optional<Start> start_;  // not begun yet
-  uint64_t turn_ = 0;           // counts starts
+  std::optional<Start> start_;  // set by start(), taken by the thread that reads
+  uint64_t turn_ = 0;           // counts calls of start()
   bool resting_ = true;
   bool closed_ = false;
   bool wanted_ = false;   // take() found no chunk
   bool running_ = false;  // a thread is in run()
   std::deque<Made> made_;
-  std::atomic<uint64_t> made_bytes_ = 0;  // of made_; written with the lock
-  std::atomic<uint64_t> most_bytes_ = 0;  // of the largest stream chunk
+  std::atomic<uint64_t> made_bytes_ = 0;  // bytes of made_; written with the lock
+  std::atomic<uint64_t> most_bytes_ = 0;  // of the largest stream chunk, decaying
   std::atomic<uint64_t> batch_bytes_ = 0;
   std::atomic<uint64_t> in_hand_ = 0;  // memory of the stream when the last chunk was made
 };

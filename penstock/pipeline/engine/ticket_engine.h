@@ -23,9 +23,9 @@ struct EngineSettings {
   uint64_t seed = 0;
   uint32_t retries = 0;
   OnError on_error = OnError::kRaise;
-  uint32_t workers = 0;    // 0: the consumer makes batches itself
-  uint32_t places = 1;     // for workers in the ring, also for replacements of stuck threads
-  bool processes = false;  // workers are other processes
+  uint32_t workers = 0;  // 0: the consumer makes batches itself
+  uint32_t places = 1;   // places for workers in the ring, including replacements of stuck threads
+  bool processes = false;  // workers are processes
   uint32_t queue = 10;
   uint64_t max_bytes = UINT64_MAX;
   bool ordered = true;
@@ -35,15 +35,15 @@ struct EngineSettings {
   bool supervised = true;   // workers may die, or be abandoned
 };
 
-// Runs tickets of any source, with any kind of workers: ring, memory, scheduler, supervisor of the
-// workers, and the list of losses. The base of every Loader's engine. Threads: as these members
-// say; losses() from any.
+// Runs tickets of any source with any kind of workers. Owns the ring, the memory, the scheduler,
+// the supervisor of the workers, and the list of losses. The base of every Loader's engine.
+// Threads: as the members; losses() from any thread.
 class TicketEngine {
  public:
   // Requirements of a source's tickets.
   struct Needs {
-    uint32_t rows = 1;            // of a ticket, at most
-    uint32_t granule_rows = 0;    // that one worker makes; 0: chosen per batch
+    uint32_t rows = 1;            // maximum per ticket
+    uint32_t granule_rows = 0;    // rows per granule; 0: chosen per batch
     std::vector<uint32_t> lanes;  // ring sizes of the lanes beside the first
     uint64_t max_bytes = UINT64_MAX;
     bool on_asking = false;  // Scheduler::Options::on_asking
@@ -51,7 +51,7 @@ class TicketEngine {
   };
   using MakeTickets = std::function<std::unique_ptr<Tickets>(Allocator&)>;
 
-  // `discard`: Scheduler's. Error kOutOfMemory.
+  // `discard`: as for Scheduler. Error kOutOfMemory.
   TicketEngine(const EngineSettings& settings, const Needs& needs, const MakeTickets& tickets,
                std::function<void(Task&)> discard);
   virtual ~TicketEngine() { scheduler_.drain(); }
@@ -65,7 +65,7 @@ class TicketEngine {
   Supervisor* supervisor() { return supervisor_.get(); }  // nullptr: not supervised
   Scheduler& scheduler() { return scheduler_; }
   const Scheduler& scheduler() const { return scheduler_; }
-  // This process is a fork of the one that made it.
+  // This process is a fork of the one that constructed the engine.
   bool inherited() const { return arena_->region()->inherited(); }
 
   // Counts and lists samples that were skipped or replaced. Losses with an error are raised
@@ -75,13 +75,14 @@ class TicketEngine {
 
   // Of all workers, by stage.
   StageFigures worker_figures() const;
-  // All counters, for the workers in the first `workers` places and for others that did some work.
-  // `kind`: WorkerSnapshot::kind.
+  // All counters, for the workers in the first `workers` places and for other places that did some
+  // work. `kind`: WorkerSnapshot::kind.
   Snapshot snapshot(uint32_t workers, const std::string& kind) const;
 
  protected:
   Tickets& tickets() { return *tickets_; }
-  uint32_t longest_queue() const { return longest_queue_; }  // that the tuner may choose
+  // The longest queue that the tuner may choose.
+  uint32_t longest_queue() const { return longest_queue_; }
 
  private:
   TicketRing::Shape shape_of(const Needs& needs) const;
@@ -96,7 +97,7 @@ class TicketEngine {
   std::unique_ptr<Supervisor> supervisor_;
   Scheduler scheduler_;
 
-  mutable std::mutex mutex_;  // of losses_
+  mutable std::mutex mutex_;  // guards losses_
   std::vector<LostItem> losses_;
 };
 

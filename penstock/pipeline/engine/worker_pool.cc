@@ -62,11 +62,11 @@ void WorkerPool::start_at(uint32_t place) {
     os::block_all_signals();
     try {
       work(place);
-    } catch (...) {  // it could not serve, for instance for want of memory
+    } catch (...) {  // it could not serve, for example for lack of memory
       std::lock_guard lock(shared->mutex);
-      give_up(std::current_exception());  // `work` keeps us alive
+      give_up(std::current_exception());  // `work` keeps the pool alive
     }
-    work = nullptr;  // drops everything that it keeps alive, before the pool says that all is over
+    work = nullptr;  // drops all that it keeps alive, before the place is marked as ended
     std::lock_guard lock(shared->mutex);
     shared->places[place].at = At::kEnded;
     shared->ended.notify_all();

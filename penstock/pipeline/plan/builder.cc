@@ -37,7 +37,7 @@ Built Builder::build(const Node& node) {
   Built built = node.build(std::move(inputs), *this);
   stages_.add(built.indexed.get(), number);
   stages_.add(built.stream.get(), number);
-  // What a stream chunk is read by is the stage's that wants its elements.
+  // Reading a stream chunk is counted for the stage that uses its elements.
   if (built.tail != nullptr && !is_chunk_source(*built.tail)) {
     stages_.add(built.tail.get(), number);
   }
@@ -68,7 +68,7 @@ std::vector<StreamedRef> Builder::as_streams(const std::vector<Built>& inputs) {
   return streams;
 }
 
-// Without a policy that skips, whoever comes first to what nobody decided raises it.
+// Without a policy that skips, undecided failures can stay: the first reader raises them.
 StreamedRef Builder::decided(StreamedRef stream) const {
   if (!policy_.skip && !policy_.feed_skips) return stream;
   return decided_stream(std::move(stream), policy_);
@@ -99,7 +99,7 @@ Builder::Carrying Builder::as_stream_with(const Built& built, const OpRef& op, S
   const Built carrying = built.with([&](IndexedRef input) {
     return with_hidden_leaf(std::move(input), op, summarize, operation, title);
   });
-  // Its time is the stage's that is being built.
+  // The time counts for the stage that is being built.
   const auto number = static_cast<uint32_t>(titles_.size() - 1);
   stages_.add(carrying.indexed.get(), number);
   stages_.add(carrying.tail.get(), number);

@@ -14,52 +14,53 @@
 namespace penstock {
 
 struct TFRecordOptions {
-  std::string compression = {};  // "gzip", "zlib", "none" of all files; "": each file tells
-  bool stream = false;           // read from the front, with no index; compressed files always are
-  // "beside": the index is kept in `<file>.penstock-index`, and only made again if the file was
-  // changed since. "": it lives in memory.
+  std::string compression = {};  // "gzip", "zlib" or "none" for all files; "": detected per file
+  bool stream = false;           // read in order, without an index; always so for compressed files
+  // "beside": the index is stored in `<file>.penstock-index`, and only rebuilt if the file changed.
+  // "": the index is in memory.
   std::string index = {};
 };
 
 struct LineOptions {
-  std::string compression = {};  // as TFRecordOptions's; a zlib file is not told from text
+  std::string compression = {};  // as in TFRecordOptions; zlib cannot be detected
   bool stream = false;
   std::string index = {};  // as TFRecordOptions's
 };
 
 struct CsvOptions {
-  std::vector<CsvColumn> columns;       // that are wanted, by name
-  std::vector<std::string> names = {};  // of all columns, of files without a header; else none
+  std::vector<CsvColumn> columns;       // columns to read, by name
+  std::vector<std::string> names = {};  // all columns, for files without a header; else empty
   char delimiter = ',';
-  std::string compression = {};  // as LineOptions's
+  std::string compression = {};  // as in LineOptions
   bool stream = false;
-  std::string index = {};  // as TFRecordOptions's
+  std::string index = {};  // as in TFRecordOptions
 };
 
 struct FixedRecordOptions {
   uint64_t record_bytes = 0;
-  uint64_t header_bytes = 0, footer_bytes = 0;  // of each file, that are no records
-  // As TFRecordOptions's; a zlib file is not told from records.
+  uint64_t header_bytes = 0, footer_bytes = 0;  // bytes of each file that are not records
+  // As in TFRecordOptions; zlib cannot be detected.
   std::string compression = {};
   bool stream = false;
 };
 
 struct IdxOptions {
-  // Files of the labels of these rows, as many; none: there are no labels.
+  // Label files for these rows, as many as paths; empty: no labels.
   std::vector<std::string> labels = {};
-  std::string compression = {};  // as TFRecordOptions's
+  std::string compression = {};  // as in TFRecordOptions
   bool stream = false;
 };
 
 struct CifarOptions {
-  std::string compression = {};  // as FixedRecordOptions's
+  std::string compression = {};  // as in FixedRecordOptions
   bool stream = false;
 };
 
 struct ShuffleOptions {
   uint64_t seed = 0;
-  bool reshuffle = true;  // false: every epoch in the same order
-  uint64_t buffer = 0;    // not 0: one is drawn from so many elements at a time, as streams need it
+  bool reshuffle = true;  // false: the same order in every epoch
+  // Not 0: each element is drawn from a buffer of this many elements (required for streams).
+  uint64_t buffer = 0;
 };
 
 struct ShuffleBlocksOptions {
@@ -71,55 +72,55 @@ struct ShuffleBlocksOptions {
 
 enum class OnError {
   kRaise,    // the exception reaches the consumer at its place
-  kSkip,     // the sample (or the item that is a whole batch) is left out, and counted
-  kReplace,  // another sample of the same epoch takes its place, and that is counted
+  kSkip,     // the sample (or the item that is a whole batch) is left out and counted
+  kReplace,  // another sample of the same epoch takes its place, and the loss is counted
 };
 
-// What becomes of the elements that cannot be dealt out evenly.
+// The handling of elements that cannot be distributed evenly.
 enum class Remainder : uint8_t {
   kKeep,  // the first ranks have one more
-  kDrop,  // nobody has them
-  kPad,   // the others begin again at the front: positions modulo the length
+  kDrop,  // these elements are dropped
+  kPad,   // ranks are padded from the start: positions modulo the length
 };
 
 struct InterleaveOptions {
-  uint64_t cycle = 4;  // plans that are open at a time
-  uint64_t block = 1;  // elements that each gives in turn
+  uint64_t cycle = 4;  // plans that are open at the same time
+  uint64_t block = 1;  // consecutive elements of each plan
 };
 
 struct SampleOptions {
-  std::vector<double> weights = {};  // none: all are equal
+  std::vector<double> weights = {};  // empty: equal weights
   uint64_t seed = 0;
-  bool stop_on_empty = false;  // over as soon as one input is; else as soon as all are
+  bool stop_on_empty = false;  // ends as soon as one input has ended; else when all have
 };
 
 struct BatchOptions {
-  bool drop_last = false;  // leave out a last batch that is not full
+  bool drop_last = false;  // drop a last batch that is not full
 };
 
 struct BucketByLengthOptions {
-  std::string field;                  // whose first axis is the length
+  std::string field;                  // its first axis is the length
   std::vector<uint64_t> boundaries;   // ascending
-  std::vector<uint64_t> batch_sizes;  // of each bucket, one more than boundaries
+  std::vector<uint64_t> batch_sizes;  // per bucket: one more than boundaries
   bool drop_last = false;
-  std::vector<Padding::Field> padding = {};  // as of padded_batch
+  std::vector<Padding::Field> padding = {};  // as in padded_batch
 };
 
 struct WindowOptions {
   uint64_t size = 1;
-  uint64_t shift = 0;   // from a window's first element to the next one's; 0: size
-  uint64_t stride = 1;  // from an element to the next within a window
+  uint64_t shift = 0;   // distance between the first elements of successive windows; 0: size
+  uint64_t stride = 1;  // distance between successive elements of a window
   bool drop_last = false;
 };
 
-// A generator's next element; nothing: it is over. An exception ends the stream at this place. It
-// is called by one thread at a time. Buffers that its tensors are views of must not change while
-// there are such views: give copies of a buffer that is used again.
+// Returns a generator's next element; nothing: the end. An exception ends the stream at this place.
+// Called by one thread at a time. The memory of returned tensors must not change while there are
+// views of it: return copies of a buffer that is reused.
 using Pull = std::function<std::optional<Example>()>;
 
-// Makes of a scan's carry and an element the next carry and another element. Both are given as
-// read-only views that are good until it returns; its results may hand them on. It is called by one
-// thread at a time. An exception is the element's failure, and the carry stays.
+// Returns the next carry and a result for a scan's carry and element. The arguments are read-only
+// views, valid until it returns; the results may contain them. Called by one thread at a time. An
+// exception is the element's failure, and the carry stays.
 using Scanning =
     std::function<std::pair<Example, Example>(const Example& carry, const Example& element)>;
 

@@ -15,8 +15,8 @@
 namespace penstock {
 namespace {
 
-// Words of 8 bytes, and lists: their number of values, then these, filled up with zeroes to the
-// next word.
+// The format: 8-byte words, and lists. A list is its number of values, then the values, zero-padded
+// to a multiple of 8 bytes.
 constexpr uint64_t kFoundMagic = 0x31646e75666b7470;  // "ptkfund1"
 constexpr size_t kWord = sizeof(uint64_t);
 constexpr size_t kPiece = 256 << 10;
@@ -44,7 +44,7 @@ class Writing {
 
  private:
   void append(std::span<const std::byte> bytes) {
-    // Only its last, incomplete word has to be filled up.
+    // Only an incomplete last word has to be buffered.
     if (bytes.size() >= kPiece) {
       flush();
       const size_t whole = bytes.size() / kWord * kWord;
@@ -56,7 +56,8 @@ class Writing {
   }
 
   void write_all(std::span<const std::byte> bytes) {
-    os::resize_file(fd_, bytes_ += bytes.size());  // or a limit on it would be a signal
+    // A file size limit is then an error, not a signal.
+    os::resize_file(fd_, bytes_ += bytes.size());
     while (!bytes.empty()) {
       const ssize_t done = ::write(fd_, bytes.data(), bytes.size());
       if (done < 0 && errno == EINTR) continue;
@@ -70,7 +71,7 @@ class Writing {
   std::vector<std::byte> buffer_;
 };
 
-// What was written, mapped for as long as somebody holds it.
+// A mapping of the written file; lives as long as its users.
 class Mapped {
  public:
   explicit Mapped(int fd) {
@@ -108,7 +109,7 @@ class Reading {
     const auto bytes = take((count * sizeof(T) + kWord - 1) / kWord * kWord);
     return {reinterpret_cast<const T*>(bytes.data()), count};
   }
-  // So many things of at least a word each.
+  // A count of items that take at least one word each.
   uint64_t count() {
     const uint64_t count = word();
     if (count > left_.size() / kWord) refuse();

@@ -11,24 +11,24 @@
 
 namespace penstock {
 
-// The files that a source found, and what it knows of them. Immutable.
+// The files that a source found, and their indices. Immutable.
 struct FoundFiles {
-  std::shared_ptr<const RecordFiles> indexed;   // either these,
+  std::shared_ptr<const RecordFiles> indexed;   // either these
   std::shared_ptr<const StreamFiles> streamed;  // or these
-  std::vector<int64_t> about = {};              // the source's own, of all of them
+  std::vector<int64_t> about = {};              // used by the source itself
 };
 using FoundFilesRef = std::shared_ptr<const FoundFiles>;
 
-// Files may come, grow and shrink after a plan was built, and a worker process that looked for
-// itself would number other records than its consumer does. So it is told what was found, indices
-// and all, in one file in memory, which all workers map: none goes over a file again.
+// Files may be added, grow or shrink after a plan was built. A worker process that looked for files
+// itself could then number records differently from its consumer. So workers get the found files
+// and their indices in one memory file, which all workers map. They do not index files again.
 
-// What the sources of a plan found, one after the other; a source that comes twice takes no more
-// than once. Error kOutOfMemory, kSystem.
+// Writes the files found by a plan's sources. A source that occurs twice is written once. Error
+// kOutOfMemory, kSystem.
 os::Fd write_found_files(std::span<const FoundFilesRef> found);
 
-// The same, of files that `pool` opens; indices lie in the mapping. Nothing is opened. Error
-// kInvalidArgument: that is not what was written; kOutOfMemory, kSystem.
+// Reads them back. `pool` opens the files when they are used; indices stay in the mapping. Errors
+// kInvalidArgument: not written by write_found_files(); kOutOfMemory, kSystem.
 std::vector<FoundFilesRef> read_found_files(const os::Fd& written,
                                             const std::shared_ptr<FilePool>& pool);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kLargeElement = 16 << 10;
 
-// Elements that are quickly made go through the feed by the chunk.
+// Cheap elements are scheduled by the chunk.
 uint32_t per_ticket(const Indexed& chain) {
   SpecRef spec = chain.spec();
   if (chain.costly() || spec == nullptr) return 1;
@@ -59,7 +59,7 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Given>
   if (root_ != nullptr) {
     last_stage_ = stages_.find(static_cast<const Indexed*>(root_.get())).value_or(outermost_stage);
     chain_ = root_->input();
-    (void)chain_->spec();  // it says what cannot be
+    (void)chain_->spec();  // throws if the spec is invalid
     listed_ = outermost->listed;
     find_copied();
     return;
@@ -76,13 +76,13 @@ Plan::Plan(const Built& built, const StageNumbers& stages) : built_(built), stag
   if (stream() != nullptr) stream_stage_ = stages_.find(stream()).value_or(0);
 }
 
-// Whether the ranks' equal shares of the plan's batches are equal shares of the shard's input.
+// Checks whether equal shares of the plan's batches are equal shares of the shard's input.
 void Plan::find_shard(const Node& outermost, const Builder& builder) {
   if (stream() == nullptr) dealt_ = top();
   if (!builder.sharded()) return;
   world_ = builder.sharded()->world;
   dealt_ = builder.sharded()->dealt;
-  if (stream() != nullptr) return;  // a stream's place is that of one of so many ranks
+  if (stream() != nullptr) return;  // a stream's place is that of one rank only
   for (const Node* node = &outermost;; node = node->inputs[0].get()) {
     if (node->elements_each == 0) return;
     below_ *= node->elements_each;
@@ -91,7 +91,7 @@ void Plan::find_shard(const Node& outermost, const Builder& builder) {
   shard_moves_ = true;
 }
 
-// It is what is handed out that is split: batches, and by one split_batch only.
+// Only delivered batches can be split, and only by one split_batch.
 void Plan::find_split(const Builder& builder) {
   if (builder.splits() == 0) return;
   uint32_t found = 0;

@@ -16,10 +16,10 @@ class MemoryRows;
 
 // A built Dataset: finds the elements of a ticket. Immutable: any thread.
 //
-// The root is the uppermost stage that stacks elements and has nothing but index arithmetic above
-// it. A ticket is one of its batches; rows are elements of what is below it. Where there is no root
-// (nothing is batched, or a function is mapped over batches) a ticket is up to rows_per_ticket()
-// elements, which are handed out one by one.
+// The root is the uppermost stage that stacks elements and has only index arithmetic above it. A
+// ticket is one batch of the root, and its rows are elements of the root's input. If there is no
+// root (nothing is batched, or a function is mapped over batches), a ticket is up to
+// rows_per_ticket() elements, which are delivered one by one.
 class Plan {
  public:
   // For a worker's process: files and stores of the consumer's plan of the same nodes.
@@ -28,92 +28,97 @@ class Plan {
     std::vector<os::Fd> stores;  // those of caches(), in order
   };
   // Errors of the nodes: kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... kClosed:
-  // `progress` stopped a pass over files. `skip`: the loader skips failed elements. A worker's plan
+  // `progress` stopped a pass over files. `skip`: the loader skips failed elements; a worker's plan
   // must be built with the same value.
   explicit Plan(const Node& node, bool skip = false, Progress* progress = nullptr,
                 std::optional<Given> given = {});
-  // A parallel map's: elements of `built`, one to a ticket. `stages` are all of the plan's.
+  // The plan of a parallel map: each ticket is one element of `built`. `stages`: those of the whole
+  // plan.
   Plan(const Built& built, const StageNumbers& stages);
 
-  // Tickets of an epoch that is entered at `base`, a number of batches (elements) of all ranks.
+  // The number of tickets of an epoch that is entered at `base`, a number of batches (elements) of
+  // all ranks.
   uint64_t steps(uint64_t base) const;
   uint32_t rows(uint64_t base, uint64_t step) const;  // of that ticket
-  uint32_t most_rows() const;                         // of any
-  // Where rows [first, first + out.size()) of a ticket are in chain(). Returns the epoch there.
+  uint32_t most_rows() const;                         // maximum of any ticket
+  // The positions in chain() of rows [first, first + out.size()) of a ticket. Returns the epoch
+  // there.
   At locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,
             std::span<uint64_t> out) const;
 
-  // What the user knows that row by, for errors: the index in a data set of samples, or the
-  // position in chain().
+  // The number that errors name a row by: the index in a data set of samples, or the position in
+  // chain().
   uint64_t index_of(uint64_t epoch, uint64_t base, uint64_t step, uint64_t row) const;
 
-  // Whose elements are the rows.
+  // The stage whose elements are the rows.
   const Indexed& chain() const { return *chain_; }
   bool batched() const { return root_ != nullptr; }
-  // A ticket's rows are written to their places as they are made. Else they are collected first,
-  // for only all of them tell what a row is, or where.
+  // Rows are written to their places as they are made. If false, they are collected first, because
+  // their schema or places are only known after all rows are made.
   bool bound() const;
   const Collated* root() const { return root_.get(); }
   bool listed() const { return listed_; }  // see Node::listed
-  // Of a batched plan whose elements only have to be copied: arrays in memory, with nothing but
-  // index arithmetic between them and the root.
+  // For a batched plan whose elements only have to be copied: arrays in memory, with only index
+  // arithmetic between them and the root.
   struct Copied {
-    const MemoryRows* rows = nullptr;       // nullptr: there is more to do
+    const MemoryRows* rows = nullptr;       // nullptr: more than copying is needed
     std::vector<const IndexMapped*> above;  // from the top down
-    std::vector<uint32_t> stages;           // the numbers of those, and of the arrays
+    std::vector<uint32_t> stages;           // the numbers of those stages and of the arrays
   };
   const Copied& copied() const { return copied_; }
-  // Parts that each batch is handed out in (split_batch); 0: it is not split.
+  // Parts per batch (split_batch); 0: batches are not split.
   uint32_t parts() const { return parts_; }
-  uint32_t rows_per_ticket() const { return per_ticket_; }  // of a plan without a root
-  uint64_t length(uint64_t base) const;                     // batches, or elements
+  uint32_t rows_per_ticket() const { return per_ticket_; }  // for a plan without a root
+  uint64_t length(uint64_t base) const;                     // batches or elements
 
-  // Of a plan that has one: the stream that a cursor goes through; chain() is then its tail, whose
-  // positions are the stream's ordinals. nullptr: none.
+  // The stream that the stream reader reads; chain() is then its tail, whose positions are the
+  // stream's ordinals. nullptr: the plan has no stream.
   const Streamed* stream() const { return built_.stream.get(); }
   uint64_t per_output() const { return built_.per_output; }  // elements of the stream
-  uint64_t stream_rows() const;                              // that a ticket takes
+  uint64_t stream_rows() const;                              // elements of the stream per ticket
   bool whole_outputs() const { return built_.whole_outputs; }
-  // Batches (elements) of an epoch, where that is known.
+  // Batches (elements) of an epoch, if known.
   std::optional<uint64_t> known_length() const;
-  // Built for a feed that skips, and not as for one that raises: their states are not alike.
+  // The plan differs from that for a feed that raises errors, because the feed skips failed
+  // elements. States of the two are not compatible.
   bool apart() const { return apart_; }
-  // Whether workers call Python, and whoever goes through the stream; all parallel maps together.
+  // python(): workers call Python, including those for parallel maps. stream_python(): the stream
+  // reader calls Python.
   bool python() const;
   bool stream_python() const { return stream() != nullptr && stream()->python(); }
 
-  // What the nodes became.
+  // The result of building the nodes.
   const Built& built() const { return built_; }
-  // The costly stretches in front of streams' stages, each a plan of its own, which the same
-  // workers serve (see ParallelMaps); from the source upward.
+  // The costly stages in front of streams' stages, from the source upward. Each is a plan of its
+  // own, served by the same workers (see ParallelMaps).
   const std::vector<std::shared_ptr<const Plan>>& parallel_maps() const { return maps_; }
 
-  // Ranks that a shard in the plan deals out to; 1: there is none. All of them together have used
-  // the first `base` batches' worth of its input, where an epoch is entered at `base`; that is so
-  // only with nothing but element-wise stages and batch above the shard (shard_moves): else a state
-  // is of its own world alone.
+  // The number of ranks of the plan's shard; 1: there is no shard. If shard_moves(), an epoch can
+  // be entered at `base` with another world size: all ranks together have used the shard's input
+  // for the first `base` batches. This needs a plan with only element-wise stages and batch above
+  // the shard. Otherwise a state is only valid for its own world size.
   uint32_t world() const { return world_; }
   bool shard_moves() const { return shard_moves_; }
-  // Of an epoch, by all ranks: what tells one source from another. Elements below the shard, or
-  // length(0).
+  // The elements of an epoch of all ranks: elements below the shard, or length(0). States use this
+  // to tell sources apart.
   uint64_t all() const { return dealt_ == nullptr ? 0 : dealt_->length(0); }
 
-  // The same in batches (elements); nothing: it is endless, or only one rank's are known.
+  // The same in batches (elements); nothing: endless, or only known for one rank.
   std::optional<uint64_t> all_batches() const;
 
-  // Epochs of the feed that are one pass of the user's: of an outermost repeat. kEndless.
+  // Epochs of the feed per pass of the user (an outermost repeat), or kEndless.
   uint64_t rounds() const { return rounds_; }
   std::optional<uint32_t> queue() const { return queue_; }  // of an outermost prefetch(n)
   const std::vector<std::string>& titles() const { return titles_; }
-  // Built stages by the places of their titles, and what is counted as no other stage's: stacking a
-  // batch, or handing out elements; packing a stream's.
+  // The numbers of the built stages. last_stage() is counted for work outside of stages: stacking a
+  // batch, or handing out elements; stream_stage() for packing stream chunks.
   const StageNumbers& stages() const { return stages_; }
   uint32_t last_stage() const { return last_stage_; }
   uint32_t stream_stage() const { return stream_stage_; }
-  // Whether an on_error in the chain has a word on what fails: not only the option of build.
+  // Whether there is an on_error in the chain, apart from the option of build.
   bool policies() const { return policies_; }
-  // For workers in other processes, which build the same plan, whatever became of the files since:
-  // see Given. Error kOutOfMemory, kSystem.
+  // For workers in other processes, which build the same plan even if files have changed: see
+  // Given. Error kOutOfMemory, kSystem.
   os::Fd files_for_workers() const { return write_found_files(found_); }
   const std::vector<std::shared_ptr<SharedStore>>& caches() const { return caches_; }
 
@@ -127,15 +132,16 @@ class Plan {
   Built built_;
   IndexedRef chain_;
   std::shared_ptr<const Collated> root_;
-  std::vector<std::shared_ptr<const IndexMapped>> above_;  // the root, from the top down
+  // Stages above the root, from the top down.
+  std::vector<std::shared_ptr<const IndexMapped>> above_;
   uint32_t per_ticket_ = 1;
   uint32_t parts_ = 0;
   uint64_t rounds_ = 1;
   std::optional<uint32_t> queue_;
   uint32_t world_ = 1;
   bool shard_moves_ = false;
-  uint64_t below_ = 1;  // elements below the shard that a batch takes
-  IndexedRef dealt_;    // whose elements the ranks share; nullptr: a stream's
+  uint64_t below_ = 1;  // elements below the shard per batch
+  IndexedRef dealt_;    // the stage whose elements the ranks share; nullptr: elements of a stream
   bool policies_ = false;
   bool apart_ = false;
   bool listed_ = false;

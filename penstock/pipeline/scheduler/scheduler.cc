@@ -19,7 +19,7 @@ Scheduler::Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, const
       queue_(options.queue),
       trace_(&ring.consumer_trace()) {
   if (!options_.tuning) return;
-  // Tickets of streams have an owner, which must not be parked.
+  // The tickets of a stream belong to one worker, which must not be parked.
   if (tickets_.streams() != 0) options_.tuning->workers = false;
   tuner_.emplace(*options_.tuning, Tuner::Settings{options_.workers, options_.queue});
 }
@@ -44,7 +44,7 @@ void Scheduler::drain() {
   arena_.trim();
 }
 
-// ---- taking ------------------------------------------------------------------------------------
+// ---- taking batches ----------------------------------------------------------------------------
 
 bool Scheduler::ended(const Position& at) const {
   if (auto steps = tickets_.steps(at.epoch, at.base)) return at.step >= *steps;
@@ -72,7 +72,7 @@ std::optional<uint64_t> Scheduler::next_open() {
   return head < ring_.posted() ? std::optional(head) : std::nullopt;
 }
 
-// The consumer asks for a batch: the time before this belongs to the consumer.
+// Called when the consumer asks for a batch: the time before this is the consumer's.
 void Scheduler::read_clock_on_asking() {
   asked_ns_ = now_ns();
   ConsumerCounters& counters = ring_.consumer();
@@ -101,7 +101,7 @@ void Scheduler::tune() {
   uint64_t busy = 0;
   for (uint32_t w = 0; w < ring_.workers(); ++w) busy += ring_.place(w).counters.busy_ns.get();
   if (tuned_ns_ != 0) {
-    // If one worker does all the work, the others are not idle for want of tickets.
+    // If one worker does all the work, the others are not idle for lack of tickets.
     const uint64_t times = ring_.one_does() ? options_.workers : 1;
     const Tuner::Settings& to =
         tuner_->next({asked_ns_ - tuned_ns_, held_up_ns_, delivered - tuned_delivered_,
@@ -189,7 +189,7 @@ Lease Scheduler::take_rows() {
   if (entry.slot_bytes == 0) return {};
   std::byte* space = arena_.region()->base() + entry.slot_offset;
   Lease lease = arena_.lease(space);
-  if (!lease) {  // no memory for the lease's own header
+  if (!lease) {  // no memory for the lease's header
     uint64_t bytes = entry.slot_bytes;
     fail();
     throw Error(Code::kOutOfMemory, "batch",
@@ -241,12 +241,12 @@ void Scheduler::deliver(uint64_t bytes, uint64_t samples) {
   Position at{entry.epoch, entry.base, entry.step};
   batch_bytes_ = std::max(batch_bytes_, bytes);
   sized_ = true;
-  // Threads share one arena: waking the same thread again is better there than many in turn.
+  // Threads share one arena: there it is better to wake the same thread again than another one.
   if (ring_.fd() >= 0) ring_.wake_first(ring_.task_at(current_, 0).worker);
   clear_current();
   moved_past(at);
   fill_ahead();
-  // A tuned queue may be much shorter than a quarter of the ring, for which workers are woken.
+  // Workers are woken for a quarter of the ring. A tuned queue may be much shorter than that.
   const bool short_queue = options_.tuning && options_.tuning->queue;
   ring_.wake_workers(short_queue && current_ % std::max<uint64_t>(window() / 2, 1) == 0);
 

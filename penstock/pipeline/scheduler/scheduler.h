@@ -17,7 +17,7 @@
 
 namespace penstock {
 
-// The place of the consumer: the next undelivered ticket.
+// The consumer's place: the next undelivered ticket.
 struct Position {
   uint64_t epoch = 0;
   uint64_t base = 0;  // global batches of this epoch that earlier runs took (another world size)
@@ -29,73 +29,75 @@ struct Position {
 class Tickets {
  public:
   virtual ~Tickets() = default;
-  // Steps of an epoch, counted from `base`; nullopt if only running the epoch tells (a stream).
+  // Number of steps of an epoch, counted from `base`; nullopt: only known after the epoch ran (a
+  // stream).
   virtual std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) = 0;
   enum class Described : uint8_t {
     kPosted,
-    kEnd,     // the epoch ends before this ticket (only where steps() is nullopt)
-    kNotYet,  // not known yet: ask again once ready() is true
-    kFailed,  // the ticket cannot be made. poll() says kFailed when the position is at the ticket
+    kEnd,     // the epoch ends before this ticket (only if steps() is nullopt)
+    kNotYet,  // not known yet: ask again after ready() is true
+    // The ticket cannot be made. poll() returns kFailed when the position is at the ticket.
+    kFailed,
   };
   // Fills in rows, owner, stream and explicit indices of the ticket at `at`.
   virtual Described describe(const Position& at, BatchEntry& entry) = 0;
-  // After kNotYet: whether describe() may know more now. The thread that makes this true calls
-  // TicketRing::nudge_consumer().
+  // After kNotYet: whether describe() may return something else now. The thread that makes this
+  // true calls TicketRing::nudge_consumer().
   virtual bool ready() { return true; }
-  // Streams whose end ends the epoch; 0: steps() knows the end.
+  // The number of streams that must end for the epoch to end; 0: steps() knows the end.
   virtual uint32_t streams() const { return 0; }
   // Whether several workers may make one batch, as far as is known.
   virtual bool divisible() const { return false; }
-  // Bytes of the arena that a ticket uses beside its batch, at most, as far as is known.
+  // An upper bound on the arena bytes that a ticket uses beside its batch, as far as is known.
   virtual uint64_t input_bytes() const { return 0; }
-  // Bytes that a worker uses beside a batch of `batch_bytes` while it makes the batch, at most.
+  // An upper bound on the bytes that a worker uses beside a batch of `batch_bytes` while making it.
   virtual uint64_t work_bytes([[maybe_unused]] uint64_t batch_bytes) const { return 0; }
-  // Bytes of the budget that are used for something other than batches.
+  // Bytes of the budget that are not used for batches.
   virtual uint64_t spent_bytes() const { return 0; }
-  // Tickets that may be in flight whatever the budget is.
+  // The number of tickets that may be in flight whatever the budget is.
   virtual uint32_t least() const { return 1; }
 };
 
-// The consumer's side of a ticket ring: posts the tickets of a plan within the bounds of the queue
-// and the budget, and delivers finished batches in order (or as they come).
+// The consumer's side of a ticket ring. Posts the tickets of a plan within the bounds of the queue
+// and the budget, and delivers finished batches in order (or as they are finished).
 //
-// After poll():
-//   - kBatch: take the results of current()'s tasks, then deliver(). The position moves on, and new
-//     tickets are posted.
-//   - kEpochEnd: begin_epoch() or seek().
-//   - kWait: wait(), or work in line on next_open().
-//   - kFailed: the next ticket cannot be made.
+// What to do after poll():
+// - kBatch: take the results of current()'s tasks, then deliver(). The position advances, and new
+//   tickets are posted.
+// - kEpochEnd: begin_epoch() or seek().
+// - kWait: wait(), or work in line on next_open().
+// - kFailed: the next ticket cannot be made.
 //
-// Threads: one at a time for everything here.
+// Threads: one at a time for all methods.
 class Scheduler {
  public:
   struct Options {
-    uint32_t queue = 10;   // batches made and not yet delivered
-    uint32_t workers = 1;  // each may have one batch more in the making
+    uint32_t queue = 10;   // batches finished and not yet delivered
+    uint32_t workers = 1;  // each may have one more pending batch
     uint64_t max_bytes = UINT64_MAX;
     bool ordered = true;
-    bool pause_at_epochs = false;  // nothing of the next epoch is made before begin_epoch()
-    uint32_t granule_rows = 1;     // of a granule; 0: chosen per batch (BatchDivision)
-    // Tickets are described in poll() only, never while a batch is being delivered. For tickets
-    // whose describe() takes long and may be interrupted: then no batch is lost.
+    bool pause_at_epochs = false;  // no batch of the next epoch is made before begin_epoch()
+    uint32_t granule_rows = 1;     // rows per granule; 0: chosen per batch (BatchDivision)
+    // Calls describe() only in poll(), never while a batch is being delivered. For tickets whose
+    // describe() takes long and may be interrupted: then no batch is lost.
     bool on_asking = false;
-    // Adapts the number of active workers and the queue to the consumer's pace, starting with the
+    // Adapts the number of active workers and the queue to the consumer's speed, starting with the
     // values above. REQUIRED: the ring has space for the longest queue.
     std::optional<Tuner::Limits> tuning = std::nullopt;
   };
   enum class Poll { kBatch, kEpochEnd, kWait, kFailed };
 
-  // `discard`: releases what a task's result holds (packets' blocks, objects).
+  // `discard`: releases the resources of a task's result (packets' blocks, objects).
   Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, const Options& options,
             std::function<void(Task&)> discard);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // `epoch`: the consumer's epoch; kEpochEnd once the position has left that epoch.
+  // `epoch`: the consumer's epoch; returns kEpochEnd after the position has left that epoch.
   Poll poll(uint64_t epoch);
   void wait(int64_t timeout_ns);
-  // Posts the tickets that there is space for now, and wakes workers for them.
+  // Posts the tickets that there is space for, and wakes workers for them.
   void make_ahead();
   uint64_t in_flight() const { return ring_.posted() - ring_.head() - taken_; }  // tickets
   bool has_space() const { return in_flight() < window(); }
@@ -110,31 +112,31 @@ class Scheduler {
   std::optional<uint32_t> failed_granule();
   // The current batch's memory, filled by the workers. The caller owns the lease.
   Lease take_rows();
-  // The current batch was given to the user.
+  // The current batch was passed to the user.
   void deliver(uint64_t bytes, uint64_t samples);
-  // The current batch was lost, and counted as lost.
+  // The current batch is lost; the caller has counted the loss.
   void skip();
-  // The current ticket has no batch: its stream is over (ResultKind::kEnd). The end of the last
-  // stream ends the epoch.
+  // The current ticket has no batch, because its stream ended (ResultKind::kEnd). The end of the
+  // last stream ends the epoch.
   void end_stream();
-  // The current batch's error was raised. The position stays; everything in flight is taken back.
+  // The current batch's error was raised. The position stays; all tickets in flight are withdrawn.
   void fail();
 
-  // The entry that poll() waits for, for working in line; nullopt if nothing is posted.
+  // The entry that poll() waits for, for working in line; nullopt: nothing is posted.
   std::optional<uint64_t> next_open();
 
   const Position& position() const { return position_; }
   // Steps beyond the position that were delivered already (unordered).
   const std::set<uint64_t>& ahead() const { return ahead_; }
-  // Starts making the epoch at the position (where pause_at_epochs held it back).
+  // Starts making the epoch at the position (needed with pause_at_epochs).
   void begin_epoch();
-  // Takes everything in flight back and goes on at `to`.
+  // Withdraws all tickets in flight and continues at `to`.
   void seek(const Position& to, std::set<uint64_t> ahead = {});
-  // Waits until no worker runs a ticket that was taken back. Needed before the dataset is changed.
-  // False: not yet, after `timeout_ns` (< 0: none) or a wake-up; ask again.
+  // Waits until no worker runs a withdrawn ticket. Needed before the dataset changes. False: not
+  // yet, after `timeout_ns` (< 0: no timeout) or a wake-up; call again.
   bool settle(int64_t timeout_ns);
-  // Discards results that were not taken, which may own objects outside of the arena. At the end,
-  // when the ring is closed and its workers are gone.
+  // Discards results that were not taken, which may own objects outside of the arena. For shutdown:
+  // the ring must be closed and its workers ended.
   void drain();
   void set_version(uint64_t version) { version_ = version; }
   uint64_t version() const { return version_; }
@@ -142,7 +144,7 @@ class Scheduler {
   uint32_t depth();  // batches that are ready
   const DepthHistory& depths() const { return depths_; }
   uint64_t typical_bytes() const { return batch_bytes_; }
-  bool sized() const { return sized_; }                                      // a batch was seen
+  bool sized() const { return sized_; }  // a batch was delivered
   uint32_t queue() const { return queue_.load(std::memory_order_relaxed); }  // any thread
 
  private:
@@ -172,22 +174,22 @@ class Scheduler {
   std::function<void(Task&)> discard_;
 
   Position position_;
-  std::set<uint64_t> ahead_;           // steps delivered out of order, this epoch
+  std::set<uint64_t> ahead_;           // steps of this epoch delivered out of order
   Position next_;                      // the next ticket to post
   bool held_ = true;                   // begin_epoch() was not called yet for next_'s epoch
-  std::optional<uint64_t> known_end_;  // steps of next_'s epoch, learnt from describe()
+  std::optional<uint64_t> known_end_;  // steps of next_'s epoch, if describe() returned its end
   std::set<uint32_t> streams_ended_;
   uint64_t version_ = 0;
   uint64_t current_ = 0;
   uint64_t taken_ = 0;        // entries beyond the head that were taken already (unordered)
-  uint64_t batch_bytes_ = 0;  // of the largest batch seen
+  uint64_t batch_bytes_ = 0;  // of the largest batch so far
   bool failed_ = false;       // the next ticket cannot be made
   bool starved_ = false;      // the next ticket could not be described yet
-  bool sized_ = false;        // a batch was seen; batches that are no arrays have 0 bytes
+  bool sized_ = false;        // a batch was delivered; batches that are not arrays have 0 bytes
   uint64_t slot_bytes_ = 0;   // memory of the largest batch so far, which had slot_rows_ rows
   uint32_t slot_rows_ = 0;
-  std::vector<uint64_t> withdrawn_;  // entries whose tasks are still being worked on
-  uint64_t asked_ns_ = 0;            // 0: the consumer is busy
+  std::vector<uint64_t> withdrawn_;  // withdrawn entries whose tasks still run
+  uint64_t asked_ns_ = 0;            // when the consumer asked for a batch; 0: the consumer is busy
   uint64_t given_ns_ = 0;
   bool late_ = false;     // the batch was not ready when the consumer asked for it
   bool quick_ = false;    // the consumer asked for the last batches within microseconds
@@ -195,7 +197,7 @@ class Scheduler {
   uint64_t next_depth_ns_ = 0;
   std::atomic<uint32_t> queue_;
   std::optional<Tuner> tuner_;
-  uint64_t tuned_ns_ = 0;  // when the tuner last read counters, and their values then
+  uint64_t tuned_ns_ = 0;  // when the tuner last read the counters; their values then follow
   uint64_t tuned_delivered_ = 0;
   uint64_t tuned_busy_ns_ = 0;
   uint64_t held_up_ns_ = 0;            // the consumer's waits for late batches since then

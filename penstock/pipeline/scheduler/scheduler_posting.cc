@@ -1,4 +1,4 @@
-// The scheduler: posts tickets, bounds how many are in flight, and takes them back.
+// The scheduler: posts tickets, bounds how many are in flight, and withdraws them.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,7 @@ namespace penstock {
 
 uint64_t Scheduler::window() const {
   uint64_t most = queue() + options_.workers;
-  // The size of a batch is not known yet: one batch for each worker is allowed.
+  // The size of a batch is unknown at first: one batch per worker is allowed.
   if (!sized_ && options_.max_bytes != UINT64_MAX) {
     most = std::min<uint64_t>(most, std::max(options_.workers, 1u));
   }
@@ -26,7 +26,7 @@ uint64_t Scheduler::window() const {
 }
 
 // The number of batches that fit into `left` bytes. Each worker makes one at a time, for which it
-// needs `work` bytes more.
+// needs `work` additional bytes.
 uint64_t Scheduler::fitting(uint64_t left, uint64_t bytes, uint64_t work) const {
   const uint64_t workers = std::max(options_.workers, 1u);
   const uint64_t made = left / (bytes + work);
@@ -66,12 +66,12 @@ void Scheduler::fill() {
     if (next_.epoch == position_.epoch) next_.step = std::max(next_.step, position_.step);
     if (ended(next_) || next_.epoch < position_.epoch) {
       if (options_.pause_at_epochs || !tickets_.steps(next_.epoch + 1, 0)) return;
-      if (next_.step == 0 && next_.base == 0) return;  // an empty epoch repeats for ever
+      if (next_.step == 0 && next_.base == 0) return;  // an empty epoch would repeat forever
       next_ = {next_.epoch + 1, 0, 0};
       continue;
     }
     if (next_.epoch == position_.epoch && ahead_.contains(next_.step)) {
-      ++next_.step;  // delivered before the state was taken
+      ++next_.step;  // delivered before the state was saved
       continue;
     }
     if (!ring_.can_post()) return;  // the ring is full, or a withdrawn ticket occupies the place
@@ -129,7 +129,7 @@ void Scheduler::retire(uint64_t seq) {
 }
 
 // An abandoned thread may still read the indices and write the rows of a tainted entry: both blocks
-// stay allocated until the arena ends.
+// stay allocated until the arena is destroyed.
 void Scheduler::release_memory(BatchEntry& entry) {
   if (entry.tainted.load(std::memory_order_relaxed) == 0) {
     std::byte* base = arena_.region()->base();
@@ -140,8 +140,8 @@ void Scheduler::release_memory(BatchEntry& entry) {
   entry.slot_bytes = 0;
 }
 
-// Tickets that were withdrawn while claimed keep their memory and their place in the ring until the
-// workers are done with them.
+// A ticket that was withdrawn while claimed keeps its memory and its place in the ring until its
+// workers are done.
 void Scheduler::reap() {
   std::erase_if(withdrawn_, [this](uint64_t seq) {
     if (!ring_.withdraw(seq)) return false;

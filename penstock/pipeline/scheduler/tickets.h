@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Tickets of an indexed source: all of them are known.
+// Tickets of an indexed source, all of which are known.
 class IndexedTickets : public Tickets {
  public:
   explicit IndexedTickets(const Order& order) : order_(order) {}
@@ -22,8 +22,8 @@ class IndexedTickets : public Tickets {
   Order order_;
 };
 
-// Tickets of `count` streams in turn: ticket k is the next of stream k mod count. Stream s belongs
-// to worker s mod `workers`. Tickets go on until every stream has ended.
+// Tickets of `count` streams in turn: ticket k is the next one of stream k mod count. Stream s
+// belongs to worker s mod `workers`. The epoch goes on until every stream has ended.
 class StreamTickets : public Tickets {
  public:
   StreamTickets(uint32_t count, uint32_t rows, uint32_t workers)

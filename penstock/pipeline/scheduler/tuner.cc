@@ -7,15 +7,13 @@
 namespace penstock {
 namespace {
 
-constexpr double kWaits = 0.02;   // part of its time that a held-up consumer waits, at least
-constexpr double kFlows = 0.005;  // part of its time that any other consumer waits, at most
-constexpr double kIdle = 0.25;    // part of their time: workers with more are not the bottleneck
-constexpr double kSpare = 1.25;   // idle workers, on average, from which one is parked
-constexpr double kRises = 1.03;   // the least rise of the rate that keeps more workers
-constexpr double kIdler =
-    0.02;  // part of their time: workers that became so idle need a longer queue
-constexpr double kChanges =
-    0.25;  // part of the rate: a change after which refused trials are repeated
+constexpr double kWaits = 0.02;    // a consumer that waits for more of its time is held up
+constexpr double kFlows = 0.005;   // a consumer that waits for less of its time is not held up
+constexpr double kIdle = 0.25;     // workers with a larger idle part are not the bottleneck
+constexpr double kSpare = 1.25;    // average number of idle workers above which one is parked
+constexpr double kRises = 1.03;    // smallest rise of the rate that keeps more workers
+constexpr double kIdler = 0.02;    // a shorter queue is refused if the idle part grew by more
+constexpr double kChanges = 0.25;  // relative change of the rate after which to repeat trials
 
 }  // namespace
 
@@ -43,7 +41,7 @@ const Tuner::Settings& Tuner::next(const Seen& seen) {
 void Tuner::judge(const Seen& seen) {
   const auto period = static_cast<double>(seen.period_ns);
   const double all = period * settings_.workers;
-  // A ticket's time is counted when the ticket ends, which may be more than a whole period.
+  // A ticket's time is counted at its end, and may be longer than a period.
   const double idle = 1 - std::min(static_cast<double>(seen.busy_ns) / all, 1.0);
   const double wait = static_cast<double>(seen.waited_ns) / period;
   const double rate = static_cast<double>(seen.delivered) / period;
@@ -55,7 +53,7 @@ void Tuner::judge(const Seen& seen) {
   if (away_ != 0) return conclude_queue(rate, idle);
   const uint32_t ahead = settings_.queue;
   if (limits_.queue) tune_queue(seen, wait, idle, rate);
-  // More batches ahead may be enough; only one change at a time is tried.
+  // A longer queue may be enough; only one change is tried at a time.
   if (limits_.workers && settings_.queue <= ahead && away_ == 0) tune_workers(rate, wait, idle);
 }
 
@@ -81,9 +79,10 @@ void Tuner::try_out(int32_t more, double rate) {
 void Tuner::conclude(double rate, bool waits) {
   const int32_t trial = std::exchange(trial_, 0);
   const bool useless = trial > 0 ? rate < kRises * before_ : rate * kRises >= before_;
-  // More workers are also kept if the consumer does not wait any more.
+  // More workers are also kept if the consumer no longer waits.
   const bool back = trial > 0 ? useless && waits : !useless;
-  if (back) settings_.workers -= static_cast<uint32_t>(trial);  // modulo 2^32, where it is below 0
+  // A negative trial wraps modulo 2^32.
+  if (back) settings_.workers -= static_cast<uint32_t>(trial);
   if (useless) {
     refused_ = rate;
     until_more_ = kRest;

@@ -16,7 +16,7 @@ void BatchElement::give(const Collector& rows, const ElementSpec* declared, bool
   refuse_columns(*rows.spec());
   settle(rows, declared, ragged, out);
   const std::span<const Leaf> leaves = made_->leaves();
-  if (made_->fixed()) {  // all of it in one pass
+  if (made_->fixed()) {  // all leaves are fixed: write them in one pass
     const BlockLayout layout = rows.layout(rows.rows());
     std::byte* block = scratch_.take(layout.bytes());
     rows.write(layout, block);

@@ -7,17 +7,17 @@
 
 namespace penstock {
 
-// A batch as one element that further stages work on: every leaf has one more axis, and one whose
-// rows differ in size is a column (ColumnBlock). One thread.
+// Makes a batch one element of further stages. Every leaf gets one more axis; a leaf whose rows
+// differ in size becomes a column (ColumnBlock). One thread.
 class BatchElement {
  public:
   explicit BatchElement(Scratch& scratch) : scratch_(scratch) {}
 
-  // What was collected, as row `row` of `out`: views of scratch. `declared`: the spec that the rows
-  // were said to have, or nullptr; with `ragged` what differs in length there is a column in every
-  // batch, also in one whose rows happen to be of one length. Error kInvalidArgument: it is unlike
-  // the rows in front of it, or its rows are batches with columns. REQUIRED: rows.settle() was
-  // true.
+  // Makes the collected rows row `row` of `out`, as views of scratch memory. `declared`: the spec
+  // that the input stage declares for the rows, or nullptr. `ragged`: leaves of variable length in
+  // `declared` become columns in every batch, even if the lengths of one batch are equal. Error
+  // kInvalidArgument: the batch differs from the rows before it, or its rows are batches with
+  // columns. REQUIRED: rows.settle() was true.
   void give(const Collector& rows, const ElementSpec* declared, bool ragged, Chunk& out,
             uint32_t row);
 
@@ -27,7 +27,7 @@ class BatchElement {
   void settle(const Collector& rows, const ElementSpec* declared, bool ragged, Chunk& out);
 
   Scratch& scratch_;
-  SpecRef made_, made_of_;  // the last one's, and that of its rows
+  SpecRef made_, made_of_;  // specs of the last batch and of its rows
   uint64_t made_rows_ = 0;
 };
 

@@ -7,31 +7,33 @@
 
 namespace penstock {
 
-// What a node becomes: either an indexed stage, or a stream, which a cursor goes through, and an
-// indexed tail, which tickets apply to the elements that the cursor hands out.
+// The result of building a node. Either an indexed stage; or a stream, which the stream reader
+// reads, with an indexed tail, which tickets apply to the stream's elements.
 struct Built {
   IndexedRef indexed = nullptr;
   StreamedRef stream = nullptr;
   IndexedRef tail = nullptr;   // never null beside `stream`
-  uint64_t per_output = 1;     // elements of the stream that one element of the tail takes
-  bool whole_outputs = false;  // what is left at the end and is fewer is left out
+  uint64_t per_output = 1;     // stream elements per element of the tail
+  bool whole_outputs = false;  // fewer than per_output elements at the end are dropped
   bool may_fail = false;       // the tail has a function, which may fail for an element
-  bool leaves_out = false;     // and an on_error, which leaves such an element out
+  bool leaves_out = false;     // the tail may fail, and has an on_error that skips such an element
 
-  // Of a stage that makes each element of one element: `stage` on top of what is there.
+  // For a stage that makes each element of one input element: puts `stage` on top.
   Built with(const std::function<IndexedRef(IndexedRef)>& stage) const;
   static Built of(StreamedRef stream);
-  // Makes the elements that leave: the tail's, behind a stream.
+  // The indexed stage on top: the tail, if there is a stream.
   const Indexed& chain() const { return stream == nullptr ? *indexed : *tail; }
 };
 
-// What becomes of an element of a stream that fails: the next on_error behind its stage says so, or
-// else the feed.
+// The handling of failed elements of a stream. The next on_error after the failing stage decides
+// it, or else the feed.
 struct FailurePolicy {
-  bool skip = false;        // the element is left out; else its failure is raised
-  bool feed_skips = false;  // what no on_error decides
-  bool sure = false;    // it is so whatever a stage keeps of the elements, and for whatever feed
-  bool by_feed = true;  // no on_error says so
+  bool skip = false;        // failed elements are skipped; else the exception is raised
+  bool feed_skips = false;  // the feed skips failures that no on_error decides
+  // An on_error decides, with no cache between the failing stage and it: the decision is the same
+  // for every feed.
+  bool sure = false;
+  bool by_feed = true;  // no on_error decides
 };
 
 }  // namespace penstock

@@ -22,7 +22,7 @@ uint64_t bytes_of(DType dtype, std::span<const int64_t> shape) {
   return bytes;
 }
 
-// Copies an array of shape `from` into the first corner of one of shape `to`.
+// Copies an array of shape `from` into the leading corner of an array of shape `to`.
 void copy_corner(std::byte* out, std::span<const int64_t> to, const std::byte* in,
                  std::span<const int64_t> from, size_t itemsize) {
   if (to.size() <= 1) {
@@ -66,7 +66,7 @@ Chunk& Collector::add(std::span<const uint64_t> positions) {
   return chunk;
 }
 
-// f(chunk, row in it, its position) for every row that is alive, in order.
+// Calls f(chunk, row in the chunk, position) for every row that is alive, in order.
 template <class F>
 void Collector::each_row(F f) const {
   for (size_t c = 0; c < used_; ++c) {
@@ -128,8 +128,8 @@ void Collector::merge_specs() {
   }
 }
 
-// Where lengths may differ but do not, in this batch, they are fixed after all; where they may not
-// differ but do, that is an error.
+// Makes variable lengths fixed if they are equal in this batch. Error: lengths differ that must be
+// equal.
 void Collector::fix_lengths() {
   if (spec_->fixed() || lengths_ == Lengths::kAny) return;
   std::vector<Leaf> leaves(spec_->leaves().begin(), spec_->leaves().end());
@@ -165,7 +165,8 @@ void Collector::fix_lengths() {
   if (changed) spec_ = std::make_shared<ElementSpec>(std::move(leaves), spec_->nest());
 }
 
-// Lengths that differ in other batches may be marked variable, and be equal in this batch.
+// Makes an axis fixed if its lengths are equal in this batch, though they may differ in other
+// batches.
 void Collector::fix_common_axes(size_t of, Leaf& leaf) const {
   bool begun = false;
   each_row([&](const Chunk& chunk, uint32_t row, uint64_t) {
@@ -210,7 +211,6 @@ void Collector::pad_spec() {
   spec_ = std::make_shared<ElementSpec>(std::move(leaves), spec_->nest());
 }
 
-// A fixed leaf's rows, one after the other.
 const std::byte* Collector::fixed_column(size_t leaf) const {
   const Leaf& of = spec_->leaves()[leaf];
   std::byte* to = scratch_.take(bytes_of(of.dtype, of.shape) * rows_);
@@ -285,7 +285,7 @@ std::span<const std::byte> Collector::column(size_t leaf) const {
   return {to, bytes};
 }
 
-// Adds leaf `place` of the block.
+// Writes the rows as leaf `place` of the block.
 void Collector::write_variable(size_t leaf, const Leaf& of, size_t place, const BlockLayout& layout,
                                std::byte* block) const {
   const uint64_t step = static_cast<uint64_t>(of.fixed_values()) * size_of(of.dtype);
@@ -301,7 +301,8 @@ void Collector::write_variable(size_t leaf, const Leaf& of, size_t place, const 
     uint64_t bytes = bytes_of(of.dtype, shape);
     if (bytes != 0) std::memcpy(values + at, chunk.at(leaf, row), bytes);
     at += bytes;
-    // Where a step takes no bytes its count is the first length; `deep` leaves count single values.
+    // A step may take no bytes, so steps are not computed from bytes: the count is the first
+    // length. `deep` leaves count single values.
     steps += deep ? static_cast<int64_t>(bytes / step) : shape[0];
     offsets[++count] = steps;
     if (dims != nullptr) dims = std::copy(shape.begin(), shape.end(), dims);
@@ -314,7 +315,7 @@ void Collector::write_variable(size_t leaf, const Leaf& of, size_t place, const 
   }
 }
 
-// ---- a batch that further stages work on -------------------------------------------------------
+// ---- a batch as an element of further stages ---------------------------------------------------
 
 namespace {
 
@@ -373,7 +374,7 @@ class CollatedReader : public IndexedReader {
     }
     try {
       if (!rows_.settle()) {
-        // Each lost element is counted; the first one in place of the batch.
+        // No row is alive: the row carries all failures of its elements.
         out.lose(row, std::exchange(left_out_, {}));
       } else {
         batch_.give(rows_, stage_.input()->spec().get(), stage_.ragged(), out, row);

@@ -15,43 +15,44 @@
 
 namespace penstock {
 
-// The rows of a batch whose sizes are known only when all of them were made: collected in free
-// chunks, then written into a block in one pass. One thread; keeps its chunks from batch to batch.
+// Collects the rows of a batch whose sizes are known only after all of them are made: first in free
+// chunks, which are then written into a block in one pass. One thread; reuses its chunks for the
+// next batch.
 class Collector {
  public:
   // How elements of different lengths are stacked.
   enum class Lengths : uint8_t {
-    kEqual,   // they must not differ, except in what is ragged by declaration (strings, features)
-    kRagged,  // what differs becomes ragged
-    kPadded,  // they are filled up
-    kAny,     // nothing is made of it: the block is no batch
+    kEqual,   // an error, except for leaves that are declared ragged (strings, features)
+    kRagged,  // leaves whose lengths differ become ragged
+    kPadded,  // rows are padded
+    kAny,     // lengths are not checked: the block is not delivered as a batch
   };
-  // `padding` where lengths is kPadded; it outlives the collector.
-  // `index_of`: what an element at a position is called in errors; null: by its position.
+  // `padding`: for kPadded; it must outlive the collector. `index_of`: gives the number that errors
+  // name an element by; null: its position.
   using IndexOf = std::function<uint64_t(uint64_t position)>;
   Collector(Scratch& scratch, Lengths lengths, const Padding* padding, IndexOf index_of = nullptr)
       : scratch_(scratch), lengths_(lengths), padding_(padding), index_of_(std::move(index_of)) {}
 
-  void begin(SpecRef spec);  // nullptr: the elements tell
-  // A free chunk for the next `rows` elements, whose positions are to be named in errors.
+  void begin(SpecRef spec);  // nullptr: the spec is inferred from the elements
+  // A free chunk for the next `rows` elements. Errors name `positions`.
   Chunk& add(std::span<const uint64_t> positions);
 
-  // All are there: finds the batch's spec. Error kInvalidArgument: elements that differ, which says
-  // where and how. False: no row is alive, and so nobody knows.
+  // Call it after all rows are made: determines the batch's spec. Error kInvalidArgument, with the
+  // position and the difference: elements differ. False: no row is alive, so there is no spec.
   bool settle();
   const SpecRef& spec() const { return spec_; }  // of the batch's rows
-  uint64_t rows() const { return rows_; }        // alive
-  // The only row, where that is an object (LeafKind::kObject); else nullptr.
+  uint64_t rows() const { return rows_; }        // rows that are alive
+  // The address of the only row if it is an object (LeafKind::kObject); else nullptr.
   void* object() const;
-  // Of a block with space for `rows`, at least rows(); those beyond are empty.
+  // The layout of a block with `rows` rows, at least rows(); the rows beyond rows() are empty.
   BlockLayout layout(uint64_t rows) const;
-  // `first`: its first row among the block's, of a part of a batch. REQUIRED: 0, or spec() is
-  // fixed.
+  // `first`: index of the first collected row in the block, for a part of a batch. REQUIRED: 0, or
+  // spec() is fixed.
   void write(const BlockLayout& layout, std::byte* block, uint64_t first = 0) const;
-  // A leaf's rows for themselves, in `scratch`, as a ColumnBlock; also one that is fixed, but has
-  // axes. Returns its place and bytes.
+  // Writes the rows of one leaf as a ColumnBlock into scratch memory, and returns it. The leaf may
+  // be fixed, but must have axes.
   std::span<const std::byte> column(size_t leaf) const;
-  const std::byte* fixed_column(size_t leaf) const;  // of a fixed leaf, there
+  const std::byte* fixed_column(size_t leaf) const;  // the rows of a fixed leaf, in scratch memory
 
  private:
   std::string named(uint64_t position) const;
@@ -71,11 +72,11 @@ class Collector {
   Lengths lengths_;
   const Padding* padding_;
   IndexOf index_of_;
-  std::vector<Padding::Column> padded_;  // by leaf of this batch
+  std::vector<Padding::Column> padded_;  // by leaf, for this batch
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::vector<uint64_t>> positions_;
   size_t used_ = 0;
-  SpecRef given_;  // that every chunk begins with
+  SpecRef given_;  // the initial spec of each chunk
   SpecRef spec_;
   uint64_t rows_ = 0;
 };

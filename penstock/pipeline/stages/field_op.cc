@@ -11,7 +11,7 @@ namespace {
 class FieldsRun : public OpRun {
  public:
   struct Field {
-    size_t leaf;  // the same in the result
+    size_t leaf;  // the same index in the input and the result
     std::unique_ptr<FieldOp::Run> run;
   };
   explicit FieldsRun(std::vector<Field> fields) : fields_(std::move(fields)) {}

@@ -14,20 +14,21 @@
 
 namespace penstock {
 
-// A function of the user's from one element to another. What it is given are read-only views that
-// are good until it returns; its result may hand them on, but nobody may keep them for longer. It
-// is called from several threads at once. What it throws is the element's failure.
+// A user function that makes one element of another. Its argument has read-only views, valid until
+// it returns. The result may contain these views; nothing else may keep them. The
+// function is called from several threads at once. An exception is the element's failure.
 //
-// The result is looked at when it is there: names, dtypes and shapes are its own. A leaf that has
-// the name, dtype and axes of a string or ragged leaf that went in is one, too.
+// The schema of the result is inferred: names, dtypes and shapes are those of the returned Example.
+// A leaf with the name, dtype and number of axes of a string or ragged input leaf has that leaf's
+// kind.
 //
-// It allocates about once a tensor; map_field and operations of one's own do not.
+// Each call allocates about once per tensor; map_field and user-defined Ops avoid that.
 class FunctionOp : public Op {
  public:
   using Function = std::function<Example(const Example& element, SampleContext& context)>;
 
-  // `name`: in titles, and so in states and errors. Error kInvalidArgument: it is not UTF-8, or the
-  // function is null.
+  // `name`: used in titles, states and errors. Error kInvalidArgument: the name is not UTF-8, or
+  // the function is null.
   FunctionOp(std::string name, Function function)
       : name_(name_of_user(std::move(name), "map")),
         function_(given(std::move(function), "map", "function")) {}
@@ -42,16 +43,16 @@ class FunctionOp : public Op {
   Function function_;
 };
 
-// A function of the user's from one field's values to others, written where they are wanted:
-// nothing is allocated. It must be quick, for neither timeouts nor retries look after it. It is
-// called from several threads at once; what it throws is the element's failure.
+// A user function of one field's values, which writes its result straight to the destination
+// without allocating. It must be quick, because there is no timeout and no retry. It is called from
+// several threads at once. An exception is the element's failure.
 template <class In, class Out>
 class FieldFunctionOp : public FieldOp {
  public:
   using Function = std::function<void(std::span<const In> values, std::span<Out> result)>;
 
-  // `shape`: of the result; nothing: the same as of the values. When it is applied, Error
-  // kInvalidArgument: the field is not of In's dtype.
+  // `shape`: of the result; nothing: that of the values. Error kInvalidArgument when the operation
+  // is applied: the field's dtype is not In.
   FieldFunctionOp(std::string name, std::string field, std::optional<Shape> shape,
                   Function function)
       : FieldOp(std::move(name), {std::move(field)}),
@@ -86,7 +87,7 @@ class FieldFunctionOp : public FieldOp {
     }
 
    private:
-    // Views of a file's bytes may lie anywhere.
+    // Views of a file's bytes may be unaligned.
     const std::byte* aligned(const std::byte* data, uint64_t values) {
       if (reinterpret_cast<uintptr_t>(data) % alignof(In) == 0) return data;
       std::byte* copy = scratch_.take(values * sizeof(In));

@@ -10,14 +10,16 @@
 
 namespace penstock {
 namespace {
-// Copying smaller elements twice costs little. Space is not allocated for many more than may come.
+// Smaller elements are copied, since copying them twice costs little. No space larger than
+// kMaxSpace is allocated, because the stream may end early.
 constexpr uint64_t kMinElement = 32 << 10;
 constexpr uint64_t kMaxSpace = 64 << 20;
-// A record's origin usually takes few bytes; if it takes more, the elements are copied.
+// Origins usually take few bytes; if they need more than this, the elements are copied.
 uint64_t space_for_origins(uint64_t rows) { return 4096 + 16 * rows; }
 }  // namespace
 
-// In a stream chunk every leaf of varying length is ragged; what a batch allows is checked later.
+// In a stream chunk every leaf of varying length is ragged; the batch stage checks the lengths
+// later.
 GatherChunk::GatherChunk(const Context& context, const Streamed& stage, Allocator* arena,
                          uint64_t max_space)
     : scratch_(context.scratch),
@@ -28,11 +30,12 @@ GatherChunk::GatherChunk(const Context& context, const Streamed& stage, Allocato
       arena_(arena),
       max_space_(std::min(max_space, kMaxSpace)) {}
 
-// Few elements at a time, because the stream's elements exist beside their copies.
+// Pulls few elements at a time, because the stream's elements exist beside their copies.
 uint32_t GatherChunk::so_many(uint64_t wanted) const {
   wanted = std::min<uint64_t>(wanted, Chunk::kRows);
   if (memory_ == nullptr) return static_cast<uint32_t>(wanted);
-  if (all_rows_ == 0 && (spec_ == nullptr || !spec_->fixed())) return 1;  // to learn their size
+  // The first element gives the size.
+  if (all_rows_ == 0 && (spec_ == nullptr || !spec_->fixed())) return 1;
   const uint64_t bytes = all_rows_ == 0 ? spec_->fixed_bytes() : all_bytes_ / all_rows_;
   const uint64_t fit = memory_->chunk_bytes() / std::max<uint64_t>(bytes, 1);
   return static_cast<uint32_t>(std::clamp<uint64_t>(fit, 1, wanted));
@@ -57,7 +60,7 @@ GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& w
       count = stream.next(most, chunk_);
     } catch (...) {
       if (gathered.rows == 0 || wanted.failures != Failures::kEnd) throw;
-      // The gathered elements come first.
+      // The gathered elements are delivered before the error.
       gathered.failure =
           Failure{"stream", wanted.ordinal + gathered.rows, std::current_exception()};
       break;
@@ -84,7 +87,7 @@ GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& w
   return gathered;
 }
 
-// Counts the chunk's rows, and takes losses out of it. Returns the rows to copy.
+// Counts the chunk's rows, and moves the losses out of it. Returns a bit mask of the rows to copy.
 uint64_t GatherChunk::sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered) {
   if (chunk_.failures().empty() && chunk_.notes().empty()) {
     gathered.rows += count;
@@ -113,7 +116,7 @@ uint64_t GatherChunk::sort_out(const Wanted& wanted, uint32_t count, Gathered& g
     }
     auto& to = left_out ? gathered.left_out : gathered.failed;
     to.push_back({gathered.places(), std::move(failure->second)});
-    // A row may have several losses before it.
+    // A row may have several failures; only the first one counts.
     while (failure != chunk_.failures().end() && failure->first == row) ++failure;
   }
   return alive;
@@ -143,10 +146,9 @@ void GatherChunk::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
   if (placed) ++space_.rows;
 }
 
-// ---- a stream chunk's memory
-// -------------------------------------------------------------------------
+// ---- memory of stream chunks -------------------------------------------------------------------
 
-// Allocates space for elements like the first one, if all of them will be alike.
+// Allocates space for `rows` elements if their size is fixed and large enough.
 void GatherChunk::make_space(const SpecRef& spec, uint64_t rows) {
   if (arena_ == nullptr || spec == nullptr || !spec->fixed()) return;
   const uint64_t each = spec->fixed_bytes();

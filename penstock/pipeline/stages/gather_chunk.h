@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// The places of the parts of a StreamChunk.
+// The offsets and sizes of the parts of a StreamChunk.
 struct StreamChunkParts {
   static constexpr uint64_t kHeadBytes = 7 * sizeof(uint64_t);
 
@@ -21,55 +21,57 @@ struct StreamChunkParts {
   uint64_t bytes() const { return origins_at() + origins_bytes; }
 };
 
-// Collects elements of a stream until there are enough for a stream chunk. Large elements of one
-// size are written to their places in the stream chunk at once. One thread.
+// Collects elements of a stream for a stream chunk. Large elements of equal size are written
+// straight to their places in the stream chunk. One thread.
 class GatherChunk {
  public:
-  // Places count what was gathered: elements that are alive, and failures in place of an element.
+  // `place` counts what was gathered: elements that are alive, and failures that take the place of
+  // an element.
   struct Placed {
     uint64_t place;
     Failure failure;
   };
   struct Gathered {
     uint64_t rows = 0;             // alive, in elements()
-    bool over = false;             // the stream ended after them
-    std::vector<Placed> left_out;  // skipped elements, each before its place; ascending
-    std::vector<Placed> failed;    // Failures::kInPlace: failed elements at their places; ascending
-    std::optional<Failure> failure;  // Failures::kEnd: an error to raise, after those rows
+    bool over = false;             // the stream ended after these rows
+    std::vector<Placed> left_out;  // skipped elements, each reported before its place; ascending
+    // For Failures::kInPlace: failed elements at their places; ascending.
+    std::vector<Placed> failed;
+    std::optional<Failure> failure;  // for Failures::kEnd: the error to raise after these rows
     uint64_t places() const { return rows + failed.size(); }
   };
-  // Elements that fail and are not skipped:
+  // The handling of failed elements that are not skipped.
   enum class Failures : uint8_t {
     kEnd,      // the first one ends the chunk. To read it again, load a state before it
     kInPlace,  // take the place of an element; later elements follow
   };
 
-  // `context`'s scratch outlives this, and keeps the gathered elements until it is emptied; its
-  // owner does that between stream chunks. `arena`: the place of stream chunks, of at most
-  // `max_space` bytes if one is allocated before all elements are there; nullptr: not known. The
-  // arena outlives this.
+  // `context`'s scratch must outlive this. It holds the gathered elements until it is emptied,
+  // which its owner does between stream chunks. `arena`: where stream chunks are allocated;
+  // nullptr: unknown. It must outlive this. `max_space`: the largest chunk in bytes to allocate
+  // before all its elements are made.
   GatherChunk(const Context& context, const Streamed& stage, Allocator* arena = nullptr,
               uint64_t max_space = 0);
   ~GatherChunk() { drop_space(); }
 
   struct Wanted {
-    uint64_t least = 1, most = 1;  // places; fewer than `least` only at the end
+    uint64_t least = 1, most = 1;  // in places; fewer than `least` only at the end of the stream
     uint64_t ordinal = 0;          // of the next element that is alive
     Failures failures = Failures::kEnd;
   };
   Gathered gather(ElementReader& stream, const Wanted& wanted);
-  // Releases the failures of the last chunk, and space that was not taken.
+  // Releases the failures of the last chunk, and unused space.
   void release() {
     chunk_.reset(nullptr, 0);
     drop_space();
   }
   const Collector& elements() const { return elements_; }
   const Origins& origins() const { return origins_; }  // of elements()
-  // Memory of the arena, which the caller releases, where all elements() lie already in the block
-  // of a stream chunk with those parts; nullptr: there is none.
+  // Memory of the arena that holds all elements() in the block of a stream chunk with these parts.
+  // The caller takes ownership. nullptr: there is none.
   std::byte* take_space(const StreamChunkParts& parts);
   void drop_space();
-  // On destruction, drops space that was not taken.
+  // Calls drop_space() on destruction.
   class Unused {
    public:
     explicit Unused(GatherChunk& gathered) : gathered_(gathered) {}
@@ -96,16 +98,16 @@ class GatherChunk {
   Collector elements_;
   Origins origins_;
   std::vector<uint64_t> positions_;
-  uint64_t all_rows_ = 0, all_bytes_ = 0;  // that were gathered so far
+  uint64_t all_rows_ = 0, all_bytes_ = 0;  // sums over all elements gathered so far
 
   Allocator* const arena_;
   const uint64_t max_space_;
   struct Space {
-    std::byte* memory = nullptr;  // nullptr: there is none
+    std::byte* memory = nullptr;  // nullptr: no space
     SpecRef spec;
     StreamChunkParts parts;
     BlockLayout layout;
-    uint64_t rows = 0;  // that are in it
+    uint64_t rows = 0;  // rows written so far
   };
   Space space_;
 };

@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-// Reads where `map` says: as IndexMapped::map, but one reader's own, so that it may keep what it
-// worked out for the chunk before. One thread.
+// Reads the input at the positions that `map` returns. `map` is as IndexMapped::map, but belongs to
+// one reader, so it may cache work between chunks. One thread.
 template <class Map>
 class MappedReader : public IndexedReader {
  public:

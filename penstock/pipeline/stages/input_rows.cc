@@ -31,7 +31,7 @@ void InputRows::hand_on(Chunk& out, size_t first) {
   const size_t leaves = rows_.spec()->leaves().size();
   for (size_t leaf = 0; leaf < leaves; ++leaf) {
     const size_t to = first + leaf;
-    if (out.bound(to) && rows_.bound(leaf)) continue;  // it is there
+    if (out.bound(to) && rows_.bound(leaf)) continue;  // written there already
     for (uint64_t left = alive; left != 0; left &= left - 1) {
       auto row = static_cast<uint32_t>(__builtin_ctzll(left));
       out.view(to, row, rows_.at(leaf, row), rows_.shape(leaf, row));

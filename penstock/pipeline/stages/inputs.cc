@@ -100,7 +100,7 @@ void InputReaders::fetch(size_t input, const At& at, std::span<const uint64_t> p
   }
 }
 
-// A spec that all inputs have in common covers that of each, with lengths that differ.
+// The stage's spec covers all inputs: its lengths are variable where the inputs differ.
 bool InputReaders::agree(Reader& reader, Chunk& out) {
   if (out.settle(rows_.spec())) return true;
   if (reader.whole == out.spec() && reader.part == rows_.spec()) return true;

@@ -11,23 +11,23 @@
 
 namespace penstock {
 
-// What stages share that take their elements from one of several inputs, or from all of them.
+// Helpers for stages with several inputs.
 
 std::vector<IndexedRef> indexed_of(const std::vector<Built>& inputs);
 bool any_costly(std::span<const IndexedRef> inputs);
 bool any_python(std::span<const IndexedRef> inputs);
-// Of those inputs of which only elements tell, if it is the same.
+// The decision() of the inputs whose spec is inferred, if they agree; else kUndecided.
 Decision common_decision(std::span<const IndexedRef> inputs);
 bool any_python(std::span<const StreamedRef> inputs);
 bool any_stream(const std::vector<Built>& inputs);
 
-// What elements of all inputs are. nullptr: that of one of them is not known. Error
-// kInvalidArgument: they differ in more than lengths.
+// The spec that covers the elements of all inputs. nullptr: an input's spec is not known. Error
+// kInvalidArgument: the specs differ in more than lengths.
 SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage);
 SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage);
 
-// Readers of inputs that stand side by side, each of which makes some rows of a chunk. They are
-// opened when they are first asked for. One thread; `inputs` and `context` outlive it.
+// The readers of several inputs, each of which makes some rows of a chunk. A reader is opened at
+// its first use. One thread; `inputs` and `context` must outlive this.
 class InputReaders {
  public:
   InputReaders(std::span<const IndexedRef> inputs, std::string stage, Context& context)
@@ -37,7 +37,7 @@ class InputReaders {
         readers_(inputs.size()),
         rows_(context.scratch) {}
 
-  // As IndexedReader::fetch, of one of them. An element that is not like the chunk's others fails.
+  // As IndexedReader::fetch of one input. An element whose schema differs from the chunk's fails.
   void fetch(size_t input, const At& at, std::span<const uint64_t> positions, Chunk& out,
              uint32_t row);
 
@@ -45,7 +45,7 @@ class InputReaders {
   struct Reader {
     std::unique_ptr<IndexedReader> reader;
     SpecRef spec;
-    SpecRef whole, part;  // found to agree: what the chunk's elements are, and the input's
+    SpecRef whole, part;  // the last specs found to agree: the chunk's and the input's
   };
   bool agree(Reader& reader, Chunk& out);
 

@@ -12,20 +12,21 @@
 
 namespace penstock {
 
-// "what()" of an exception.
+// The text of an exception.
 std::string text_of(const std::exception_ptr& error);
-// What is counted of an element that is left out: the stage, if it has a name, and that text.
+// The reason that is counted for a skipped element: the stage's title, if any, and the exception's
+// text.
 std::string reason_of(const Failure& lost);
 
-// What was lost on the way to an element (Chunk::note), written down: [[stage, position, text,
-// replaced], ...]. Of the exceptions there is what they say.
+// The failures noted on a row (Chunk::note) as a state: [[stage, position, text, replaced], ...].
+// Of an exception only its text is kept.
 State state_of_losses(const std::vector<Failure>& losses);
-// Error kInvalidArgument: they are none.
+// Error kInvalidArgument: not such a state.
 std::vector<Failure> losses_in(const State& state);
 
-// The same as UTF-8, of a row that is there, or that only says what was lost; "": nothing was.
+// The same as UTF-8 text, for a row that is alive or a settled failure; "": no losses.
 std::string text_of_losses(const Chunk& in, uint32_t row);
-// Error kDataLoss: it is none.
+// Error kDataLoss: not such a text.
 std::vector<Failure> losses_in_text(std::span<const std::byte> text);
 
 }  // namespace penstock

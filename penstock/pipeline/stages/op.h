@@ -11,33 +11,33 @@
 
 namespace penstock {
 
-// An operation at work on chunks of one spec. One thread.
+// A bound operation: runs on chunks of one spec. One thread.
 class OpRun {
  public:
   virtual ~OpRun() = default;
-  // Makes rows [row, row + keys.size()) of `out` from the same rows of `in`; those that are lost in
-  // `in` are passed by. What goes wrong with a row is out.fail(). Views that `out` is given must
-  // live as long as the scratch, or out.keep() what they point into.
+  // Makes rows [row, row + keys.size()) of `out` from the same rows of `in`. Rows that failed in
+  // `in` are skipped. Report a row's error by out.fail(). Views given to `out` must stay valid as
+  // long as the scratch memory, or their owner must be passed to out.keep().
   virtual void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) = 0;
 };
 
-// What map does, natively. Immutable: any thread.
+// A native operation for map. Immutable: any thread.
 class Op {
  public:
   virtual ~Op() = default;
   virtual std::string title() const = 0;  // "parse_example"
-  // What becomes of elements like these. nullptr: only the first one tells. Error kInvalidArgument,
-  // in the user's terms: it cannot be applied to them.
+  // The spec of the results for elements of spec `in`. nullptr: it is inferred from the first
+  // result. Error kInvalidArgument, in the user's terms: the operation cannot be applied to `in`.
   virtual SpecRef result(const ElementSpec& in) const = 0;
-  // Leaf of the result -> the leaf of `in` that it is, unchanged: the stage hands its binding on,
-  // and run() need not do anything about it. Empty: none is.
+  // For each leaf of the result, the leaf of `in` that it equals. The stage passes such leaves on
+  // together with their bindings, so run() can ignore them. Empty: no leaf is passed on.
   virtual std::vector<std::optional<size_t>> passes(const ElementSpec& in) const {
     (void)in;
     return {};
   }
-  // It calls code that is not penstock's: it may take long, throw, or never come back.
+  // The operation calls user code, which may take long, throw, or never return.
   virtual bool user_code() const { return false; }
-  virtual bool python() const { return false; }  // and that is Python
+  virtual bool python() const { return false; }  // that user code is Python
   // Called again if a later chunk has another spec.
   virtual std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const = 0;
 };

@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-// What a state that cannot be restored is refused with.
+// The error of a state that cannot be restored.
 inline Error refuse_restore(const std::string& why) {
   return {Code::kInvalidArgument, "restore", why};
 }

@@ -12,7 +12,7 @@ namespace penstock {
 
 namespace {
 
-// Every element of `part` is one of `whole`.
+// Whether every element of `part` is also an element of `whole`.
 bool covers(const ElementSpec& whole, const ElementSpec& part) {
   if (whole.leaves().size() != part.leaves().size() || whole.nest() != part.nest()) return false;
   for (size_t i = 0; i < whole.leaves().size(); ++i) {
@@ -127,7 +127,7 @@ void CheckedRows::fetch_all(const At& at, std::span<const uint64_t> positions, C
   schema_.hold(out, [&](uint32_t row) { return positions[row]; });
 }
 
-// With the same row numbers as they will have, for the Watch.
+// Uses the final row numbers, because Watch is called with them.
 void CheckedRows::make(const At& at, std::span<const uint64_t> positions, uint32_t row) {
   made_.reset(nullptr, static_cast<uint32_t>(row + positions.size()));
   reader_->fetch(at, positions, made_, row);

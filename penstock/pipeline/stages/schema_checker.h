@@ -14,43 +14,44 @@
 
 namespace penstock {
 
-// Gives `out` that spec, or checks that the spec of `out` equals it except for more variable
-// lengths. Error kInvalidArgument: the rows of `out` differ.
+// Sets the spec of `out`, or checks that it equals `spec` except for additional variable lengths.
+// Error kInvalidArgument: the schemas differ.
 void settle_alike(const SpecRef& spec, Chunk& out);
 
-// Row `from` of `in` becomes row `to` of `out`: a view, or its failure, with the losses before it.
-// Error kInvalidArgument: the row differs from `out`'s other rows.
+// Makes row `from` of `in` row `to` of `out`: as a view or as its failure, together with its notes.
+// Error kInvalidArgument: the row's schema differs from that of the other rows of `out`.
 void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to);
 
 // Checks that all elements of a stream or batch have one schema, which is inferred from the first
 // element: the same leaves, with lengths that may differ. The inferred schema is part of a stream's
-// state, so that the same elements fail wherever the stream is read from. One thread.
+// state, so that the same elements fail wherever reading starts. One thread.
 class SchemaChecker {
  public:
-  // `known`: the spec of the stage, if given; then no schema is inferred. `of`: the elements'
-  // stream or batch, for errors. `decision`: for elements whose schema differs.
+  // `known`: the stage's spec; if not null, no schema is inferred. `of`: "stream" or "batch", for
+  // errors. `decision`: for elements whose schema differs.
   explicit SchemaChecker(const SpecRef& known, const char* of = "stream",
                          Decision decision = Decision::kUndecided)
       : known_(known != nullptr), of_(of), decision_(decision) {}
 
-  // The schema is inferred anew from the next element.
+  // Infers the schema anew from the next element.
   void begin();
-  // Error kInvalidArgument: `spec` differs from the elements before.
+  // Error kInvalidArgument: `spec` differs from that of the elements before.
   void check(const SpecRef& spec);
-  // Checks rows of one spec: all of them fail if it differs. position(row): the row's place.
+  // Checks rows of one spec: all of them fail if it differs. position(row) is the row's position.
   template <class Position>
   void hold(Chunk& rows, Position position, std::string_view stage = {});
-  // As pass_row; a row that differs becomes a failure at that position.
+  // As pass_row; a row that differs becomes a failure at `position`.
   void pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t position,
             std::string_view stage = {});
   // The inferred schema; nullptr: there was no element yet.
   const SpecRef& inferred() const { return alike_; }
-  // The failure of an element, with the exception of check(). `stage` empty: `of`.
+  // A failure with the exception of check(). `stage` empty: `of`.
   Failure failure(uint64_t position, std::exception_ptr error, std::string_view stage = {}) const;
 
-  // Sets member "alike" of a stage's state to the inferred schema: the spec's bytes in base64.
+  // Stores the inferred schema in member "alike" of a stage's state: the spec's bytes in base64.
   void save(State& state) const;
-  // Error kInvalidArgument: the member is no spec. A state without it is at the first element.
+  // A state without "alike" is before the first element. Error kInvalidArgument: the member is not
+  // a spec.
   void load(const State& state);
 
  private:
@@ -58,7 +59,7 @@ class SchemaChecker {
   const char* const of_;
   const Decision decision_;
   SpecRef alike_;
-  SpecRef checked_;  // the last one
+  SpecRef checked_;  // last spec that passed
 };
 
 template <class Position>
@@ -74,15 +75,15 @@ void SchemaChecker::hold(Chunk& rows, Position position, std::string_view stage)
   }
 }
 
-// Makes elements of an indexed stage for a stream or batch, with the same result as if each was
-// made alone, as the workers of a stream do. Elements whose schema differs fail. One thread.
+// Makes elements of an indexed stage for a stream or batch. The result equals that of making each
+// element alone, as a stream's workers do. Elements whose schema differs fail. One thread.
 class CheckedRows {
  public:
-  // `of`: as SchemaChecker.
+  // `of`: as in SchemaChecker.
   CheckedRows(const Indexed& stage, Context& context, const char* of = "stream");
 
   void begin() { schema_.begin(); }
-  // As IndexedReader::fetch. `out` may be reset, if these are all of its rows.
+  // As IndexedReader::fetch. If the positions are all rows of `out`, `out` may be reset.
   void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row);
   void save(State& state) const { schema_.save(state); }
   void load(const State& state) { schema_.load(state); }

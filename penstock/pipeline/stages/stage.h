@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// Of a stage that goes round and round.
+// The length of a stage that never ends.
 inline constexpr uint64_t kEndless = UINT64_MAX;
 
 // Makes elements of one stage by their positions. One thread.
@@ -20,53 +20,55 @@ class IndexedReader {
  public:
   virtual ~IndexedReader() = default;
   // Makes the elements at `positions` of at.epoch, in any order, into rows row, row + 1, ... of
-  // `out`. What goes wrong with one element is out.fail(); throwing is for what ends the ticket (no
-  // memory, closed, a broken plan). REQUIRED: at most Chunk::kRows of them, each below the length.
+  // `out`. Errors of one element are reported by out.fail(). Throw only what ends the ticket: no
+  // memory, closed, a broken plan. REQUIRED: at most Chunk::kRows positions, each below the length.
   virtual void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
                      uint32_t row) = 0;
 };
 
-// A stage of which any element can be made without those before it. Immutable: any thread.
+// A stage that can make any element without those before it. Immutable: any thread.
 class Indexed {
  public:
   virtual ~Indexed() = default;
-  // Elements of an epoch that is entered at `base` (At::base); kEndless.
+  // Number of elements of an epoch that is entered at `base` (At::base), or kEndless.
   virtual uint64_t length(uint64_t base) const = 0;
-  // nullptr: only the first element tells, in the worker.
+  // nullptr: the spec is inferred from the first element, in the worker.
   virtual SpecRef spec() const = 0;
-  // User code, inflating or decoding somewhere below: not to be run while others wait for it.
+  // This stage or one below it runs user code, inflates or decodes. Such work must not run in a
+  // thread that others wait for.
   virtual bool costly() const = 0;
-  // It calls Python, and so runs on one of Python's threads.
+  // The stage calls Python, so it must run on one of Python's threads.
   virtual bool python() const { return false; }
-  // On an element that turns out, behind this stage, to be unlike those before it: of the last
-  // policy, if no user's function made something else of its elements.
+  // The decision on elements of this stage whose schema turns out later to differ from the
+  // stream's. It is that of the last policy, or kUndecided if user code changed the elements after
+  // that policy.
   virtual Decision decision() const { return Decision::kUndecided; }
-  // Where an element comes from, for who has to say what is wrong with it: "train.tfrecord, record
-  // 17". Empty: from no file, or from several. `context`: of the reader that made it, just now.
-  // REQUIRED: position is below the length.
+  // The origin of an element, for errors: "train.tfrecord, record 17". Empty: no file, or several.
+  // `context`: of the reader that has just made the element. REQUIRED: position is below the
+  // length.
   virtual std::string origin(const Context& context, const At& at, uint64_t position) const {
     return (void)context, (void)at, (void)position, std::string();
   }
-  // The index in the user's data set that an element has; nothing: it is known by its position in
-  // the stage. REQUIRED: position is below the length.
+  // The element's index in the user's data set; nothing: the element is identified by its position
+  // in the stage. REQUIRED: position is below the length.
   virtual std::optional<uint64_t> index(const At& at, uint64_t position) const {
     return (void)at, (void)position, std::nullopt;
   }
   virtual std::unique_ptr<IndexedReader> reader(Context& context) const = 0;
-  // The same, counted as this stage's time and rows where the context counts: what a stage reads
-  // its input by.
+  // A reader(), whose time and rows are counted for this stage if the context has a clock. Stages
+  // open their inputs with this.
   std::unique_ptr<IndexedReader> open(Context& context) const;
 };
 using IndexedRef = std::shared_ptr<const Indexed>;
 
-// A stage that only says where its elements are in its input: take, skip, shuffle, shard, repeat.
+// A stage that only maps its positions to positions of its input: take, skip, shuffle, shard,
+// repeat.
 class IndexMapped : public Indexed {
  public:
   explicit IndexMapped(IndexedRef input) : input_(std::move(input)) {}
 
-  // The leading positions of this stage that fall into one epoch of its input become positions
-  // there, in place, and `at` that epoch. Returns how many: all of them, save where `repeat` begins
-  // a new round among them.
+  // Maps leading positions in place, as many as fall into one epoch of the input, and sets `at` to
+  // that epoch. Returns their number: all of them, unless `repeat` begins a new round among them.
   virtual uint32_t map(At& at, std::span<uint64_t> positions) const = 0;
 
   const IndexedRef& input() const { return input_; }
@@ -82,61 +84,61 @@ class IndexMapped : public Indexed {
   IndexedRef input_;
 };
 
-// Goes through the elements of a stage from the front. One thread.
+// Reads the elements of a stage in order. One thread.
 class ElementReader {
  public:
   virtual ~ElementReader() = default;
-  virtual void begin(uint64_t epoch) = 0;  // at its start
-  // 1 to `most` further elements as rows 0, 1, ... of `out`, which it resets; they are valid until
-  // the next call. 0: the end. A failed element (out.fail()) counts as a row, and the stream goes
-  // on after it. A dropped element counts as a row, too, if it reports losses before it. Throwing
-  // ends the stream at this place. REQUIRED: 1 <= most <= Chunk::kRows.
+  virtual void begin(uint64_t epoch) = 0;  // starts at the epoch's first element
+  // Makes 1 to `most` further elements as rows 0, 1, ... of `out`, which it resets. The rows are
+  // valid until the next call. 0: the end. A failed element (out.fail()) counts as a row, and the
+  // stream goes on after it. A dropped element counts as a row, too, if it reports losses before
+  // it. An exception ends the stream at this place. REQUIRED: 1 <= most <= Chunk::kRows.
   virtual uint32_t next(uint32_t most, Chunk& out) = 0;
-  // The rows of the last next() are not used any more; their memory can be released.
+  // The caller no longer uses the rows of the last next(); their memory can be released.
   virtual void release() {}
-  // The place of the next element. load() takes it in any reader of the stage.
+  // The place of the next element. Any reader of the stage can load() it.
   virtual State save() const = 0;
   // Error kInvalidArgument: not a state of this stage.
   virtual void load(uint64_t epoch, const State& state) = 0;
 };
 
-// A stage of which only running it tells what comes next. Immutable: any thread.
+// A stage whose elements are only known by running it. Immutable: any thread.
 class Streamed {
  public:
   virtual ~Streamed() = default;
-  virtual SpecRef spec() const = 0;  // nullptr: only the first element tells
+  virtual SpecRef spec() const = 0;  // nullptr: inferred from the first element
   virtual std::optional<uint64_t> length() const = 0;
-  // Its reader calls Python, and so runs on one of Python's threads.
+  // The reader calls Python, so it must run on one of Python's threads.
   virtual bool python() const = 0;
   virtual std::unique_ptr<ElementReader> reader(Context& context) const = 0;
-  // As Indexed::open. What nobody is to see is no row there: see placed_reader.
+  // As Indexed::open. The rows of this reader include no skipped elements: see placed_reader.
   std::unique_ptr<ElementReader> open(Context& context) const;
 };
 using StreamedRef = std::shared_ptr<const Streamed>;
 
-// How a padded batch is filled up.
+// How a padded batch is padded.
 struct Padding;
 
-// A stage whose element is several elements of its input, stacked: batch, padded_batch,
-// ragged_batch, window.
+// A stage that stacks several elements of its input into one: batch, padded_batch, ragged_batch,
+// window.
 class Collated : public Indexed {
  public:
   explicit Collated(IndexedRef input) : input_(std::move(input)) {}
 
   virtual uint64_t rows(uint64_t batch, uint64_t base) const = 0;
   virtual uint64_t most_rows() const = 0;
-  // The position of a batch's row in the input.
+  // Position in the input of a batch's row.
   virtual uint64_t element(uint64_t batch, uint64_t row, uint64_t base) const = 0;
-  // May elements of the input differ in length; else that is an error.
+  // Elements of the input may differ in length; if false, that is an error.
   virtual bool ragged() const { return false; }
   virtual const Padding* padding() const { return nullptr; }  // nullptr: none
 
   const IndexedRef& input() const { return input_; }
   bool costly() const override { return input_->costly(); }
   bool python() const override { return input_->python(); }
-  // Where a batch is what further stages work on. (Where it is what is fed, workers write its
-  // elements straight into the batch's slot, and this is not called.) A column whose rows differ in
-  // size is one leaf then (LeafKind::kColumn).
+  // For a batch that is an element of further stages; a column whose rows differ in size is then
+  // one leaf (LeafKind::kColumn). Not called for a batch that is delivered: workers write its
+  // elements straight into the batch's slot.
   SpecRef spec() const override;
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 

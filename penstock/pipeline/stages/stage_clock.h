@@ -9,14 +9,16 @@
 
 namespace penstock {
 
-// Which place of a plan's titles each built stage has. Filled at build, then immutable: any thread.
+// Maps built stages to the indices of their titles in the plan. Filled at build, then immutable:
+// any thread.
 class StageNumbers {
  public:
-  // A stage that a node hands on as it is keeps its first number. nullptr: there is none.
+  // If a node passes on its input's stage, the stage keeps its first number. nullptr is ignored.
   void add(const void* stage, uint32_t number) {
     if (stage != nullptr) numbers_.try_emplace(stage, number);
   }
-  // Nothing: of a plan that was opened while another one runs. It counts as the stage that did so.
+  // Nothing: the stage belongs to a plan that was opened at run time. Its time counts for the stage
+  // that opened the plan.
   std::optional<uint32_t> find(const void* stage) const {
     auto found = numbers_.find(stage);
     return found == numbers_.end() ? std::nullopt : std::optional(found->second);
@@ -26,17 +28,17 @@ class StageNumbers {
   std::unordered_map<const void*, uint32_t> numbers_;
 };
 
-// Where the time of a chain goes: each stage's own, without that of its inputs. One thread, which
-// is the only one that writes into the counters.
+// Measures the time of each stage of a chain, without that of its inputs. One thread, the only
+// writer of the counters.
 //
-// Reading the clock around every stage would be a noticeable part of stages that do little. So of
-// pieces of work that are quickly done one in kOneIn is timed, and stands for the others; rows are
-// counted always. Where one piece in many has work for all of them, as a stream that makes 64
-// elements and hands them out one by one, that work is a Part: timed, or not, for itself.
+// Reading the clock for every call would slow down cheap stages noticeably. So only one in kOneIn
+// quick pieces of work is timed, and weighted by kOneIn; rows are always counted. Work that occurs
+// in only a few pieces is a Part, which is sampled by itself. Example: a stream that makes 64
+// elements at once and then delivers them one by one.
 class StageClock {
  public:
   using Now = uint64_t (*)();
-  // No power of two, so that it is not the same chunk of every batch.
+  // Not a power of two, so that the sampled chunk is not the same in every batch.
   static constexpr uint32_t kOneIn = 17;
 
   explicit StageClock(Now now = now_ns) : now_(now) {}
@@ -47,23 +49,23 @@ class StageClock {
   void count_into(StageCounters& counters) { counters_ = &counters; }
   void count(uint32_t stage, uint64_t rows) { place(stage).rows.add_single_writer(rows); }
 
-  // What pieces of one kind (chunks of a chain, say) were like so far.
+  // The history of one kind of piece (such as the chunks of a chain): whether they are quick.
   class Kind {
     friend class StageClock;
-    uint32_t untimed_ = 0;  // since the last that was timed
+    uint32_t untimed_ = 0;  // since the last timed one
     bool quick_ = false;
   };
 
-  // How the piece in work, or the part, is timed.
+  // Timing of the current piece or part.
   class Timing {
     friend class StageClock;
-    uint32_t weight_ = 0;  // those that it stands for; 0: it is not timed
+    uint32_t weight_ = 0;  // how many it stands for; 0: not timed
     uint64_t reads_ = 0;
-    uint64_t ns_ = 0;  // its own, without its parts'
+    uint64_t ns_ = 0;  // without its parts
   };
 
-  // A piece of work from its begin to its end. What is not done Within some other stage is
-  // `stage`'s. REQUIRED: not within another piece.
+  // A piece of work from begin to end. Time that is not Within another stage counts for `stage`.
+  // REQUIRED: not within another piece.
   class Piece {
    public:
     Piece(StageClock& clock, Kind& kind, uint32_t stage) : clock_(clock), kind_(kind) {
@@ -83,12 +85,12 @@ class StageClock {
     Kind& kind_;
   };
 
-  // Work in a piece, or in another part, that does not come with each of them, of the stage that is
-  // at work. Outside of pieces it is not counted, as nothing is there.
+  // Work of the current stage that occurs only in some pieces or parts. Not counted outside of
+  // pieces.
   class Part {
    public:
-    // `clock` nullptr: nobody counts. `kind` nullptr: it is always timed, as it is to be where user
-    // code is called, which may take long at any time.
+    // `clock` nullptr: nothing is counted. `kind` nullptr: always timed. Use that for calls of user
+    // code, which may take long at any time.
     explicit Part(StageClock* clock, Kind* kind = nullptr)
         : clock_(clock != nullptr && clock->within_ ? clock : nullptr), kind_(kind) {
       if (clock_ == nullptr) return;
@@ -111,7 +113,7 @@ class StageClock {
     Timing outer_;
   };
 
-  // A stage at work, from one of its calls to the return.
+  // A call into a stage, from entry to return.
   class Within {
    public:
     Within(StageClock& clock, uint32_t stage) : clock_(clock), outer_(clock.go_to(stage)) {}
@@ -124,7 +126,7 @@ class StageClock {
     uint32_t outer_;
   };
 
-  // Somebody else is waited for: what goes by meanwhile is no stage's.
+  // Waiting for other threads: this time counts for no stage.
   class Waiting {
    public:
     explicit Waiting(StageClock& clock) : clock_(clock) { clock_.pause(); }
@@ -166,7 +168,7 @@ class StageClock {
     at_ = stage;
     return outer;
   }
-  // What went by since the last look is the stage's that was at work.
+  // Adds the time since the last reading to the current stage.
   void charge() {
     const uint64_t now = now_();
     place(at_).ns.add_single_writer((now - mark_) * timing_.weight_);
@@ -175,15 +177,15 @@ class StageClock {
     ++timing_.reads_;
   }
 
-  // More often than so the clock is not looked at every time: it costs some 30 ns.
+  // If the clock is read more often than this, only samples are timed: a reading costs about 30 ns.
   static constexpr uint64_t kQuickReadNs = 2'000;
 
   Now now_;
   StageCounters* counters_ = nullptr;
-  uint32_t at_ = 0;      // the stage at work
-  bool within_ = false;  // a piece
-  Timing timing_;        // of the piece in work, or the part
-  uint64_t mark_ = 0;    // the last look
+  uint32_t at_ = 0;      // the current stage
+  bool within_ = false;  // within a piece
+  Timing timing_;        // of the current piece or part
+  uint64_t mark_ = 0;    // the last reading
 };
 
 }  // namespace penstock

@@ -13,15 +13,17 @@
 
 namespace penstock {
 
-// Calls of the user's C++ code that make elements: retried, and watched over. What a call returns
-// becomes a row; what it throws is the row's failure. One thread.
+// Calls user C++ code that makes elements, with retries and supervision. A result becomes a row; an
+// exception becomes the row's failure. One thread.
 class UserCalls {
  public:
-  // `name`: of what is called, in errors. `like`: see ExampleRows. The context outlives this.
+  // `name`: of the user's function, for errors. `like`: see ExampleRows. The context must outlive
+  // this.
   UserCalls(std::string name, Context& context, SpecRef like = nullptr)
       : name_(std::move(name)), context_(context), rows_(name_, std::move(like)) {}
 
-  // Row `row` of `out`, whose address is keys' j-th: call(SampleContext&) -> Example.
+  // Makes row `row` of `out` with call(SampleContext&) -> Example. Its random numbers are keyed by
+  // keys' j-th element.
   template <class Call>
   void make(const Keys& keys, uint32_t j, Chunk& out, uint32_t row, Call call) {
     auto result = std::make_shared<Example>();
@@ -30,7 +32,7 @@ class UserCalls {
     if (failure.error == nullptr) failure.error = rows_.give(std::move(result), out, row);
     if (failure.error != nullptr) out.fail(row, std::move(failure));
   }
-  // The same; the row is the Example itself (LeafKind::kObject).
+  // Like make(), but the row is the Example itself (LeafKind::kObject).
   template <class Call>
   void make_whole(const Keys& keys, uint32_t j, Chunk& out, uint32_t row, Call call) {
     auto result = std::make_shared<Example>();
@@ -41,8 +43,8 @@ class UserCalls {
   }
 
  private:
-  // An exception, or null and `result`. `unsure`: the exception is not the call's own, for its
-  // worker timed out in it before.
+  // Returns an exception, or null and sets `result`. `unsure`: the exception does not come from
+  // this call; an earlier attempt timed out or killed its worker.
   template <class Call>
   std::exception_ptr attempt(const Keys& keys, uint32_t j, uint32_t row, Example& result,
                              bool& unsure, Call& call) {

@@ -4,8 +4,9 @@
 
 namespace penstock {
 
-// The same stream with `policy`'s decision on each failure that has none: the element is left out
-// or raised. What is left out is no row for whoever opens this stream (see placed_reader).
+// The same stream with `policy`'s decision on each undecided failure: the element is skipped or the
+// exception is raised. A reader that is opened by Streamed::open does not see skipped elements (see
+// placed_reader).
 StreamedRef decided_stream(StreamedRef input, const FailurePolicy& policy);
 
 }  // namespace penstock

@@ -46,7 +46,7 @@ std::unique_ptr<HeldRow> HeldBack::hold() {
 }
 
 void HeldBack::leave_out() {
-  if (held_.empty()) {  // nobody will go back to it
+  if (held_.empty()) {  // no state will read it again
     ++oldest_;
   } else {
     note();

@@ -13,13 +13,15 @@
 
 namespace penstock {
 
-// The input of a stage that holds elements back for longer than they come in: copies of them, which
-// have ordinals (those that failed have none). Every `every` elements the input's state is noted,
-// and notes older than the oldest element held are dropped. So the state is the note before that
-// one and how far the input was read, and what is held is read again from there. One thread.
+// The input of a stage that holds elements back. Held elements are copies with ordinals; failed
+// elements have no ordinal. One thread.
+//
+// The input's state is noted every `every` elements. The last note before the oldest held element
+// and all later notes are kept. A state consists of the first note and the number of elements read
+// since. load() reads the held elements again from there.
 class HeldBack {
  public:
-  // `judge`: fails a next element that cannot be held; it is asked whenever one is looked at.
+  // `judge`: called for each next element; may fail() an element that cannot be held.
   HeldBack(const Streamed& input, const Context& context, uint64_t every,
            std::function<void(StreamInput&)> judge = nullptr)
       : input_(input, context), every_(every), judge_(std::move(judge)) {}
@@ -27,21 +29,21 @@ class HeldBack {
   void begin(uint64_t epoch);
   bool more();
   StreamInput& input() { return input_; }
-  uint64_t read() const { return read_; }  // elements that were held so far: the next one's ordinal
-  // The input's next element. REQUIRED: it has not failed.
+  uint64_t read() const { return read_; }  // elements held so far: the ordinal of the next one
+  // Copies and takes the input's next element. REQUIRED: it has not failed.
   std::unique_ptr<HeldRow> hold();
-  // Past the input's next element, which has its ordinal and is not held. REQUIRED: it has not
-  // failed.
+  // Takes the input's next element without holding it; the element uses up its ordinal. REQUIRED:
+  // it has not failed.
   void leave_out();
-  // Past the input's next element, which failed.
+  // Takes the input's next element, which failed.
   void pass();
-  // It is no longer held, and its memory good for another one.
+  // Stops holding the row; its memory is reused.
   void release(std::unique_ptr<HeldRow> row);
 
-  // {"from": a note's ordinal, "since": elements read from there on, "input": its state}, with
-  // "failed" where some of those did.
+  // {"from": a note's ordinal, "since": elements read after it, "input": its state}. With "failed":
+  // how many of those elements failed, if any.
   State save() const;
-  // `held` gets the elements that were held, of those for which `wanted` says true of the ordinal.
+  // Calls `held` with the elements that were held: those for which `wanted` is true of the ordinal.
   // Errors of StreamInput::load.
   void load(uint64_t epoch, const State& state, const std::function<bool(uint64_t)>& wanted,
             const std::function<void(std::unique_ptr<HeldRow>)>& held);
@@ -58,10 +60,10 @@ class HeldBack {
   uint64_t every_;
   std::function<void(StreamInput&)> judge_;
   uint64_t read_ = 0;
-  uint64_t consumed_ = 0;  // the same with those that failed
+  uint64_t consumed_ = 0;  // like read_, with failed elements
   std::deque<Note> notes_;
-  uint64_t oldest_ = 0;       // what held_[0] is about
-  std::deque<uint8_t> held_;  // whether it is, from the oldest on
+  uint64_t oldest_ = 0;       // ordinal of held_[0]
+  std::deque<uint8_t> held_;  // whether each element from oldest_ on is held
   std::vector<std::unique_ptr<HeldRow>> free_;
 };
 

@@ -11,20 +11,20 @@
 
 namespace penstock {
 
-// Elements that a stream's stage held back, stacked into one element of it: every leaf has one more
-// axis. One thread.
+// Stacks elements that a stream's stage held back into one element: every leaf gets one more axis.
+// One thread.
 class HeldBatch {
  public:
-  // `stage`: the title that its errors and failures have. `input`: the elements' spec, or nullptr:
-  // they tell. `padding` where lengths is kPadded; it outlives this.
+  // `stage`: the stage's title, for errors and failures. `input`: the elements' spec, or nullptr if
+  // it is inferred. `padding`: for lengths kPadded; must outlive this.
   HeldBatch(std::string stage, SpecRef input, Collector::Lengths lengths, const Padding* padding)
       : stage_(std::move(stage)), input_(std::move(input)), rows_(scratch_, lengths, padding) {}
 
-  // What was given so far is not used any more.
+  // Frees the memory of the given rows, which must no longer be in use.
   void empty() { scratch_.empty(); }
-  // Row `row` of `out`: views, good until empty(). What was lost on the way to the elements goes
-  // along. A leaf whose lengths are each element's own becomes a column (ColumnBlock). Elements
-  // that differ in what must not make a row that failed. REQUIRED: there is one at least.
+  // Stacks `rows` into row `row` of `out`: views, valid until empty(). The rows' losses become
+  // notes of the row. A leaf of variable length becomes a column (ColumnBlock). If elements differ
+  // where they must be equal, the row is a failure. REQUIRED: rows is not empty.
   void give(std::span<HeldRow* const> rows, Chunk& out, uint32_t row);
 
  private:

@@ -64,7 +64,7 @@ class WithHidden : public Indexed {
       input_->fetch(at, positions, in_, row);
       for (auto& [lost, failure] : in_.failures()) out.fail(lost, std::move(failure));
       out.take_notes_of(in_);
-      if (in_.spec() == nullptr) return;  // not one of them could be made
+      if (in_.spec() == nullptr) return;  // all elements failed
       if (run_ == nullptr || (bound_ != in_.spec() && *bound_ != *in_.spec())) {
         result_ = stage_.op_->result(*in_.spec());
         run_ = stage_.op_->bind(in_.spec(), context_);

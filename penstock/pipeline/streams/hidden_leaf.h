@@ -11,27 +11,28 @@
 
 namespace penstock {
 
-// What a stream's stage wants to know of an element (filter: whether its predicate holds; unique:
-// the hash of its key), made by the workers that make the element, and carried as one leaf behind
-// its own: always 16 bytes, so that what is known of one element is like that of any other.
+// A stage's summary of an element: for filter whether the predicate holds, for unique the hash of
+// the key. The workers that make the element compute the summary too, and append it to the element
+// as a hidden leaf. It always has 16 bytes, so it never makes elements' schemas differ.
 using Summary = std::array<std::byte, 16>;
 
-// Of a row of what an operation made, which is alive. What it throws is the element's failure.
+// Summarizes a row of an operation's result; the row is alive. An exception is the element's
+// failure.
 using Summarize = std::function<Summary(const Chunk& made, uint32_t row)>;
 
-// The elements of `input`, each with the summary of what `op` makes of it. What goes wrong in `op`
-// is the element's failure, in the stage `title`. Error kInvalidArgument: `op` cannot be applied.
+// The elements of `input`, each with the summary of op's result. An error of `op` is the element's
+// failure, in the stage `title`. Error kInvalidArgument: `op` cannot be applied.
 IndexedRef with_hidden_leaf(IndexedRef input, OpRef op, Summarize summarize, uint32_t operation,
                             std::string title);
 
-// Of such elements: the spec without the leaf; nullptr of nullptr.
+// The spec without the hidden leaf; nullptr for nullptr.
 SpecRef without_hidden_leaf(const SpecRef& spec);
 
-// Takes it off. One thread.
+// Removes the hidden leaf. One thread.
 class HiddenLeaf {
  public:
-  // The rows of `whole` become those of `elements`, which takes what was lost and what is kept:
-  // views.
+  // Makes the rows of `whole` the rows of `elements`, as views, without the hidden leaf. Moves
+  // failures, notes and kept owners.
   void split(Chunk& whole, Chunk& elements);
   static Summary summary(const Chunk& whole, uint32_t row);
 

@@ -84,7 +84,7 @@ const State& member_of(const State& state, const char* name) {
 
 uint64_t count_in(const State& state, const char* name) {
   const State& member = member_of(state, name);
-  // A state that was not through JSON has a plain 0 as a signed number.
+  // In a state that was never JSON, a 0 is a signed number.
   if (!member.is_number_integer() || (!member.is_number_unsigned() && member.get<int64_t>() < 0)) {
     throw refuse_restore(std::string("'") + name + "' is no count");
   }

@@ -26,13 +26,14 @@ bool MappedInput::more() {
   return true;
 }
 
-// To all of what is left of the chunk, so that nothing is in hand when it throws.
+// Runs on all remaining elements of the chunk at once, so that an exception leaves no partial
+// state.
 void MappedInput::apply() {
   Chunk& in = input_.chunk();
   const uint32_t first = input_.row(), end = first + input_.left();
   applied_ = input_.ordinal() + end;
   apart_.clear();
-  if (in.spec() == nullptr) return;  // all of it failed
+  if (in.spec() == nullptr) return;  // all elements failed
   if (run_ == nullptr || (bound_ != in.spec() && *bound_ != *in.spec())) {
     bound_ = in.spec();
     result_ = op_->result(*bound_);
@@ -40,7 +41,7 @@ void MappedInput::apply() {
   }
   run(first, end, made_);
   if (!made_.mixed()) return;
-  // It need not make the same kind of thing of all of them.
+  // The results' schemas differ: evaluate each row in a chunk of its own.
   apart_.resize(end);
   for (uint32_t row = first; row < end; ++row) {
     apart_[row] = std::make_unique<Chunk>(input_.context().scratch);

@@ -10,12 +10,13 @@
 
 namespace penstock {
 
-// The input of a stage that looks at what an operation makes of each element: filter's predicate,
-// unique's key. State: StreamInput's. One thread.
+// The input of a stage that evaluates an operation on each element: filter's predicate, unique's
+// key. State: StreamInput's. One thread.
 class MappedInput {
  public:
-  // `op` nullptr: it looks at the elements themselves. `stage`: its title, for errors; outlives
-  // this, as all the others. `hidden`: workers made it, and summary() says what it was.
+  // `op` nullptr: the stage uses the elements themselves. `stage`: the stage's title, for errors.
+  // `hidden`: workers evaluated the operation, and summary() has the result. All references must
+  // outlive this.
   MappedInput(const Streamed& input, const Op* op, bool hidden, uint32_t operation,
               const std::string& stage, const Context& context)
       : op_(op),
@@ -26,9 +27,11 @@ class MappedInput {
         made_(input_.context().scratch) {}
 
   void begin(uint64_t epoch);
-  // As StreamInput::more. An element of which the operation failed is failed() from then on.
+  // As StreamInput::more. If the operation failed for the next element, the element is failed()
+  // from then on.
   bool more();
-  // What was made of the next element is in its row, input().row(), unless it failed.
+  // The chunk with the operation's result for the next element, in row input().row(), unless it
+  // failed.
   Chunk& made() {
     if (op_ == nullptr) return input_.chunk();
     return apart_.empty() ? made_ : *apart_[input_.row()];
@@ -50,11 +53,12 @@ class MappedInput {
   const std::string& stage_;
   StreamInput input_;
   Chunk made_;
-  std::vector<std::unique_ptr<Chunk>> apart_;  // by row, where these are not alike
+  // One chunk per row, used if the results' schemas differ.
+  std::vector<std::unique_ptr<Chunk>> apart_;
   SpecRef bound_, result_;
   std::unique_ptr<OpRun> run_;
   uint64_t epoch_ = 0;
-  uint64_t applied_ = 0;  // to so many elements of the epoch
+  uint64_t applied_ = 0;  // number of the epoch's elements that the operation ran on
 };
 
 }  // namespace penstock

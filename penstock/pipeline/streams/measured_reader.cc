@@ -1,4 +1,4 @@
-// Readers whose time and rows are counted as their stage's.
+// Readers that count the time and rows of their stage.
 #include <nlohmann/json.hpp>
 #include <utility>
 

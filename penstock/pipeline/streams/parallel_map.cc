@@ -4,8 +4,8 @@
 
 namespace penstock {
 
-// Few enough that little is made ahead where elements are large, and enough that workers do not
-// run dry while the stream reader packs a batch.
+// Few enough that little memory is used ahead for large elements, and enough that workers do not
+// idle while the stream reader packs a batch.
 uint32_t ParallelMaps::queue_of(uint32_t workers) { return std::max(4 * workers, 16u); }
 
 uint64_t ParallelMaps::chunk_bytes() const {

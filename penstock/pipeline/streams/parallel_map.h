@@ -17,22 +17,22 @@ namespace penstock {
 class ParallelMapResults {
  public:
   virtual ~ParallelMapResults() = default;
-  // Takes the result of a done task (kRows, kError). On the stream reader's thread, or the thread
-  // that closes the loader.
+  // Takes the result of a finished task (kRows, kError). On the stream reader's thread, or the
+  // thread that closes the loader.
   virtual ParallelMapResult take(Task& task) = 0;
 };
 
-// The parallel maps of a plan: costly stages in front of streams' stages, whose elements the
-// workers make in parallel and the stream reader takes in order. Parallel map n has lane n + 1 of
-// the ring; workers and memory are those of the batches. Immutable, except for budget(), which
-// belongs to the stream reader's thread. Ring, arena and results outlive this.
+// The parallel maps of a plan: costly stages in front of streams' stages. The workers make their
+// elements in parallel, and the stream reader takes them in order. Parallel map n uses lane n + 1
+// of the ring; it shares workers and memory with the batches. Immutable, except for budget(), which
+// belongs to the stream reader's thread. Ring, arena and results must outlive this.
 class ParallelMaps {
  public:
   struct Options {
     uint32_t workers = 1;
-    uint64_t max_bytes = UINT64_MAX;  // of all elements of all parallel maps
+    uint64_t max_bytes = UINT64_MAX;  // for the elements of all parallel maps together
   };
-  // `maps`: what each of them makes, from the source upward.
+  // `maps`: the stages of each, from the source upward.
   ParallelMaps(std::vector<Built> maps, TicketRing& ring, Allocator& arena,
                ParallelMapResults& results, const Options& options)
       : maps_(std::move(maps)),
@@ -47,14 +47,14 @@ class ParallelMaps {
   Allocator& arena() const { return arena_; }
   ParallelMapResults& results() const { return results_; }
   uint32_t workers() const { return workers_; }
-  // Elements that each parallel map may make ahead.
+  // The number of elements that each parallel map may make ahead.
   uint32_t queue() const { return queue_of(workers_); }
-  // Bytes of elements that are taken from one parallel map at a time, but at least one element: the
-  // map's share without the half for elements that are made meanwhile.
+  // The bytes of elements that are taken from one parallel map at a time. At least one element is
+  // taken. Half of the map's share is left for the elements that are made meanwhile.
   uint64_t chunk_bytes() const;
   ParallelMapBudget& budget() const { return budget_; }
 
-  // Ring sizes of the lanes that so many parallel maps need (TicketRing::Shape::inner).
+  // The ring sizes of the lanes that `maps` parallel maps need (TicketRing::Shape::inner).
   static std::vector<uint32_t> lanes_for(size_t maps, uint32_t workers);
 
  private:

@@ -10,18 +10,17 @@
 
 namespace penstock {
 
-// The part of the loader's budget that all parallel maps share: for elements that are made ahead or
-// being made, and for those that were taken and are in use. Each map may always have the element
-// that it is asked for. Beyond that, a map gets at most its share, or one element, because it may
-// not be asked again. If there is not enough for all maps, those that waited longest get space
-// first: where maps are asked in turn, these are the ones asked next.
+// The part of the loader's budget that all parallel maps share. It covers pending and finished
+// elements, and taken elements that are still in use. Each map may always have the one element that
+// the stream reader asks it for. Beyond that a map gets at most its share, or one element, because
+// it may not be asked again. If the budget is short, maps that have waited longest get space first:
+// if maps are asked in turn, these are asked next.
 //
 // States of a parallel map:
-//   - content: it has an element, or has no more, or was not asked for one yet. When its last
-//     element is taken, or is not in use any more, and there is no space for a next one ->
-//     waiting.
-//   - waiting: in line for space. When it is asked, or is the first in line and there is space, or
-//     after begin() or load() -> content.
+// - content: it has an element, or has no more, or was not asked for one yet. After its last
+//   element was taken or released, and there is no space for another -> waiting.
+// - waiting: queued for space. When it is asked, or is first in the queue and there is space, or
+//   after begin() or load() -> content.
 //
 // Threads: over() from any; everything else from the stream reader's thread.
 class ParallelMapBudget {
@@ -33,19 +32,22 @@ class ParallelMapBudget {
 
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t bytes() const { return bytes_; }
-  // Bytes beyond max_bytes(), in use because each map may always have one element.
+  // Bytes in use beyond max_bytes(). They occur because each map may always have one element.
   uint64_t over() const { return over_.load(std::memory_order_relaxed); }
-  // `space` returns what other holders leave of max_bytes(). Without this call: all of it.
+  // `space` returns the part of max_bytes() that other holders leave. Without this call:
+  // max_bytes().
   void set_space(std::function<uint64_t()> space) { space_ = std::move(space); }
 
-  // The largest element of any parallel map so far: the estimate for elements not made yet.
+  // The largest element of any parallel map so far. It is the estimate for maps that have made
+  // none.
   uint64_t element_bytes() const { return element_bytes_; }
   void saw_element(uint64_t bytes) { element_bytes_ = std::max(element_bytes_, bytes); }
 
-  // One parallel map's part.
+  // The bytes that one parallel map uses.
   class Part {
    public:
-    // `make_ahead`: makes the map make elements if there is space, and calls is() and wait().
+    // `make_ahead`: starts further elements of the map if there is space, and calls is() and
+    // wait().
     Part(ParallelMapBudget& all, std::function<void()> make_ahead)
         : all_(all), make_ahead_(std::move(make_ahead)) {}
     ~Part() {
@@ -61,8 +63,8 @@ class ParallelMapBudget {
       all_.over_.store(all_.bytes_ > all_.max_bytes_ ? all_.bytes_ - all_.max_bytes_ : 0,
                        std::memory_order_relaxed);
     }
-    // Bytes that this map may have made and in the making beside `taken`, for elements of `each`
-    // bytes, given what the other maps use now.
+    // The bytes that this map may have for finished and pending elements beside `taken`, given the
+    // current use of the other maps. `each`: bytes of one element.
     uint64_t most(uint64_t each, uint64_t taken) const {
       if (!all_.waiting_.empty() && all_.waiting_.front() != this) return 0;
       const uint64_t space = all_.space(), others = all_.bytes_ - bytes_;
@@ -70,7 +72,7 @@ class ParallelMapBudget {
       return std::min(space - others - taken, std::max(share(), each));
     }
     uint64_t share() const { return all_.space() / all_.maps_; }
-    // Whether `bytes` fit if the other maps use nothing. If not, waiting would not help.
+    // Whether `bytes` would fit if the other maps used nothing. If not, the map does not wait.
     bool may_have(uint64_t bytes) const { return bytes <= all_.space(); }
     void wait(bool waits) {
       if (waits == std::exchange(waits_, waits)) return;
@@ -89,8 +91,8 @@ class ParallelMapBudget {
     bool waits_ = false;
   };
 
-  // Call after an element was taken or is not in use any more. Does nothing while a parallel map
-  // reads its input (Reading), which may be another map's turn.
+  // Gives space to waiting maps. Call it after an element was taken or released. Does nothing while
+  // a parallel map reads its input (Reading), because that input may be another parallel map.
   void share_out() {
     if (reading_ != 0) return;
     const Reading reading(*this);

@@ -42,13 +42,13 @@ ParallelMapReader::ParallelMapReader(uint32_t number, SpecRef spec, const Contex
   gathered_.emplace(own_, *made_.stream, &maps_.arena(), budget_.max_bytes());
 }
 
-// REQUIRED: the workers are gone, or the ring is closed, so no further task becomes done.
+// REQUIRED: the workers have ended, or the ring is closed, so that no further task finishes.
 ParallelMapReader::~ParallelMapReader() { scheduler_.drain(); }
 
-// Before the first element is made, its size and that of its input are estimated from other
-// parallel maps.
+// The estimate for an element and its input before the first element is made. It uses the elements
+// of other parallel maps.
 uint64_t ParallelMapReader::unknown() const {
-  // A large estimate: only a few elements are begun, unless there is much space.
+  // A large estimate, so that only a few elements are started unless there is much space.
   const uint64_t some = std::clamp<uint64_t>(part_.share(), 64 << 10, 4 << 20);
   return input_bytes_ + std::max(budget_.element_bytes(), some);
 }
@@ -63,7 +63,7 @@ uint64_t ParallelMapReader::spent_bytes() const {
   return all - std::min(all, part_.most(each(), taken_bytes_));
 }
 
-// Bytes of an element that is made, or being made, together with its input.
+// Bytes of a pending or finished element together with its input.
 uint64_t ParallelMapReader::each() const {
   return scheduler_.sized() ? scheduler_.typical_bytes() + input_bytes_ : unknown();
 }
@@ -72,7 +72,7 @@ bool ParallelMapReader::empty() const {
   return !over_ && scheduler_.in_flight() == 0 && !scheduler_.exhausted();
 }
 
-// Counts the bytes in use. A map without an element, and without space for one, waits.
+// Updates the bytes in use. A map waits if it has no element and no space for one.
 void ParallelMapReader::count() {
   part_.is(taken_bytes_ + scheduler_.in_flight() * each());
   const bool wants = !asked_ && empty() && !scheduler_.has_space();
@@ -111,7 +111,7 @@ Tickets::Described ParallelMapReader::read(BatchEntry& entry) {
   Read& next = read_.back();
   for (auto& lost : gathered.left_out) next.notes.push_back(std::move(lost.failure));
   if (!gathered.failed.empty()) {
-    // The failure drops the whole element of the tail, also the input elements beside it.
+    // The whole element of the tail fails; its other input elements are dropped.
     next.failure = std::move(gathered.failed.front().failure);
     return Described::kNotYet;
   }
@@ -153,7 +153,7 @@ void ParallelMapReader::load(uint64_t epoch, const State& state) {
   schema_.load(state);
 }
 
-// No element is made before the first one is asked for.
+// Elements are started only after next() was called.
 void ParallelMapReader::go_to(uint64_t epoch, uint64_t step) {
   epoch_ = epoch;
   next_ = ordinal_ = step;
@@ -185,7 +185,7 @@ void ParallelMapReader::release() {
   taken_.clear();
   taken_bytes_ = 0;
   part_.is(scheduler_.in_flight() * each());
-  // There may be space now, but maps that wait longer come first.
+  // There may be space now, but maps that have waited longer come first.
   part_.wait(empty() && part_.may_have(each()));
   budget_.share_out();
 }
@@ -228,7 +228,7 @@ uint32_t ParallelMapReader::next(uint32_t most, Chunk& out) {
       out.fail(row, std::move(*result.failure));
       continue;
     }
-    // The spec of all elements so far, not only of those that are ready at the same time.
+    // The schema covers all elements so far, not only those of this chunk.
     try {
       schema_.check(block.spec());
       settle_alike(block.spec(), out);
@@ -247,7 +247,7 @@ void ParallelMapReader::wait() {
   scheduler_.wait(-1);
 }
 
-// Takes a failure that is in an element's place, if it comes next.
+// Takes the next item if it is a failure instead of an element.
 bool ParallelMapReader::take_read() {
   if (!ready()) return false;
   Read& next = read_.front();
@@ -261,7 +261,7 @@ bool ParallelMapReader::take_read() {
     read_.pop_front();
     return true;
   }
-  // Losses after the last element go into one row, because there is no state between them.
+  // All losses after the last element go into one row, because there is no state between them.
   taken.result.failure = std::move(next.notes.front());
   taken.result.failure->leave_out();
   next.notes.erase(next.notes.begin());

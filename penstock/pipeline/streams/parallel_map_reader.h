@@ -16,27 +16,27 @@
 
 namespace penstock {
 
-// Takes a parallel map's elements in order, while workers make later ones. Each ticket is one
-// element: of an indexed stage, by its position; of a stream with a tail, an element that was read
-// ahead. Elements read ahead are kept with the place before each, so the place of the next element
-// is exact however far ahead the workers are. On the stream reader's thread; one ParallelMapReader
-// for each parallel map.
+// Takes the elements of one parallel map in order, while workers make later ones. Each ticket is
+// one element: an element of an indexed stage, by its position, or an element of a stream with a
+// tail, whose input was read ahead. For streams the place before each pending element is stored, so
+// save() is exact however far ahead the workers are. Runs on the stream reader's thread.
 class ParallelMapReader : public ElementReader, private Tickets {
  public:
   ParallelMapReader(uint32_t number, SpecRef spec, const Context& context);
   ~ParallelMapReader() override;
 
   void begin(uint64_t epoch) override;
-  // The elements that are ready; waits for at least one. Error kClosed: the ring was closed.
+  // Returns the elements that are ready; waits for at least one. Error kClosed: the ring was
+  // closed.
   uint32_t next(uint32_t most, Chunk& out) override;
   void release() override;
-  // {"index": i}, or {"ordinal": n, "state": the stream's}, and SchemaChecker's. Elements made
-  // ahead do not matter.
+  // {"index": i}, or {"ordinal": n, "state": the stream's state}, with SchemaChecker's members.
+  // Independent of pending elements.
   State save() const override;
   void load(uint64_t epoch, const State& state) override;
 
  private:
-  // One item read from the stream, in order: an element with a posted ticket, or a failure.
+  // An item read from the stream, in order: an element whose ticket is posted, or a failure.
   struct Read {
     State before;
     bool posted = false;
@@ -45,8 +45,8 @@ class ParallelMapReader : public ElementReader, private Tickets {
     std::exception_ptr thrown;       // the error that ended the stream
   };
   struct Taken {
-    Block block;            // without rows: the element failed
-    uint64_t position = 0;  // of its ticket
+    Block block;            // no rows: the element failed
+    uint64_t position = 0;  // step of the ticket
     ParallelMapResult result;
   };
 
@@ -60,7 +60,7 @@ class ParallelMapReader : public ElementReader, private Tickets {
   State place() const;
   uint64_t unknown() const;
   uint64_t each() const;
-  bool empty() const;  // no element is made or being made, although there are more
+  bool empty() const;  // more elements exist, but none is pending or finished
   void count();
   Described read(BatchEntry& entry);
   void wait();
@@ -77,14 +77,14 @@ class ParallelMapReader : public ElementReader, private Tickets {
   SchemaChecker schema_;
   Scheduler scheduler_;
   uint64_t epoch_ = 0;
-  uint64_t next_ = 0;         // the next element, failed ones counted; indexed stages only
-  bool begun_ = true;         // Scheduler::begin_epoch() was called
+  uint64_t next_ = 0;  // index of the next element, counting failed ones; indexed stages only
+  bool begun_ = true;  // Scheduler::begin_epoch() was called
   std::vector<Taken> taken_;  // elements that the last chunk has views of
-  uint64_t taken_bytes_ = 0;  // of taken_
+  uint64_t taken_bytes_ = 0;  // bytes of taken_
   uint64_t input_bytes_ = 0;  // of the largest stream chunk
   bool asked_ = false;        // next() waits for an element
   bool over_ = false;
-  SpecRef inferred_;  // from the last element
+  SpecRef inferred_;  // spec of the last element
   ParallelMapBudget::Part part_;
 
   // For a stream with a tail:

@@ -7,9 +7,9 @@
 
 namespace penstock {
 
-// The result of one element of a parallel map, beside its row.
+// The result of one element of a parallel map, without its row.
 struct ParallelMapResult {
-  std::optional<Failure> failure;  // then there is no row
+  std::optional<Failure> failure;  // if set, there is no row
   std::vector<Failure> notes;      // losses before the element
 };
 

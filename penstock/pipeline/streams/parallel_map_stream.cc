@@ -14,7 +14,7 @@ class ParallelMapStream : public Streamed {
 
   SpecRef spec() const override { return serial_->spec(); }
   std::optional<uint64_t> length() const override { return serial_->length(); }
-  // The thread that takes the workers' elements takes their exceptions, too.
+  // The thread that takes the workers' elements also takes their exceptions, which may be Python's.
   bool python() const override { return serial_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     if (context.parallel_maps == nullptr) return serial_->reader(context);

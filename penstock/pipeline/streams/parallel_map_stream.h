@@ -7,9 +7,9 @@
 namespace penstock {
 
 // The elements of `serial` (an indexed stage read in order, or a stream with its tail), made in
-// parallel in front of a stream's stage, as parallel map `number` of the plan. Workers make them if
-// the stream reader has Context::parallel_maps; else `serial` does. Elements, order, failures and
-// states are those of `serial` either way.
+// parallel as parallel map `number` of the plan. Workers make them if the stream reader's context
+// has parallel_maps; otherwise `serial` does. Elements, order, failures and states are those of
+// `serial` in both cases.
 StreamedRef parallel_map_stream(uint32_t number, StreamedRef serial);
 
 }  // namespace penstock

@@ -59,7 +59,8 @@ class PlacedReader : public ElementReader {
   }
 
  private:
-  // Takes what is left out away from the rows. Returns how many are left.
+  // Moves skipped rows out of `out` into lost_ or the notes of the next row. Returns how many rows
+  // are left.
   uint32_t place(Chunk& out) {
     const auto by_row = [](const auto& a, const auto& b) { return a.first < b.first; };
     std::ranges::stable_sort(out.failures(), by_row);
@@ -75,7 +76,7 @@ class PlacedReader : public ElementReader {
       for (; note != notes.end() && note->first == row; ++note) {
         lost_.push_back(std::move(note->second));
       }
-      // The first thing that is said of a row counts.
+      // Only a row's first failure counts.
       const bool failed = failure != failures.end() && failure->first == row;
       if (failed && failure->second.settled()) {
         gone |= uint64_t{1} << row;
@@ -93,7 +94,7 @@ class PlacedReader : public ElementReader {
 
   std::unique_ptr<ElementReader> input_;
   const Context& context_;
-  std::vector<Failure> lost_;  // in front of the next row
+  std::vector<Failure> lost_;  // losses before the next row
   bool over_ = false;
 };
 

@@ -7,13 +7,13 @@
 
 namespace penstock {
 
-// A stream in which every row has a place: what is left out is no row any
-// more, but is noted on the row behind it. Only behind the last one it stands for itself, all of it
-// in one row that failed. So no stage needs to know of what nobody is to see, and it is at the same
-// place however many rows come at a time.
+// Removes skipped elements from a stream's rows, and notes each of them on the next row. Those
+// after the last row become one more row: a settled failure that carries them all. So stages do
+// not handle skipped elements, and a place in the stream does not depend on how many rows are read
+// at a time.
 //
-// State: the input's; with {"lost": [[stage, position, text, replaced], ...], "behind": the
-// input's} where something is lost and what it is to be told with was not given yet.
+// State: the input's. While losses wait for the next row: {"lost": [[stage, position, text,
+// replaced], ...], "behind": the input's state}.
 std::unique_ptr<ElementReader> placed_reader(std::unique_ptr<ElementReader> input,
                                              const Context& context);
 

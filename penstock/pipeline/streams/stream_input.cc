@@ -42,7 +42,7 @@ bool StreamInput::more() {
   return !over_;
 }
 
-// Elements of such a size.
+// How many elements of this size fit into chunk_bytes().
 uint32_t StreamInput::in_chunk(uint64_t bytes) const {
   const uint64_t count = own_.chunk_bytes() / std::max<uint64_t>(bytes, 1);
   return static_cast<uint32_t>(std::clamp<uint64_t>(count, 1, Chunk::kRows));
@@ -52,10 +52,10 @@ uint32_t StreamInput::first_most() const {
   return spec_ != nullptr && spec_->fixed() ? in_chunk(spec_->fixed_bytes()) : 1;
 }
 
-// Elements that are to be pulled next: as many as chunk_bytes() of this chunk's size, or twice that
-// of what was taken to make them, but no more than twice as many as now. Where there is no want of
-// memory it depends on nothing but the elements as they come, so that rows come together in the
-// same way whenever they are read.
+// The number of elements to pull next: as many as fit into chunk_bytes(), but at most twice as many
+// as before. The size of an element is that of this chunk's elements, or half of the memory that
+// was used to make them if that is larger. Unless memory is short, the result depends on the
+// elements only, so that the same elements are always pulled together.
 uint32_t StreamInput::so_many() {
   const Chunk& made = hidden_ ? whole_ : chunk_;
   uint64_t bytes = 0;
@@ -111,7 +111,7 @@ void StreamInput::load(uint64_t epoch, const State& state) {
   if (each_ == 0 && spec_ != nullptr && spec_->fixed()) each_ = spec_->fixed_bytes();
   count_ = used_ = 0;
   over_ = false;
-  // They may come in smaller pieces than those that the state was taken of.
+  // Chunks may be smaller now than when the state was saved.
   while (used > 0) {
     if (!more()) {
       throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");

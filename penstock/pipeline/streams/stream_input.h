@@ -14,14 +14,15 @@
 
 namespace penstock {
 
-// The input of a stream's stage, pulled up to 64 elements at a time and used one by one: fewer
-// where they, or what they are made of, are large (Context::chunk_bytes), so that a stage with many
-// inputs does not hold 64 times as many. Its state is the input's before those and how many of them
-// are used. They lie in memory of its own, for whoever gave the context empties his between two of
-// them. One thread.
+// The input of a stream's stage. It pulls up to 64 elements at a time and hands them out one by
+// one. It pulls fewer elements if these or their inputs are large (Context::chunk_bytes), so that a
+// stage with many inputs does not hold 64 large elements of each. Its state is the input's state
+// before the pulled elements, and how many of them were used. The elements lie in scratch memory of
+// its own, because the owner of `context` empties the context's scratch between elements. One
+// thread.
 class StreamInput {
  public:
-  // `hidden`: its elements carry a hidden leaf, which is in summary() and not in chunk().
+  // `hidden`: the elements have a hidden leaf; summary() returns it, and chunk() omits it.
   StreamInput(const Streamed& stage, const Context& context, bool hidden = false)
       : spec_(hidden ? without_hidden_leaf(stage.spec()) : stage.spec()),
         hidden_(hidden),
@@ -32,39 +33,42 @@ class StreamInput {
         chunk_(scratch_) {}
 
   void begin(uint64_t epoch);
-  // Whether there is a next element: row() of chunk(), good until it was used and more() is called
-  // again.
+  // Whether there is a next element. It is row() of chunk(), valid until it was used and more() is
+  // called again.
   bool more();
   Chunk& chunk() { return chunk_; }
-  // Of the next element, which did not fail.
+  // The hidden leaf of the next element. REQUIRED: the element has not failed.
   Summary summary() const { return HiddenLeaf::summary(whole_, used_); }
-  // For what is made of chunk(): its memory is emptied when the next one is pulled.
+  // For results that are made of chunk(). Its scratch is emptied when the next chunk is pulled.
   Context& context() { return own_; }
   uint32_t row() const { return used_; }
-  // Elements in chunk() that are not used yet, from row() on.
+  // Unused elements of chunk(), from row() on.
   uint32_t left() const { return count_ - used_; }
-  // Of the chunk's row 0: its number in the epoch, lost ones counted.
+  // The number of the chunk's row 0 in the epoch, counting failed elements.
   uint64_t ordinal() const { return ordinal_; }
-  // Its end was seen, and nothing is left.
+  // The input ended and all its elements were used.
   bool over() const { return over_ && used_ == count_; }
   bool failed() const { return (chunk_.alive() >> used_ & 1) == 0; }
-  // Of the next element: it has a place, and is not only what was lost behind the last one.
+  // Whether the next element is a row of the stream. False: it only carries losses after the last
+  // row.
   bool placed() const { return chunk_.failures().empty() || !failed() || !chunk_.left_out(used_); }
   void use(uint32_t elements = 1) { used_ += elements; }
-  // Nobody has views of what was used: if all of it was, what workers made of it goes, and if
-  // memory is tight, all of it.
+  // Call it when there are no views of used elements. If all elements of the chunk were used,
+  // releases results of workers, and if memory is tight, all memory.
   void release();
 
-  // {"input": the input's state, "ordinal": of its next element, "used": elements}, with "failed"
-  // where some of those did, and "most", that are pulled at a time, where they are not 64.
+  // {"input": the input's state, "ordinal": that of its next element, "used": elements used since}.
+  // With "failed": how many of those failed, if any; with "most": elements pulled at a time, if not
+  // 64.
   State save() const;
-  // Error kInvalidArgument: it is no state of this input. What an element failed with that is gone
-  // past again and had not failed then.
+  // Error kInvalidArgument: not a state of this input. load() reads the used elements again; if one
+  // fails now that had not failed then, its exception is thrown.
   void load(uint64_t epoch, const State& state);
-  // The same, of the next element, for whoever goes past it. REQUIRED: it failed.
+  // Throws the exception of the next element, for callers of load() that pass over it. REQUIRED: it
+  // failed.
   [[noreturn]] void raise_failure();
 
-  const SpecRef& spec() const { return spec_; }  // that the stage says; nullptr: not known
+  const SpecRef& spec() const { return spec_; }  // spec of the stage; nullptr: unknown
 
  private:
   SpecRef spec_;
@@ -74,42 +78,44 @@ class StreamInput {
   Context own_;
   StageClock::Kind pulls_;
   std::unique_ptr<ElementReader> reader_;
-  Chunk whole_, chunk_;  // the first where there is a hidden leaf
+  Chunk whole_, chunk_;  // whole_: only used with a hidden leaf
   HiddenLeaf leaf_;
   uint32_t failed_before(uint32_t row) const;
   uint32_t in_chunk(uint64_t bytes) const;
   uint32_t so_many();
   uint32_t first_most() const;
 
-  uint32_t most_ = 0;       // elements that were asked for
-  uint32_t next_most_ = 0;  // and will be, but for a bound on bytes; 0: none was yet
-  uint64_t each_ = 0;       // bytes that an element takes; 0: not known
+  uint32_t most_ = 0;       // elements asked for in the last pull
+  uint32_t next_most_ = 0;  // elements of the next pull before the bound on bytes; 0: no pull yet
+  uint64_t each_ = 0;       // bytes per element; 0: unknown
   uint32_t count_ = 0, used_ = 0;
   uint64_t ordinal_ = 0;
   bool over_ = false;
-  bool released_ = true;  // of what next() gave last
-  State before_;          // the chunk
+  bool released_ = true;  // release() was called for the last next()
+  State before_;          // state of the input before the chunk
 };
 
-// Rows of some inputs' chunks, on their way into one. One thread.
+// Rows of some inputs' chunks that are to become one chunk. One thread.
 class PickedRows {
  public:
-  // The input's next element, which is used then. REQUIRED: it is there, and size() < Chunk::kRows.
+  // Adds the input's next element and uses it. REQUIRED: there is one, and size() < Chunk::kRows.
   void add(StreamInput& input) {
     picked_.emplace_back(&input, input.row());
     input.use();
   }
-  // That element is dropped, and used, and only what was lost on the way to it is here.
+  // Uses the input's next element without adding it. Only its notes are added, as a settled
+  // failure.
   void drop(StreamInput& input) {
     input.chunk().leave_losses(input.row()) ? add(input) : input.use();
   }
   uint32_t size() const { return static_cast<uint32_t>(picked_.size()); }
-  // Nobody has views of them any more, or the inputs go elsewhere; before one of these ends.
+  // Call it when there are no views of the rows, before an input is moved or destroyed.
   void forget();
-  // They become all rows of `out`, views, until they are forgotten. Returns how many. REQUIRED:
-  // they are of one input, whose elements are alike.
+  // Makes the rows all rows of `out`, as views that are valid until forget(). Returns their number.
+  // REQUIRED: they come from one input, with one schema.
   uint32_t give(const SpecRef& spec, Chunk& out);
-  // The same, of several inputs: those that are not like the rows before them fail, in `stage`.
+  // The same for several inputs. Rows whose schema differs from the rows before them fail in
+  // `stage`.
   uint32_t give(const SpecRef& spec, Chunk& out, SchemaChecker& schema, std::string_view stage);
 
  private:

@@ -57,7 +57,7 @@ class TailedStream : public Streamed {
       if (per != 1) stack(gathered);
       const uint64_t rows = per == 1 ? gathered.rows : gathered.rows / per;
       const auto places = static_cast<uint32_t>(rows + gathered.failed.size());
-      // What was left out behind the last element stands for itself.
+      // Losses after the last element get a row of their own.
       const bool alone = !gathered.left_out.empty() && gathered.left_out.back().place >= places;
       const uint32_t all = places + (alone ? 1 : 0);
       if (all == 0) return 0;
@@ -94,7 +94,8 @@ class TailedStream : public Streamed {
    private:
     static constexpr auto kInPlace = GatherChunk::Failures::kInPlace;
 
-    // Places of elements that are one become that one's. One that failed is all of them.
+    // Combines per_output input elements into one output place. If one of them failed, the output
+    // failed.
     void stack(GatherChunk::Gathered& gathered) const {
       const uint64_t per = built_.per_output;
       if (!gathered.failed.empty()) {
@@ -108,7 +109,7 @@ class TailedStream : public Streamed {
       for (auto& lost : gathered.left_out) lost.place = one ? 0 : 1;
     }
 
-    // The tail, to what is alive; rows of `out` leave gaps for what is not.
+    // Applies the tail to the elements that are alive. Failed places are left empty in `out`.
     void apply(const GatherChunk::Gathered& gathered, uint64_t rows, uint64_t first, Chunk& out) {
       std::byte* at = own_scratch_.take(StreamChunk::bytes_of(gathered_));
       StreamChunk::write(gathered_, first, at);
@@ -129,7 +130,7 @@ class TailedStream : public Streamed {
     }
 
     const Built& built_;
-    Scratch own_scratch_;  // emptied with every call, whatever the others still hold
+    Scratch own_scratch_;  // emptied with every call, while other scratch memory is still in use
     Context own_;
     std::unique_ptr<ElementReader> stream_;
     CheckedRows tail_;

@@ -4,8 +4,8 @@
 
 namespace penstock {
 
-// A stream with its tail applied where it is read, for stages that go through it in order. State:
-// {"ordinal": of the next element, "state": the stream's}, and SchemaChecker's.
+// A stream with its tail applied by the reading thread, for stages that read it in order. State:
+// {"ordinal": that of the next element, "state": the stream's state}, and SchemaChecker's members.
 StreamedRef tailed_stream(const Built& built);
 
 }  // namespace penstock

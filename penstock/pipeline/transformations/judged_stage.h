@@ -10,19 +10,19 @@
 
 namespace penstock {
 
-// The input of a stage that looks at each element with a predicate: whatever map takes that makes
-// one boolean or number of an element; 0 is false. State: StreamInput's. One thread.
+// The input of a stage with a predicate: an operation whose result is one boolean or number; 0 is
+// false. State: StreamInput's. One thread.
 class JudgedInput {
  public:
-  // `stage`: its title, for errors; outlives this, as all the others.
+  // `stage`: the stage's title, for errors. All references must outlive this.
   JudgedInput(const Streamed& input, const Op& predicate, bool hidden, uint32_t operation,
               const std::string& stage, const Context& context)
       : mapped_(input, &predicate, hidden, operation, stage, context), stage_(stage) {}
 
   void begin(uint64_t epoch) { mapped_.begin(epoch); }
   bool more() { return mapped_.more(); }  // as StreamInput::more
-  // Of the next element; one that failed, or of which the predicate failed or makes something else,
-  // is passed on as one that failed.
+  // The predicate's value for the next element. An element becomes a failure if the predicate
+  // failed or returned something else. True for failures, so that they are passed on.
   bool holds();
   StreamInput& input() { return mapped_.input(); }
 
@@ -35,11 +35,11 @@ class JudgedInput {
   SpecRef checked_;
 };
 
-// A stage that passes some elements of its input on, going by what a predicate says of them. How
-// many there are only running it tells.
+// A stage that passes on those elements of its input for which a predicate decides so. Its length
+// is only known after running it.
 class JudgedStage : public Streamed {
  public:
-  // Error kInvalidArgument: the predicate cannot be applied to such elements.
+  // Error kInvalidArgument: the predicate cannot be applied to the input's elements.
   JudgedStage(const Built& input, Builder& builder, OpRef predicate, std::string title);
 
   SpecRef spec() const override { return input_.spec(); }
