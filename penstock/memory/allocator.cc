@@ -378,7 +378,7 @@ void Allocator::Impl::free_block(uint32_t slot) noexcept {
   uint32_t units = size_class::kDivisions[slab.size_class].units;
   bool only_one = slab.next == kNone && slab.previous == kNone;
   pages.add_idle(units);
-  if (!only_one || !pages.may_idle(0)) drop_slab(block.home);
+  if (!only_one || !pages.can_keep_idle(0)) drop_slab(block.home);
 }
 
 void Allocator::Impl::release(void* start) noexcept {

@@ -42,8 +42,8 @@ class PageHeap {
   void shrink(uint32_t start, uint32_t count);
 
   // Idle units are allocated units that the caller keeps unused for its next allocation; they count
-  // as retained. may_idle(): true if another `count` of them may be kept.
-  bool may_idle(uint32_t count) const {
+  // as retained. can_keep_idle(): true if another `count` of them may be kept.
+  bool can_keep_idle(uint32_t count) const {
     return size_t{free_backed()} + idle_ + count <= retain_units_;
   }
   void add_idle(uint32_t count) { idle_ += count; }

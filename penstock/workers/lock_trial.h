@@ -56,7 +56,7 @@ class LockTrial {
           watch(now_ns, done);
         }
         break;
-      case State::kInVain:
+      case State::kWaitedTooLong:
         if (time >= kInVainNs) begin(State::kOne, now_ns, done);
         break;
     }
@@ -64,14 +64,14 @@ class LockTrial {
   }
 
   // One worker took so long that others may be needed.
-  void in_vain(uint64_t now_ns) {
-    state_ = State::kInVain;
+  void waited_too_long(uint64_t now_ns) {
+    state_ = State::kWaitedTooLong;
     all_ = true;
     begun_ns_ = now_ns;
   }
 
  private:
-  enum class State { kIdle, kOne, kAll, kSettled, kInVain };
+  enum class State { kIdle, kOne, kAll, kSettled, kWaitedTooLong };
   static constexpr uint64_t kGap = 4;
 
   void begin(State state, uint64_t now_ns, uint64_t done) {

@@ -227,7 +227,8 @@ void Supervisor::reap(uint32_t worker, Event& event) {
   event.tickets = place.tickets.load(std::memory_order_relaxed);
   place.counters.deaths.add();
   for (uint32_t l = 0; l < ring_.lanes(); ++l) {
-    uint32_t lost = ring_.lane(l).reopen(worker, policy_.max_losses, &Supervisor::too_often, this);
+    uint32_t lost =
+        ring_.lane(l).reopen(worker, policy_.max_losses, &Supervisor::fail_after_losses, this);
     ring_.consumer().reissued.add(lost);
   }
   std::erase_if(just_poisoned_,

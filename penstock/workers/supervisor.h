@@ -133,7 +133,7 @@ class Supervisor {
   void settle_leaving(uint64_t now);
   bool is_writing(const Leaving& thread);
   Call in_hand(const TicketRing::Claim& claim);
-  static void too_often(void* self, const TicketRing::Claim& claim);
+  static void fail_after_losses(void* self, const TicketRing::Claim& claim);
   bool is_raised(const Call& call) const { return policy_.raise || call.what == kCollating; }
   void give_up(const TicketRing::Claim& claim, const Call& call, ResultKind kind);
   void fail(const TicketRing::Claim& claim, const Call& call, ResultKind kind);

@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-void Supervisor::too_often(void* self, const TicketRing::Claim& claim) {
+void Supervisor::fail_after_losses(void* self, const TicketRing::Claim& claim) {
   auto* supervisor = static_cast<Supervisor*>(self);
   supervisor->give_up(claim, supervisor->in_hand(claim), ResultKind::kLost);
 }

@@ -294,8 +294,8 @@ TicketRing::Claim TicketRing::claim_in(uint64_t seq, uint32_t granule, uint64_t 
           lane_};
 }
 
-uint32_t TicketRing::reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&),
-                            void* of) {
+uint32_t TicketRing::reopen(uint32_t worker, uint32_t most,
+                            void (*fail_after_losses)(void*, const Claim&), void* of) {
   uint32_t count = 0;
   for (uint64_t seq = oldest(), end = posted(); seq < end; ++seq) {
     // Even if the ticket is not the worker's any more: other granules may wait for the layout.
@@ -320,7 +320,7 @@ uint32_t TicketRing::reopen(uint32_t worker, uint32_t most, void (*too_often)(vo
       }
       ++count;
       if (Task::losses_of(word) + 1 >= most) {
-        too_often(of, claim);
+        fail_after_losses(of, claim);
       } else {
         reopen_task(claim, Task::losses_of(word) + 1);
       }

@@ -180,15 +180,17 @@ class TicketRing {
   // Whether the worker gets no ticket although some are open: one worker alone does tiny tickets
   // under a shared lock sooner (LockTrial). Call on the first lane only.
   bool spare(uint32_t worker) const;
-  bool one_does() const;  // one worker does all the work at present; the others are spare
+  bool one_worker_suffices()
+      const;  // one worker does all the work at present; the others are spare
   // The worker sleeps, or will look for work once more and then sleep.
   bool asleep(uint32_t worker) const;
 
   // ---- the supervisor ----
   // Reopens the tasks that the dead `worker` had claimed; returns how many. A task that was lost
-  // `most` times is passed to too_often(claim), which has to fail it (see take_over). Withdrawn
-  // tasks become done instead.
-  uint32_t reopen(uint32_t worker, uint32_t most, void (*too_often)(void*, const Claim&), void* of);
+  // `most` times is passed to fail_after_losses(claim), which has to fail it (see take_over).
+  // Withdrawn tasks become done instead.
+  uint32_t reopen(uint32_t worker, uint32_t most, void (*fail_after_losses)(void*, const Claim&),
+                  void* of);
   // A task of any lane as one number, for messages. Call on the first lane only.
   uint64_t number_of(const Claim& claim) {
     return uint64_t{claim.lane} << 56 | (claim.seq * lane(claim.lane).granules_ + claim.granule);
@@ -247,7 +249,7 @@ class TicketRing {
   bool awake(uint32_t worker) const;
   template <class There>
   bool sleep_until(uint64_t wants, int64_t timeout_ns, There there);
-  uint64_t worth_waiting_for(uint64_t seq) const;
+  uint64_t batches_to_wait_for(uint64_t seq) const;
   void look_at_lock();
   uint64_t open_tasks(uint64_t posted, uint64_t hint) const;
   bool wake_one(uint32_t worker);

@@ -27,7 +27,7 @@ enum class ResultKind : uint32_t {
   kTimeout,   // took too long; `row` says which row
   kLost,      // lost its worker too often
   kNoSpace,   // no memory for the batch
-  kApart,     // a granule that does not match the others: one worker has to make the whole batch
+  kMismatch,  // a granule that does not match the others: one worker has to make the whole batch
   kBroken,    // an Error of penstock's own ended the ticket; the packet has it (error_in)
 };
 

@@ -30,10 +30,11 @@ bool TicketRing::sleep_until(uint64_t wants, int64_t timeout_ns, There there) {
 // with few cores each wake-up also stops a worker. If workers make several batches within
 // kTogetherNs, the consumer sleeps until all of these are ready. Returns how many batches besides
 // the next one to wait for; 0 for a consumer that spends time on its batches.
-uint64_t TicketRing::worth_waiting_for(uint64_t seq) const {
+uint64_t TicketRing::batches_to_wait_for(uint64_t seq) const {
   const uint64_t each = typical_ticket_ns();
   if (each == 0 || posted() <= seq || now_ns() - waited_until_ns_ > kTogetherNs) return 0;
-  const uint64_t made = kTogetherNs * (one_does() ? 1 : active()) / (each * granules_at(seq));
+  const uint64_t made =
+      kTogetherNs * (one_worker_suffices() ? 1 : active()) / (each * granules_at(seq));
   return std::min(made, (posted() - seq) / 4);
 }
 
@@ -46,7 +47,7 @@ void TicketRing::consumer_wait(uint64_t seq, int64_t timeout_ns,
     if (also && head() == posted()) return false;  // the ring had space before, too
     return seq == kAnySeq ? progress() : ready(seq);
   };
-  if (const uint64_t more = also || seq == kAnySeq ? 0 : worth_waiting_for(seq); more > 0) {
+  if (const uint64_t more = also || seq == kAnySeq ? 0 : batches_to_wait_for(seq); more > 0) {
     // An earlier batch may be late, or no worker may be left to make the last of them.
     auto all_there = [&] { return ready(seq + more); };
     int64_t while_ns = int64_t{2} * kTogetherNs;
@@ -55,7 +56,7 @@ void TicketRing::consumer_wait(uint64_t seq, int64_t timeout_ns,
     waited_until_ns_ = now_ns();
     if (closed() || there()) return;
   }
-  if (one_does()) {
+  if (one_worker_suffices()) {
     // The one active worker may be in a longer ticket: then the others are needed.
     int64_t while_ns = timeout_ns < 0 ? kWakeAllNs : std::min(timeout_ns, kWakeAllNs);
     const uint64_t begun = now_ns();
@@ -63,7 +64,7 @@ void TicketRing::consumer_wait(uint64_t seq, int64_t timeout_ns,
     waited_until_ns_ = now_ns();
     if (closed() || there() || timeout_ns == while_ns) return;
     if (waited_until_ns_ - begun >= kWakeAllNs) {
-      lock_trial_.in_vain(waited_until_ns_);
+      lock_trial_.waited_too_long(waited_until_ns_);
       all_work_.store(true, std::memory_order_seq_cst);
       wake_some(workers_);
     }
@@ -138,7 +139,7 @@ void TicketRing::wake_workers(bool consumer_waits) {
     uint64_t worth = 40'000 / std::max<uint64_t>(each, 1);
     if (open < std::min<uint64_t>(worth, entries_ * granules_ / 4)) return;
   }
-  if (one_does()) {
+  if (one_worker_suffices()) {
     for (uint32_t w = 0, end = active(); w < end; ++w) {
       if (awake(w)) return;  // that worker takes these tickets, too
     }
@@ -147,14 +148,14 @@ void TicketRing::wake_workers(bool consumer_waits) {
   wake_some(exclusive_.load(std::memory_order_relaxed) && each < kQuickNs ? 1 : open);
 }
 
-bool TicketRing::one_does() const {
+bool TicketRing::one_worker_suffices() const {
   return exclusive_.load(std::memory_order_relaxed) && !all_work_.load(std::memory_order_seq_cst);
 }
 
 // The first awake worker does the work. It sleeps only after it has set its sleeping bit and sees
 // no work; the next post wakes a worker then.
 bool TicketRing::spare(uint32_t worker) const {
-  if (!one_does() || !inner_.empty()) return false;
+  if (!one_worker_suffices() || !inner_.empty()) return false;
   if (entry_ring_[head() & (entries_ - 1)].owner.load(std::memory_order_relaxed) != kAnyWorker) {
     return false;
   }
@@ -171,7 +172,7 @@ bool TicketRing::awake(uint32_t worker) const {
 void TicketRing::look_at_lock() {
   if (!exclusive_.load(std::memory_order_relaxed) || lane_ != 0 || !inner_.empty()) return;
   uint64_t each = typical_ticket_ns();
-  if (one_does()) {
+  if (one_worker_suffices()) {
     // The active worker's time; the others' figures are old.
     for (uint32_t w = 0, end = active(); w < end; ++w) {
       if (!awake(w)) continue;

@@ -341,7 +341,7 @@ bool run_claim(TicketRing& ring, const TicketRing::Claim& claim, TicketRunner& r
       slot.finish_inline(ResultKind::kBroken, 0, bytes_of(packet_of(broken)));
     }
   }
-  if (slot.taken_away()) return false;
+  if (slot.withdrawn()) return false;
   watch.ran(slot.ticket(), claim.granule, slot.waited_ns());
   return true;
 }

@@ -131,7 +131,7 @@ class Slot {
   void leave_to_supervisor() { finished_ = true; }
 
   bool finished() const { return finished_; }
-  bool taken_away() const { return taken_away_; }    // by the supervisor, after a timeout
+  bool withdrawn() const { return taken_away_; }     // by the supervisor, after a timeout
   uint64_t waited_ns() const { return waited_ns_; }  // for space
 
  private:

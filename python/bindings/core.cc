@@ -100,7 +100,7 @@ void Core::make_ticket_engine(const nb::dict& s) {
   needs.granule_rows = setting<uint32_t>(s, "granule_rows");
   needs.max_bytes = settings.max_bytes;
   // Without workers a sampler is asked only for the batch needed now, because it may adapt.
-  needs.on_asking = listed && settings.workers == 0;
+  needs.describe_in_poll_only = listed && settings.workers == 0;
   auto tickets = [&](Allocator& arena) -> std::unique_ptr<Tickets> {
     if (listed) {
       auto made = std::make_unique<ListedTickets>(nb::object(s["begin"]), arena);

@@ -42,7 +42,7 @@ Snapshot Core::snapshot(nb::dict about) {
   s.batch_size = settings_.samples ? order_.options().batch_size : 0;
   if (plan_ != nullptr) {
     const Plan& plan = plan_->plan();
-    s.batch_size = plan.batched() ? plan.most_rows() : 0;
+    s.batch_size = plan.batched() ? plan.max_rows() : 0;
   }
   s.pulled = settings_.source == PlanSettings::Source::kStream;
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {

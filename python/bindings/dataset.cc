@@ -139,7 +139,7 @@ void bind_plan(nb::module_& m) {
            })
       .def_prop_ro("parts", [](const BuiltPlan& b) { return b.plan->parts(); })
       .def_prop_ro("batched", [](const BuiltPlan& b) { return b.plan->batched(); })
-      .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->most_rows(); });
+      .def_prop_ro("most_rows", [](const BuiltPlan& b) { return b.plan->max_rows(); });
   m.attr("ENDLESS") = kEndless;
 }
 

@@ -68,7 +68,7 @@ void PacketOutlet::element(Slot& slot, const Ticket& ticket, uint64_t bytes,
     return nb::make_tuple(whole ? packed(failure, where, ticket) : nb::none(),
                           text_object(failure.stage), failure.position,
                           text_object(text_of(failure.error)),
-                          static_cast<uint32_t>(failure.decision), failure.unsure);
+                          static_cast<uint32_t>(failure.decision), failure.provisional);
   };
   nb::list notes;
   for (const Failure& lost : result.notes) notes.append(entry(lost, false));

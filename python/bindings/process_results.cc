@@ -24,7 +24,7 @@ std::exception_ptr lost(const std::string& text) {
 Failure failure_from(nb::handle packed) {
   Failure failure{nb::cast<std::string>(packed[1]), nb::cast<uint64_t>(packed[2]), nullptr};
   failure.decision = static_cast<Decision>(nb::cast<uint32_t>(packed[4]));
-  failure.unsure = nb::cast<bool>(packed[5]);
+  failure.provisional = nb::cast<bool>(packed[5]);
   auto text = nb::cast<std::string>(packed[3]);
   nb::object exception = nb::none();
   if (!nb::object(packed[0]).is_none()) {

@@ -134,7 +134,7 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
   }
   if (auto error = context.watch->poisoned(context.row(row), keys.call(j))) {
     Failure failure{{}, 0, std::move(error)};
-    failure.unsure = true;
+    failure.provisional = true;
     return failure;
   }
   struct Keyed {
@@ -156,7 +156,7 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
     } catch (const Raised& raised) {
       if (!raised.trouble() && context.watch->interrupted(std::current_exception())) throw;
       const bool again = raised.trouble() && n < context.retries;
-      context.watch->threw(again);
+      context.watch->on_exception(again);
       if (again) continue;
       Failure failure{{}, 0, std::current_exception()};
       if (!raised.trouble()) failure.decision = Decision::kRaise;

@@ -11,7 +11,7 @@
 namespace penstock {
 
 void Feedable::add(const std::string& name, Loader loader) {
-  (void)name_of_user(name, "Feedable");
+  (void)utf8_name(name, "Feedable");
   if (!loaders_.emplace(name, std::move(loader)).second) {
     throw Error(Code::kInvalidArgument, "Feedable", "there is a '" + name + "' already");
   }

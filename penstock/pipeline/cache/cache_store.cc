@@ -141,7 +141,7 @@ void CacheStore::set_end(uint64_t end, std::span<const std::byte> lost) {
   header_->end.store(end, std::memory_order_release);
 }
 
-std::span<const std::byte> CacheStore::lost_behind() {
+std::span<const std::byte> CacheStore::trailing_losses() {
   const uint64_t at = header_->lost;
   return at == 0 ? std::span<const std::byte>() : record_at(at);
 }
@@ -226,7 +226,7 @@ CacheStore::Put CacheStore::put(uint64_t position, std::span<const std::byte> sp
   open();
   std::atomic<uint64_t>* word = this->word(position);
   if (word == nullptr) return Put::kNoSpace;
-  if (word->load(std::memory_order_relaxed) != 0) return Put::kThere;
+  if (word->load(std::memory_order_relaxed) != 0) return Put::kAlreadyPublished;
   if (spec_place == 0) {
     spec_place = append_record(spec);
     if (spec_place == 0) return Put::kNoSpace;
@@ -238,7 +238,7 @@ CacheStore::Put CacheStore::put(uint64_t position, std::span<const std::byte> sp
   if (at == 0) return Put::kNoSpace;
   uint64_t none = 0;
   const bool first = word->compare_exchange_strong(none, at, std::memory_order_release);
-  return first ? Put::kPublished : Put::kThere;
+  return first ? Put::kPublished : Put::kAlreadyPublished;
 }
 
 }  // namespace penstock

@@ -65,8 +65,8 @@ class CacheStore : public SharedStore {
   bool has_space(uint64_t position, uint64_t block_bytes);
   enum class Put : uint8_t {
     kPublished,
-    kThere,    // another thread or process published it before
-    kNoSpace,  // not cached
+    kAlreadyPublished,  // another thread or process published it before
+    kNoSpace,           // not cached
   };
   // `spec_place`: offset of this spec. Initialize it with 0, and pass it again with the same spec.
   Put put(uint64_t position, std::span<const std::byte> spec, uint64_t& spec_place,
@@ -77,7 +77,7 @@ class CacheStore : public SharedStore {
   // `lost`: the losses after the last element. If there is no space for them, the end is not set.
   void set_end(uint64_t end, std::span<const std::byte> lost = {});
   // The `lost` of set_end(). REQUIRED: end() is known.
-  std::span<const std::byte> lost_behind();
+  std::span<const std::byte> trailing_losses();
 
  private:
   struct Header;

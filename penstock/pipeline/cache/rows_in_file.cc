@@ -8,7 +8,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/io/crc32c.h"
-#include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/cache/cached_rows.h"
 #include "penstock/pipeline/element/row_block.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/stages/schema_checker.h"
@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-class RowsInFile : public KeptRows {
+class RowsInFile : public CachedRows {
  public:
   RowsInFile(std::shared_ptr<SnapshotStore> store, Context& context)
       : store_(std::move(store)), scratch_(context.scratch) {}
@@ -57,7 +57,7 @@ class RowsInFile : public KeptRows {
       if (spec == nullptr) spec = std::make_shared<ElementSpec>(store_->spec(head.spec));
       const uint64_t bytes = head.bytes - head.lost;
       const Block element(spec, 1, block, bytes, nullptr);
-      settle_alike(spec, out);
+      settle_schema(spec, out);
       element.view(0, out, row);
       for (Failure& lost : losses_in_text({block + bytes, head.lost}))
         out.note(row, std::move(lost));
@@ -81,8 +81,8 @@ class RowsInFile : public KeptRows {
   void set_end(uint64_t end, const std::string& lost) override {
     store_->set_end(end, std::as_bytes(std::span(lost)));
   }
-  std::vector<Failure> lost_behind() override {
-    const std::vector<std::byte> lost = store_->lost_behind();
+  std::vector<Failure> trailing_losses() override {
+    const std::vector<std::byte> lost = store_->trailing_losses();
     try {
       return losses_in_text(lost);
     } catch (const Error&) {
@@ -134,11 +134,11 @@ class RowsInFile : public KeptRows {
 
 }  // namespace
 
-std::unique_ptr<KeptRows> rows_of(std::shared_ptr<SnapshotStore> store, Context& context) {
+std::unique_ptr<CachedRows> rows_of(std::shared_ptr<SnapshotStore> store, Context& context) {
   return std::make_unique<RowsInFile>(std::move(store), context);
 }
 
-Keeping keep_in_file(std::shared_ptr<SnapshotStore> store, const std::string& path) {
+RowStore file_store(std::shared_ptr<SnapshotStore> store, const std::string& path) {
   return {store,
           [store](Context& context) {
             store->set_seed(context.outermost_seed());

@@ -52,7 +52,7 @@ uint64_t SnapshotStore::spec_record(std::span<const std::byte> spec) {
   uint64_t first = 0;
   SnapshotPlaces::Header& header = places_->header();
   if (!header.spec.compare_exchange_strong(first, at)) {
-    uint32_t unknown = SnapshotPlaces::kNobodyKnows;
+    uint32_t unknown = SnapshotPlaces::kUnknownSpecs;
     if (!std::ranges::equal(this->spec(first), spec)) {
       header.several.compare_exchange_strong(unknown, SnapshotPlaces::kOthers);
     }
@@ -200,7 +200,7 @@ void SnapshotStore::finish() {
   end.text_bytes = said.size();
   end.text_crc = crc32c(std::as_bytes(std::span(said)));
   write_at(fd_.get(), end.text, said.data(), said.size(), path_);
-  uint32_t several = SnapshotPlaces::kNobodyKnows;
+  uint32_t several = SnapshotPlaces::kUnknownSpecs;
   header.several.compare_exchange_strong(several, SnapshotPlaces::kNone);
   end.spec = header.several == SnapshotPlaces::kOthers ? 0 : header.spec.load();
   const auto bytes = end.bytes();

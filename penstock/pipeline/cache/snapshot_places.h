@@ -28,14 +28,14 @@ class SnapshotPlaces {
     std::atomic<uint64_t> spec;  // offset of the first spec
     // Offset of the losses after the end; 0: none; kUnknown: the end is not set.
     std::atomic<uint64_t> lost;
-    std::atomic<uint32_t> several;   // kNobodyKnows; kOthers: there are other specs; kNone
+    std::atomic<uint32_t> several;   // kUnknownSpecs; kOthers: there are other specs; kNone
     std::atomic<uint32_t> finished;  // kFilling, kFinishing, kWhole
     char hidden[2048];               // the file's name before it is kWhole
   };
   static constexpr uint64_t kClosed = uint64_t{1} << 63;
   static constexpr uint64_t kUnknown = UINT64_MAX;
   enum : uint32_t { kFilling, kFinishing, kWhole };
-  enum : uint32_t { kNobodyKnows, kOthers, kNone };
+  enum : uint32_t { kUnknownSpecs, kOthers, kNone };
 
   // For this number of positions; nothing: as many as possible. Error kOutOfMemory, kSystem.
   explicit SnapshotPlaces(std::optional<uint64_t> positions);

@@ -187,7 +187,7 @@ std::vector<std::byte> SnapshotStore::spec(uint64_t place) {
   return record(place, SnapshotRecordHeader::kSpec, "spec");
 }
 
-std::vector<std::byte> SnapshotStore::lost_behind() {
+std::vector<std::byte> SnapshotStore::trailing_losses() {
   const uint64_t place = places_->header().lost;
   if (place == 0) return {};
   return record(place, SnapshotRecordHeader::kLost,

@@ -98,7 +98,7 @@ class SnapshotStore : public SharedStore {
   // Of a stream. `lost`: the losses after the last element. Errors of put().
   void set_end(uint64_t end, std::span<const std::byte> lost = {});
   // The `lost` of set_end(). REQUIRED: end() is known. Errors kDataLoss, kSystem.
-  std::vector<std::byte> lost_behind();
+  std::vector<std::byte> trailing_losses();
 
   // The place of the only spec, if all elements of a whole file have one spec.
   std::optional<uint64_t> only_spec();

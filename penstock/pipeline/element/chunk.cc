@@ -19,7 +19,7 @@ std::string without_lists(const std::string& nest) {
 
 }  // namespace
 
-Error unlike(const ElementSpec& there, const ElementSpec& here) {
+Error schema_error(const ElementSpec& there, const ElementSpec& here) {
   return {Code::kInvalidArgument, "element",
           "elements must be alike: there are " + there.to_string() + " and " + here.to_string() +
               advice_on_lists(there, here)};
@@ -115,7 +115,7 @@ bool Chunk::relax(const ElementSpec& other) {
   return true;
 }
 
-bool Chunk::leave_losses(uint32_t row) {
+bool Chunk::drop_row(uint32_t row) {
   std::vector<Failure> lost = take_notes(row);
   if (lost.empty()) return false;
   lose(row, std::move(lost));
@@ -123,7 +123,7 @@ bool Chunk::leave_losses(uint32_t row) {
 }
 
 void Chunk::lose(uint32_t row, std::vector<Failure> lost) {
-  lost.front().leave_out();
+  lost.front().skip_if_undecided();
   fail(row, std::move(lost.front()));
   for (size_t i = 1; i < lost.size(); ++i) note(row, std::move(lost[i]));
 }
@@ -166,7 +166,7 @@ void Chunk::remove(uint64_t rows) {
   known_ = known;
 }
 
-void Chunk::take_notes_of(Chunk& other) {
+void Chunk::move_notes_from(Chunk& other) {
   mixed_ |= other.mixed_;
   for (auto& [row, failure] : other.notes_) note(row, std::move(failure));
   other.notes_.clear();
@@ -180,9 +180,9 @@ void Chunk::keep(std::shared_ptr<void> owner, uint64_t bytes) {
   kept_.add(std::move(owner), bytes);
 }
 
-void Chunk::keep_all(Chunk& other) {
+void Chunk::keep_owners_of(Chunk& other) {
   kept_.add(other.kept_);
-  take_notes_of(other);
+  move_notes_from(other);
 }
 
 std::byte* Chunk::dense(size_t leaf) {
@@ -232,8 +232,10 @@ uint64_t Chunk::bytes(size_t leaf, uint32_t row) const {
 }
 
 bool Chunk::sure(uint32_t row) const {
-  const auto unsure = [&](const auto& said) { return said.first == row && said.second.unsure; };
-  return std::ranges::none_of(failures_, unsure) && std::ranges::none_of(notes_, unsure);
+  const auto provisional = [&](const auto& said) {
+    return said.first == row && said.second.provisional;
+  };
+  return std::ranges::none_of(failures_, provisional) && std::ranges::none_of(notes_, provisional);
 }
 
 bool Chunk::left_out(uint32_t row) const {

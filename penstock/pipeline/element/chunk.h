@@ -31,22 +31,22 @@ struct Failure {
   uint64_t position = 0;
   std::exception_ptr error;
   Decision decision = Decision::kUndecided;
-  bool unlike = false;  // only its schema differs from that of the other elements
+  bool schema_differs = false;  // only its schema differs from that of the other elements
   // A later run may still deliver the element: a later policy skipped it, or it killed
   // its worker.
-  bool unsure = false;
+  bool provisional = false;
 
   // The failure is only counted; its row is not delivered.
   bool settled() const { return decision == Decision::kSkip || decision == Decision::kReplace; }
   // Decides kSkip unless the failure is settled already.
-  void leave_out() {
+  void skip_if_undecided() {
     if (!settled()) decision = Decision::kSkip;
   }
 };
 
 // The error of an element whose schema (`here`) differs from that of the elements before it
 // (`there`).
-Error unlike(const ElementSpec& there, const ElementSpec& here);
+Error schema_error(const ElementSpec& there, const ElementSpec& here);
 // Advice to append to that message if the schemas differ only in the lengths of lists; else empty.
 std::string advice_on_lists(const ElementSpec& there, const ElementSpec& here);
 
@@ -105,10 +105,10 @@ class Chunk {
   // among those that the row was made of.
   void note(uint32_t row, Failure failure) { notes_.emplace_back(row, std::move(failure)); }
   // The row is this record of a file, unchanged.
-  void come_from(uint32_t row, const Origin& origin) {
+  void set_origin(uint32_t row, const Origin& origin) {
     if (origin.file != nullptr) remember_origin(row, origin.file, origin.record);
   }
-  void come_from(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record) {
+  void set_origin(uint32_t row, const std::shared_ptr<const std::string>& file, uint64_t record) {
     remember_origin(row, file, record);
   }
   // Keeps the owner of memory that views point into until the next reset, or until the scratch is
@@ -117,17 +117,17 @@ class Chunk {
   uint64_t kept_bytes() const { return kept_.bytes(); }  // the sum over all owners
   // For dropping a row that is alive. If the row has notes, it becomes a settled failure that
   // carries them, and the result is true. Else the row is unchanged.
-  bool leave_losses(uint32_t row);
+  bool drop_row(uint32_t row);
   // Turns the row into a settled failure that carries `lost`. REQUIRED: !lost.empty().
   void lose(uint32_t row, std::vector<Failure> lost);
   // Removes the rows of this bit mask; later rows move up. REQUIRED: nothing is bound.
   void remove(uint64_t rows);
   // Moves the notes of `other` to the same rows of this chunk, and takes over mixed(). Every stage
   // that makes rows of another chunk's rows calls this, even if there are no notes.
-  void take_notes_of(Chunk& other);
+  void move_notes_from(Chunk& other);
   // Keeps all owners that `other` keeps, for stages that pass on views of its rows, and takes its
   // notes.
-  void keep_all(Chunk& other);
+  void keep_owners_of(Chunk& other);
 
   // ---- for the reader of the rows
 

@@ -64,7 +64,7 @@ Block ColumnBlock::read(const std::byte* from, uint64_t bytes, std::shared_ptr<v
           std::move(owner)};
 }
 
-Example with_columns(Example element, const ElementSpec& spec) {
+Example expand_columns(Example element, const ElementSpec& spec) {
   const auto is_column = [](const Leaf& leaf) { return leaf.kind == LeafKind::kColumn; };
   if (std::ranges::none_of(spec.leaves(), is_column)) return element;
   Example made;

@@ -29,7 +29,7 @@ struct ColumnBlock {
 
 // Replaces each kColumn leaf `x` by the tensors of a batch's column: `x`, `x/offsets` and for a
 // deep leaf `x/dims` (see Block::batch). Views of the same memory.
-Example with_columns(Example element, const ElementSpec& spec);
+Example expand_columns(Example element, const ElementSpec& spec);
 
 // For stages that stack elements. Error kInvalidArgument: the spec has a kColumn leaf, which cannot
 // be stacked again.

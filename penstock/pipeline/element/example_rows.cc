@@ -30,7 +30,7 @@ Example viewed(const Chunk& in, uint32_t row) {
     element.set(leaf.name, Tensor::view(leaf.dtype, Shape(shape.begin(), shape.end()),
                                         const_cast<std::byte*>(in.at(i, row)), nullptr, {}, true));
   }
-  return with_columns(std::move(element), *in.spec());
+  return expand_columns(std::move(element), *in.spec());
 }
 
 std::exception_ptr ExampleRows::give(std::shared_ptr<Example> result, Chunk& out, uint32_t row) {

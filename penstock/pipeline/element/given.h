@@ -19,7 +19,7 @@ T given(T thing, const char* operation, const char* what) {
 }
 
 // For names that states (JSON) contain. Error kInvalidArgument: the name is not UTF-8.
-inline std::string name_of_user(std::string name, const char* operation) {
+inline std::string utf8_name(std::string name, const char* operation) {
   if (is_utf8(std::as_bytes(std::span(name)))) return name;
   throw Error(Code::kInvalidArgument, operation,
               "the name '" + escape_invalid_utf8(name) + "' is not UTF-8");

@@ -40,7 +40,7 @@ size_t place_of_leaf(const std::string& nest, size_t leaf) {
 
 }  // namespace
 
-SpecRef side_by_side(std::span<const SpecRef> specs, const std::vector<std::string>& names) {
+SpecRef combined_spec(std::span<const SpecRef> specs, const std::vector<std::string>& names) {
   std::vector<Leaf> leaves;
   std::string nest = names.empty() ? "(" : "{";
   bool flat = !names.empty();

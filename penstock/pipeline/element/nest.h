@@ -22,7 +22,7 @@ namespace penstock {
 //           | '{' (string node)* '}'      a dict, its keys in this order
 //           | ...                         node types of Python, kept unchanged
 //   string := bytes in decimal, ':', UTF-8
-SpecRef side_by_side(std::span<const SpecRef> specs, const std::vector<std::string>& names);
+SpecRef combined_spec(std::span<const SpecRef> specs, const std::vector<std::string>& names);
 
 // The spec of `whole` after one leaf is replaced by an element of `part`. The leaves of `part` get
 // the prefix "name/", with the replaced leaf's name. If `whole` is a single value, the result is

@@ -80,7 +80,7 @@ void Scratch::empty() noexcept {
   part_.is(bytes());
 }
 
-void Scratch::give_back() noexcept {
+void Scratch::free_all() noexcept {
   pieces_.clear();
   piece_ = used_ = 0;
   empty();

@@ -58,7 +58,7 @@ class Scratch {
   // Releases all Kept owners. Also frees memory that has been unused for some time.
   void empty() noexcept;
   // Like empty(), and frees all memory.
-  void give_back() noexcept;
+  void free_all() noexcept;
 
   // Counts the held memory in `memory` from now on, which must outlive the scratch; nullptr: not
   // counted.

@@ -53,7 +53,7 @@ void read_listed(const std::byte* listed, uint64_t first, std::span<uint64_t> po
   }
 }
 
-Error taken_away() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
+Error withdrawn() { return {Code::kClosed, "worker", "the ticket was taken away"}; }
 
 Collector::Lengths lengths_of(const Plan& plan, bool parallel_map) {
   // Elements are delivered one by one.
@@ -170,7 +170,7 @@ void ChainWorker::name_if_ended(Failure& failure) const {
   failure.error = std::make_exception_ptr(Error(code, "Loader", text));
 }
 
-void ChainWorker::threw(bool again) {
+void ChainWorker::on_exception(bool again) {
   slot_->counters().errors.add_single_writer();
   if (again) ring_.consumer().retried.add();
 }
@@ -304,7 +304,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
     {
       StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
       Slot::Write ours(slot);
-      if (!ours) throw taken_away();
+      if (!ours) throw withdrawn();
       chunk_.reset(spec_, count);
       for (size_t i = 0; i < leaves; ++i) {
         const RowLayout& fixed = layout_.fixed();
@@ -319,7 +319,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   }
   if (!losses_.empty()) {
     Slot::Write ours(slot);
-    if (!ours) throw taken_away();
+    if (!ours) throw withdrawn();
     std::vector<uint32_t> lost;
     for (const Loss& loss : losses_) lost.push_back(loss.row);
     layout_.fixed().compact_rows(base, lost, ticket.end);
@@ -329,7 +329,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
 
 // The next rows begin with this row of the ticket. If they take too long, this row is blamed.
 void ChainWorker::take_up(uint32_t row) {
-  if (!slot_->progress({row})) throw taken_away();
+  if (!slot_->progress({row})) throw withdrawn();
   context_.first_row = row;
   context_.one_row = false;
 }
@@ -341,7 +341,7 @@ void ChainWorker::copy_rows(const Ticket& ticket, Slot& slot, std::byte* base) {
   take_up(0);
   StageClock::Piece piece(clock_, chunks_, plan_->last_stage());
   Slot::Write ours(slot);
-  if (!ours) throw taken_away();
+  if (!ours) throw withdrawn();
   copy_below(0, at, positions_, base, ticket.begin);
   count_copy(slot.counters(), CopyReason::kRow, share_of(ticket, layout_.bytes()));
 }
@@ -412,7 +412,7 @@ void ChainWorker::write_collected(const Ticket& ticket, Slot& slot) {
   {
     StageClock::Piece piece(clock_, writing_, plan_->last_stage());
     Slot::Write ours(slot);
-    if (!ours) throw taken_away();
+    if (!ours) throw withdrawn();
     collected_.write(layout, base);
   }
   count_copy(slot.counters(), CopyReason::kRow, layout.bytes());
@@ -423,7 +423,7 @@ void ChainWorker::write_collected(const Ticket& ticket, Slot& slot) {
 // from the first row of each granule. If a row does not fit into the layout, the batch is made
 // again by one worker, which collects all rows.
 void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
-  auto apart = [&] { slot.finish_inline(ResultKind::kApart, 0, {}); };
+  auto apart = [&] { slot.finish_inline(ResultKind::kMismatch, 0, {}); };
   std::byte* base = nullptr;
   uint32_t written = 0;
   bool collecting = false;
@@ -433,7 +433,8 @@ void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
     const uint32_t count = std::min(rows_at_once(), ticket.end - row);
     if (!fetch(ticket, row, count)) {
       // Rows of a batch are compared with its first row, which this granule does not have.
-      return is_part(ticket) && failed_ && failed_->unlike ? apart() : finish(ticket, slot, 0);
+      return is_part(ticket) && failed_ && failed_->schema_differs ? apart()
+                                                                   : finish(ticket, slot, 0);
     }
     row += count;
     if (collecting) continue;
@@ -467,7 +468,7 @@ void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
     {
       StageClock::Piece piece(clock_, writing_, plan_->last_stage());
       Slot::Write ours(slot);
-      if (!ours) throw taken_away();
+      if (!ours) throw withdrawn();
       collected_.write(layout_, base, ticket.begin + written);
     }
     written += static_cast<uint32_t>(collected_.rows());

@@ -30,7 +30,7 @@ namespace penstock {
 //
 // A ticket is a batch or a granule (some rows of a batch). Failed rows leave no gap: only the other
 // rows are in the batch or granule. A raised error ends the ticket; if elements are delivered one
-// by one, only that element fails. A granule is given up (ResultKind::kApart) if its rows do not
+// by one, only that element fails. A granule is given up (ResultKind::kMismatch) if its rows do not
 // match those of other granules, or have no known place in the batch: then one worker makes the
 // whole batch, or finds the error.
 class ChainWorker : public TicketRunner, private Context::Watch {
@@ -68,7 +68,7 @@ class ChainWorker : public TicketRunner, private Context::Watch {
  private:
   bool progress(uint32_t row, uint32_t call) override;
   std::exception_ptr poisoned(uint32_t row, uint32_t call) override;
-  void threw(bool again) override;
+  void on_exception(bool again) override;
   bool interrupted(const std::exception_ptr& by) override;
 
   void name_if_ended(Failure& failure) const;

@@ -137,7 +137,7 @@ FeedsHub::Next FeedsHub::next(uint32_t consumer, int64_t timeout_ns, Item& out) 
       }
     }
     if (blocking) {
-      look_at_patience(consumer, *blocking);
+      check_timeout(consumer, *blocking);
     } else {
       me.blocked_since = 0;
     }
@@ -169,7 +169,7 @@ bool FeedsHub::space() const {
          (waiting_ == 0 || waiting_bytes_ + last_bytes_ <= options_.most_bytes);
 }
 
-void FeedsHub::look_at_patience(uint32_t consumer, uint32_t blocking) {
+void FeedsHub::check_timeout(uint32_t consumer, uint32_t blocking) {
   Consumer& me = consumers_[consumer];
   const Consumer& other = consumers_[blocking];
   const uint64_t now = now_ns();

@@ -137,7 +137,7 @@ class FeedsHub {
   void begin_pass(Lock& lock);
   void pull(Lock& lock, uint32_t asking);
   [[noreturn]] void raise_failure(Lock& lock, uint32_t consumer);
-  void look_at_patience(uint32_t consumer, uint32_t blocking);
+  void check_timeout(uint32_t consumer, uint32_t blocking);
   // Calls f, which uses the source, without the lock. No other thread uses the source meanwhile.
   template <class F>
   void alone(Lock& lock, F f);

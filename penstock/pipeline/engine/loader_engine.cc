@@ -249,7 +249,7 @@ void LoaderEngine::enter_epoch(uint64_t epoch) {
     settle();
     samples_->source().on_epoch_begin(epoch);
     hooked_ = epoch;
-    if (samples_->read_length()) engine_.length_changed(++version_);
+    if (samples_->refresh_length()) engine_.length_changed(++version_);
   }
   running_ = epoch;
   engine_.scheduler().begin_epoch();
@@ -302,7 +302,7 @@ void LoaderEngine::restore(const LoaderState& state) {
 // ---- taking ------------------------------------------------------------------------------------
 
 Example LoaderEngine::example_of(const PlanOutput::Item& item) const {
-  if (item.row) return with_columns(item.elements->row(*item.row), *item.elements->spec());
+  if (item.row) return expand_columns(item.elements->row(*item.row), *item.elements->spec());
   const Block block = item.batch();
   const uint32_t parts = engine_.plan().parts();
   return parts != 0 ? split_example(block, parts) : block.batch();
@@ -402,7 +402,7 @@ Snapshot LoaderEngine::snapshot() const {
   const bool in_line = workers() == 0;
   Snapshot s = engine_.snapshot(workers(), in_line ? "inline" : "thread");
   s.title = title();
-  s.batch_size = engine_.plan().batched() ? engine_.plan().most_rows() : 0;
+  s.batch_size = engine_.plan().batched() ? engine_.plan().max_rows() : 0;
   s.mode = in_line ? "inline" : "threads";
   s.facts = {{"order", engine_.settings().ordered ? "in order" : "as they come"}};
   s.stages = engine_.worker_stages();

@@ -44,12 +44,12 @@ EngineSettings PlanEngine::settings_of(const Plan& plan, EngineSettings settings
 TicketEngine::Needs PlanEngine::needs_of(const Plan& plan, const EngineSettings& settings) {
   const bool streams = plan.stream() != nullptr;
   Needs needs;
-  needs.rows = plan.most_rows();
+  needs.rows = plan.max_rows();
   needs.lanes = ParallelMaps::lanes_for(plan.parallel_maps().size(), settings.workers);
   needs.max_bytes =
       StreamReader::shares_of(settings.max_bytes, streams, !needs.lanes.empty()).batches;
   // Without workers, a stream or a sampler is asked only for the batch that is needed now.
-  needs.on_asking = settings.workers == 0 && (streams || plan.listed());
+  needs.describe_in_poll_only = settings.workers == 0 && (streams || plan.listed());
   needs.raise = !plan.policies();
   return needs;
 }
@@ -159,14 +159,14 @@ void PlanEngine::leave_round() {
 }
 
 bool PlanEngine::gave_all(uint64_t epoch) const {
-  return pass_of(scheduler().position().epoch) != pass_of(epoch) && !output_.anything_held();
+  return pass_of(scheduler().position().epoch) != pass_of(epoch) && !output_.has_held();
 }
 
 bool PlanEngine::amid() const {
   const Position at = output_.position();
   const uint64_t rounds = plan_->rounds();
   return (rounds == kEndless ? at.epoch : at.epoch % rounds) != 0 || at.step != 0 ||
-         !scheduler().ahead().empty() || output_.anything_held();
+         !scheduler().ahead().empty() || output_.has_held();
 }
 
 uint64_t PlanEngine::begin_pass(bool resumed, bool amid) {

@@ -67,7 +67,7 @@ class PlanEngine : public TicketEngine {
     std::optional<LoaderFailure> failure;
   };
   // Takes the next element of a ticket that was taken before.
-  bool has_held() const { return output_.anything_to_take(); }
+  bool has_held() const { return output_.can_take(); }
   Taken take_held();
   // Takes the scheduler's current ticket. REQUIRED: none of its tasks failed.
   Taken take();
@@ -85,7 +85,7 @@ class PlanEngine : public TicketEngine {
   void leave_round();
   // The whole pass was delivered.
   bool gave_all(uint64_t epoch) const;
-  bool holds() const { return output_.anything_held(); }
+  bool holds() const { return output_.has_held(); }
   // Whether the last pass was left before its end.
   bool amid() const;
   // The first epoch of the next pass. Seeks there if the last pass was left before its end.

@@ -83,9 +83,9 @@ bool PlanOutput::apart(TicketRing& ring) {
   const uint64_t seq = scheduler_.current_seq();
   const uint32_t granules = ring.granules_at(seq);
   uint32_t g = 0;
-  while (g < granules && ring.task_at(seq, g).kind != ResultKind::kApart) ++g;
+  while (g < granules && ring.task_at(seq, g).kind != ResultKind::kMismatch) ++g;
   if (g == granules) return false;
-  tickets_.keep_whole();
+  tickets_.disable_granules();
   scheduler_.seek(scheduler_.position(), scheduler_.ahead());
   return true;
 }

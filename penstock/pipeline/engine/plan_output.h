@@ -66,8 +66,8 @@ class PlanOutput {
   // The error to raise next. The position is then that of the failed element.
   std::optional<LoaderFailure> take_failure();
   // Whether take_held() or take_failure() has something.
-  bool anything_to_take() const { return held_.rows != 0 || pending_; }
-  bool anything_held() const { return anything_to_take() || skipped() != 0; }
+  bool can_take() const { return held_.rows != 0 || pending_; }
+  bool has_held() const { return can_take() || skipped() != 0; }
   void drop_held();
   // The position of the next item. The scheduler's own position may be in the next epoch already
   // while the last elements of this one are held.

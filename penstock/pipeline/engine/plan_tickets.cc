@@ -21,7 +21,7 @@ PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan)
 }
 
 void PlanTickets::saw(bool fixed, uint64_t bytes) {
-  if (reader_ != nullptr) reader_->saw_batch(bytes);
+  if (reader_ != nullptr) reader_->report_batch_bytes(bytes);
   if (!fixed) rows_ = Rows::kTogether;
   if (rows_ == Rows::kUnknown) rows_ = Rows::kPlaced;
 }

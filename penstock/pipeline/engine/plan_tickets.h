@@ -37,7 +37,7 @@ class PlanTickets : public Tickets {
   // Reports a finished batch. `fixed`: its rows have one fixed size.
   void saw(bool fixed, uint64_t bytes);
   // Call it when granules of a batch did not match: from now on one worker makes each batch.
-  void keep_whole() { rows_ = Rows::kTogether; }
+  void disable_granules() { rows_ = Rows::kTogether; }
   // The source's length changed, so an epoch may have another number of tickets.
   void length_changed() { steps_.reset(); }
 

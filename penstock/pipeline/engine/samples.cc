@@ -78,7 +78,7 @@ class SampleBatch : public Collated {
   uint64_t rows(uint64_t batch, uint64_t base) const override {
     return order().samples_in(batches_in(base), batch);
   }
-  uint64_t most_rows() const override { return order_.options().batch_size; }
+  uint64_t max_rows() const override { return order_.options().batch_size; }
   uint64_t element(uint64_t batch, uint64_t row, uint64_t base) const override {
     const Order::Options& of = order_.options();
     const uint64_t position = base + (batch * of.world + of.rank) * of.batch_size + row;
@@ -104,12 +104,12 @@ class SampleBatch : public Collated {
 
 class ListedBatch : public Collated {
  public:
-  ListedBatch(IndexedRef input, uint64_t most_rows)
-      : Collated(std::move(input)), most_rows_(most_rows) {}
+  ListedBatch(IndexedRef input, uint64_t max_rows)
+      : Collated(std::move(input)), most_rows_(max_rows) {}
 
   uint64_t length(uint64_t) const override { return kEndless; }
   uint64_t rows(uint64_t, uint64_t) const override { return most_rows_; }
-  uint64_t most_rows() const override { return most_rows_; }
+  uint64_t max_rows() const override { return most_rows_; }
   uint64_t element(uint64_t, uint64_t row, uint64_t) const override { return row; }
 
  private:
@@ -147,7 +147,7 @@ Node::Ref sample_batches(Node::Ref input, uint64_t n, bool drop_last,
         now.length = inputs[0].indexed->length(0);
         return {std::make_shared<SampleBatch>(inputs[0].indexed, now)};
       },
-      .elements_each = n,
+      .inputs_per_element = n,
       .deals_out = true,
   });
 }
@@ -158,13 +158,13 @@ Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions&
   return batches_of(samples_node(std::move(samples), options.batch_size == 0), options);
 }
 
-Node::Ref listed_batches(Node::Ref samples, uint64_t most_rows) {
-  check_batch_size(most_rows, "Loader");
+Node::Ref listed_batches(Node::Ref samples, uint64_t max_rows) {
+  check_batch_size(max_rows, "Loader");
   return make_node({
-      .title = "batch(sampler, " + std::to_string(most_rows) + ")",
+      .title = "batch(sampler, " + std::to_string(max_rows) + ")",
       .inputs = {std::move(samples)},
-      .build = [most_rows](std::vector<Built> inputs, Builder&) -> Built {
-        return {std::make_shared<ListedBatch>(inputs[0].indexed, most_rows)};
+      .build = [max_rows](std::vector<Built> inputs, Builder&) -> Built {
+        return {std::make_shared<ListedBatch>(inputs[0].indexed, max_rows)};
       },
       .listed = true,
   });

@@ -15,8 +15,8 @@ namespace penstock {
 // The user's data set and its length, shared by a Loader and its plan.
 //
 // Threads: source() may be called from any thread, as IndexedDataset says. length() may be called
-// from any thread; it changes only in read_length(), between epochs, while no worker reads the data
-// set.
+// from any thread; it changes only in refresh_length(), between epochs, while no worker reads the
+// data set.
 class Samples {
  public:
   explicit Samples(std::unique_ptr<Source> source)
@@ -25,7 +25,7 @@ class Samples {
   Source& source() const { return *source_; }
   uint64_t length() const { return length_.load(std::memory_order_acquire); }
   // Asks the data set for its length. True: the length has changed.
-  bool read_length() {
+  bool refresh_length() {
     const uint64_t length = source_->size();
     return length_.exchange(length, std::memory_order_acq_rel) != length;
   }
@@ -36,9 +36,9 @@ class Samples {
 };
 
 // Batches of samples that a sampler lists: each ticket carries the positions of its rows
-// (PlanTickets::set_lists). Only the sampler knows the number of batches. `most_rows`: an upper
-// bound for the rows of a batch. Error kInvalidArgument: `most_rows` is 0 or above 2^32 - 1.
-Node::Ref listed_batches(Node::Ref samples, uint64_t most_rows);
+// (PlanTickets::set_lists). Only the sampler knows the number of batches. `max_rows`: an upper
+// bound for the rows of a batch. Error kInvalidArgument: `max_rows` is 0 or above 2^32 - 1.
+Node::Ref listed_batches(Node::Ref samples, uint64_t max_rows);
 // The batches of `samples` for a Loader with these options: order, error policy, batch size and
 // shard. Error kInvalidArgument: invalid options.
 Node::Ref batches_of(Node::Ref samples, const LoaderOptions& options);

@@ -20,7 +20,7 @@ class StreamReader::Alone : public Context::Watch {
     return !reader_.closed_;
   }
   std::exception_ptr poisoned(uint32_t, uint32_t) override { return nullptr; }
-  void threw(bool) override {}
+  void on_exception(bool) override {}
   bool interrupted(const std::exception_ptr& by) override {
     if (!reader_.options_.threaded) reader_.interruption_ = by;
     return !reader_.options_.threaded;
@@ -115,7 +115,7 @@ uint64_t StreamReader::excess() const {
   return over + (needed > options_.max_bytes ? needed - options_.max_bytes : 0);
 }
 
-void StreamReader::saw_batch(uint64_t bytes) { learn(batch_bytes_, bytes); }
+void StreamReader::report_batch_bytes(uint64_t bytes) { learn(batch_bytes_, bytes); }
 
 // With the lock.
 void StreamReader::keep(Made stream_chunk) {
@@ -269,13 +269,13 @@ void StreamReader::go_to(const Start& start) {
   if (place.used == 0) return;
   scratch_.empty();
   const GatherChunk::Unused unused(gathered_);
-  const GatherChunk::Gathered before = gathered_.gather(*reader_, so_many(place.used));
+  const GatherChunk::Gathered before = gathered_.gather(*reader_, rows_to_pull(place.used));
   if (before.failure) std::rethrow_exception(before.failure->error);
   if (before.rows < place.used) throw refuse_restore("it is beyond the stream's end");
   ordinal_ += before.rows;
 }
 
-GatherChunk::Wanted StreamReader::so_many(uint64_t elements) const {
+GatherChunk::Wanted StreamReader::rows_to_pull(uint64_t elements) const {
   return {elements, elements, ordinal_, GatherChunk::Failures::kEnd};
 }
 
@@ -289,7 +289,7 @@ StreamReader::Made StreamReader::make() {
   GatherChunk::Gathered gathered;
   const GatherChunk::Unused unused(gathered_);
   try {
-    gathered = gathered_.gather(*reader_, so_many(wanted));
+    gathered = gathered_.gather(*reader_, rows_to_pull(wanted));
   } catch (...) {
     made.failure = Failure{"stream", ordinal_, std::current_exception()};
     return made;
@@ -301,7 +301,7 @@ StreamReader::Made StreamReader::make() {
     made.failure = std::move(gathered.failure);
     return made;
   }
-  if (gathered.rows == 0 || (plan_->whole_outputs() && gathered.rows < wanted)) {
+  if (gathered.rows == 0 || (plan_->drop_partial() && gathered.rows < wanted)) {
     made.end = true;
     gathered_.release();  // also the failures of the last chunk
     return made;
@@ -311,7 +311,7 @@ StreamReader::Made StreamReader::make() {
   reader_->release();
   made.offset = StreamChunk::put(gathered_, ordinal_, arena_);
   in_hand_.store(memory_.bytes(), std::memory_order_relaxed);
-  memory_.tight() ? scratch_.give_back() : scratch_.empty();
+  memory_.tight() ? scratch_.free_all() : scratch_.empty();
   ordinal_ += gathered.rows;
   if (gathered.failure) {
     made.after = {made.before.ordinal, made.rows, made.before.state};

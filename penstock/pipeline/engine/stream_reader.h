@@ -89,7 +89,7 @@ class StreamReader {
   std::optional<Made> take();
   bool ready();
   // Reports the size of a batch, for estimates.
-  void saw_batch(uint64_t bytes);
+  void report_batch_bytes(uint64_t bytes);
   void run();
   void close();
   // Releases everything that the stream's stages hold, including exceptions of user code. Call it
@@ -114,7 +114,7 @@ class StreamReader {
   Made read(const std::optional<Start>& begin);
   void go_to(const Start& start);
   Made make();
-  GatherChunk::Wanted so_many(uint64_t elements) const;
+  GatherChunk::Wanted rows_to_pull(uint64_t elements) const;
   bool full() const;
   uint64_t needed() const;
   uint64_t batches_bytes() const;

@@ -56,7 +56,7 @@ Scheduler::Options TicketEngine::options_of(const Needs& needs) const {
   options.ordered = settings_.ordered;
   options.pause_at_epochs = settings_.pause_at_epochs;
   options.granule_rows = needs.granule_rows;
-  options.on_asking = needs.on_asking;
+  options.describe_in_poll_only = needs.describe_in_poll_only;
   Tuner::Limits tuning;
   tuning.workers = settings_.tune_workers;
   tuning.queue = settings_.tune_queue;

@@ -46,8 +46,8 @@ class TicketEngine {
     uint32_t granule_rows = 0;    // rows per granule; 0: chosen per batch
     std::vector<uint32_t> lanes;  // ring sizes of the lanes beside the first
     uint64_t max_bytes = UINT64_MAX;
-    bool on_asking = false;  // Scheduler::Options::on_asking
-    bool raise = true;       // Supervisor::Policy::raise
+    bool describe_in_poll_only = false;  // Scheduler::Options::describe_in_poll_only
+    bool raise = true;                   // Supervisor::Policy::raise
   };
   using MakeTickets = std::function<std::unique_ptr<Tickets>(Allocator&)>;
 

@@ -4,9 +4,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
-#include "penstock/pipeline/streams/decided_stream.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/parallel_map_stream.h"
+#include "penstock/pipeline/streams/policy_stream.h"
 #include "penstock/pipeline/streams/tailed_stream.h"
 #include "penstock/workers/ticket.h"
 
@@ -71,11 +71,11 @@ std::vector<StreamedRef> Builder::as_streams(const std::vector<Built>& inputs) {
 // Without a policy that skips, undecided failures can stay: the first reader raises them.
 StreamedRef Builder::decided(StreamedRef stream) const {
   if (!policy_.skip && !policy_.feed_skips) return stream;
-  return decided_stream(std::move(stream), policy_);
+  return policy_stream(std::move(stream), policy_);
 }
 
 Built Builder::without_gaps(const Built& built) {
-  const bool gaps = built.leaves_out || (built.may_fail && policy_.skip && !policy_.by_feed);
+  const bool gaps = built.may_skip || (built.may_fail && policy_.skip && !policy_.by_feed);
   const bool apart = !gaps && built.may_fail && policy_.feed_skips;
   if (built.stream == nullptr || !(gaps || apart)) return built;
   apart_ |= apart;
@@ -88,7 +88,7 @@ Built Builder::stacked(const Built& input, uint64_t n, bool whole,
   if (input.stream == nullptr) return input.with(stage);
   Built built = input.per_output == 1 ? without_gaps(input) : Built::of(as_stream(input));
   built.per_output = n;
-  built.whole_outputs = whole;
+  built.drop_partial = whole;
   return built.with(stage);
 }
 
@@ -115,7 +115,7 @@ void Builder::give(std::vector<FoundFilesRef> found, std::vector<os::Fd> stores)
   given_ = {std::move(found), std::move(stores)};
 }
 
-FoundFilesRef Builder::next_given() {
+FoundFilesRef Builder::next_found() {
   if (!given_) return nullptr;
   if (given_->next == given_->found.size()) refuse_given();
   return given_->found[given_->next++];

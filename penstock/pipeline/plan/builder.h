@@ -84,7 +84,7 @@ class Builder {
   bool given() const { return given_.has_value(); }
   // nullptr: nothing was given, so the source looks for files. Error kInternal: there are more
   // sources than were given.
-  FoundFilesRef next_given();
+  FoundFilesRef next_found();
   // The plan's shard: the elements of `dealt` are distributed over `world` ranks. nullptr: the
   // elements of a stream.
   struct Sharded {

@@ -36,7 +36,7 @@ struct Node {
   std::optional<std::string> refuses_streams = {};
 
   // Every element is made of this many consecutive input elements; 0: not a fixed number.
-  uint64_t elements_each = 0;
+  uint64_t inputs_per_element = 0;
   // Distributes its input's elements over the ranks.
   bool deals_out = false;
   // Its elements are batches whose samples a sampler lists in the ticket.

@@ -84,8 +84,8 @@ void Plan::find_shard(const Node& outermost, const Builder& builder) {
   dealt_ = builder.sharded()->dealt;
   if (stream() != nullptr) return;  // a stream's place is that of one rank only
   for (const Node* node = &outermost;; node = node->inputs[0].get()) {
-    if (node->elements_each == 0) return;
-    below_ *= node->elements_each;
+    if (node->inputs_per_element == 0) return;
+    below_ *= node->inputs_per_element;
     if (node->deals_out) break;
   }
   shard_moves_ = true;
@@ -120,7 +120,7 @@ void Plan::find_copied() {
     found.above.push_back(mapped);
     stage = mapped->input().get();
   }
-  if (found.rows->as_they_are()) copied_ = std::move(found);
+  if (found.rows->has_element_layout()) copied_ = std::move(found);
 }
 
 uint64_t Plan::length(uint64_t base) const { return top()->length(base * below_); }
@@ -138,14 +138,14 @@ uint64_t Plan::steps(uint64_t base) const {
 }
 
 uint64_t Plan::stream_rows() const {
-  return root_ != nullptr ? root_->most_rows() : per_output() == 1 ? per_ticket_ : per_output();
+  return root_ != nullptr ? root_->max_rows() : per_output() == 1 ? per_ticket_ : per_output();
 }
 
 std::optional<uint64_t> Plan::known_length() const {
   if (stream() == nullptr) return length(0);
   auto all = stream()->length();
   if (!all || *all == kEndless) return all;
-  return *all / per_output() + (!whole_outputs() && *all % per_output() != 0);
+  return *all / per_output() + (!drop_partial() && *all % per_output() != 0);
 }
 
 bool Plan::python() const {
@@ -171,8 +171,8 @@ uint32_t Plan::rows(uint64_t base, uint64_t step) const {
   return static_cast<uint32_t>(root_->rows(batch, at.base));
 }
 
-uint32_t Plan::most_rows() const {
-  return root_ == nullptr ? per_ticket_ : static_cast<uint32_t>(root_->most_rows());
+uint32_t Plan::max_rows() const {
+  return root_ == nullptr ? per_ticket_ : static_cast<uint32_t>(root_->max_rows());
 }
 
 At Plan::locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,

@@ -40,7 +40,7 @@ class Plan {
   // all ranks.
   uint64_t steps(uint64_t base) const;
   uint32_t rows(uint64_t base, uint64_t step) const;  // of that ticket
-  uint32_t most_rows() const;                         // maximum of any ticket
+  uint32_t max_rows() const;                          // maximum of any ticket
   // The positions in chain() of rows [first, first + out.size()) of a ticket. Returns the epoch
   // there.
   At locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,
@@ -76,7 +76,7 @@ class Plan {
   const Streamed* stream() const { return built_.stream.get(); }
   uint64_t per_output() const { return built_.per_output; }  // elements of the stream
   uint64_t stream_rows() const;                              // elements of the stream per ticket
-  bool whole_outputs() const { return built_.whole_outputs; }
+  bool drop_partial() const { return built_.drop_partial; }
   // Batches (elements) of an epoch, if known.
   std::optional<uint64_t> known_length() const;
   // The plan differs from that for a feed that raises errors, because the feed skips failed

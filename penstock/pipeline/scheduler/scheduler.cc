@@ -102,7 +102,7 @@ void Scheduler::tune() {
   for (uint32_t w = 0; w < ring_.workers(); ++w) busy += ring_.place(w).counters.busy_ns.get();
   if (tuned_ns_ != 0) {
     // If one worker does all the work, the others are not idle for lack of tickets.
-    const uint64_t times = ring_.one_does() ? options_.workers : 1;
+    const uint64_t times = ring_.one_worker_suffices() ? options_.workers : 1;
     const Tuner::Settings& to =
         tuner_->next({asked_ns_ - tuned_ns_, held_up_ns_, delivered - tuned_delivered_,
                       (busy - tuned_busy_ns_) * times, least_ready_, batch_bytes_});
@@ -117,7 +117,7 @@ void Scheduler::tune() {
 }
 
 Scheduler::Poll Scheduler::poll(uint64_t epoch) {
-  if (options_.on_asking && asked_ns_ == 0) read_clock_on_asking();
+  if (options_.describe_in_poll_only && asked_ns_ == 0) read_clock_on_asking();
   fill();
   auto there = asked_ns_ == 0 && quick_ && untimed_ + 1 < kUntimed ? candidate() : std::nullopt;
   if (there && ring_.ready(*there) && position_.epoch == epoch && !ended(position_)) {
@@ -159,7 +159,7 @@ void Scheduler::end_stream() {
 void Scheduler::wait(int64_t timeout_ns) {
   uint64_t head = ring_.head();
   bool one = options_.ordered && head < ring_.posted();
-  if (starved_) {
+  if (undescribed_) {
     ring_.consumer_wait(one ? head : TicketRing::kAnySeq, timeout_ns,
                         [this] { return tickets_.ready(); });
   } else {

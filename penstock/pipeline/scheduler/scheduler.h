@@ -80,7 +80,7 @@ class Scheduler {
     uint32_t granule_rows = 1;     // rows per granule; 0: chosen per batch (BatchDivision)
     // Calls describe() only in poll(), never while a batch is being delivered. For tickets whose
     // describe() takes long and may be interrupted: then no batch is lost.
-    bool on_asking = false;
+    bool describe_in_poll_only = false;
     // Adapts the number of active workers and the queue to the consumer's speed, starting with the
     // values above. REQUIRED: the ring has space for the longest queue.
     std::optional<Tuner::Limits> tuning = std::nullopt;
@@ -153,7 +153,7 @@ class Scheduler {
   bool ended(const Position& at) const;  // no ticket of its epoch is left at or after `at`
   void fill();
   void fill_ahead() {
-    if (!options_.on_asking) fill();
+    if (!options_.describe_in_poll_only) fill();
   }
   uint64_t window() const;
   uint64_t fitting(uint64_t left, uint64_t bytes, uint64_t work) const;
@@ -184,7 +184,7 @@ class Scheduler {
   uint64_t taken_ = 0;        // entries beyond the head that were taken already (unordered)
   uint64_t batch_bytes_ = 0;  // of the largest batch so far
   bool failed_ = false;       // the next ticket cannot be made
-  bool starved_ = false;      // the next ticket could not be described yet
+  bool undescribed_ = false;  // the next ticket could not be described yet
   bool sized_ = false;        // a batch was delivered; batches that are not arrays have 0 bytes
   uint64_t slot_bytes_ = 0;   // memory of the largest batch so far, which had slot_rows_ rows
   uint32_t slot_rows_ = 0;

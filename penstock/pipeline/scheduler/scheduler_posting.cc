@@ -57,7 +57,7 @@ uint64_t Scheduler::row_ns() const {
 }
 
 void Scheduler::fill() {
-  starved_ = false;
+  undescribed_ = false;
   if (held_ || failed_ || ring_.closed()) return;
   reap();
   for (uint64_t most = window(); in_flight() < most; most = sized_ ? most : window()) {
@@ -90,7 +90,7 @@ void Scheduler::fill() {
         known_end_ = next_.step;
         continue;
       case Tickets::Described::kNotYet:
-        starved_ = true;
+        undescribed_ = true;
         return;
       case Tickets::Described::kFailed:
         failed_ = true;

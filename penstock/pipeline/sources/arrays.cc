@@ -34,7 +34,7 @@ struct Column {
     return first + place * static_cast<uint64_t>(stride);
   }
   // Whether the rows in memory have the layout of elements.
-  bool as_it_is() const { return contiguous && number == 1 && last == 0; }
+  bool has_element_layout() const { return contiguous && number == 1 && last == 0; }
 
   const std::byte* first;
   int64_t stride;
@@ -75,7 +75,9 @@ class Arrays : public Indexed, public MemoryRows {
   std::unique_ptr<IndexedReader> reader(Context&) const override {
     return std::make_unique<Reader>(*this);
   }
-  bool as_they_are() const override { return std::ranges::all_of(columns_, &Column::as_it_is); }
+  bool has_element_layout() const override {
+    return std::ranges::all_of(columns_, &Column::has_element_layout);
+  }
   void copy(std::span<const uint64_t> positions, const BlockLayout& layout, std::byte* block,
             uint64_t row) const override {
     for (size_t leaf = 0; leaf < columns_.size(); ++leaf) {

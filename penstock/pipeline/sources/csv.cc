@@ -255,7 +255,7 @@ class CsvSource : public FileSource {
     return std::make_shared<Csv>(std::move(files), std::move(title), format_, spec_);
   }
   Compression compression_of(File& file) const override { return compression_of_text(file); }
-  bool has_front() const override { return true; }
+  bool has_header() const override { return true; }
   uint64_t front(const std::shared_ptr<File>& file, Compression compression) const override {
     return read_csv_header(file, compression, *format_).bytes;
   }

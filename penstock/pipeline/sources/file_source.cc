@@ -89,9 +89,9 @@ static std::vector<std::string> paths_of(const FoundFiles& found) {
 
 Built FileSource::build(Builder& builder) const {
   std::lock_guard lock(mutex_);
-  FoundFilesRef given = builder.next_given();
+  FoundFilesRef given = builder.next_found();
   if (found_in_ != builder.files()) {
-    if (given != nullptr) recall(paths_of(*given), given->about);
+    if (given != nullptr) restore_metadata(paths_of(*given), given->about);
     found_ = given != nullptr ? std::move(given) : find(builder);
     found_in_ = builder.files();
   }
@@ -114,8 +114,8 @@ FoundFilesRef FileSource::find(Builder& builder) const {
                                       [](Compression c) { return c != Compression::kNone; });
   FoundFiles found;
   if (stream_ || compressed) {
-    std::vector<uint64_t> fronts(has_front() ? paths.size() : 0);
-    if (has_front()) {
+    std::vector<uint64_t> fronts(has_header() ? paths.size() : 0);
+    if (has_header()) {
       for_each_file(*pool, paths, threads, [&](size_t i, const std::shared_ptr<File>& file) {
         fronts[i] = front(file, compressions[i]);
       });
@@ -135,7 +135,7 @@ RecordIndex FileSource::index_of(Builder& builder, const std::shared_ptr<File>& 
   auto make = [&] { return index(file, builder.progress()); };
   if (!beside_) return make();
   // Always check the bytes before the records, even where a kept index exists.
-  const uint64_t begin = has_front() ? front(file, Compression::kNone) : 0;
+  const uint64_t begin = has_header() ? front(file, Compression::kNone) : 0;
   return load_or_build_index(*builder.files(), *file, index_format(), begin, make);
 }
 

@@ -59,9 +59,9 @@ class FileSource {
   virtual IndexedRef stage(std::shared_ptr<const RecordFiles> files, std::string title) const = 0;
   // The compression of a file, inferred from its contents.
   virtual Compression compression_of(File& file) const { return (void)file, Compression::kNone; }
-  // The number of bytes before a file's first record. `has_front`: files have such bytes. Errors:
+  // The number of bytes before a file's first record. `has_header`: files have such bytes. Errors:
   // as of build().
-  virtual bool has_front() const { return false; }
+  virtual bool has_header() const { return false; }
   virtual uint64_t front(const std::shared_ptr<File>& file, Compression compression) const {
     return (void)file, (void)compression, 0;
   }
@@ -71,12 +71,13 @@ class FileSource {
   virtual std::string arguments() const { return {}; }
 
   // What the source read from these files besides their records (such as headers), as numbers that
-  // recall() accepts. A source that did not open the files gets the numbers through recall(). Calls
-  // do not overlap.
+  // restore_metadata() accepts. A source that did not open the files gets the numbers through
+  // restore_metadata(). Calls do not overlap.
   virtual std::vector<int64_t> about(const std::vector<std::string>& paths) const {
     return (void)paths, std::vector<int64_t>();
   }
-  virtual void recall(const std::vector<std::string>& paths, std::span<const int64_t> about) const {
+  virtual void restore_metadata(const std::vector<std::string>& paths,
+                                std::span<const int64_t> about) const {
     (void)paths, (void)about;
   }
 

@@ -77,7 +77,7 @@ class FileStream::Reader : public FileStreamReader {
  private:
   void make(uint32_t count, Chunk& out) override {
     // Origins are kept for records, which later stages parse. A line needs none.
-    if (stage_.spec_->leaves()[0].kind == LeafKind::kBytes) tell_origins(count, out);
+    if (stage_.spec_->leaves()[0].kind == LeafKind::kBytes) set_origins(count, out);
     for (uint32_t i = 0; i < count; ++i) {
       const std::span<const std::byte> bytes = records().row(i).bytes;
       if (bytes.empty() && stage_.spec_->fixed()) continue;  // the record failed
@@ -87,14 +87,14 @@ class FileStream::Reader : public FileStreamReader {
   }
   const SpecRef& spec() const override { return stage_.spec_; }
 
-  void tell_origins(uint32_t count, Chunk& out) {
+  void set_origins(uint32_t count, Chunk& out) {
     for (uint32_t i = 0; i < count; ++i) {
       const RecordStream::Place& place = records().row(i).place;
       if (file_ == nullptr || place.file != number_) {
         number_ = place.file;
         file_ = std::make_shared<const std::string>(stage_.files_->paths[number_]);
       }
-      out.come_from(i, file_, place.record);
+      out.set_origin(i, file_, place.record);
     }
   }
 

@@ -38,7 +38,7 @@ class FixedRecordSource : public FileSource {
                        layout_of(options_.record_bytes));
   }
   Compression compression_of(File& file) const override { return compression_of_fixed(file); }
-  bool has_front() const override { return options_.header_bytes > 0; }
+  bool has_header() const override { return options_.header_bytes > 0; }
   uint64_t front(const std::shared_ptr<File>& file, Compression compression) const override {
     check_header_and_footer(file, compression, options_.header_bytes, options_.footer_bytes);
     return options_.header_bytes;

@@ -118,7 +118,7 @@ class Generator : public Streamed {
 }  // namespace
 
 Node::Ref nodes::generator(std::string name, Begin begin) {
-  name = name_of_user(std::move(name), "generator");
+  name = utf8_name(std::move(name), "generator");
   return make_node({
       .title = "generator(" + name + ")",
       .build =

@@ -56,7 +56,7 @@ class IdxSource : public FileSource {
     return record_rows(std::move(files), "idx", std::move(title), layout_of(agreed(paths)));
   }
   Compression compression_of(File& file) const override { return compression_of_idx(file); }
-  bool has_front() const override { return true; }
+  bool has_header() const override { return true; }
   uint64_t front(const std::shared_ptr<File>& file, Compression compression) const override {
     return look(file, compression).bytes;
   }
@@ -82,8 +82,8 @@ class IdxSource : public FileSource {
     }
     return about;
   }
-  void recall(const std::vector<std::string>& paths,
-              std::span<const int64_t> about) const override {
+  void restore_metadata(const std::vector<std::string>& paths,
+                        std::span<const int64_t> about) const override {
     std::lock_guard lock(mutex_);
     for (const std::string& path : paths) {
       IdxHeader header;

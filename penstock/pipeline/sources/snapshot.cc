@@ -3,7 +3,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/utf8.h"
-#include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/cache/cached_rows.h"
 #include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
@@ -49,7 +49,7 @@ class SnapshotIndexed : public Indexed {
 
    private:
     const std::string& title_;
-    std::unique_ptr<KeptRows> rows_;
+    std::unique_ptr<CachedRows> rows_;
   };
 
   // Batches reserve memory by the spec alone, so a damaged spec must not ask for more than the

@@ -12,11 +12,11 @@ namespace penstock {
 struct Built {
   IndexedRef indexed = nullptr;
   StreamedRef stream = nullptr;
-  IndexedRef tail = nullptr;   // never null beside `stream`
-  uint64_t per_output = 1;     // stream elements per element of the tail
-  bool whole_outputs = false;  // fewer than per_output elements at the end are dropped
-  bool may_fail = false;       // the tail has a function, which may fail for an element
-  bool leaves_out = false;     // the tail may fail, and has an on_error that skips such an element
+  IndexedRef tail = nullptr;  // never null beside `stream`
+  uint64_t per_output = 1;    // stream elements per element of the tail
+  bool drop_partial = false;  // fewer than per_output elements at the end are dropped
+  bool may_fail = false;      // the tail has a function, which may fail for an element
+  bool may_skip = false;      // the tail may fail, and has an on_error that skips such an element
 
   // For a stage that makes each element of one input element: puts `stage` on top.
   Built with(const std::function<IndexedRef(IndexedRef)>& stage) const;

@@ -366,8 +366,8 @@ class CollatedReader : public IndexedReader {
           left_out_.clear();
           return out.fail(row, std::move(failure));
         }
-        failure.unsure |= undecided;
-        failure.leave_out();
+        failure.provisional |= undecided;
+        failure.skip_if_undecided();
         left_out_.push_back(std::move(failure));
       }
       for (auto& [replaced, failure] : chunk.notes()) out.note(row, std::move(failure));

@@ -37,7 +37,7 @@ struct Context {
     // again; else null.
     virtual std::exception_ptr poisoned(uint32_t row, uint32_t call) = 0;
     // User code threw an exception. `again`: the call will be retried.
-    virtual void threw(bool again) = 0;
+    virtual void on_exception(bool again) = 0;
     // User code threw an interrupt (Ctrl-C), which is not a failure of the element. True: this
     // thread is the one to interrupt, so the caller rethrows the exception, and the ticket fails at
     // once.

@@ -33,8 +33,8 @@ class FieldOp : public Op {
   // `name`: the operation's name, for errors. `fields`: names of leaves; empty: all leaves for
   // which applies() is true.
   FieldOp(std::string name, std::vector<std::string> fields)
-      : name_(name_of_user(std::move(name), "map")), fields_(std::move(fields)) {
-    for (const std::string& field : fields_) (void)name_of_user(field, name_.c_str());
+      : name_(utf8_name(std::move(name), "map")), fields_(std::move(fields)) {
+    for (const std::string& field : fields_) (void)utf8_name(field, name_.c_str());
   }
 
   const std::string& name() const { return name_; }

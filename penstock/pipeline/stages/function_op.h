@@ -30,7 +30,7 @@ class FunctionOp : public Op {
   // `name`: used in titles, states and errors. Error kInvalidArgument: the name is not UTF-8, or
   // the function is null.
   FunctionOp(std::string name, Function function)
-      : name_(name_of_user(std::move(name), "map")),
+      : name_(utf8_name(std::move(name), "map")),
         function_(given(std::move(function), "map", "function")) {}
 
   std::string title() const override { return name_; }

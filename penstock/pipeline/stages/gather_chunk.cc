@@ -31,7 +31,7 @@ GatherChunk::GatherChunk(const Context& context, const Streamed& stage, Allocato
       max_space_(std::min(max_space, kMaxSpace)) {}
 
 // Pulls few elements at a time, because the stream's elements exist beside their copies.
-uint32_t GatherChunk::so_many(uint64_t wanted) const {
+uint32_t GatherChunk::rows_to_pull(uint64_t wanted) const {
   wanted = std::min<uint64_t>(wanted, Chunk::kRows);
   if (memory_ == nullptr) return static_cast<uint32_t>(wanted);
   // The first element gives the size.
@@ -54,7 +54,7 @@ GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& w
            !gathered.left_out.empty() && gathered.left_out.back().place == gathered.places();
   };
   while (!gathered.failure && wants_more()) {
-    const uint32_t most = so_many(wanted.most - gathered.places());
+    const uint32_t most = rows_to_pull(wanted.most - gathered.places());
     uint32_t count = 0;
     try {
       count = stream.next(most, chunk_);
@@ -70,7 +70,7 @@ GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& w
       break;
     }
     const uint64_t before = gathered.rows;
-    const uint64_t alive = sort_out(wanted, count, gathered);
+    const uint64_t alive = take_losses(wanted, count, gathered);
     const auto rows = static_cast<uint32_t>(gathered.rows - before);
     if (rows == 0) continue;
     positions_.resize(rows);
@@ -88,7 +88,7 @@ GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& w
 }
 
 // Counts the chunk's rows, and moves the losses out of it. Returns a bit mask of the rows to copy.
-uint64_t GatherChunk::sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered) {
+uint64_t GatherChunk::take_losses(const Wanted& wanted, uint32_t count, Gathered& gathered) {
   if (chunk_.failures().empty() && chunk_.notes().empty()) {
     gathered.rows += count;
     return chunk_.alive();
@@ -125,7 +125,7 @@ uint64_t GatherChunk::sort_out(const Wanted& wanted, uint32_t count, Gathered& g
 // Copies the row, which is valid only until the next call of the stream.
 void GatherChunk::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
   if (!out.settle(in.spec())) {
-    throw unlike(*out.spec(), *in.spec());
+    throw schema_error(*out.spec(), *in.spec());
   }
   origins_.add(in.origin(row));
   const bool placed = space_.memory != nullptr && space_.rows < space_.layout.rows() &&

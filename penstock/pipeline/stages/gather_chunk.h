@@ -85,11 +85,11 @@ class GatherChunk {
   uint64_t space_bytes() const { return space_.memory == nullptr ? 0 : space_.parts.bytes(); }
 
  private:
-  uint64_t sort_out(const Wanted& wanted, uint32_t count, Gathered& gathered);
+  uint64_t take_losses(const Wanted& wanted, uint32_t count, Gathered& gathered);
   void own(Chunk& in, uint32_t row, Chunk& out, uint32_t to);
   void make_space(const SpecRef& spec, uint64_t rows);
 
-  uint32_t so_many(uint64_t wanted) const;
+  uint32_t rows_to_pull(uint64_t wanted) const;
 
   Scratch& scratch_;
   const StreamMemory* memory_;

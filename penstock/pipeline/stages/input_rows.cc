@@ -8,7 +8,7 @@ void InputRows::fetch(IndexedReader& reader, const SpecRef& spec, const At& at,
                       std::span<const uint64_t> positions, Chunk& out, uint32_t row, size_t first) {
   make(reader, spec, at, positions, out, row, first);
   for (auto& [lost, failure] : rows_.failures()) out.fail(lost, std::move(failure));
-  out.take_notes_of(rows_);
+  out.move_notes_from(rows_);
 }
 
 Chunk& InputRows::make(IndexedReader& reader, const SpecRef& spec, const At& at,
@@ -26,7 +26,7 @@ Chunk& InputRows::make(IndexedReader& reader, const SpecRef& spec, const At& at,
   return rows_;
 }
 
-void InputRows::hand_on(Chunk& out, size_t first) {
+void InputRows::forward(Chunk& out, size_t first) {
   const uint64_t alive = (rows_.alive() & out.alive()) >> row_ << row_;
   const size_t leaves = rows_.spec()->leaves().size();
   for (size_t leaf = 0; leaf < leaves; ++leaf) {
@@ -37,7 +37,7 @@ void InputRows::hand_on(Chunk& out, size_t first) {
       out.view(to, row, rows_.at(leaf, row), rows_.shape(leaf, row));
     }
   }
-  out.keep_all(rows_);
+  out.keep_owners_of(rows_);
 }
 
 }  // namespace penstock

@@ -26,7 +26,7 @@ class InputRows {
   // The spec of the fetched rows; nullptr: none could be made.
   const SpecRef& spec() const { return rows_.spec(); }
   // Passes the rows on to `out`. If the spec of `out` is not known, call out.settle() first.
-  void hand_on(Chunk& out, size_t first = 0);
+  void forward(Chunk& out, size_t first = 0);
 
  private:
   Chunk rows_;

@@ -90,7 +90,7 @@ void InputReaders::fetch(size_t input, const At& at, std::span<const uint64_t> p
   }
   rows_.fetch(*reader.reader, reader.spec, at, positions, out, row);
   if (rows_.spec() == nullptr) return;
-  if (agree(reader, out)) return rows_.hand_on(out);
+  if (agree(reader, out)) return rows_.forward(out);
   auto error = std::make_exception_ptr(
       Error(Code::kInvalidArgument, stage_,
             "inputs must have elements that are alike: " + out.spec()->to_string() +

@@ -13,9 +13,9 @@ class MemoryRows {
  public:
   virtual ~MemoryRows() = default;
   // Whether the rows in memory have the layout of elements, so that copy() may be called.
-  virtual bool as_they_are() const = 0;
+  virtual bool has_element_layout() const = 0;
   // Copies the elements at `positions` to rows row, row + 1, ... of a block of the stage's spec.
-  // REQUIRED: as_they_are(); each position is below the length.
+  // REQUIRED: has_element_layout(); each position is below the length.
   virtual void copy(std::span<const uint64_t> positions, const BlockLayout& layout,
                     std::byte* block, uint64_t row) const = 0;
 };

@@ -30,39 +30,39 @@ bool covers(const ElementSpec& whole, const ElementSpec& part) {
 
 }  // namespace
 
-void settle_alike(const SpecRef& spec, Chunk& out) {
+void settle_schema(const SpecRef& spec, Chunk& out) {
   if (out.settle(spec) || covers(*out.spec(), *spec)) return;
-  throw unlike(*out.spec(), *spec);
+  throw schema_error(*out.spec(), *spec);
 }
 
 void pass_row(Chunk& in, uint32_t from, Chunk& out, uint32_t to) {
   for (Failure& lost : in.take_notes(from)) out.note(to, std::move(lost));
   if ((in.alive() >> from & 1) == 0) return out.fail(to, in.take_failure(from));
-  settle_alike(in.spec(), out);
-  out.come_from(to, in.origin(from));
+  settle_schema(in.spec(), out);
+  out.set_origin(to, in.origin(from));
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     out.view(leaf, to, in.at(leaf, from), in.shape(leaf, from));
   }
 }
 
 void SchemaChecker::begin() {
-  alike_.reset();
+  inferred_.reset();
   checked_.reset();
 }
 
 void SchemaChecker::check(const SpecRef& spec) {
   if (known_ || spec == checked_) return;
-  if (alike_ == nullptr) {
-    alike_ = spec;
-  } else if (*spec != *alike_) {
-    std::optional<ElementSpec> both = alike_->merged(*spec);
+  if (inferred_ == nullptr) {
+    inferred_ = spec;
+  } else if (*spec != *inferred_) {
+    std::optional<ElementSpec> both = inferred_->merged(*spec);
     if (!both) {
       throw Error(Code::kInvalidArgument, "element",
                   std::string("elements of one ") + of_ + " must be alike: there are " +
-                      alike_->to_string() + " and " + spec->to_string() +
-                      advice_on_lists(*alike_, *spec));
+                      inferred_->to_string() + " and " + spec->to_string() +
+                      advice_on_lists(*inferred_, *spec));
     }
-    if (*both != *alike_) alike_ = std::make_shared<ElementSpec>(std::move(*both));
+    if (*both != *inferred_) inferred_ = std::make_shared<ElementSpec>(std::move(*both));
   }
   checked_ = spec;
 }
@@ -70,7 +70,7 @@ void SchemaChecker::check(const SpecRef& spec) {
 Failure SchemaChecker::failure(uint64_t position, std::exception_ptr error,
                                std::string_view stage) const {
   Failure failure{std::string(stage.empty() ? of_ : stage), position, std::move(error)};
-  failure.unlike = true;
+  failure.schema_differs = true;
   failure.decision = decision_;
   return failure;
 }
@@ -88,14 +88,14 @@ void SchemaChecker::pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint
 }
 
 void SchemaChecker::save(State& state) const {
-  if (alike_ != nullptr) state["alike"] = to_base64(alike_->bytes());
+  if (inferred_ != nullptr) state["alike"] = to_base64(inferred_->bytes());
 }
 
 void SchemaChecker::load(const State& state) {
   begin();
   if (known_ || !state.contains("alike")) return;
   try {
-    alike_ = std::make_shared<ElementSpec>(
+    inferred_ = std::make_shared<ElementSpec>(
         std::span<const std::byte>(from_base64(state["alike"].get<std::string>())));
   } catch (const State::exception&) {
     throw refuse_restore("'alike' is no text");
@@ -115,14 +115,14 @@ void CheckedRows::fetch(const At& at, std::span<const uint64_t> positions, Chunk
   if (spec_ != nullptr) return reader_->fetch(at, positions, out, row);
   if (positions.size() == out.rows()) return fetch_all(at, positions, out);
   make(at, positions, row);
-  made_.mixed() ? make_apart(at, positions, out, row) : hand_on(positions, out, row);
+  made_.mixed() ? make_one_by_one(at, positions, out, row) : forward(positions, out, row);
 }
 
 void CheckedRows::fetch_all(const At& at, std::span<const uint64_t> positions, Chunk& out) {
   reader_->fetch(at, positions, out, 0);
   if (out.mixed() && positions.size() > 1) {
     out.reset(nullptr, out.rows());
-    return make_apart(at, positions, out, 0);
+    return make_one_by_one(at, positions, out, 0);
   }
   schema_.hold(out, [&](uint32_t row) { return positions[row]; });
 }
@@ -133,20 +133,20 @@ void CheckedRows::make(const At& at, std::span<const uint64_t> positions, uint32
   reader_->fetch(at, positions, made_, row);
 }
 
-void CheckedRows::make_apart(const At& at, std::span<const uint64_t> positions, Chunk& out,
-                             uint32_t row) {
+void CheckedRows::make_one_by_one(const At& at, std::span<const uint64_t> positions, Chunk& out,
+                                  uint32_t row) {
   for (size_t i = 0; i < positions.size(); ++i, ++row) {
     make(at, positions.subspan(i, 1), row);
-    hand_on(positions.subspan(i, 1), out, row);
+    forward(positions.subspan(i, 1), out, row);
   }
 }
 
-void CheckedRows::hand_on(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
+void CheckedRows::forward(std::span<const uint64_t> positions, Chunk& out, uint32_t row) {
   for (const uint64_t position : positions) {
     schema_.pass(made_, row, out, row, position);
     ++row;
   }
-  out.keep_all(made_);
+  out.keep_owners_of(made_);
 }
 
 }  // namespace penstock

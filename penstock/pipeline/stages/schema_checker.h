@@ -16,7 +16,7 @@ namespace penstock {
 
 // Sets the spec of `out`, or checks that it equals `spec` except for additional variable lengths.
 // Error kInvalidArgument: the schemas differ.
-void settle_alike(const SpecRef& spec, Chunk& out);
+void settle_schema(const SpecRef& spec, Chunk& out);
 
 // Makes row `from` of `in` row `to` of `out`: as a view or as its failure, together with its notes.
 // Error kInvalidArgument: the row's schema differs from that of the other rows of `out`.
@@ -44,7 +44,7 @@ class SchemaChecker {
   void pass(Chunk& in, uint32_t from, Chunk& out, uint32_t to, uint64_t position,
             std::string_view stage = {});
   // The inferred schema; nullptr: there was no element yet.
-  const SpecRef& inferred() const { return alike_; }
+  const SpecRef& inferred() const { return inferred_; }
   // A failure with the exception of check(). `stage` empty: `of`.
   Failure failure(uint64_t position, std::exception_ptr error, std::string_view stage = {}) const;
 
@@ -58,7 +58,7 @@ class SchemaChecker {
   const bool known_;
   const char* const of_;
   const Decision decision_;
-  SpecRef alike_;
+  SpecRef inferred_;
   SpecRef checked_;  // last spec that passed
 };
 
@@ -68,9 +68,9 @@ void SchemaChecker::hold(Chunk& rows, Position position, std::string_view stage)
   try {
     check(rows.spec());
   } catch (const Error&) {
-    const auto unlike = std::current_exception();
+    const auto schema_differs = std::current_exception();
     for (uint32_t row = 0; row < rows.rows(); ++row) {
-      rows.fail(row, failure(position(row), unlike, stage));
+      rows.fail(row, failure(position(row), schema_differs, stage));
     }
   }
 }
@@ -91,8 +91,8 @@ class CheckedRows {
  private:
   void fetch_all(const At& at, std::span<const uint64_t> positions, Chunk& out);
   void make(const At& at, std::span<const uint64_t> positions, uint32_t row);
-  void make_apart(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row);
-  void hand_on(std::span<const uint64_t> positions, Chunk& out, uint32_t row);
+  void make_one_by_one(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row);
+  void forward(std::span<const uint64_t> positions, Chunk& out, uint32_t row);
 
   const SpecRef spec_;
   std::unique_ptr<IndexedReader> reader_;

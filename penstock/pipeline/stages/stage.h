@@ -111,7 +111,7 @@ class Streamed {
   // The reader calls Python, so it must run on one of Python's threads.
   virtual bool python() const = 0;
   virtual std::unique_ptr<ElementReader> reader(Context& context) const = 0;
-  // As Indexed::open. The rows of this reader include no skipped elements: see placed_reader.
+  // As Indexed::open. The rows of this reader include no skipped elements: see noting_reader.
   std::unique_ptr<ElementReader> open(Context& context) const;
 };
 using StreamedRef = std::shared_ptr<const Streamed>;
@@ -126,7 +126,7 @@ class Collated : public Indexed {
   explicit Collated(IndexedRef input) : input_(std::move(input)) {}
 
   virtual uint64_t rows(uint64_t batch, uint64_t base) const = 0;
-  virtual uint64_t most_rows() const = 0;
+  virtual uint64_t max_rows() const = 0;
   // Position in the input of a batch's row.
   virtual uint64_t element(uint64_t batch, uint64_t row, uint64_t base) const = 0;
   // Elements of the input may differ in length; if false, that is an error.

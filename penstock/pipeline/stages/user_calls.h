@@ -28,7 +28,7 @@ class UserCalls {
   void make(const Keys& keys, uint32_t j, Chunk& out, uint32_t row, Call call) {
     auto result = std::make_shared<Example>();
     Failure failure;
-    failure.error = attempt(keys, j, row, *result, failure.unsure, call);
+    failure.error = attempt(keys, j, row, *result, failure.provisional, call);
     if (failure.error == nullptr) failure.error = rows_.give(std::move(result), out, row);
     if (failure.error != nullptr) out.fail(row, std::move(failure));
   }
@@ -37,7 +37,7 @@ class UserCalls {
   void make_whole(const Keys& keys, uint32_t j, Chunk& out, uint32_t row, Call call) {
     auto result = std::make_shared<Example>();
     Failure failure;
-    failure.error = attempt(keys, j, row, *result, failure.unsure, call);
+    failure.error = attempt(keys, j, row, *result, failure.provisional, call);
     if (failure.error != nullptr) return out.fail(row, std::move(failure));
     ExampleRows::give_whole(std::move(result), out, row);
   }
@@ -47,7 +47,7 @@ class UserCalls {
   // this call; an earlier attempt timed out or killed its worker.
   template <class Call>
   std::exception_ptr attempt(const Keys& keys, uint32_t j, uint32_t row, Example& result,
-                             bool& unsure, Call& call) {
+                             bool& provisional, Call& call) {
     Context::Watch* watch = context_.watch;
     const uint32_t place = context_.row(row);
     if (watch != nullptr && !watch->progress(place, keys.call(j))) {
@@ -55,8 +55,8 @@ class UserCalls {
     }
     if (watch != nullptr) {
       auto error = watch->poisoned(place, keys.call(j));
-      unsure = error != nullptr;
-      if (unsure) return error;
+      provisional = error != nullptr;
+      if (provisional) return error;
     }
     for (uint32_t n = 0;; ++n) {
       std::exception_ptr error;
@@ -68,7 +68,7 @@ class UserCalls {
         error = std::current_exception();
       }
       const bool again = n < context_.retries;
-      if (watch != nullptr) watch->threw(again);
+      if (watch != nullptr) watch->on_exception(again);
       if (!again) return error;
     }
   }

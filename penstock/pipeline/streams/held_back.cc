@@ -45,7 +45,7 @@ std::unique_ptr<HeldRow> HeldBack::hold() {
   return row;
 }
 
-void HeldBack::leave_out() {
+void HeldBack::skip_if_undecided() {
   if (held_.empty()) {  // no state will read it again
     ++oldest_;
   } else {
@@ -101,7 +101,7 @@ void HeldBack::load(uint64_t epoch, const State& state, const std::function<bool
     } else if (wanted(read_)) {
       held(hold());
     } else {
-      leave_out();
+      skip_if_undecided();
     }
   }
   drop_notes();

@@ -34,7 +34,7 @@ class HeldBack {
   std::unique_ptr<HeldRow> hold();
   // Takes the input's next element without holding it; the element uses up its ordinal. REQUIRED:
   // it has not failed.
-  void leave_out();
+  void skip_if_undecided();
   // Takes the input's next element, which failed.
   void pass();
   // Stops holding the row; its memory is reused.

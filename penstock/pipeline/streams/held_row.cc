@@ -58,10 +58,10 @@ void HeldRow::take(Chunk& in, uint32_t row) {
 }
 
 void HeldRow::give(Chunk& out, uint32_t row) {
-  settle_alike(spec_, out);
+  settle_schema(spec_, out);
   for (Failure& lost : lost_) out.note(row, std::move(lost));
   lost_.clear();
-  out.come_from(row, origin_);
+  out.set_origin(row, origin_);
   size_t dim = 0;
   for (size_t leaf = 0; leaf < leaves(); ++leaf) {
     const size_t axes = spec_->leaves()[leaf].shape.size();

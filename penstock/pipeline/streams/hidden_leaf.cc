@@ -63,7 +63,7 @@ class WithHidden : public Indexed {
       in_.reset(stage_.input_->spec(), end);
       input_->fetch(at, positions, in_, row);
       for (auto& [lost, failure] : in_.failures()) out.fail(lost, std::move(failure));
-      out.take_notes_of(in_);
+      out.move_notes_from(in_);
       if (in_.spec() == nullptr) return;  // all elements failed
       if (run_ == nullptr || (bound_ != in_.spec() && *bound_ != *in_.spec())) {
         result_ = stage_.op_->result(*in_.spec());
@@ -76,7 +76,7 @@ class WithHidden : public Indexed {
         StageClock::Part part(context_.clock);
         run_->run(Keys(context_, at.epoch, positions, stage_.operation_), in_, made_, row);
       }
-      out.take_notes_of(made_);
+      out.move_notes_from(made_);
       for (auto& [lost, failure] : made_.failures()) {
         if (failure.stage.empty()) failure.stage = stage_.title_;
         failure.position = positions[lost - row];
@@ -86,7 +86,7 @@ class WithHidden : public Indexed {
           end - row == Chunk::kRows ? ~uint64_t{0} : ((uint64_t{1} << (end - row)) - 1) << row;
       if ((out.alive() & here) == 0) return;
       if (!out.settle(joined_)) {
-        const auto error = std::make_exception_ptr(unlike(*out.spec(), *bound_));
+        const auto error = std::make_exception_ptr(schema_error(*out.spec(), *bound_));
         for (uint32_t i = row; i < end; ++i) {
           if ((out.alive() >> i & 1) != 0) out.fail(i, {stage_.title_, positions[i - row], error});
         }
@@ -108,8 +108,8 @@ class WithHidden : public Indexed {
           out.view(leaf, at_row, in_.at(leaf, at_row), in_.shape(leaf, at_row));
         }
       }
-      out.keep_all(in_);
-      out.keep_all(made_);
+      out.keep_owners_of(in_);
+      out.keep_owners_of(made_);
     }
 
    private:
@@ -153,7 +153,7 @@ void HiddenLeaf::split(Chunk& whole, Chunk& elements) {
   const uint32_t rows = whole.rows();
   elements.reset(spec == nullptr ? nullptr : elements_, rows);
   for (auto& [row, failure] : whole.failures()) elements.fail(row, std::move(failure));
-  elements.keep_all(whole);
+  elements.keep_owners_of(whole);
   if (spec == nullptr) return;
   for (uint32_t row = 0; row < rows; ++row) {
     if ((whole.alive() >> row & 1) == 0) continue;

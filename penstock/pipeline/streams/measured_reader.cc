@@ -4,7 +4,7 @@
 
 #include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/stages/stage_clock.h"
-#include "penstock/pipeline/streams/placed_reader.h"
+#include "penstock/pipeline/streams/noting_reader.h"
 
 namespace penstock {
 namespace {
@@ -65,7 +65,7 @@ std::unique_ptr<IndexedReader> Indexed::open(Context& context) const {
 }
 
 std::unique_ptr<ElementReader> Streamed::open(Context& context) const {
-  return placed_reader(opened<MeasuredStream>(*this, context), context);
+  return noting_reader(opened<MeasuredStream>(*this, context), context);
 }
 
 }  // namespace penstock

@@ -93,7 +93,7 @@ class ParallelMapBudget {
 
   // Gives space to waiting maps. Call it after an element was taken or released. Does nothing while
   // a parallel map reads its input (Reading), because that input may be another parallel map.
-  void share_out() {
+  void grant_space() {
     if (reading_ != 0) return;
     const Reading reading(*this);
     while (!waiting_.empty()) {

@@ -115,7 +115,7 @@ Tickets::Described ParallelMapReader::read(BatchEntry& entry) {
     next.failure = std::move(gathered.failed.front().failure);
     return Described::kNotYet;
   }
-  if (gathered.rows == 0 || (gathered.rows < per && made_.whole_outputs)) {
+  if (gathered.rows == 0 || (gathered.rows < per && made_.drop_partial)) {
     if (next.notes.empty()) read_.pop_back();
     return Described::kEnd;
   }
@@ -187,7 +187,7 @@ void ParallelMapReader::release() {
   part_.is(scheduler_.in_flight() * each());
   // There may be space now, but maps that have waited longer come first.
   part_.wait(empty() && part_.may_have(each()));
-  budget_.share_out();
+  budget_.grant_space();
 }
 
 uint32_t ParallelMapReader::next(uint32_t most, Chunk& out) {
@@ -217,7 +217,7 @@ uint32_t ParallelMapReader::next(uint32_t most, Chunk& out) {
   asked_ = false;
   budget_.saw_element(scheduler_.typical_bytes());
   count();
-  budget_.share_out();
+  budget_.grant_space();
   const auto rows = static_cast<uint32_t>(taken_.size());
   if (rows == 0) return 0;
   out.reset(spec_, rows);
@@ -231,7 +231,7 @@ uint32_t ParallelMapReader::next(uint32_t most, Chunk& out) {
     // The schema covers all elements so far, not only those of this chunk.
     try {
       schema_.check(block.spec());
-      settle_alike(block.spec(), out);
+      settle_schema(block.spec(), out);
       block.view(0, out, row);
     } catch (const Error& error) {
       if (error.code() != Code::kInvalidArgument) throw;
@@ -263,7 +263,7 @@ bool ParallelMapReader::take_read() {
   }
   // All losses after the last element go into one row, because there is no state between them.
   taken.result.failure = std::move(next.notes.front());
-  taken.result.failure->leave_out();
+  taken.result.failure->skip_if_undecided();
   next.notes.erase(next.notes.begin());
   taken.result.notes = std::move(next.notes);
   read_.pop_front();
@@ -307,7 +307,7 @@ ParallelMapResult ParallelMapReader::failure_of(Task& task, uint64_t position) {
   const std::string element = "element " + std::to_string(position) + " of a stage in front of a " +
                               "stream's (epoch " + std::to_string(epoch_) + ") ";
   Failure failure{"stream", position, nullptr};
-  failure.unsure = true;
+  failure.provisional = true;
   if (task.kind == ResultKind::kTimeout) {
     failure.error = std::make_exception_ptr(
         Error(Code::kTimeout, "Loader", element + "took longer than timeout allows"));

@@ -37,7 +37,7 @@ bool StreamInput::more() {
   if (over_) {
     release();
   } else {
-    next_most_ = so_many();
+    next_most_ = rows_to_pull();
   }
   return !over_;
 }
@@ -56,7 +56,7 @@ uint32_t StreamInput::first_most() const {
 // as before. The size of an element is that of this chunk's elements, or half of the memory that
 // was used to make them if that is larger. Unless memory is short, the result depends on the
 // elements only, so that the same elements are always pulled together.
-uint32_t StreamInput::so_many() {
+uint32_t StreamInput::rows_to_pull() {
   const Chunk& made = hidden_ ? whole_ : chunk_;
   uint64_t bytes = 0;
   for (uint64_t alive = chunk_.alive(); alive != 0; alive &= alive - 1) {
@@ -77,7 +77,7 @@ void StreamInput::release() {
   if (!tight) return;
   whole_.reset(nullptr, 0);
   chunk_.reset(nullptr, 0);
-  scratch_.give_back();
+  scratch_.free_all();
 }
 
 uint32_t StreamInput::failed_before(uint32_t row) const {

@@ -82,7 +82,7 @@ class StreamInput {
   HiddenLeaf leaf_;
   uint32_t failed_before(uint32_t row) const;
   uint32_t in_chunk(uint64_t bytes) const;
-  uint32_t so_many();
+  uint32_t rows_to_pull();
   uint32_t first_most() const;
 
   uint32_t most_ = 0;       // elements asked for in the last pull
@@ -105,9 +105,7 @@ class PickedRows {
   }
   // Uses the input's next element without adding it. Only its notes are added, as a settled
   // failure.
-  void drop(StreamInput& input) {
-    input.chunk().leave_losses(input.row()) ? add(input) : input.use();
-  }
+  void drop(StreamInput& input) { input.chunk().drop_row(input.row()) ? add(input) : input.use(); }
   uint32_t size() const { return static_cast<uint32_t>(picked_.size()); }
   // Call it when there are no views of the rows, before an input is moved or destroyed.
   void forget();

@@ -23,7 +23,7 @@ class TailedStream : public Streamed {
   std::optional<uint64_t> length() const override {
     auto all = built_.stream->length();
     if (!all || *all == kEndless) return all;
-    return *all / built_.per_output + (!built_.whole_outputs && *all % built_.per_output != 0);
+    return *all / built_.per_output + (!built_.drop_partial && *all % built_.per_output != 0);
   }
   bool python() const override { return built_.stream->python() || built_.tail->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
@@ -69,7 +69,7 @@ class TailedStream : public Streamed {
       for (auto& [place, lost] : gathered.left_out) {
         const auto row = static_cast<uint32_t>(std::min<uint64_t>(place, all - 1));
         if (row == places && (out.alive() >> row & 1) != 0) {
-          lost.leave_out();
+          lost.skip_if_undecided();
           out.fail(row, std::move(lost));
         } else {
           out.note(row, std::move(lost));
@@ -103,7 +103,7 @@ class TailedStream : public Streamed {
         gathered.failed.front().place = 0;
         gathered.rows = 0;
       } else if (gathered.rows < per) {
-        gathered.rows = built_.whole_outputs || gathered.rows == 0 ? 0 : per;
+        gathered.rows = built_.drop_partial || gathered.rows == 0 ? 0 : per;
       }
       const bool one = gathered.places() != 0;
       for (auto& lost : gathered.left_out) lost.place = one ? 0 : 1;

@@ -37,7 +37,7 @@ class Batch : public Collated {
   uint64_t rows(uint64_t batch, uint64_t base) const override {
     return std::min(input()->length(base) - batch * stacking_.n, stacking_.n);
   }
-  uint64_t most_rows() const override { return stacking_.n; }
+  uint64_t max_rows() const override { return stacking_.n; }
   uint64_t element(uint64_t batch, uint64_t row, uint64_t) const override {
     return batch * stacking_.n + row;
   }
@@ -74,7 +74,7 @@ Node::Ref batched(const char* operation, Node::Ref input, Stacking stacking) {
       .inputs = {std::move(input)},
       .build = [stacking](std::vector<Built> inputs,
                           Builder& builder) { return stacked(inputs[0], builder, stacking); },
-      .elements_each = stacking.n,
+      .inputs_per_element = stacking.n,
   });
 }
 
@@ -92,7 +92,7 @@ Node::Ref nodes::padded_batch(Node::Ref input, uint64_t n, bool drop_last,
                               std::vector<Padding::Field> fields) {
   std::set<std::string> names;
   for (const Padding::Field& field : fields) {
-    if (!names.insert(name_of_user(field.name, "padded_batch")).second) {
+    if (!names.insert(utf8_name(field.name, "padded_batch")).second) {
       throw Error(Code::kInvalidArgument, "padded_batch", "'" + field.name + "' comes twice");
     }
   }

@@ -98,7 +98,7 @@ class BucketByLength : public Streamed {
         buckets_[at].push_back(input_.hold());
         if (buckets_[at].size() == stage_.options_.batch_sizes[at]) return give(buckets_[at], out);
       }
-      if (stage_.options_.drop_last) return drop_rest(out);
+      if (stage_.options_.drop_last) return drop_waiting(out);
       for (Bucket& bucket : buckets_) {
         if (!bucket.empty()) return give(bucket, out);
       }
@@ -145,7 +145,7 @@ class BucketByLength : public Streamed {
 
    private:
     // Drops the waiting elements, and hands on only the losses noted on them.
-    uint32_t drop_rest(Chunk& out) {
+    uint32_t drop_waiting(Chunk& out) {
       out.reset(nullptr, 1);
       for (Bucket& bucket : buckets_) {
         for (auto& row : bucket) {
@@ -154,7 +154,7 @@ class BucketByLength : public Streamed {
         }
         bucket.clear();
       }
-      return out.leave_losses(0) ? 1 : 0;
+      return out.drop_row(0) ? 1 : 0;
     }
 
     // An element without a length fails, and is not held.
@@ -218,13 +218,13 @@ Node::Ref nodes::bucket_by_length(Node::Ref input, BucketByLengthOptions options
   if (std::count(options.batch_sizes.begin(), options.batch_sizes.end(), 0) != 0) {
     throw refuse_buckets("a batch size is 0; give 1 or more");
   }
-  std::string title = "bucket_by_length(" + name_of_user(options.field, "bucket_by_length");
+  std::string title = "bucket_by_length(" + utf8_name(options.field, "bucket_by_length");
   for (size_t i = 0; i < options.batch_sizes.size(); ++i) {
     if (i > 0) title += " | " + std::to_string(boundaries[i - 1]);
     title += (i > 0 ? ": " : ", ") + std::to_string(options.batch_sizes[i]);
   }
   for (const Padding::Field& field : options.padding) {
-    title += ", " + name_of_user(field.name, "bucket_by_length") +
+    title += ", " + utf8_name(field.name, "bucket_by_length") +
              (field.shape ? to_string(*field.shape) : "") + "=" + Padding::text_of(field.value);
   }
   return make_node({

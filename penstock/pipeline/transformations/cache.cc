@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/cache/cached_rows.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/stages/schema_checker.h"
@@ -21,7 +21,7 @@ namespace {
 
 class Cache : public Indexed {
  public:
-  Cache(IndexedRef input, Keeping keeping)
+  Cache(IndexedRef input, RowStore keeping)
       : input_(std::move(input)), keeping_(std::move(keeping)) {}
 
   uint64_t length(uint64_t base) const override { return input_->length(base); }
@@ -108,12 +108,12 @@ class Cache : public Indexed {
           fail(positions[i], out, row + i, true);
           continue;
         }
-        hand_on(positions[i], out, row + i);
+        forward(positions[i], out, row + i);
       }
-      out.keep_all(made_);
+      out.keep_owners_of(made_);
     }
 
-    void hand_on(uint64_t position, Chunk& out, uint32_t row) {
+    void forward(uint64_t position, Chunk& out, uint32_t row) {
       try {
         pass_row(made_, row, out, row);
       } catch (const Error& error) {
@@ -132,20 +132,20 @@ class Cache : public Indexed {
 
     Context& context_;
     std::optional<Context> inner_;
-    const Keeping& keeping_;
+    const RowStore& keeping_;
     SpecRef spec_;
     std::unique_ptr<IndexedReader> input_;
-    std::unique_ptr<KeptRows> kept_;
+    std::unique_ptr<CachedRows> kept_;
     Chunk made_;
   };
 
   IndexedRef input_;
-  Keeping keeping_;
+  RowStore keeping_;
 };
 
 class CacheStream : public Streamed {
  public:
-  CacheStream(StreamedRef input, Keeping keeping)
+  CacheStream(StreamedRef input, RowStore keeping)
       : input_(std::move(input)), keeping_(std::move(keeping)) {}
 
   SpecRef spec() const override { return input_->spec(); }
@@ -181,7 +181,7 @@ class CacheStream : public Streamed {
         return give_kept(std::min<uint32_t>(most, static_cast<uint32_t>(std::countr_one(there))),
                          out);
       }
-      if (kept_->end() == next_) return give_lost_behind(out);
+      if (kept_->end() == next_) return give_trailing_losses(out);
       if (!go_to(next_)) return 0;
       scratch_.empty();
       // Stops before the next cached element, which has the losses before it noted.
@@ -212,7 +212,7 @@ class CacheStream : public Streamed {
     }
 
    private:
-    static Context below(const Context& context, const Keeping& keeping, Scratch& scratch) {
+    static Context below(const Context& context, const RowStore& keeping, Scratch& scratch) {
       Context own = context.over(scratch);
       own.seed = keeping.seed(context);
       return own;
@@ -233,11 +233,11 @@ class CacheStream : public Streamed {
       return count;
     }
 
-    uint32_t give_lost_behind(Chunk& out) {
+    uint32_t give_trailing_losses(Chunk& out) {
       over_ = true;
       out.reset(nullptr, 1);
       try {
-        std::vector<Failure> lost = kept_->lost_behind();
+        std::vector<Failure> lost = kept_->trailing_losses();
         if (lost.empty()) return 0;
         out.lose(0, std::move(lost));
       } catch (const Error& error) {
@@ -265,7 +265,7 @@ class CacheStream : public Streamed {
         input_->begin(0);
         begun_ = true;
         sure_ = true;
-        lost_behind_.clear();
+        trailing_losses_.clear();
         place_ = 0;
       }
       while (place_ < index) {
@@ -289,7 +289,7 @@ class CacheStream : public Streamed {
         for (uint32_t row = 0; row < count; ++row) {
           sure_ = sure_ && rows.sure(row);
           if (rows.left_out(row)) {
-            lost_behind_ = text_of_losses(rows, row);
+            trailing_losses_ = text_of_losses(rows, row);
             continue;
           }
           sure_ = sure_ && (rows.alive() >> row & 1) != 0;
@@ -305,7 +305,7 @@ class CacheStream : public Streamed {
     void over() {
       begun_ = false;     // an input that ended must not be read again
       own_.check_open();  // throws if closing cut the input short
-      if (sure_) kept_->set_end(place_, lost_behind_);
+      if (sure_) kept_->set_end(place_, trailing_losses_);
     }
 
     SpecRef spec_;
@@ -315,17 +315,17 @@ class CacheStream : public Streamed {
     Chunk passed_;
     Scratch kept_scratch_;  // of cached elements, until the next chunk
     Context kept_context_;
-    std::unique_ptr<KeptRows> kept_;
+    std::unique_ptr<CachedRows> kept_;
     uint64_t next_ = 0;   // the next element to give
     uint64_t place_ = 0;  // the input's position
     bool begun_ = false;
-    bool sure_ = true;         // all rows so far would have the same positions in another pass
-    std::string lost_behind_;  // losses after the input's last element, as text_of_losses
-    bool over_ = false;        // the losses after the last element were given
+    bool sure_ = true;             // all rows so far would have the same positions in another pass
+    std::string trailing_losses_;  // losses after the input's last element, as text_of_losses
+    bool over_ = false;            // the losses after the last element were given
   };
 
   StreamedRef input_;
-  Keeping keeping_;
+  RowStore keeping_;
 };
 
 // The titles of all stages, inputs before the stages that read them.
@@ -336,7 +336,7 @@ void name_stages(const Node& node, std::vector<std::string>& names) {
 
 // Makes the store for a number of positions (nullopt: a stream). `attached`: the plan is attached
 // to an existing store.
-using MakeKeeping = std::function<Keeping(std::optional<uint64_t> positions, bool attached)>;
+using MakeKeeping = std::function<RowStore(std::optional<uint64_t> positions, bool attached)>;
 
 // `path`: "": in memory.
 Node::Ref cached(Node::Ref input, std::string path, MakeKeeping make_keeping) {
@@ -353,7 +353,7 @@ Node::Ref cached(Node::Ref input, std::string path, MakeKeeping make_keeping) {
                         path + " would have no end: take(n) of it");
           }
         }
-        Keeping keeping = make_keeping(positions, builder.given());
+        RowStore keeping = make_keeping(positions, builder.given());
         builder.add_cache(keeping.store);
         if (inputs[0].stream == nullptr) {
           return {std::make_shared<Cache>(inputs[0].indexed, std::move(keeping))};
@@ -375,7 +375,7 @@ Node::Ref cached(Node::Ref input, std::string path, MakeKeeping make_keeping) {
 Node::Ref nodes::cache(Node::Ref input, uint64_t max_bytes) {
   CacheStore(max_bytes, 0);  // throws if max_bytes is too small
   return cached(std::move(input), "", [max_bytes](std::optional<uint64_t> positions, bool) {
-    return keep_in_memory(std::make_shared<CacheStore>(max_bytes, positions));
+    return memory_store(std::make_shared<CacheStore>(max_bytes, positions));
   });
 }
 
@@ -387,7 +387,7 @@ Node::Ref nodes::cache(Node::Ref input, std::string path) {
     auto store = attached ? std::make_shared<SnapshotStore>(path, std::move(plan), positions,
                                                             SnapshotStore::Attached())
                           : std::make_shared<SnapshotStore>(path, std::move(plan), positions);
-    return keep_in_file(std::move(store), path);
+    return file_store(std::move(store), path);
   });
 }
 

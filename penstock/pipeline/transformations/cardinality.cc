@@ -15,7 +15,7 @@ std::string text_of(uint64_t count) {
   return count == kEndless ? "endless" : std::to_string(count);
 }
 
-Error not_so_many(const std::string& there, uint64_t asserted) {
+Error wrong_cardinality(const std::string& there, uint64_t asserted) {
   return {Code::kDataLoss, "assert_cardinality",
           "elements: " + there + ", and not " + text_of(asserted)};
 }
@@ -49,7 +49,7 @@ class CountedStream : public Streamed {
       const uint32_t rows =
           input_->next(static_cast<uint32_t>(std::min<uint64_t>(most, left)), out);
       if (rows == 0) {
-        if (given_ != count_) throw not_so_many(std::to_string(given_), count_);
+        if (given_ != count_) throw wrong_cardinality(std::to_string(given_), count_);
         return 0;
       }
       const auto alive = static_cast<uint64_t>(__builtin_popcountll(out.alive()));
@@ -86,11 +86,11 @@ Node::Ref nodes::assert_cardinality(Node::Ref input, uint64_t count) {
         if (inputs[0].stream != nullptr) {
           StreamedRef stream = builder.as_stream(inputs[0]);
           const auto known = stream->length();
-          if (known && *known != count) throw not_so_many(text_of(*known), count);
+          if (known && *known != count) throw wrong_cardinality(text_of(*known), count);
           return Built::of(std::make_shared<CountedStream>(std::move(stream), count));
         }
         const uint64_t length = inputs[0].indexed->length(0);
-        if (length != count) throw not_so_many(text_of(length), count);
+        if (length != count) throw wrong_cardinality(text_of(length), count);
         return std::move(inputs[0]);
       },
   });

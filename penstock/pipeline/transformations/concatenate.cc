@@ -170,7 +170,7 @@ class ConcatenateStream : public Streamed {
       if (count == 0) return 0;
       out.reset(stage_.spec_, count);
       for (uint32_t i = 0; i < count; ++i) pass_row(rows_, i, out, i);
-      out.keep_all(rows_);
+      out.keep_owners_of(rows_);
       return count;
     }
 

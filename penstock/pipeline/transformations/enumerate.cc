@@ -82,7 +82,7 @@ Node::Ref nodes::enumerate(Node::Ref input, int64_t start) {
               return zipped({std::make_shared<Numbers>(start), std::move(below)}, {});
             });
           },
-      .elements_each = 1,
+      .inputs_per_element = 1,
   });
 }
 

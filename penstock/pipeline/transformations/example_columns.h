@@ -25,7 +25,7 @@ class RecordField {
   // `operation`: the name in errors. `field`: the leaf's name; empty: the only byte string. Error
   // kInvalidArgument: the name is not UTF-8.
   RecordField(const char* operation, std::string field)
-      : operation_(operation), field_(name_of_user(std::move(field), operation)) {}
+      : operation_(operation), field_(utf8_name(std::move(field), operation)) {}
 
   // "parse_example" or "parse_example(record)".
   std::string title() const;

@@ -3,15 +3,15 @@
 
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
-#include "penstock/pipeline/transformations/judged_stage.h"
+#include "penstock/pipeline/transformations/predicate_stage.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
 
-class Filter : public JudgedStage {
+class Filter : public PredicateStage {
  public:
-  using JudgedStage::JudgedStage;
+  using PredicateStage::PredicateStage;
 
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
@@ -39,7 +39,7 @@ class Filter : public JudgedStage {
     void load(uint64_t epoch, const State& state) override { input_.load(epoch, state); }
 
    private:
-    JudgedInput input_;
+    PredicateInput input_;
     PickedRows picked_;
   };
 };

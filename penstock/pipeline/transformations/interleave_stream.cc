@@ -268,7 +268,7 @@ Node::Ref nodes::interleave(Node::Ref input, std::string name, Opening open, uin
 
 Node::Ref nodes::interleave(Node::Ref input, std::string name, std::shared_ptr<const Opener> open,
                             uint64_t cycle, uint64_t block) {
-  name = name_of_user(std::move(name), "interleave");
+  name = utf8_name(std::move(name), "interleave");
   if (cycle == 0 || cycle > 65'536) {
     throw Error(Code::kInvalidArgument, "interleave",
                 "cycle is " + std::to_string(cycle) + "; give 1 to 65536");
@@ -287,7 +287,7 @@ Node::Ref nodes::flat_map(Node::Ref input, std::string name, Opening open) {
 
 Node::Ref nodes::flat_map(Node::Ref input, std::string name, std::shared_ptr<const Opener> open) {
   return opened_in_turns(std::move(input),
-                         "flat_map(" + name_of_user(std::move(name), "flat_map") + ")",
+                         "flat_map(" + utf8_name(std::move(name), "flat_map") + ")",
                          std::move(open), 1, 1);
 }
 

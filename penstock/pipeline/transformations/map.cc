@@ -78,10 +78,10 @@ class MapReader : public IndexedReader {
   void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
     const auto end = static_cast<uint32_t>(row + positions.size());
     in_.reset(stage_.input().spec(), end);
-    hand_bindings_on(out);
+    forward_bindings(out);
     input_->fetch(at, positions, in_, row);
     for (auto& [lost, failure] : in_.failures()) out.fail(lost, std::move(failure));
-    out.take_notes_of(in_);
+    out.move_notes_from(in_);
     if (in_.spec() == nullptr) return;  // no element was made
     if (bound_.in != in_.spec() && (bound_.in == nullptr || *bound_.in != *in_.spec())) {
       try {
@@ -92,7 +92,8 @@ class MapReader : public IndexedReader {
       }
     }
     if (bound_.out != nullptr && !out.settle(bound_.out)) {
-      fail_all(positions, out, row, std::make_exception_ptr(unlike(*out.spec(), *bound_.out)));
+      fail_all(positions, out, row,
+               std::make_exception_ptr(schema_error(*out.spec(), *bound_.out)));
       return;
     }
     Keys keys(context_, at.epoch, positions, stage_.operation());
@@ -101,19 +102,19 @@ class MapReader : public IndexedReader {
       bound_.run->run(keys, in_, out, row);
     }
     for (auto [to, from] : bound_.passed) pass(from, to, out, row, end);
-    out.keep_all(in_);
+    out.keep_owners_of(in_);
     for (auto& [lost, failure] : out.failures()) {
       if (failure.stage.empty()) {
         failure.stage = stage_.title();
         failure.position = positions[lost - row];
-        say_origin(at, failure);
+        add_origin(at, failure);
       }
     }
   }
 
  private:
   // Lets the input write unchanged leaves directly to their destination.
-  void hand_bindings_on(Chunk& out) {
+  void forward_bindings(Chunk& out) {
     if (out.inferred() || in_.spec() == nullptr) return;
     for (auto [to, from] : bound_.passed) {
       if (out.bound(to)) in_.bind(from, out.dense(to), out.stride(to));
@@ -129,7 +130,7 @@ class MapReader : public IndexedReader {
   }
 
   // An error of a native operation is caused by the data, so the error names the record.
-  void say_origin(const At& at, Failure& failure) const {
+  void add_origin(const At& at, Failure& failure) const {
     if (stage_.op().user_code()) return;
     const std::string origin = stage_.origin(context_, at, failure.position);
     if (origin.empty()) return;
@@ -177,7 +178,7 @@ Node::Ref nodes::map(Node::Ref input, OpRef op) {
             built.may_fail = true;
             return built;
           },
-      .elements_each = 1,
+      .inputs_per_element = 1,
   });
 }
 

@@ -10,7 +10,7 @@
 #include "penstock/pipeline/plan/dataset_options.h"
 #include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/stages/input_rows.h"
-#include "penstock/pipeline/streams/decided_stream.h"
+#include "penstock/pipeline/streams/policy_stream.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
@@ -94,10 +94,10 @@ class ReplacingReader : public IndexedReader {
     Chunk& made = rows_.make(*input_, spec, at, positions, out, row);
     lost_.clear();
     std::swap(lost_, made.failures());
-    out.take_notes_of(made);
+    out.move_notes_from(made);
     if (rows_.spec() != nullptr) {
       if (out.settle(rows_.spec())) {
-        rows_.hand_on(out);
+        rows_.forward(out);
       } else {
         fail_all(positions, out, row);
       }
@@ -148,7 +148,7 @@ class ReplacingReader : public IndexedReader {
         return false;
       }
       if (!made.failures().empty() || !out.settle(another_.spec())) continue;
-      another_.hand_on(out);
+      another_.forward(out);
       return true;
     }
     return false;
@@ -200,8 +200,8 @@ Node::Ref nodes::on_error(Node::Ref input, OnError policy, uint64_t attempts) {
           Built built = inputs[0].with([&](IndexedRef below) {
             return std::make_shared<OnErrorStage>(std::move(below), policy, attempts);
           });
-          built.stream = decided_stream(std::move(built.stream), policy_before({}));
-          built.leaves_out |= policy == OnError::kSkip && built.may_fail;
+          built.stream = policy_stream(std::move(built.stream), policy_before({}));
+          built.may_skip |= policy == OnError::kSkip && built.may_fail;
           return built;
         }
         const uint64_t length = inputs[0].indexed->length(0);
@@ -213,7 +213,7 @@ Node::Ref nodes::on_error(Node::Ref input, OnError policy, uint64_t attempts) {
         return {std::make_shared<OnErrorStage>(inputs[0].indexed, policy, attempts)};
       },
       .policy_before = policy_before,
-      .elements_each = 1,
+      .inputs_per_element = 1,
   });
 }
 

@@ -12,7 +12,7 @@ Node::Ref nodes::prefetch(Node::Ref input, std::optional<uint32_t> batches) {
       .title = "prefetch(" + (batches ? std::to_string(*batches) : "") + ")",
       .inputs = {std::move(input)},
       .build = [](std::vector<Built> inputs, Builder&) { return inputs[0]; },
-      .elements_each = 1,
+      .inputs_per_element = 1,
       .feed_part = Node::FeedPart{.queue = batches},
   });
 }

@@ -194,7 +194,7 @@ Node::Ref nodes::scan(Node::Ref input, std::string name, const Example& initial,
 Node::Ref nodes::scan(Node::Ref input, std::string name, HeldRow initial,
                       std::shared_ptr<const Scanner> scanner) {
   return make_node({
-      .title = "scan(" + name_of_user(std::move(name), "scan") + ")",
+      .title = "scan(" + utf8_name(std::move(name), "scan") + ")",
       .inputs = {std::move(input)},
       .build =
           [initial = std::move(initial), scanner](std::vector<Built> inputs, Builder& builder) {

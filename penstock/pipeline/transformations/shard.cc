@@ -148,7 +148,7 @@ Node::Ref nodes::shard(Node::Ref input, uint32_t rank, uint32_t world, Remainder
         return {std::make_shared<Shard>(inputs[0].indexed, rank, world, remainder)};
       },
       .identity = title + " of rank " + std::to_string(rank) + " of " + std::to_string(world),
-      .elements_each = 1,
+      .inputs_per_element = 1,
       .deals_out = true,
   });
 }

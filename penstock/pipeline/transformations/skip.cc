@@ -65,7 +65,7 @@ class SkipStream : public Streamed {
             static_cast<uint32_t>(std::min<uint64_t>(most, stage_.n_ - skipped_)), skipping_);
         if (count == 0) return 0;
         skipped_ += static_cast<uint64_t>(std::popcount(skipping_.alive()));
-        if (const uint32_t lost = hand_on_losses(out); lost != 0) return lost;
+        if (const uint32_t lost = forward_losses(out); lost != 0) return lost;
         scratch_.empty();
       }
       return input_->next(most, out);
@@ -82,11 +82,11 @@ class SkipStream : public Streamed {
 
    private:
     // Hands on failed elements, which are not skipped, and the losses noted on skipped elements.
-    uint32_t hand_on_losses(Chunk& out) {
+    uint32_t forward_losses(Chunk& out) {
       if (skipping_.failures().empty() && skipping_.notes().empty()) return 0;
       uint64_t skipped = 0;
       for (uint32_t row = 0; row < skipping_.rows(); ++row) {
-        if ((skipping_.alive() >> row & 1) != 0 && !skipping_.leave_losses(row)) {
+        if ((skipping_.alive() >> row & 1) != 0 && !skipping_.drop_row(row)) {
           skipped |= uint64_t{1} << row;
         }
       }

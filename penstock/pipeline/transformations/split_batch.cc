@@ -25,7 +25,7 @@ Node::Ref nodes::split_batch(Node::Ref input, uint32_t parts) {
               return std::make_shared<SplitBatch>(std::move(below), parts);
             });
           },
-      .elements_each = 1,
+      .inputs_per_element = 1,
   });
 }
 

@@ -5,15 +5,15 @@
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/transformations/judged_stage.h"
+#include "penstock/pipeline/transformations/predicate_stage.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
 namespace {
 
-class TakeWhile : public JudgedStage {
+class TakeWhile : public PredicateStage {
  public:
-  using JudgedStage::JudgedStage;
+  using PredicateStage::PredicateStage;
 
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
@@ -50,7 +50,7 @@ class TakeWhile : public JudgedStage {
     }
 
    private:
-    JudgedInput input_;
+    PredicateInput input_;
     PickedRows picked_;
     bool over_ = false;
   };

@@ -134,7 +134,7 @@ class Unbatch : public Streamed {
       if (input_.failed()) return 1;
       const uint64_t rows = rows_of_whole();
       if (rows > 0) return rows;
-      return input_.chunk().leave_losses(input_.row()) ? 1 : 0;
+      return input_.chunk().drop_row(input_.row()) ? 1 : 0;
     }
 
     uint64_t rows_of_whole() {
@@ -190,8 +190,9 @@ class Unbatch : public Streamed {
       }
       SpecRef rows = row_of(*in.spec(), columns);
       // Reuses the spec object while specs are equal, which makes comparisons fast.
-      if (told_columns_ == nullptr || *told_columns_ != *rows) told_columns_ = std::move(rows);
-      columns_.push_back({element, std::move(columns), told_columns_});
+      if (column_row_spec_ == nullptr || *column_row_spec_ != *rows)
+        column_row_spec_ = std::move(rows);
+      columns_.push_back({element, std::move(columns), column_row_spec_});
       return columns_.back();
     }
     const Block& column(size_t leaf, uint32_t element) {
@@ -217,7 +218,7 @@ class Unbatch : public Streamed {
         const SpecRef& told = has_columns(*in.spec()) ? columns_of(element).rows : told_;
         try {
           schema_.check(told);  // the spec of a column leaf does not have the spec of its rows
-          settle_alike(told, out);
+          settle_schema(told, out);
         } catch (const Error&) {
           out.fail(i, {"unbatch()", input_.ordinal() + element, std::current_exception()});
           continue;
@@ -245,7 +246,7 @@ class Unbatch : public Streamed {
     std::array<From, Chunk::kRows> from_;
     SpecRef of_, told_;             // spec of the chunk's elements, and of their rows
     std::vector<Columns> columns_;  // of the elements of the chunk that were read
-    SpecRef told_columns_;
+    SpecRef column_row_spec_;
     SchemaChecker schema_{stage_.spec_};
     uint64_t row_ = 0;  // of the input's next element
   };

@@ -37,7 +37,7 @@ class Window : public Collated {
     const uint64_t left = input()->length(base) - window * options_.shift;
     return std::min(options_.size, (left - 1) / options_.stride + 1);
   }
-  uint64_t most_rows() const override { return options_.size; }
+  uint64_t max_rows() const override { return options_.size; }
   uint64_t element(uint64_t window, uint64_t row, uint64_t) const override {
     return window * options_.shift + row * options_.stride;
   }
@@ -83,8 +83,8 @@ class WindowStream : public Streamed {
       const uint32_t count = make(most, out);
       if (count != 0 || lost_.empty()) return count;
       out.reset(nullptr, 1);  // losses that no window carries
-      tell_up_to(UINT64_MAX, out, 0);
-      return out.leave_losses(0) ? 1 : 0;
+      note_losses_before(UINT64_MAX, out, 0);
+      return out.drop_row(0) ? 1 : 0;
     }
 
     State save() const override {
@@ -134,7 +134,7 @@ class WindowStream : public Streamed {
 
     // Notes losses before an ordinal on a row, once: on the first window that reaches the ordinal.
     // An element may be in several windows, or in none.
-    void tell_up_to(uint64_t end, Chunk& out, uint32_t row) {
+    void note_losses_before(uint64_t end, Chunk& out, uint32_t row) {
       while (!lost_.empty() && lost_.front().first < end) {
         out.note(row, std::move(lost_.front().second));
         lost_.pop_front();
@@ -182,7 +182,7 @@ class WindowStream : public Streamed {
         lost_.emplace_back(input_.read(), std::move(lost));
       }
       if (input_.read() < first_) {
-        input_.leave_out();
+        input_.skip_if_undecided();
       } else {
         held_.push_back(input_.hold());
       }
@@ -196,7 +196,7 @@ class WindowStream : public Streamed {
         window_.push_back(held_[at].get());
       }
       batch_.give(window_, out, row);
-      tell_up_to(first_ + (options_.size - 1) * options_.stride + 1, out, row);
+      note_losses_before(first_ + (options_.size - 1) * options_.stride + 1, out, row);
       first_ += options_.shift;
       while (!held_.empty() && held_.front()->ordinal < first_) {
         input_.release(std::move(held_.front()));

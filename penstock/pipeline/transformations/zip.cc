@@ -23,7 +23,7 @@ class Zip : public Indexed {
     std::vector<SpecRef> specs;
     for (const IndexedRef& input : inputs_) specs.push_back(input->spec());
     if (std::find(specs.begin(), specs.end(), nullptr) == specs.end()) {
-      spec_ = side_by_side(specs, names_);
+      spec_ = combined_spec(specs, names_);
     }
   }
 
@@ -62,7 +62,7 @@ class Zip : public Indexed {
       }
       if (!made) return;  // no element is complete
       if (stage_.spec_ == nullptr && !settle(out)) {
-        const auto error = std::make_exception_ptr(unlike(*out.spec(), *spec_));
+        const auto error = std::make_exception_ptr(schema_error(*out.spec(), *spec_));
         for (size_t i = 0; i < positions.size(); ++i) {
           out.fail(static_cast<uint32_t>(row + i), {"zip", positions[i], error});
         }
@@ -70,7 +70,7 @@ class Zip : public Indexed {
       }
       first = 0;
       for (const auto& rows : rows_) {
-        rows->hand_on(out, first);
+        rows->forward(out, first);
         first += rows->spec()->leaves().size();
       }
     }
@@ -82,7 +82,7 @@ class Zip : public Indexed {
       for (size_t i = 0; i < rows_.size(); ++i) {
         changed |= std::exchange(told_[i], rows_[i]->spec()) != rows_[i]->spec();
       }
-      if (changed) spec_ = side_by_side(told_, stage_.names_);
+      if (changed) spec_ = combined_spec(told_, stage_.names_);
       return out.settle(spec_);
     }
 
@@ -105,7 +105,7 @@ class ZipStream : public Streamed {
     std::vector<SpecRef> specs;
     for (const StreamedRef& input : inputs_) specs.push_back(input->spec());
     if (std::find(specs.begin(), specs.end(), nullptr) == specs.end()) {
-      spec_ = side_by_side(specs, names_);
+      spec_ = combined_spec(specs, names_);
     }
   }
 
@@ -140,12 +140,12 @@ class ZipStream : public Streamed {
     uint32_t next(uint32_t most, Chunk& out) override {
       uint32_t count = most;
       for (const auto& input : inputs_) {
-        if (!input->more()) return lost_behind(out);
+        if (!input->more()) return trailing_losses(out);
         count = std::min(count, input->left());
       }
       out.reset(stage_.spec_, count);
-      for (const auto& input : inputs_) hand_on_losses(*input, count, out);
-      if (out.alive() != 0) hand_on(count, out);
+      for (const auto& input : inputs_) forward_losses(*input, count, out);
+      if (out.alive() != 0) forward(count, out);
       for (const auto& input : inputs_) input->use(count);
       return count;
     }
@@ -169,7 +169,7 @@ class ZipStream : public Streamed {
 
    private:
     // After an input ended, gives the losses after the other inputs' last elements.
-    uint32_t lost_behind(Chunk& out) {
+    uint32_t trailing_losses(Chunk& out) {
       picked_.forget();
       for (const auto& input : inputs_) {
         if (input->left() > 0 && !input->placed() && picked_.size() < Chunk::kRows) {
@@ -179,7 +179,7 @@ class ZipStream : public Streamed {
       return picked_.size() == 0 ? 0 : picked_.give(nullptr, out);
     }
 
-    static void hand_on_losses(StreamInput& input, uint32_t count, Chunk& out) {
+    static void forward_losses(StreamInput& input, uint32_t count, Chunk& out) {
       for (auto& [row, failure] : input.chunk().failures()) {
         if (row < input.row() || row - input.row() >= count) continue;
         out.fail(row - input.row(), std::move(failure));
@@ -191,7 +191,7 @@ class ZipStream : public Streamed {
       }
     }
 
-    void hand_on(uint32_t count, Chunk& out) {
+    void forward(uint32_t count, Chunk& out) {
       if (!out.settle(stage_.spec_ != nullptr ? stage_.spec_ : told())) {
         throw Error(Code::kInternal, "zip", "elements of two specs in one chunk");
       }
@@ -215,7 +215,7 @@ class ZipStream : public Streamed {
         const SpecRef& spec = inputs_[i]->chunk().spec();
         changed |= std::exchange(told_[i], spec) != spec;
       }
-      if (changed) spec_ = side_by_side(told_, stage_.names_);
+      if (changed) spec_ = combined_spec(told_, stage_.names_);
       return spec_;
     }
 
@@ -240,7 +240,7 @@ IndexedRef zipped(std::vector<IndexedRef> inputs, std::vector<std::string> names
 Node::Ref nodes::zip(std::vector<Node::Ref> inputs, std::vector<std::string> names) {
   const size_t count = inputs.size();
   if (count == 0) throw Error(Code::kInvalidArgument, "zip", "there are no inputs");
-  for (const std::string& name : names) (void)name_of_user(name, "zip");
+  for (const std::string& name : names) (void)utf8_name(name, "zip");
   if (!names.empty() && names.size() != count) {
     throw Error(Code::kInvalidArgument, "zip",
                 std::to_string(names.size()) + " names for " + std::to_string(count) + " inputs");

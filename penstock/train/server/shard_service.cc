@@ -29,7 +29,7 @@ class ShardService::Session {
   Session(ShardService& service, net::Connection& connection)
       : service_(service), connection_(connection) {}
   ~Session() {
-    if (said_bye_ || worker_ == 0) return;
+    if (goodbye_sent_ || worker_ == 0) return;
     if (made_worker_) {
       service_.shard_->undo_join(worker_, hello_);
     } else {
@@ -49,7 +49,7 @@ class ShardService::Session {
         refuse(error);
         if (error.code() == Code::kDataLoss) return;
       }
-      if (said_bye_) return;
+      if (goodbye_sent_) return;
     }
   }
 
@@ -76,7 +76,7 @@ class ShardService::Session {
         return send(ok(), text_of(service_.shard_->stats()));
       case wire::Ask::kBye:
         end(head);
-        said_bye_ = true;
+        goodbye_sent_ = true;
         if (worker_ != 0) service_.shard_->leave(worker_);
         return send(ok(), {});
       case wire::Ask::kReady:
@@ -230,7 +230,7 @@ class ShardService::Session {
   bool made_worker_ = false;  // its hello made it a worker, and nothing was received since
   std::vector<std::pair<uint64_t, Slab>> slabs_;  // by the worker's numbers
   std::vector<float> body_;
-  bool said_bye_ = false;
+  bool goodbye_sent_ = false;
 };
 
 ShardService::ShardService(std::shared_ptr<Shard> shard, ShardPlace place, ServerMode mode,

@@ -141,7 +141,7 @@ TEST(Chunk, rows_that_are_removed_leave_no_gap) {
     labels[i] = static_cast<int32_t>(10 + i);
     const int64_t dims[] = {1, i};
     chunk.view(3, static_cast<uint32_t>(i), reinterpret_cast<const std::byte*>(&text[i]), dims);
-    if (i != 3) chunk.come_from(static_cast<uint32_t>(i), file, static_cast<uint64_t>(i));
+    if (i != 3) chunk.set_origin(static_cast<uint32_t>(i), file, static_cast<uint64_t>(i));
   }
   auto error = std::make_exception_ptr(std::runtime_error("no"));
   chunk.fail(0, {"map(f)", 0, error});
@@ -171,12 +171,12 @@ TEST(Chunk, a_row_that_is_dropped_leaves_what_was_lost_on_the_way_to_it) {
   Scratch scratch;
   Chunk chunk(scratch);
   chunk.reset(spec(), 2);
-  EXPECT_FALSE(chunk.leave_losses(0));
+  EXPECT_FALSE(chunk.drop_row(0));
   EXPECT_EQ(chunk.alive(), 0b11U);
   auto error = std::make_exception_ptr(std::runtime_error("no"));
   chunk.note(1, {"map(f)", 5, error});
   chunk.note(1, {"map(f)", 6, error});
-  EXPECT_TRUE(chunk.leave_losses(1));
+  EXPECT_TRUE(chunk.drop_row(1));
   EXPECT_EQ(chunk.alive(), 0b01U);
   EXPECT_FALSE(chunk.left_out(0));
   EXPECT_TRUE(chunk.left_out(1));

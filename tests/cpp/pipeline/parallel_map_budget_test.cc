@@ -37,7 +37,7 @@ struct ParallelMapsOf {
     --made[i];
     parts[i]->is(made[i] * sizes[i]);
     make(i);
-    all.share_out();
+    all.grant_space();
     return there;
   }
   ParallelMapBudget all;
@@ -124,10 +124,10 @@ TEST(ParallelMapBudget, nobody_is_made_to_read_while_somebody_reads) {
   of.parts[0]->is(0);
   {
     const ParallelMapBudget::Reading reading(of.all);
-    of.all.share_out();
+    of.all.grant_space();
     EXPECT_EQ(of.made[1], 0u);
   }
-  of.all.share_out();
+  of.all.grant_space();
   EXPECT_EQ(of.made[1], 1u);
 }
 
@@ -139,7 +139,7 @@ TEST(ParallelMapBudget, a_destroyed_map_waits_no_more) {
   of.parts[1].reset();
   of.made[0] = 0;
   of.parts[0]->is(0);
-  of.all.share_out();
+  of.all.grant_space();
   EXPECT_EQ(of.made[2], 1u);
 }
 

@@ -65,7 +65,7 @@ TEST(Scratch, what_is_kept_goes_when_it_is_emptied_or_before) {
   second->add(owner, 1);
   second.reset();
   third.add(owner, 1);
-  scratch.give_back();
+  scratch.free_all();
   EXPECT_EQ(owner.use_count(), 1);
 }
 

@@ -36,7 +36,7 @@ TEST(StreamMemory, counts_what_scratch_has) {
     scratch.empty();
     EXPECT_EQ(memory.bytes(), scratch.bytes());
     EXPECT_GE(memory.bytes(), 5 * kMiB);
-    scratch.give_back();
+    scratch.free_all();
     EXPECT_EQ(memory.bytes(), 0u);
     scratch.take(kMiB);
   }
@@ -67,7 +67,7 @@ TEST(StreamMemory, counts_what_chunks_keep_as_long_as_one_does) {
     other.keep(std::make_shared<int>(2));
     EXPECT_EQ(memory.bytes(), 5000u);
     chunk.reset(nullptr, 1);
-    chunk.keep_all(other);
+    chunk.keep_owners_of(other);
     EXPECT_EQ(memory.bytes(), 5000u);
     EXPECT_EQ(chunk.kept_bytes(), 5000u);
   }

@@ -53,7 +53,7 @@ TEST(LockTrial, a_consumer_that_waited_in_vain_gets_all_for_a_while) {
   Looks looks;
   looks.run(trial, 1'000'000'000, 500, 200);
   EXPECT_FALSE(trial.all(looks.now_ns, looks.done / 10, true));
-  trial.in_vain(looks.now_ns);
+  trial.waited_too_long(looks.now_ns);
   looks.run(trial, LockTrial::kInVainNs, 500, 200);
   EXPECT_EQ(looks.ns_of_all, LockTrial::kInVainNs);
   looks.run(trial, LockTrial::kTryNs, 500, 200);

@@ -253,9 +253,9 @@ TEST(Slot, what_was_taken_away_is_not_written_any_more) {
   EXPECT_FALSE(slot.progress({5}));
   EXPECT_EQ(slot.in_hand(), Call{3});
   EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), kRowsBytes); }), Code::kClosed);
-  EXPECT_FALSE(slot.taken_away());
+  EXPECT_FALSE(slot.withdrawn());
   EXPECT_FALSE(slot.finish_inline(ResultKind::kRows, 0, {}));
-  EXPECT_TRUE(slot.taken_away());
+  EXPECT_TRUE(slot.withdrawn());
   EXPECT_EQ(code_of([&] { slot.layout(); }), Code::kClosed);
   EXPECT_EQ(world.ring->place(0).inside.load(), 0u);
 }

@@ -116,7 +116,7 @@ TEST(TicketRingLanes, tickets_of_several_lanes_are_for_all_workers) {
   for (uint32_t l = 0; l < 3; ++l) {
     const uint64_t seq = post(ring->lane(l));
     ring->lane(l).consumer_wait(seq, 1);
-    EXPECT_FALSE(ring->lane(l).one_does()) << l;
+    EXPECT_FALSE(ring->lane(l).one_worker_suffices()) << l;
   }
   EXPECT_FALSE(ring->spare(1));
 }

@@ -34,7 +34,7 @@ class Watch : public Context::Watch {
     if (bad.count(row) == 0) return nullptr;
     return std::make_exception_ptr(Error(Code::kTimeout, "Loader", "took too long"));
   }
-  void threw(bool again) override { again ? ++retried : ++lost; }
+  void on_exception(bool again) override { again ? ++retried : ++lost; }
 
   std::vector<uint32_t> rows;
   size_t most = 1000;

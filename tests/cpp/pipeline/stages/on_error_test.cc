@@ -154,7 +154,7 @@ TEST(OnError, what_ran_out_of_time_is_replaced_by_what_did_not) {
       calls.insert(call);
       return std::make_exception_ptr(Error(Code::kTimeout, "Loader", "took too long"));
     }
-    void threw(bool) override {}
+    void on_exception(bool) override {}
 
     std::set<uint32_t> calls;
   } watch;

@@ -63,7 +63,7 @@ TEST(SchemaChecker, one_that_is_unlike_fails_alone_however_many_are_made_at_a_ti
   constexpr int64_t kPlaces[] = {1, 2, 62, 63, 64, 65, 127, 149};
 #endif
   for (const int64_t at : kPlaces) {
-    const auto unlike = static_cast<size_t>(at);
+    const auto schema_differs = static_cast<size_t>(at);
     const std::vector<Node::Ref> chains = {
         with_one_real(range(150), at),
         with_one_real(filtered(range(150), every_one), at),
@@ -85,7 +85,7 @@ TEST(SchemaChecker, one_that_is_unlike_fails_alone_however_many_are_made_at_a_ti
     for (const Node::Ref& chain : chains) {
       check_stream(chain);
       for (uint32_t most : {1u, 7u, Chunk::kRows}) {
-        EXPECT_EQ(failed(chain, most), std::vector<size_t>{unlike}) << chain->title;
+        EXPECT_EQ(failed(chain, most), std::vector<size_t>{schema_differs}) << chain->title;
       }
     }
   }

@@ -114,18 +114,20 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
   little.reader().begin(0);
   // In front of every element, and at the end.
   std::vector<std::string> states;
-  StreamReading as_it_is(node, seed, files);  // goes from state to state that is never JSON
+  StreamReading has_element_layout(node, seed,
+                                   files);  // goes from state to state that is never JSON
   reading.reader().begin(0);
   for (size_t i = 0; i <= whole.size(); ++i) {
     const State state = reading.reader().save();
     states.push_back(state.dump());
     if (i % 8 == 0) {
-      as_it_is.reader().load(0, state);
+      has_element_layout.reader().load(0, state);
       const size_t left = std::min<size_t>(whole.size() - i, 3);
-      expect_equal(as_it_is.rest(2, left), std::span(whole).subspan(i, left), title + ", not JSON");
+      expect_equal(has_element_layout.rest(2, left), std::span(whole).subspan(i, left),
+                   title + ", not JSON");
       // With more memory than the state was saved with, and with less.
-      as_it_is.reader().load(0, little.reader().save());
-      expect_equal(as_it_is.rest(3, left), std::span(whole).subspan(i, left),
+      has_element_layout.reader().load(0, little.reader().save());
+      expect_equal(has_element_layout.rest(3, left), std::span(whole).subspan(i, left),
                    title + ", with more");
       little.reader().load(0, state);
     }

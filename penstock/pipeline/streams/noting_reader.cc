@@ -1,4 +1,4 @@
-#include "penstock/pipeline/streams/placed_reader.h"
+#include "penstock/pipeline/streams/noting_reader.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -100,7 +100,7 @@ class PlacedReader : public ElementReader {
 
 }  // namespace
 
-std::unique_ptr<ElementReader> placed_reader(std::unique_ptr<ElementReader> input,
+std::unique_ptr<ElementReader> noting_reader(std::unique_ptr<ElementReader> input,
                                              const Context& context) {
   return std::make_unique<PlacedReader>(std::move(input), context);
 }

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/streams/placed_reader.h"
+#include "penstock/pipeline/streams/noting_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ struct Reading {
   std::unique_ptr<ElementReader> reader;
 
   explicit Reading(std::unique_ptr<ElementReader> of)
-      : reader(placed_reader(std::move(of), context)) {}
+      : reader(noting_reader(std::move(of), context)) {}
 
   std::vector<Told> rest(uint32_t most = Chunk::kRows) {
     std::vector<Told> all;

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/cache/kept_rows.h"
+#include "penstock/pipeline/cache/cached_rows.h"
 
 #include <array>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-uint64_t& KeptRows::place_of(const SpecRef& spec) {
+uint64_t& CachedRows::place_of(const SpecRef& spec) {
   if (last_ != spec) {
     if (places_.size() > kMaxSpecs) places_.clear();
     const auto bytes = spec->bytes();
@@ -20,13 +20,13 @@ uint64_t& KeptRows::place_of(const SpecRef& spec) {
   return *last_place_;
 }
 
-SpecRef& KeptRows::spec_at(uint64_t place) {
+SpecRef& CachedRows::spec_at(uint64_t place) {
   if (specs_.size() > kMaxSpecs) specs_.clear();
   return specs_[place];
 }
 
-std::span<const std::byte> KeptRows::block_of(const Chunk& in, uint32_t row,
-                                              const BlockLayout& layout) {
+std::span<const std::byte> CachedRows::block_of(const Chunk& in, uint32_t row,
+                                                const BlockLayout& layout) {
   block_.resize(layout.bytes());
   write_row(in, row, layout, block_.data());
   return block_;
@@ -34,7 +34,7 @@ std::span<const std::byte> KeptRows::block_of(const Chunk& in, uint32_t row,
 
 namespace {
 
-class RowsInMemory : public KeptRows {
+class RowsInMemory : public CachedRows {
  public:
   RowsInMemory(std::shared_ptr<CacheStore> store, uint64_t seed)
       : store_(std::move(store)), used_(store_->keeps(seed)) {}
@@ -55,7 +55,7 @@ class RowsInMemory : public KeptRows {
     SpecRef& spec = spec_at(entry.spec_place);
     if (spec == nullptr) spec = std::make_shared<ElementSpec>(entry.spec);
     const Block element(spec, 1, entry.block.data(), entry.block.size(), store_);
-    settle_alike(spec, out);
+    settle_schema(spec, out);
     element.view(0, out, row);
     for (Failure& lost : losses_in_text(entry.lost)) out.note(row, std::move(lost));
   }
@@ -73,7 +73,9 @@ class RowsInMemory : public KeptRows {
   void set_end(uint64_t end, const std::string& lost) override {
     if (used_) store_->set_end(end, std::as_bytes(std::span(lost)));
   }
-  std::vector<Failure> lost_behind() override { return losses_in_text(store_->lost_behind()); }
+  std::vector<Failure> trailing_losses() override {
+    return losses_in_text(store_->trailing_losses());
+  }
 
  private:
   std::shared_ptr<CacheStore> store_;
@@ -83,7 +85,7 @@ class RowsInMemory : public KeptRows {
 
 }  // namespace
 
-Keeping keep_in_memory(std::shared_ptr<CacheStore> store) {
+RowStore memory_store(std::shared_ptr<CacheStore> store) {
   return {store, [store](Context& context) {
             return std::make_unique<RowsInMemory>(store, context.seed);
           }};

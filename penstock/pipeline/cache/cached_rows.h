@@ -20,9 +20,9 @@
 namespace penstock {
 
 // Stores rows of chunks in a cache and restores them. One thread.
-class KeptRows {
+class CachedRows {
  public:
-  virtual ~KeptRows() = default;
+  virtual ~CachedRows() = default;
 
   // Looks up at most 64 positions. Returns a bit mask of those that are cached.
   virtual uint64_t look(std::span<const uint64_t> positions) = 0;
@@ -38,7 +38,7 @@ class KeptRows {
   // `lost`: the losses after the last element, as text_of_losses.
   virtual void set_end(uint64_t end, const std::string& lost) = 0;
   // The `lost` of set_end(). REQUIRED: the end is known. Error kDataLoss: it is damaged.
-  virtual std::vector<Failure> lost_behind() = 0;
+  virtual std::vector<Failure> trailing_losses() = 0;
 
  protected:
   static constexpr size_t kMaxSpecs = 256;  // bound of specs_ and places_
@@ -59,7 +59,7 @@ class KeptRows {
 };
 
 // A store of a plan's elements, and how a reader accesses it.
-struct Keeping {
+struct RowStore {
   // The seed to make the elements with. A file is shared by all who open it. So in a plan that a
   // function opened, it depends on the file's name and not on the place where the plan was opened.
   uint64_t seed(const Context& context) const {
@@ -68,14 +68,14 @@ struct Keeping {
   }
 
   std::shared_ptr<SharedStore> store;
-  std::function<std::unique_ptr<KeptRows>(Context& context)> rows;
+  std::function<std::unique_ptr<CachedRows>(Context& context)> rows;
   std::optional<uint64_t> name = std::nullopt;  // hash of the file's path, if there is a file
 };
 // In memory. A store keeps the elements of one seed; readers with another seed find nothing.
-Keeping keep_in_memory(std::shared_ptr<CacheStore> store);
+RowStore memory_store(std::shared_ptr<CacheStore> store);
 // In a file; rows() and keep() throw the errors of SnapshotStore. `path`: as the user wrote it.
-Keeping keep_in_file(std::shared_ptr<SnapshotStore> store, const std::string& path);
+RowStore file_store(std::shared_ptr<SnapshotStore> store, const std::string& path);
 // The same for reading only, with any seed.
-std::unique_ptr<KeptRows> rows_of(std::shared_ptr<SnapshotStore> store, Context& context);
+std::unique_ptr<CachedRows> rows_of(std::shared_ptr<SnapshotStore> store, Context& context);
 
 }  // namespace penstock

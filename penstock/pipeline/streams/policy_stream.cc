@@ -1,4 +1,4 @@
-#include "penstock/pipeline/streams/decided_stream.h"
+#include "penstock/pipeline/streams/policy_stream.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -6,9 +6,9 @@
 namespace penstock {
 namespace {
 
-class DecidedStream : public Streamed {
+class PolicyStream : public Streamed {
  public:
-  DecidedStream(StreamedRef input, const FailurePolicy& policy)
+  PolicyStream(StreamedRef input, const FailurePolicy& policy)
       : input_(std::move(input)), policy_(policy) {}
 
   SpecRef spec() const override { return input_->spec(); }
@@ -31,7 +31,7 @@ class DecidedStream : public Streamed {
       for (auto& [row, failure] : out.failures()) {
         if (failure.decision != Decision::kUndecided) continue;
         failure.decision = policy_.skip ? Decision::kSkip : Decision::kRaise;
-        failure.unsure |= policy_.skip && !policy_.sure;
+        failure.provisional |= policy_.skip && !policy_.sure;
       }
       return count;
     }
@@ -50,8 +50,8 @@ class DecidedStream : public Streamed {
 
 }  // namespace
 
-StreamedRef decided_stream(StreamedRef input, const FailurePolicy& policy) {
-  return std::make_shared<DecidedStream>(std::move(input), policy);
+StreamedRef policy_stream(StreamedRef input, const FailurePolicy& policy) {
+  return std::make_shared<PolicyStream>(std::move(input), policy);
 }
 
 }  // namespace penstock

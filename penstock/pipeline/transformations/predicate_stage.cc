@@ -1,4 +1,4 @@
-#include "penstock/pipeline/transformations/judged_stage.h"
+#include "penstock/pipeline/transformations/predicate_stage.h"
 
 #include <cstring>
 #include <exception>
@@ -33,7 +33,7 @@ Summarize verdict_of(const std::string& stage) {
 
 }  // namespace
 
-bool JudgedInput::holds() {
+bool PredicateInput::holds() {
   if (input().failed()) return true;
   if (mapped_.hidden()) return input().summary()[0] != std::byte{0};
   const Chunk& verdicts = mapped_.made();
@@ -50,7 +50,8 @@ bool JudgedInput::holds() {
   return verdict_is_true(verdicts, input().row());
 }
 
-JudgedStage::JudgedStage(const Built& input, Builder& builder, OpRef predicate, std::string title)
+PredicateStage::PredicateStage(const Built& input, Builder& builder, OpRef predicate,
+                               std::string title)
     : predicate_(std::move(predicate)),
       operation_(builder.operation()),
       title_(std::move(title)),
@@ -58,7 +59,7 @@ JudgedStage::JudgedStage(const Built& input, Builder& builder, OpRef predicate, 
   if (SpecRef seen = spec()) (void)predicate_->result(*seen);
 }
 
-std::optional<uint64_t> JudgedStage::length() const {
+std::optional<uint64_t> PredicateStage::length() const {
   if (input_.stream->length() == uint64_t{0}) return 0;
   return std::nullopt;
 }

@@ -14,7 +14,7 @@ namespace penstock {
 //
 // State: the input's. While losses wait for the next row: {"lost": [[stage, position, text,
 // replaced], ...], "behind": the input's state}.
-std::unique_ptr<ElementReader> placed_reader(std::unique_ptr<ElementReader> input,
+std::unique_ptr<ElementReader> noting_reader(std::unique_ptr<ElementReader> input,
                                              const Context& context);
 
 }  // namespace penstock

@@ -12,11 +12,11 @@ namespace penstock {
 
 // The input of a stage with a predicate: an operation whose result is one boolean or number; 0 is
 // false. State: StreamInput's. One thread.
-class JudgedInput {
+class PredicateInput {
  public:
   // `stage`: the stage's title, for errors. All references must outlive this.
-  JudgedInput(const Streamed& input, const Op& predicate, bool hidden, uint32_t operation,
-              const std::string& stage, const Context& context)
+  PredicateInput(const Streamed& input, const Op& predicate, bool hidden, uint32_t operation,
+                 const std::string& stage, const Context& context)
       : mapped_(input, &predicate, hidden, operation, stage, context), stage_(stage) {}
 
   void begin(uint64_t epoch) { mapped_.begin(epoch); }
@@ -37,17 +37,17 @@ class JudgedInput {
 
 // A stage that passes on those elements of its input for which a predicate decides so. Its length
 // is only known after running it.
-class JudgedStage : public Streamed {
+class PredicateStage : public Streamed {
  public:
   // Error kInvalidArgument: the predicate cannot be applied to the input's elements.
-  JudgedStage(const Built& input, Builder& builder, OpRef predicate, std::string title);
+  PredicateStage(const Built& input, Builder& builder, OpRef predicate, std::string title);
 
   SpecRef spec() const override { return input_.spec(); }
   std::optional<uint64_t> length() const override;
   bool python() const override { return predicate_->python() || input_.stream->python(); }
 
  protected:
-  JudgedInput input(const Context& context) const {
+  PredicateInput input(const Context& context) const {
     return {*input_.stream, *predicate_, input_.hidden, operation_, title_, context};
   }
 
