@@ -37,7 +37,7 @@ struct Worker {
   uint64_t mark = now_ns();
   uint32_t untimed = 0;
 
-  // As workers/worker.cc does after each ticket, and the hand-over for its one array.
+  // As workers/ticket_runner.cc does after each ticket, and the hand-over for its one array.
   void ticket(uint64_t step, uint64_t spacing) {
     counters.tickets.add_single_writer();
     counters.samples.add_single_writer();

@@ -10,7 +10,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/workers/process_end.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
 

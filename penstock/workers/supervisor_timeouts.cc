@@ -8,7 +8,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/workers/process_end.h"
 #include "penstock/workers/supervisor.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
 

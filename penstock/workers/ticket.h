@@ -14,10 +14,10 @@ struct Ticket {
   uint32_t rows = 1;     // samples in the whole batch; 1 where an item is a whole batch
   uint32_t begin = 0;    // the granule: rows [begin, end) of the batch are this ticket's
   uint32_t end = 1;
-  uint32_t stream = 0;          // number of the stream, in plans with streams
-  uint32_t lane = 0;            // of the ring; lane n + 1 is parallel map n of a Dataset
-  bool rows_together = false;   // see BatchEntry::rows_together
-  uint64_t indices_offset = 0;  // see BatchEntry::indices_offset
+  uint32_t stream = 0;         // number of the stream, in plans with streams
+  uint32_t lane = 0;           // of the ring; lane n + 1 is parallel map n of a Dataset
+  bool rows_together = false;  // see BatchEntry::rows_together
+  uint64_t input_offset = 0;   // see BatchEntry::input_offset
 };
 
 inline constexpr uint32_t kAnyWorker = 0xffffffff;

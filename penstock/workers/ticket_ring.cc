@@ -95,7 +95,7 @@ BatchEntry& TicketRing::next_entry() {
   BatchEntry& entry = entry_at(seq);
   entry.seq = seq;
   entry.layout_length = 0;
-  entry.slot_offset = entry.slot_bytes = entry.needed_bytes = 0;
+  entry.block_offset = entry.block_bytes = entry.needed_bytes = 0;
   entry.layout_state.store(layout_word(seq, LayoutState::kNone), std::memory_order_relaxed);
   entry.tainted.store(0, std::memory_order_relaxed);
   return entry;
@@ -129,6 +129,12 @@ void TicketRing::clear(uint64_t seq) {
   for (uint32_t g = 0, end = granules_at(seq); g < end; ++g) {
     task_at(seq, g).word.store(0, std::memory_order_release);
   }
+}
+
+void TicketRing::set_layout_state(uint64_t seq, LayoutState state, bool awaited) {
+  std::atomic<uint32_t>& word = entry_at(seq).layout_state;
+  word.store(layout_word(seq, state), std::memory_order_seq_cst);
+  if (awaited) os::futex_wake(word, 1 << 20, static_cast<bool>(file_));
 }
 
 void TicketRing::close_layout(uint64_t seq) {

@@ -109,6 +109,8 @@ class TicketRing {
   bool idle(uint64_t seq);   // all of its tasks are idle
   // Done tasks become idle again. advance_head moves past the entries that were cleared.
   void clear(uint64_t seq);
+  // Moves the entry's layout to `state`. `awaited`: workers may sleep until then, and are woken.
+  void set_layout_state(uint64_t seq, LayoutState state, bool awaited = true);
   // From now on the entry gets no memory. Waits while a server is allocating some.
   void close_layout(uint64_t seq);
   void advance_head(uint64_t head);

@@ -20,11 +20,11 @@ enum class ResultKind : uint32_t {
   kNone,
   kPacket,    // a whole item
   kReplaced,  // (item, losses): an item, with the samples that were lost or replaced
-  kRows,      // rows are in the entry's slot; a packet may follow with values that are not arrays
+  kRows,      // rows are in the entry's block; a packet may follow with values that are not arrays
   kError,     // user code raised; the packet describes the exception
   kSkipped,   // the item was lost under on_error="skip"; the packet says why
   kEnd,       // the stream has no more
-  kTimeout,   // took too long; `row` says which row
+  kTimeout,   // took too long; Task::bytes is the row
   kLost,      // lost its worker too often
   kNoSpace,   // no memory for the batch
   kMismatch,  // a granule that does not match the others: one worker has to make the whole batch
@@ -119,13 +119,14 @@ struct alignas(64) BatchEntry {
   uint32_t stream;
   // A row's place in the batch is known only when all rows are made, so one worker makes them all.
   bool rows_together;
-  // Explicit indices (a sampler's), in the consumer's arena; 0: the order of the plan.
-  uint64_t indices_offset;
+  // A sampler's indices, or a StreamChunk, in the consumer's arena. 0: the plan says which elements
+  // these are.
+  uint64_t input_offset;
   // The batch's memory, in the consumer's arena.
   alignas(64) std::atomic<uint32_t> layout_state;  // see TicketRing::layout_word
   uint32_t layout_length;
   uint32_t layout_row;  // the row of the batch whose sample has this layout
-  uint64_t slot_offset, slot_bytes, needed_bytes;
+  uint64_t block_offset, block_bytes, needed_bytes;
   std::atomic<uint32_t>
       tainted;  // an abandoned thread may still write here: never reuse the memory
   alignas(64) std::byte layout[kLayoutBytes];

@@ -12,24 +12,13 @@
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
 #include "python_op.h"
+#include "transports.h"
 
 namespace nb = nanobind;
 
 namespace penstock::python {
 
 namespace {
-
-Order::Options order_of(const nb::dict& s) {
-  Order::Options o;
-  o.length = setting<uint64_t>(s, "length");
-  o.batch_size = std::max<uint64_t>(setting<uint64_t>(s, "batch_size"), 1);
-  o.shuffle = setting<bool>(s, "shuffle");
-  o.seed = setting<uint64_t>(s, "seed");
-  o.drop_last = setting<bool>(s, "drop_last");
-  o.rank = setting<uint32_t>(s, "rank");
-  o.world = setting<uint32_t>(s, "world");
-  return o;
-}
 
 EngineSettings engine_settings_of(const nb::dict& s) {
   EngineSettings e;
@@ -52,18 +41,8 @@ EngineSettings engine_settings_of(const nb::dict& s) {
 
 }  // namespace
 
-Core::Core(nb::dict s) : owner_(getpid()), order_(order_of(s)) {
-  settings_.order = order_.options();
-  settings_.samples = setting<bool>(s, "samples");
-  settings_.retries = setting<uint32_t>(s, "retries");
-  settings_.drop_last = order_.options().drop_last;
-  settings_.falls_back = setting<bool>(s, "falls_back");
-  settings_.covers = setting<bool>(s, "covers");
-  settings_.streams = std::max(setting<uint32_t>(s, "streams"), 1u);
-  settings_.on_error = on_error_of(setting<std::string>(s, "on_error"));
-  if (setting<std::string>(s, "source") == "stream") {
-    settings_.source = PlanSettings::Source::kStream;
-  }
+Core::Core(nb::dict s)
+    : settings_(sample_settings_of(s)), owner_(getpid()), order_(settings_.order) {
   s["plan"].is_none() ? make_ticket_engine(s) : make_plan_engine(s);
 }
 
@@ -107,7 +86,7 @@ void Core::make_ticket_engine(const nb::dict& s) {
       listed_ = made.get();
       return made;
     }
-    if (settings_.source == PlanSettings::Source::kStream) {
+    if (settings_.source == SampleSettings::Source::kStream) {
       return std::make_unique<StreamTickets>(settings_.streams, needs.rows, settings.workers);
     }
     auto made = std::make_unique<IndexedTickets>(order_);
@@ -207,7 +186,7 @@ void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb
   outlet.turn = &turn_;
 #endif
   PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), outlet);
-  serve(ring(), worker, python, &engine_->rows());
+  serve(ring(), worker, python, &engine_->memory());
 }
 
 void Core::set_inline(nb::object source, nb::object collate, nb::object update) {
@@ -226,7 +205,7 @@ void Core::start_plan(uint32_t threads) {
   natives_ = std::make_unique<WorkerPool>(ring(), timed ? &supervisor() : nullptr);
   natives_->start(threads, [plan = plan_](uint32_t place) {
     std::unique_ptr<TicketRunner> chain = plan->make_worker(false);
-    serve(plan->ring(), place, *chain, &plan->rows());
+    serve(plan->ring(), place, *chain, &plan->memory());
   });
 }
 
@@ -236,7 +215,7 @@ void Core::run_plan_thread(uint32_t worker) {
 #endif
   WithoutGil unlocked;
   std::unique_ptr<TicketRunner> chain = plan_->make_worker(false);
-  serve(ring(), worker, *chain, &engine_->rows());
+  serve(ring(), worker, *chain, &engine_->memory());
 }
 
 void Core::start_stream_reader() {
@@ -281,65 +260,8 @@ void Core::send_update(uint64_t version, int fd, int64_t worker) {
 
 // ---- bindings
 
-nb::object EpochIterator::next() {
-  Core& core = engine();
-  // An iterator that delivered everything may be overtaken before its last call.
-  over_ = over_ || (gave_all_ && !core.is_current(serial_));
-  if (over_) throw nb::stop_iteration();
-  nb::object batch;
-  try {
-    batch = core.next(epoch_, serial_);
-  } catch (...) {
-    over_ = true;
-    throw;
-  }
-  if (batch.ptr() != end_marker()) {
-    gave_all_ = core.gave_all(epoch_);
-    return batch;
-  }
-  over_ = true;
-  if (core.is_current(serial_)) finished_(epoch_);
-  throw nb::stop_iteration();
-}
-
-int EpochIterator::traverse(visitproc visit, void* arg) const {
-  Py_VISIT(core_.ptr());
-  Py_VISIT(finished_.ptr());
-  return 0;
-}
-
-void EpochIterator::clear() {
-  over_ = true;
-  finished_.reset();
-}
-
-namespace {
-
-int traverse_iterator(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  return nb::inst_ready(self) ? nb::inst_ptr<EpochIterator>(self)->traverse(visit, arg) : 0;
-}
-
-int clear_iterator(PyObject* self) {
-  nb::inst_ptr<EpochIterator>(self)->clear();
-  return 0;
-}
-
-PyType_Slot iterator_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_iterator)},
-                                {Py_tp_clear, reinterpret_cast<void*>(clear_iterator)},
-                                {0, nullptr}};
-
-}  // namespace
-
 void bind_core(nb::module_& m) {
   m.attr("END") = nb::borrow(end_marker());
-  nb::class_<EpochIterator>(m, "EpochIterator", nb::type_slots(iterator_slots))
-      .def(nb::init<nb::object, uint64_t, nb::object>())
-      .def(
-          "__iter__", [](nb::handle self) { return self; },
-          nb::sig("def __iter__(self) -> EpochIterator"))
-      .def("__next__", &EpochIterator::next)
-      .def("close", &EpochIterator::clear);
   nb::class_<Core>(m, "Core", "One Loader's engine. Internal: use penstock.Loader.")
       .def(nb::init<nb::dict>())
       .def("next", &Core::next)

@@ -19,7 +19,7 @@
 #include "penstock/pipeline/engine/worker_pool.h"
 #include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/scheduler/tickets.h"
-#include "plan_results.h"
+#include "plan_objects.h"
 #include "python_worker.h"
 #include "task_values.h"
 
@@ -27,11 +27,6 @@ namespace penstock::python {
 
 // What next() returns after the last batch: no value that user code could have made.
 PyObject* end_marker();
-
-template <class T>
-T setting(const nanobind::dict& settings, const char* name) {
-  return nanobind::cast<T>(settings[name]);
-}
 
 // Python's side of a Loader's engine: takes batches with the GIL, runs Python's workers, and raises
 // exceptions. Behind penstock.Loader. A plan has a PlanEngine; other sources (Python's data sets,
@@ -140,7 +135,7 @@ class Core {
   [[noreturn]] void raise(nanobind::object exception);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
-  PlanSettings settings_;
+  SampleSettings settings_;
   pid_t owner_;          // a forked child's copy touches nothing
   uint64_t serial_ = 0;  // of the current iteration; unused, if the last one was ended
   uint64_t latest_ = 0;  // of the last iteration that was begun
@@ -169,34 +164,6 @@ class Core {
   std::vector<std::byte*> columns_;
 };
 
-// `for batch in loader`: one epoch.
-class EpochIterator {
- public:
-  EpochIterator(nanobind::object core, uint64_t epoch, nanobind::object finished)
-      : core_(std::move(core)),
-        epoch_(epoch),
-        serial_(engine().begin_iteration()),
-        finished_(std::move(finished)) {}
-  nanobind::object next();
-  // For callers that use the Core directly.
-  uint64_t epoch() const { return epoch_; }
-  uint64_t serial() const { return serial_; }
-  // For Python's garbage collector.
-  int traverse(visitproc visit, void* arg) const;
-  void clear();
-
- private:
-  Core& engine() { return nanobind::cast<Core&>(core_); }
-
-  nanobind::object core_;
-  uint64_t epoch_, serial_;
-  nanobind::object finished_;  // called with the epoch when it is over
-  bool gave_all_ = false;
-  bool over_ = false;
-};
-
 void bind_core(nanobind::module_& m);
-// The worker process's side.
-void bind_worker(nanobind::module_& m);
 
 }  // namespace penstock::python

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core.h"
+#include "failures.h"
 #include "gil.h"
-#include "losses.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "python_op.h"
@@ -108,7 +108,7 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
       case Scheduler::Poll::kWait:
         if (inline_ != nullptr) {
           if (auto seq = scheduler().next_open()) {
-            serve_entry(ring(), 0, *seq, *inline_, &engine_->rows());
+            serve_entry(ring(), 0, *seq, *inline_, &engine_->memory());
           }
         } else {
           {
@@ -150,7 +150,7 @@ nb::object Core::handed_out(PlanEngine::Taken taken) {
 
 // The scheduler's current batch. A null object: all of it was skipped; ask again.
 nb::object Core::take() {
-  if (plan_ != nullptr && plan_->apart()) return nb::object();
+  if (plan_ != nullptr && plan_->remake_if_mismatched()) return nb::object();
   BatchEntry& entry = scheduler().current();
   uint64_t seq = scheduler().current_seq();
   if (auto g = scheduler().failed_granule()) {
@@ -259,10 +259,10 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   row += ticket.begin;
   uint64_t index = 0;
   if (listed_ != nullptr) {
-    const uint64_t offset = scheduler().current().indices_offset;
+    const uint64_t offset = scheduler().current().input_offset;
     if (offset == 0) return nb::none();
     PythonWorker::Indices indices;
-    const std::byte* listed = engine_->rows().at(offset);
+    const std::byte* listed = engine_->memory().at(offset);
     if (PythonWorker::load_listed(listed, row, row + 1, indices)) {
       if (!indices.objects) return steal(indices.at(0));
       if (PyList_GET_SIZE(indices.objects.get()) == 1) return steal(indices.at(0));

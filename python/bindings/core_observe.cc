@@ -27,7 +27,7 @@ nb::list list_of(const std::vector<StageSnapshot>& stages) {
 std::vector<StageSnapshot> Core::worker_stages() const {
   if (plan_ != nullptr) return plan_->worker_stages();
   return stages_of(engine_->worker_figures(),
-                   PythonWorker::stages(settings_.source == PlanSettings::Source::kStream));
+                   PythonWorker::stages(settings_.source == SampleSettings::Source::kStream));
 }
 
 std::vector<StageSnapshot> Core::stream_stages() const {
@@ -44,7 +44,7 @@ Snapshot Core::snapshot(nb::dict about) {
     const Plan& plan = plan_->plan();
     s.batch_size = plan.batched() ? plan.max_rows() : 0;
   }
-  s.pulled = settings_.source == PlanSettings::Source::kStream;
+  s.pulled = settings_.source == SampleSettings::Source::kStream;
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {
     s.facts.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
   }

@@ -12,11 +12,11 @@
 
 #include "dataset.h"
 #include "elements.h"
+#include "generator_source.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "python_source.h"
-#include "python_stream.h"
 #include "references.h"
 #include "sample.h"
 #include "sample_spec.h"
@@ -138,7 +138,7 @@ void bind_sources(nb::class_<Dataset>& dataset) {
                   })
       .def_static("generator_python",
                   [](const Held& function, std::string title) {
-                    return Dataset(python_stream(function.shared(), std::move(title)));
+                    return Dataset(generator_source(function.shared(), std::move(title)));
                   })
       .def_static(
           "tfrecord",

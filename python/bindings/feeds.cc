@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core.h"
+#include "epoch_iterator.h"
 #include "gil.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/engine/feeds_hub.h"

@@ -85,10 +85,7 @@ std::string remedy_for(PyArray_Descr* descr) {
 // What Python raised, as words; what is no Exception goes on its way.
 std::string raised() {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nanobind::python_error();
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  Owned own_type(type), own_value(value), own_trace(trace);
-  return shown(value);
+  return shown(exception_in_flight().get());
 }
 
 PyObject* ragged_type() {

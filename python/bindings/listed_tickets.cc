@@ -27,15 +27,7 @@ Tickets::Described ListedTickets::describe(const Position& at, BatchEntry& entry
   PyObject* encode = list ? helper("penstock.base.interop", "encode_indices") : nullptr;
   Owned coded(encode == nullptr ? nullptr : PyObject_CallOneArg(encode, list.get()));
   if (!coded) {
-    if (PyErr_Occurred() != nullptr) {
-      PyObject *type, *value, *trace;
-      PyErr_Fetch(&type, &value, &trace);
-      PyErr_NormalizeException(&type, &value, &trace);
-      if (trace != nullptr) PyException_SetTraceback(value, trace);
-      Py_XDECREF(type);
-      Py_XDECREF(trace);
-      error_ = Owned(value);
-    }
+    error_ = exception_in_flight();
     return Described::kEnd;
   }
   long rows = PyLong_AsLong(PyTuple_GET_ITEM(coded.get(), 0));
@@ -47,7 +39,7 @@ Tickets::Described ListedTickets::describe(const Position& at, BatchEntry& entry
   if (space == nullptr) throw Error(Code::kOutOfMemory, "Loader", "no space for a list of indices");
   std::memcpy(space, header, sizeof(header));
   std::memcpy(space + sizeof(header), PyBytes_AS_STRING(bytes), header[1]);
-  entry.indices_offset = arena_.region()->offset_of(space);
+  entry.input_offset = arena_.region()->offset_of(space);
   entry.rows = static_cast<uint32_t>(rows);
   return Described::kPosted;
 }

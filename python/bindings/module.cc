@@ -6,15 +6,16 @@
 #include "dataset.h"
 #include "digest.h"
 #include "elements.h"
+#include "epoch_iterator.h"
 #include "feeds.h"
 #include "numpy_api.h"
 #include "os.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "permutation.h"
-#include "plan_worker.h"
 #include "python_op.h"
 #include "random.h"
+#include "serve.h"
 #include "survey.h"
 #include "tfrecord.h"
 #include "train.h"
@@ -46,11 +47,11 @@ NB_MODULE(_engine, m) {
   penstock::bind_os(m);
   penstock::bind_random(m);
   penstock::python::bind_core(m);
+  penstock::python::bind_epoch_iterator(m);
   penstock::python::bind_dataset(m);
   penstock::python::bind_elements(m);
   penstock::python::bind_feeds(m);
-  penstock::python::bind_plan_worker(m);
-  penstock::python::bind_worker(m);
+  penstock::python::bind_serve(m);
   penstock::python::bind_permutation(m);
   penstock::python::bind_survey(m);
   penstock::python::bind_tfrecord(m);

@@ -38,4 +38,14 @@ PyObject* torch_tensor_type() {
   return type;
 }
 
+Owned exception_in_flight() {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (value != nullptr && trace != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return Owned(value);
+}
+
 }  // namespace penstock::python

@@ -52,4 +52,7 @@ PyObject* helper(const char* module, const char* name);
 // torch.Tensor if torch was imported, else nullptr; borrowed.
 PyObject* torch_tensor_type();
 
+// Takes the exception that is set, with its traceback. Null: none is set.
+Owned exception_in_flight();
+
 }  // namespace penstock::python

@@ -4,7 +4,7 @@
 
 #include "codec.h"
 #include "penstock/memory/allocator.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock::python {
 

@@ -20,16 +20,6 @@ namespace {
 
 std::atomic<bool> rekeys_globals{false};
 
-Owned exception_in_flight() {
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  if (value != nullptr && trace != nullptr) PyException_SetTraceback(value, trace);
-  Py_XDECREF(type);
-  Py_XDECREF(trace);
-  return Owned(value);
-}
-
 class Run : public OpRun {
  public:
   Run(const PythonOp& op, Context& context) : op_(op), context_(context) {}

@@ -23,7 +23,7 @@ PyObject* PythonWorker::Indices::at(size_t row) const {
   return PyLong_FromUnsignedLongLong(numbers[row]);
 }
 
-PythonWorker::PythonWorker(const PlanSettings& settings, PyObject* source, PyObject* collate,
+PythonWorker::PythonWorker(const SampleSettings& settings, PyObject* source, PyObject* collate,
                            PyObject* update, TicketRing& ring, Outlet outlet)
     : settings_(settings),
       source_(Owned::borrow(source)),
@@ -33,7 +33,7 @@ PythonWorker::PythonWorker(const PlanSettings& settings, PyObject* source, PyObj
       version_(settings.version) {
   if (collate != Py_None) collate_ = Owned::borrow(collate);
   if (update != Py_None) update_ = Owned::borrow(update);
-  if (settings.source == PlanSettings::Source::kMap && settings.samples) {
+  if (settings.source == SampleSettings::Source::kMap && settings.samples) {
     getitems_ = Owned(PyObject_GetAttrString(source, "__getitems__"));
     if (!getitems_) PyErr_Clear();
   }
@@ -77,7 +77,7 @@ bool PythonWorker::update(uint64_t version) {
 void PythonWorker::catch_up() {
   if (outlet_.link < 0) return;
   while (!late_ && !ring_.closed() && link_pending(outlet_.link)) {
-    if (!update(version_ + 1)) late_ = take_exception();
+    if (!update(version_ + 1)) late_ = exception_in_flight();
   }
 }
 
@@ -93,12 +93,12 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
   base_ = nullptr;
   unlike_ = false;
   together_ = Owned();  // of an earlier ticket that ended with penstock's own error
-  if (!late_ && ticket.version > version_ && !update(ticket.version)) late_ = take_exception();
+  if (!late_ && ticket.version > version_ && !update(ticket.version)) late_ = exception_in_flight();
   if (late_) {  // for good: the state of the dataset is unknown
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(late_.get())), late_.get());
     return fail(ticket, slot, 0, 0);
   }
-  if (settings_.source == PlanSettings::Source::kStream) {
+  if (settings_.source == SampleSettings::Source::kStream) {
     run_stream(ticket, slot);
   } else if (!load_indices(ticket, slot)) {
     fail(ticket, slot, 0, 0);
@@ -116,7 +116,7 @@ void PythonWorker::run(const Ticket& ticket, Slot& slot) {
 
 bool PythonWorker::load_indices(const Ticket& ticket, Slot& slot) {
   indices_.objects = Owned();
-  if (const std::byte* listed = slot.indices()) {
+  if (const std::byte* listed = slot.input()) {
     return load_listed(listed, ticket.begin, ticket.end, indices_);
   }
   indices_.numbers.resize(ticket.end - ticket.begin);
@@ -168,21 +168,11 @@ Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key)
   return value;
 }
 
-Owned PythonWorker::take_exception() {
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
-  Py_XDECREF(type);
-  Py_XDECREF(trace);
-  return Owned(value);
-}
-
 // False for Ctrl-C and sys.exit(), which no policy skips.
 bool PythonWorker::is_trouble() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 std::string PythonWorker::pending_error() {
-  Owned exception = take_exception();
+  Owned exception = exception_in_flight();
   if (!exception) return "unknown";
   return text_of_exception(exception.get());
 }
@@ -199,7 +189,7 @@ bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
   if (!passes_over()) return false;
   std::string reason = pending_error();
   if (PyErr_Occurred() != nullptr) return false;
-  const bool gap = settings_.source == PlanSettings::Source::kMap && !replaced;
+  const bool gap = settings_.source == SampleSettings::Source::kMap && !replaced;
   losses_.push_back({row, index, replaced, std::move(reason), nullptr, {}, gap});
   return true;
 }
@@ -232,13 +222,13 @@ bool PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row, Owned 
 // Replaces a sample whose exception is set by another sample. Results as of sample().
 bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t key,
                               const Use& use) {
-  Owned first = take_exception();
+  Owned first = exception_in_flight();
   std::string reason = text_of_exception(first.get());
   if (PyErr_Occurred() != nullptr) return false;
   // Samples that a sampler leaves out must not be used. Of its indices only this batch's are known.
-  const bool listed = slot.indices() != nullptr && (indices_.objects || !settings_.covers);
+  const bool listed = slot.input() != nullptr && (indices_.objects || !settings_.covers);
   Indices others;
-  if (listed && !load_listed(slot.indices(), 0, ticket.rows, others)) return false;
+  if (listed && !load_listed(slot.input(), 0, ticket.rows, others)) return false;
   const uint64_t most = listed ? ticket.rows - 1 : order_.options().length;
   uint32_t left = settings_.samples ? ticket.rows : kItemAttempts;
   for (uint32_t n = 0; left > 0 && n < most; ++n) {
@@ -290,27 +280,10 @@ Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, con
 // Makes the exception that is set the ticket's result.
 void PythonWorker::fail(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t index,
                         int64_t last) {
-  Owned exception = take_exception();
-  Owned value;
-  if (outlet_.arena == nullptr) {
-    value =
-        Owned(Py_BuildValue("(OIKIL)", exception.get(), row, static_cast<unsigned long long>(index),
-                            slot.claim().worker, static_cast<long long>(last)));
-  } else {
-    PyObject* pack = helper("penstock.errors", "pack_exception");
-    std::string name = "worker " + std::to_string(slot.claim().worker);
-    Owned packed(pack == nullptr
-                     ? nullptr
-                     : PyObject_CallFunction(pack, "OsKKL", exception.get(), name.c_str(),
-                                             static_cast<unsigned long long>(ticket.epoch),
-                                             static_cast<unsigned long long>(index),
-                                             static_cast<long long>(last)));
-    if (packed) {
-      value =
-          Owned(Py_BuildValue("(OIKIL)", packed.get(), row, static_cast<unsigned long long>(index),
-                              slot.claim().worker, static_cast<long long>(last)));
-    }
-  }
+  Owned exception = exception_in_flight();
+  const FailurePlace place{slot.claim().worker, row, index, last};
+  Owned value = outlet_.arena == nullptr ? failed_result(exception.get(), place)
+                                         : packed_failed_result(exception.get(), ticket, place);
   exception = Owned();
   if (!value) {
     PyErr_Clear();

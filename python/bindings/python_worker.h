@@ -6,39 +6,23 @@
 #include <string>
 #include <vector>
 
+#include "failures.h"
 #include "lock_turn.h"
-#include "losses.h"
 #include "numpy_api.h"
-#include "on_error.h"
 #include "packets.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/scheduler/order.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/workers/link.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 #include "rows.h"
+#include "sample_settings.h"
 
 namespace penstock::python {
 
 inline constexpr uint32_t kAllAtOnce = UINT32_MAX;  // Call::what of __getitems__
 // The error of a row that must not be tried again (TicketRing::poison).
 inline constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
-
-// A worker's settings, beside the dataset itself.
-struct PlanSettings {
-  enum class Source { kMap, kStream } source = Source::kMap;
-  bool samples = false;  // items are samples, a batch has several; else an item is a whole batch
-  Order::Options order;  // of an indexed source
-  OnError on_error = OnError::kRaise;
-  uint32_t retries = 0;
-  bool rekey_globals = false;  // NumPy's and Python's generators, per index
-  bool drop_last = false;      // of a stream's last, short batch
-  uint32_t streams = 1;
-  bool falls_back =
-      false;             // unlike samples are raised: another way to make the batch is tried next
-  bool covers = true;    // the epoch has every index of the dataset, also with a sampler
-  uint64_t version = 0;  // the dataset's current one
-};
 
 // Runs the user's Python for tickets. One thread, which holds the GIL around every call here.
 class PythonWorker : public TicketRunner {
@@ -52,8 +36,8 @@ class PythonWorker : public TicketRunner {
   };
   // source: the map, or for streams a callable (stream) -> iterator. collate: None, or a callable
   // (list of samples) -> batch. update: a callable (version) -> new length, or None.
-  PythonWorker(const PlanSettings& settings, PyObject* source, PyObject* collate, PyObject* update,
-               TicketRing& ring, Outlet outlet);
+  PythonWorker(const SampleSettings& settings, PyObject* source, PyObject* collate,
+               PyObject* update, TicketRing& ring, Outlet outlet);
   ~PythonWorker() override;
 
   void run(const Ticket& ticket, Slot& slot) override;
@@ -69,7 +53,7 @@ class PythonWorker : public TicketRunner {
     Owned objects;                   // a list, instead of numbers
     PyObject* at(size_t row) const;  // new reference
   };
-  // The indices that a sampler listed for some rows of a batch (BatchEntry::indices_offset). False:
+  // The indices that a sampler listed for some rows of a batch (BatchEntry::input_offset). False:
   // a Python exception is set.
   static bool load_listed(const std::byte* listed, uint32_t begin, uint32_t end, Indices& out);
 
@@ -136,11 +120,10 @@ class PythonWorker : public TicketRunner {
   }
   void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
   void emit_with_losses(Slot& slot, Owned value);
-  static Owned take_exception();
   static bool is_trouble();
   static std::string pending_error();
 
-  PlanSettings settings_;
+  SampleSettings settings_;
   Owned source_, getitems_, collate_, update_;
   TicketRing& ring_;
   Outlet outlet_;

@@ -7,7 +7,7 @@
 
 #include "gil.h"
 #include "penstock/base/error.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace nb = nanobind;
 

@@ -5,14 +5,15 @@
 
 #include "penstock/memory/allocator.h"
 #include "penstock/workers/link.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock::python {
 
 // The consumer's arena, mapped by a worker process.
-class RemoteRows : public RowMemory {
+class RemoteMemory : public BatchMemory {
  public:
-  RemoteRows(std::shared_ptr<Region> region, int link) : region_(std::move(region)), link_(link) {}
+  RemoteMemory(std::shared_ptr<Region> region, int link)
+      : region_(std::move(region)), link_(link) {}
   std::byte* at(uint64_t offset) override { return region_->base() + offset; }
   void request(TicketRing&) override { link_send(link_, {LinkMessage::kSpace, 0, 0, 0}); }
 
@@ -26,7 +27,7 @@ class RemoteRows : public RowMemory {
 class WorkerProcess {
  public:
   WorkerProcess(uint32_t worker, int ring_fd, int arena_fd, int link, uint32_t number, int64_t pid)
-      : ring_(*TicketRing::open(ring_fd).release()), rows_(Region::open(arena_fd), link) {
+      : ring_(*TicketRing::open(ring_fd).release()), memory_(Region::open(arena_fd), link) {
     ring_.place(worker).pid.store(pid);
     Allocator::Options options;
     options.wait_for_returns = true;  // the consumer holds the leases
@@ -38,12 +39,12 @@ class WorkerProcess {
 
   TicketRing& ring() { return ring_; }
   Allocator& arena() { return *arena_; }
-  RowMemory& rows() { return rows_; }
+  BatchMemory& memory() { return memory_; }
 
  private:
   TicketRing& ring_;
   Allocator* arena_ = nullptr;
-  RemoteRows rows_;
+  RemoteMemory memory_;
 };
 
 }  // namespace penstock::python

@@ -125,9 +125,9 @@ def test_a_loader_of_samples_says_what_batches_are():
         assert iter(feed).element_spec == feed.steps(1).element_spec == spec
     with penstock.Loader(Samples(), batch_size=4, drop_last=True, workers=0) as feed:
         assert feed.element_spec["x"].shape == (4, 2, 3)
-        asked = feed._plan.source.asked
+        asked = feed._info.source.asked
         assert feed.element_spec["y"].shape == (4,)
-        assert feed._plan.source.asked == asked == 4  # kept
+        assert feed._info.source.asked == asked == 4  # kept
         assert feed.state()["batches"] == 0
 
 

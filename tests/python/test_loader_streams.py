@@ -13,7 +13,7 @@ import pytest
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, THREADS, Mode, check_checkpoints, each
 from loader_datasets import Trouble, count_to, for_ever, raises_at_four, safe_items, ten_items
-from penstock.loader.plan import Plan
+from penstock.loader.source import SourceInfo
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -285,7 +285,7 @@ def test_a_restored_unordered_stream_gives_nothing_twice():
     gate = threading.Event()
 
     def make():
-        plan = Plan("stream", TwoStreams(gate), "two", streams=2)
+        plan = SourceInfo("stream", TwoStreams(gate), "two", streams=2)
         return penstock.Loader(plan, workers=2, ordered=False)
 
     with make() as feed:

@@ -144,7 +144,7 @@ class Chunk {
   uint64_t bytes(size_t leaf, uint32_t row) const;  // bytes of the row's values
   uint64_t alive() const { return alive_; }         // one bit per row
   bool left_out(uint32_t row) const;                // the row is a settled failure
-  bool sure(uint32_t row) const;  // none of the row's failures and notes is unsure
+  bool sure(uint32_t row) const;  // none of the row's failures and notes is provisional
   // The record that the row came from. Unknown for rows that were made of other rows.
   const Origin& origin(uint32_t row) const {
     return (known_ >> row & 1) != 0 ? origins_[row] : kUnknownOrigin;

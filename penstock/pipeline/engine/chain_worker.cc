@@ -23,7 +23,7 @@ uint64_t share_of(const Ticket& ticket, uint64_t bytes) {
   return bytes * ticket.end / rows - bytes * ticket.begin / rows;
 }
 
-// An entry has space for kLayoutBytes. Checked here, because Slot::rows() would not name the
+// An entry has space for kLayoutBytes. Checked here, because Slot::memory() would not name the
 // element.
 void refuse_many_leaves(const ElementSpec& spec) {
   const size_t bytes = spec.bytes().size();
@@ -196,7 +196,7 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
     ~Emptied() { scratch.empty(); }
   } emptied{scratch_};
   if (plan_->stream() != nullptr) {
-    const std::byte* stream_chunk = slot.indices();
+    const std::byte* stream_chunk = slot.input();
     if (stream_chunk == nullptr)
       throw Error(Code::kInternal, "worker", "a ticket without its elements");
     stream_chunk_ = StreamChunk::read(stream_chunk);
@@ -231,7 +231,7 @@ At ChainWorker::locate(const Ticket& ticket, uint64_t row, std::span<uint64_t> p
     return {ticket.epoch, 0};
   }
   if (plan_->listed()) {
-    read_listed(slot_->indices(), row, positions, plan_->chain().length(0));
+    read_listed(slot_->input(), row, positions, plan_->chain().length(0));
     return {ticket.epoch, 0};
   }
   return plan_->locate(ticket.epoch, ticket.base, ticket.step, row, positions);
@@ -287,7 +287,7 @@ void ChainWorker::run_bound(const Ticket& ticket, Slot& slot) {
   if (layout_.rows() != ticket.rows || layout_.bytes() == 0) {
     layout_ = BlockLayout(*spec_, ticket.rows);
   }
-  std::byte* base = slot.rows(spec_->bytes(), layout_.bytes(), ticket.begin);
+  std::byte* base = slot.memory(spec_->bytes(), layout_.bytes(), ticket.begin);
   if (base == nullptr) {
     throw Error(Code::kInternal, "batch", "two layouts for elements of one spec");
   }
@@ -405,7 +405,7 @@ void ChainWorker::write_collected(const Ticket& ticket, Slot& slot) {
   }
   if (void* item = collected_.object()) return finish_item(ticket, slot, item);
   BlockLayout layout = collected_.layout(ticket.rows);
-  std::byte* base = slot.rows(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
+  std::byte* base = slot.memory(collected_.spec()->bytes(), layout.bytes(), ticket.begin);
   if (base == nullptr) {
     throw Error(Code::kInternal, "batch", "a batch of several workers whose layout is not known");
   }
@@ -460,7 +460,7 @@ void ChainWorker::run_placed(const Ticket& ticket, Slot& slot) {
         placed_ = spec;
         layout_ = BlockLayout(*placed_, ticket.rows);
       }
-      base = slot.rows(placed_->bytes(), layout_.bytes(), ticket.begin);
+      base = slot.memory(placed_->bytes(), layout_.bytes(), ticket.begin);
       if (base == nullptr) return apart();
     } else if (*placed_ != *spec) {
       return apart();

@@ -16,7 +16,7 @@
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
 

@@ -165,7 +165,7 @@ void LoaderEngine::enter() {
   }
   pool_.start(workers(), [self = shared_from_this()](uint32_t place) {
     std::unique_ptr<TicketRunner> worker = self->engine_.make_worker(false);
-    serve(self->engine_.ring(), place, *worker, &self->engine_.rows());
+    serve(self->engine_.ring(), place, *worker, &self->engine_.memory());
   });
 }
 
@@ -236,7 +236,7 @@ std::optional<Example> LoaderEngine::take_next() {
         if (inline_ == nullptr) {
           scheduler.wait(-1);
         } else if (auto seq = scheduler.next_open()) {
-          serve_entry(engine_.ring(), 0, *seq, *inline_, &engine_.rows());
+          serve_entry(engine_.ring(), 0, *seq, *inline_, &engine_.memory());
         }
         break;
     }
@@ -317,7 +317,7 @@ std::optional<Example> LoaderEngine::handed_out(PlanEngine::Taken taken) {
 // The scheduler's current batch; nothing: all of it was lost.
 std::optional<Example> LoaderEngine::take() {
   const uint64_t seq = engine_.scheduler().current_seq();
-  if (engine_.apart()) return std::nullopt;
+  if (engine_.remake_if_mismatched()) return std::nullopt;
   TicketRing& ring = engine_.ring();
   if (auto g = engine_.scheduler().failed_granule()) raise(ring.task_at(seq, *g), *g);
   if (ring.task_at(seq, 0).kind == ResultKind::kPacket) return take_item();

@@ -8,7 +8,7 @@
 
 #include "penstock/memory/example.h"
 #include "penstock/pipeline/streams/parallel_map_result.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
 

@@ -72,7 +72,7 @@ class PlanEngine : public TicketEngine {
   // Takes the scheduler's current ticket. REQUIRED: none of its tasks failed.
   Taken take();
   // Whether the current ticket has to be made again instead (PlanOutput::apart).
-  bool apart() { return output_.apart(ring()); }
+  bool remake_if_mismatched() { return output_.remake_if_mismatched(ring()); }
   // The failure of a task of a worker in this process. REQUIRED: ResultKind::kError.
   static LoaderFailure failure_of(Task& task, const Ticket& ticket);
   // After Scheduler::Poll::kFailed.

@@ -79,7 +79,7 @@ void check_within_epoch(uint64_t delivered, uint64_t all, uint64_t ranks, const 
 
 }  // namespace
 
-bool PlanOutput::apart(TicketRing& ring) {
+bool PlanOutput::remake_if_mismatched(TicketRing& ring) {
   const uint64_t seq = scheduler_.current_seq();
   const uint32_t granules = ring.granules_at(seq);
   uint32_t g = 0;
@@ -272,7 +272,7 @@ LoaderState PlanOutput::stream_state() const {
   if (!place.state && ordinal == 0) return state;
   State stream = {{"ordinal", place.ordinal}, {"used", place.used}, {"taken", used}};
   if (place.state) stream["state"] = *place.state;
-  if (plan_->apart()) stream["skip"] = true;
+  if (plan_->skip_changes_stream()) stream["skip"] = true;
   state.stream = stream.dump();
   return state;
 }
@@ -292,11 +292,12 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
   place.stream->ordinal = count_in(stream, "ordinal");
   place.stream->used = count_in(stream, "used");
   place.skip = count_in(stream, "taken");
-  if (stream.contains("skip") != plan_->apart()) {
-    throw Error(Code::kInvalidArgument, "restore",
-                std::string("the state was saved with ") +
-                    (plan_->apart() ? "another on_error than 'skip'" : "on_error='skip'") +
-                    ", which changes where elements of this stream are made: restore it with that");
+  if (stream.contains("skip") != plan_->skip_changes_stream()) {
+    throw Error(
+        Code::kInvalidArgument, "restore",
+        std::string("the state was saved with ") +
+            (plan_->skip_changes_stream() ? "another on_error than 'skip'" : "on_error='skip'") +
+            ", which changes where elements of this stream are made: restore it with that");
   }
   if (stream.contains("state")) {
     place.stream->state = std::make_shared<State>(stream["state"]);

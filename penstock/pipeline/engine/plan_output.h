@@ -44,7 +44,7 @@ class PlanOutput {
 
   // Whether the current ticket has granules that do not match. Such a ticket is not taken; it is
   // made again, as one granule.
-  bool apart(TicketRing& ring);
+  bool remake_if_mismatched(TicketRing& ring);
   // The combined results of the current ticket's tasks. REQUIRED: no task failed.
   struct Said {
     uint64_t bytes = 0;

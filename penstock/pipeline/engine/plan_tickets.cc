@@ -73,7 +73,7 @@ Tickets::Described PlanTickets::describe(const Position& at, BatchEntry& entry) 
   const uint64_t per = plan_->per_output();
   // Rows of the ticket: rows of a batch are elements of the stream; single elements may be batches.
   entry.rows = static_cast<uint32_t>(plan_->batched() ? made->rows : (made->rows + per - 1) / per);
-  entry.indices_offset = made->offset;
+  entry.input_offset = made->offset;
   input_bytes_ = std::max(input_bytes_, made->bytes);
   record.place = made->before;
   records_.push_back({{at.epoch, at.base, at.step + 1}, made->after, {}});

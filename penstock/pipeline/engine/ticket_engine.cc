@@ -24,7 +24,7 @@ TicketEngine::TicketEngine(const EngineSettings& settings, const Needs& needs,
       ring_(TicketRing::create(shape_of(needs), settings.processes)),
       arena_(std::make_unique<Allocator>(
           Region::create(settings.processes ? Region::Kind::kShared : Region::Kind::kPrivate))),
-      rows_(*arena_),
+      memory_(*arena_),
       tickets_(tickets(*arena_)),
       supervisor_(
           settings.supervised

@@ -61,7 +61,7 @@ class TicketEngine {
   const EngineSettings& settings() const { return settings_; }
   TicketRing& ring() const { return *ring_; }
   Allocator& arena() const { return *arena_; }
-  LocalRows& rows() { return rows_; }
+  LocalMemory& memory() { return memory_; }
   Supervisor* supervisor() { return supervisor_.get(); }  // nullptr: not supervised
   Scheduler& scheduler() { return scheduler_; }
   const Scheduler& scheduler() const { return scheduler_; }
@@ -92,7 +92,7 @@ class TicketEngine {
   const uint32_t longest_queue_;
   std::unique_ptr<TicketRing> ring_;
   std::unique_ptr<Allocator> arena_;
-  LocalRows rows_;
+  LocalMemory memory_;
   std::unique_ptr<Tickets> tickets_;
   std::unique_ptr<Supervisor> supervisor_;
   Scheduler scheduler_;

@@ -76,9 +76,9 @@ StreamedRef Builder::decided(StreamedRef stream) const {
 
 Built Builder::without_gaps(const Built& built) {
   const bool gaps = built.may_skip || (built.may_fail && policy_.skip && !policy_.by_feed);
-  const bool apart = !gaps && built.may_fail && policy_.feed_skips;
-  if (built.stream == nullptr || !(gaps || apart)) return built;
-  apart_ |= apart;
+  const bool made_before = !gaps && built.may_fail && policy_.feed_skips;
+  if (built.stream == nullptr || !(gaps || made_before)) return built;
+  skip_changes_stream_ |= made_before;
   return Built::of(as_stream(built));
 }
 

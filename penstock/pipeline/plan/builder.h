@@ -50,7 +50,7 @@ class Builder {
   Built stacked(const Built& built, uint64_t n, bool whole,
                 const std::function<IndexedRef(IndexedRef)>& stage);
   // without_gaps() made a stream of a tail only because the feed skips failed elements.
-  bool apart() const { return apart_; }
+  bool skip_changes_stream() const { return skip_changes_stream_; }
   // Title of the node that is being built.
   const std::string& title() const { return titles_.back(); }
   // The policy for elements that fail in the node that is being built.
@@ -123,7 +123,7 @@ class Builder {
   Progress* progress_;
   bool may_map_;
   FailurePolicy policy_;
-  bool apart_ = false;
+  bool skip_changes_stream_ = false;
   std::vector<Built> maps_;
   uint32_t operations_ = 0;
   uint32_t depth_ = 0;  // of the node that is being built

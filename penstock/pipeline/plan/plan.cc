@@ -44,7 +44,7 @@ Plan::Plan(const Node& node, bool skip, Progress* progress, std::optional<Given>
   caches_ = builder.caches();
   found_ = builder.found();
   policies_ = builder.policies();
-  apart_ = builder.apart();
+  skip_changes_stream_ = builder.skip_changes_stream();
   find_shard(*outermost, builder);
   for (IndexedRef stage = top();;) {
     if ((root_ = std::dynamic_pointer_cast<const Collated>(stage)) != nullptr) break;

@@ -81,7 +81,7 @@ class Plan {
   std::optional<uint64_t> known_length() const;
   // The plan differs from that for a feed that raises errors, because the feed skips failed
   // elements. States of the two are not compatible.
-  bool apart() const { return apart_; }
+  bool skip_changes_stream() const { return skip_changes_stream_; }
   // python(): workers call Python, including those for parallel maps. stream_python(): the stream
   // reader calls Python.
   bool python() const;
@@ -143,7 +143,7 @@ class Plan {
   uint64_t below_ = 1;  // elements below the shard per batch
   IndexedRef dealt_;    // the stage whose elements the ranks share; nullptr: elements of a stream
   bool policies_ = false;
-  bool apart_ = false;
+  bool skip_changes_stream_ = false;
   bool listed_ = false;
   Copied copied_;
   std::vector<std::string> titles_;

@@ -186,21 +186,21 @@ std::optional<uint32_t> Scheduler::failed_granule() {
 Lease Scheduler::take_rows() {
   BatchEntry& entry = current();
   ring_.close_layout(current_);
-  if (entry.slot_bytes == 0) return {};
-  std::byte* space = arena_.region()->base() + entry.slot_offset;
+  if (entry.block_bytes == 0) return {};
+  std::byte* space = arena_.region()->base() + entry.block_offset;
   Lease lease = arena_.lease(space);
   if (!lease) {  // no memory for the lease's header
-    uint64_t bytes = entry.slot_bytes;
+    uint64_t bytes = entry.block_bytes;
     fail();
     throw Error(Code::kOutOfMemory, "batch",
                 "no space to lease a batch of " + std::to_string(bytes) + " bytes");
   }
-  if (entry.rows >= slot_rows_) {  // a short last batch does not predict the next ones
-    slot_rows_ = entry.rows;
-    slot_bytes_ = entry.needed_bytes;
+  if (entry.rows >= block_rows_) {  // a short last batch does not predict the next ones
+    block_rows_ = entry.rows;
+    block_bytes_ = entry.needed_bytes;
   }
   if (entry.tainted.load(std::memory_order_relaxed) == 0) arena_.release(space);
-  entry.slot_bytes = 0;
+  entry.block_bytes = 0;
   return lease;
 }
 
@@ -258,7 +258,7 @@ void Scheduler::deliver(uint64_t bytes, uint64_t samples) {
   // The number of batches that each worker makes changes all the time. If an arena kept only the
   // pages that were in use at once, arenas would free pages that others' next batches fault in
   // again. So all batches that may be in flight, and the one just delivered, may keep pages.
-  if (ring_.fd() >= 0 && slot_bytes_ == 0) {
+  if (ring_.fd() >= 0 && block_bytes_ == 0) {
     ring_.expect_in_use((window() + 1) * (counters.bytes.get() / counters.delivered.get()));
   }
   const bool first = given_ns_ == 0;

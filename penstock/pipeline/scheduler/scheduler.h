@@ -13,7 +13,7 @@
 #include "penstock/observe/trace.h"
 #include "penstock/pipeline/scheduler/tuner.h"
 #include "penstock/workers/ticket_ring.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
 
@@ -186,8 +186,8 @@ class Scheduler {
   bool failed_ = false;       // the next ticket cannot be made
   bool undescribed_ = false;  // the next ticket could not be described yet
   bool sized_ = false;        // a batch was delivered; batches that are not arrays have 0 bytes
-  uint64_t slot_bytes_ = 0;   // memory of the largest batch so far, which had slot_rows_ rows
-  uint32_t slot_rows_ = 0;
+  uint64_t block_bytes_ = 0;  // memory of the largest batch so far, which had block_rows_ rows
+  uint32_t block_rows_ = 0;
   std::vector<uint64_t> withdrawn_;  // withdrawn entries whose tasks still run
   uint64_t asked_ns_ = 0;            // when the consumer asked for a batch; 0: the consumer is busy
   uint64_t given_ns_ = 0;

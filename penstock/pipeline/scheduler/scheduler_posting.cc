@@ -84,7 +84,7 @@ void Scheduler::fill() {
     entry.stream = 0;
     entry.rows = 1;
     entry.rows_together = false;
-    entry.indices_offset = 0;
+    entry.input_offset = 0;
     switch (tickets_.describe(next_, entry)) {
       case Tickets::Described::kEnd:
         known_end_ = next_.step;
@@ -99,10 +99,10 @@ void Scheduler::fill() {
         break;
     }
     entry.granules.store(granules_of(entry.rows), std::memory_order_relaxed);
-    if (slot_bytes_ != 0) {
-      if (void* space = arena_.allocate(slot_bytes_)) {
-        entry.slot_offset = arena_.region()->offset_of(space);
-        entry.slot_bytes = slot_bytes_;
+    if (block_bytes_ != 0) {
+      if (void* space = arena_.allocate(block_bytes_)) {
+        entry.block_offset = arena_.region()->offset_of(space);
+        entry.block_bytes = block_bytes_;
       }
     }
     ring_.publish(entry);
@@ -133,11 +133,11 @@ void Scheduler::retire(uint64_t seq) {
 void Scheduler::release_memory(BatchEntry& entry) {
   if (entry.tainted.load(std::memory_order_relaxed) == 0) {
     std::byte* base = arena_.region()->base();
-    if (entry.indices_offset != 0) arena_.release(base + entry.indices_offset);
-    if (entry.slot_bytes != 0) arena_.release(base + entry.slot_offset);
+    if (entry.input_offset != 0) arena_.release(base + entry.input_offset);
+    if (entry.block_bytes != 0) arena_.release(base + entry.block_offset);
   }
-  entry.indices_offset = 0;
-  entry.slot_bytes = 0;
+  entry.input_offset = 0;
+  entry.block_bytes = 0;
 }
 
 // A ticket that was withdrawn while claimed keeps its memory and its place in the ring until its

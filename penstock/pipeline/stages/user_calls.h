@@ -43,8 +43,8 @@ class UserCalls {
   }
 
  private:
-  // Returns an exception, or null and sets `result`. `unsure`: the exception does not come from
-  // this call; an earlier attempt timed out or killed its worker.
+  // Returns an exception, or null and sets `result`. `provisional`: the exception does not come
+  // from this call; an earlier attempt timed out or killed its worker.
   template <class Call>
   std::exception_ptr attempt(const Keys& keys, uint32_t j, uint32_t row, Example& result,
                              bool& provisional, Call& call) {

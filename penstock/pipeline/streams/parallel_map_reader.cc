@@ -121,7 +121,7 @@ Tickets::Described ParallelMapReader::read(BatchEntry& entry) {
   }
   input_bytes_ = std::max(input_bytes_, StreamChunk::bytes_of(*gathered_));
   source_->release();
-  entry.indices_offset = StreamChunk::put(*gathered_, first, maps_.arena());
+  entry.input_offset = StreamChunk::put(*gathered_, first, maps_.arena());
   next.posted = true;
   ++ordinal_;
   return Described::kPosted;

@@ -282,7 +282,7 @@ class CacheStream : public Streamed {
       return true;
     }
 
-    // Stops keeping at the first row that failed or is unsure. In another pass that row may be
+    // Stops keeping at the first row that failed or is provisional. In another pass that row may be
     // there or be left out, which changes the positions of all later rows and of the end.
     void keep(const Chunk& rows, uint32_t count) {
       try {

@@ -92,10 +92,10 @@ def run(options: argparse.Namespace) -> int:
 def _kinds(source: Any, batch_size: int | None) -> tuple[str, ...]:
     """Arrays are gathered by native threads, also where processes are asked for."""
     from ..errors import InvalidArgument
-    from ..loader.plan import plan_of
+    from ..loader.source import source_info
 
     try:
-        native = plan_of(source, batch_size is not None).kind == "columns"
+        native = source_info(source, batch_size is not None).kind == "columns"
     except InvalidArgument:
         native = False  # the first measurement says why
     return _KINDS[1:2] if native else _KINDS[1:]

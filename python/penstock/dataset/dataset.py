@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..feeds import Feeds
     from ..loader import Loader
     from ..loader.options import RunOptions
-    from ..loader.plan import Plan
+    from ..loader.source import SourceInfo
     from .passes import DatasetIterator
 
 
@@ -67,13 +67,13 @@ class Dataset(Sources, FileSources, Transformations, Closing):
 
         return Loader(self, **options)
 
-    def _loader_plan(self, on_error: str) -> Plan:
+    def _source_info(self, on_error: str) -> SourceInfo:
         """What a Loader runs when this is its source."""
-        from ..loader.plan import Plan
+        from ..loader.source import SourceInfo
 
-        built = self._built(on_error == "skip")
+        plan = self._built(on_error == "skip")
         chain = self._alone()
-        return Plan("plan", chain, repr(chain), built=built)
+        return SourceInfo("chain", chain, repr(chain), plan=plan)
 
     @property
     def element_spec(self) -> Any:

@@ -125,7 +125,7 @@ class DatasetIterator(Restorable, Closing):
         """
         self._have_a_loader()
         self._loader.restore(state)
-        self._pass = self._loader._plan.pass_of(int(state["epoch"]))
+        self._pass = self._loader._info.pass_of(int(state["epoch"]))
         if not self._own:
             self._dataset._passes.go_on_behind(self._pass)
         self._begin()

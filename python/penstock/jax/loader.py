@@ -149,9 +149,9 @@ class JaxLoader(Loader):
 
     def _is_over(self, epoch: int) -> bool:
         """Whether the pass that `epoch` is in was taken; of a Dataset, a pass is all rounds."""
-        if self._plan.built is None:
+        if self._info.plan is None:
             return self.epoch != epoch
-        return self._plan.pass_of(self.epoch) != self._plan.pass_of(epoch)
+        return self._info.pass_of(self.epoch) != self._info.pass_of(epoch)
 
     def _put(self, batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)

@@ -21,7 +21,7 @@ import keras
 from keras.utils import PyDataset
 
 from ..loader import Loader
-from ..loader.plan import Plan
+from ..loader.source import SourceInfo
 from .face import MOST_PEEKED, Face, empty_dataset
 from .stream import StreamFeed
 
@@ -64,10 +64,10 @@ def feed(source: Any, **options: Unpack[LoaderOptions]) -> PyDatasetFeed | Strea
     for ``validation_data``.
     """
     if isinstance(source, PyDataset) and not hasattr(source, "__len__"):
-        source = _plan_of_dataset(source)
+        source = _info_of_dataset(source)
     options.setdefault("max_queue_size", 10)
     loader = Loader(source, **options)
-    return StreamFeed(loader) if loader._plan.endless_or_unknown else PyDatasetFeed(loader)
+    return StreamFeed(loader) if loader._info.endless_or_unknown else PyDatasetFeed(loader)
 
 
 # ---- Keras' own dataset, where it has no __len__ -----------------------------------------------
@@ -90,11 +90,11 @@ def _each_by_itself(epoch: int) -> Iterator[list[int]]:
     return ([index] for index in itertools.count())
 
 
-def _plan_of_dataset(dataset: Any) -> Plan:
+def _info_of_dataset(dataset: Any) -> SourceInfo:
     title = type(dataset).__name__
     if dataset.num_batches is None:  # infinite: one epoch that does not end
-        return Plan("listed", dataset, title, hooked=dataset, begin=_each_by_itself)
-    return Plan("map", _Numbered(dataset), title, int(dataset.num_batches), hooked=dataset)
+        return SourceInfo("listed", dataset, title, hooked=dataset, begin=_each_by_itself)
+    return SourceInfo("map", _Numbered(dataset), title, int(dataset.num_batches), hooked=dataset)
 
 
 class _Pass:
@@ -139,7 +139,7 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
         self._new_generator = True
         self._new_epochs = True  # no epoch of Keras' ended in this call
         self._began = False
-        self._endless = loader._plan.kind == "listed"
+        self._endless = loader._info.kind == "listed"
 
     # ---- asked by Keras
 

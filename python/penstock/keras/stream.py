@@ -124,7 +124,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
 
     def _begin(self) -> None:
         looked_only = not self._over and self._asked < 2 and self._kept is not None
-        broken_off = not self._over and not looked_only and self._loader._plan.replayable
+        broken_off = not self._over and not looked_only and self._loader._info.replayable
         self._asked = 0
         self._taken = 0
         if looked_only:

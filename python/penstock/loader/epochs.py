@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .plan import Plan, length_of
+from .source import SourceInfo, length_of
 from .worker_pool import WorkerPool
 
 
@@ -13,17 +13,17 @@ class Epochs:
 
         closed ──begin──> open ──end──> closed
 
-    Only a dataset that is edited between epochs (`Plan.edited`) has open ones. Called under the
+    Only a dataset that is edited between epochs (`SourceInfo.edited`) has open ones. Called under
     Loader's lock; knows the engine's core and the pool, not the Loader.
     """
 
-    def __init__(self, core: Any, pool: WorkerPool, plan: Plan, mode: str) -> None:
+    def __init__(self, core: Any, pool: WorkerPool, info: SourceInfo, mode: str) -> None:
         self._core = core
         self._pool = pool
-        self._plan = plan
-        self._hooks = plan.hooks
-        self._edited = plan.edited
-        self._sends = plan.edited and plan.hooked is not None and mode == "processes"
+        self._info = info
+        self._hooks = info.hooks
+        self._edited = info.edited
+        self._sends = info.edited and info.hooked is not None and mode == "processes"
         self._tracker: Any = None
         self.open: int | None = None  # whose on_epoch_begin was called, but not its end
 
@@ -32,7 +32,7 @@ class Epochs:
         if self._sends and self._tracker is None:
             from ..processes.payload import Tracker
 
-            self._tracker = Tracker(self._plan.hooked)
+            self._tracker = Tracker(self._info.hooked)
 
     def begin(self, epoch: int) -> None:
         """Enter `epoch`, or go on in it: its tickets may be made from now on."""
@@ -58,11 +58,11 @@ class Epochs:
         """Call one of the hooks, if the dataset has it."""
         if hook in self._hooks:
             self._core.settle()  # no thread is still reading what the hook may change
-            getattr(self._plan.hooked, hook)()
+            getattr(self._info.hooked, hook)()
 
     def publish(self) -> None:
         """Make known what was changed in the dataset: its length, and to processes the rest."""
-        length = length_of(self._plan)
+        length = length_of(self._info)
         changed = None if self._tracker is None else self._tracker.changes()
         try:
             if changed is not None or length != self._pool.length:

@@ -18,9 +18,9 @@ from ..base.element_spec import spec_of_value, with_open_rows
 from ..errors import Closed, InvalidArgument
 from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
-from .plan import Plan, length_of, plan_of
 from .progress import LossLog, check_bar, with_bar
 from .settings import check_worker_init, settings_of
+from .source import SourceInfo, length_of, source_info
 from .state import read_state, state_of
 from .worker_pool import WorkerPool
 
@@ -132,10 +132,14 @@ class Loader(Restorable, Closing):
         streams: int | None = None,
     ) -> None:
         samples = batch_size is not None
-        plan = source if isinstance(source, Plan) else plan_of(source, samples, on_error, streams)
-        self._plan = plan
+        info = (
+            source
+            if isinstance(source, SourceInfo)
+            else source_info(source, samples, on_error, streams)
+        )
+        self._info = info
         self._settings, self._mode = settings_of(
-            plan,
+            info,
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -154,22 +158,22 @@ class Loader(Restorable, Closing):
         )
         if worker_init is not None:
             check_worker_init(worker_init, self._mode)
-            plan.initialise = worker_init
+            info.initialise = worker_init
         self._start_method = start_method
         self._bar = flag("progress", progress, "Loader")
         if self._bar:
             check_bar()
-        self._losses = LossLog(plan.title)
+        self._losses = LossLog(info.title)
         self._spec: Any = None
         core_settings = {
             **self._settings,
             "processes": self._mode == "processes",
-            "begin": plan.begin,
-            "plan": plan.built,  # a worker process builds its own
+            "begin": info.begin,
+            "plan": info.plan,  # a worker process builds its own
         }
         self._core = _engine.Core(core_settings)
-        self._pool = WorkerPool(self._core, plan, collate, self._settings, self._mode, start_method)
-        self._epochs = Epochs(self._core, self._pool, plan, self._mode)
+        self._pool = WorkerPool(self._core, info, collate, self._settings, self._mode, start_method)
+        self._epochs = Epochs(self._core, self._pool, info, self._mode)
         self._finalizer = weakref.finalize(self, self._pool.running.close)
         self._lock = threading.RLock()
         self._resumed = False  # the position was set by restore() or steps(): `for` goes on there
@@ -185,7 +189,7 @@ class Loader(Restorable, Closing):
                 self._resumed = False  # what it would go on with is the batch that failed
             self._enter()
             epoch, _, step = self._core.position()
-            if self._plan.kind == "plan":
+            if self._info.kind == "chain":
                 epoch = self._core.begin_pass(self._resumed)
             elif (step or self._core.ahead() or failed) and not self._resumed:
                 self._epochs.end()
@@ -212,13 +216,13 @@ class Loader(Restorable, Closing):
         TypeError
             Only running the stream tells.
         """
-        plan = self._plan
-        if plan.begin_length is not None:
-            return plan.begin_length()
-        if plan.kind == "plan" and plan.arrays is None:
-            return len(plan.source)
-        if plan.kind == "stream" or plan.begin is not None:
-            raise TypeError(f"the length of a stream is not known: {plan.title}")
+        info = self._info
+        if info.begin_length is not None:
+            return info.begin_length()
+        if info.kind == "chain" and info.arrays is None:
+            return len(info.source)
+        if info.kind == "stream" or info.begin is not None:
+            raise TypeError(f"the length of a stream is not known: {info.title}")
         return int(self._core.steps(0))
 
     def _total(self) -> int | None:
@@ -232,9 +236,9 @@ class Loader(Restorable, Closing):
         """How many of them were taken before."""
         epoch, base, step = self._core.position()
         done = int(base) // int(self._settings["world"]) + int(step)
-        plan = self._plan
-        if plan.built is not None and plan.built.length:  # a pass may have several epochs
-            done += (epoch - plan.first_epoch_of(plan.pass_of(epoch))) * int(plan.built.length)
+        info = self._info
+        if info.plan is not None and info.plan.length:  # a pass may have several epochs
+            done += (epoch - info.first_epoch_of(info.pass_of(epoch))) * int(info.plan.length)
         return done
 
     @property
@@ -279,9 +283,9 @@ class Loader(Restorable, Closing):
 
     def _is_empty(self, taken_at: int) -> bool:
         """Whether a whole epoch gave nothing, since a batch of epoch `taken_at`."""
-        if self._plan.kind == "plan":
-            rounds = self._plan.built.rounds
-            if self._plan.built.length == 0 or rounds == _engine.ENDLESS:
+        if self._info.kind == "chain":
+            rounds = self._info.plan.rounds
+            if self._info.plan.length == 0 or rounds == _engine.ENDLESS:
                 return True
             return bool(self._core.position()[0] > taken_at + rounds)
         return bool(self._core.position()[0] > taken_at + 1)
@@ -294,7 +298,7 @@ class Loader(Restorable, Closing):
         """For a Dataset: the next ``for`` is this pass, counted from 0."""
         self._check_ours()
         with self._lock:
-            epoch = self._plan.first_epoch_of(number)
+            epoch = self._info.first_epoch_of(number)
             at = tuple(self._core.position())
             amid = self._core.holds() or self._core.failed()
             self._resumed = False
@@ -311,12 +315,12 @@ class Loader(Restorable, Closing):
 
     def _enter(self) -> None:
         self._core.check_open()
-        plan = self._plan
-        if not plan.replayable:
+        info = self._info
+        if not info.replayable:
             epoch, _, step = self._core.position()
             if (epoch or step or self._core.failed()) and not self._resumed:
                 raise InvalidArgument(
-                    f"{plan.title} is a generator that was begun already: it can be consumed "
+                    f"{info.title} is a generator that was begun already: it can be consumed "
                     "once. Give the generator function, and it is called anew each epoch",
                     "Loader",
                 )
@@ -331,7 +335,7 @@ class Loader(Restorable, Closing):
         It may be restored with any number and kind of workers and, for what is indexed, with
         another world size.
         """
-        if self._plan.kind == "plan":
+        if self._info.kind == "chain":
             try:
                 state: dict[str, Any] = json.loads(self._core.plan_state())
             except RecursionError:
@@ -341,7 +345,7 @@ class Loader(Restorable, Closing):
                     "state",
                 ) from None
             return state
-        return state_of(self._core, self._settings, length_of(self._plan))
+        return state_of(self._core, self._settings, length_of(self._info))
 
     def _check_plan_state(self, state: Any) -> None:
         self._core.check_open()
@@ -357,19 +361,19 @@ class Loader(Restorable, Closing):
             that is running already.
         """
         self._check_ours()
-        if self._plan.kind == "plan":
+        if self._info.kind == "chain":
             with self._lock:
                 self._core.restore_plan(_plan_json(state))  # or it refuses, and nothing has changed
                 self._core.end_iteration()
                 self._resumed = True
             return
         rank, world = self._settings["rank"], self._settings["world"]
-        indexed = self._plan.kind == "map"
+        indexed = self._info.kind == "map"
         steps = self._core.steps if indexed else None
         epoch, batches, ahead = read_state(state, self.state(), rank, world, steps)
-        if not self._plan.replayable:
+        if not self._info.replayable:
             raise InvalidArgument(
-                f"{self._plan.title} is a generator that runs already and cannot be brought back "
+                f"{self._info.title} is a generator that runs already and cannot be brought back "
                 "to a place; give the generator function",
                 "restore",
             )
@@ -389,7 +393,7 @@ class Loader(Restorable, Closing):
         facts |= {"workers": self._settings["workers"], "mode": self._mode}
         if self.closed:
             facts["closed"] = True
-        return shown(self, self._plan.title, **facts)
+        return shown(self, self._info.title, **facts)
 
     @property
     def element_spec(self) -> Any:
@@ -400,14 +404,14 @@ class Loader(Restorable, Closing):
         a whole batch, lengths are those of the first one. None: the source is a generator that runs
         already, and only consuming it would tell.
         """
-        plan = self._plan
-        if plan.kind == "plan" and plan.arrays is None:
-            return plan.source.element_spec
-        if self._spec is None and plan.replayable:
+        info = self._info
+        if info.kind == "chain" and info.arrays is None:
+            return info.source.element_spec
+        if self._spec is None and info.replayable:
             s = self._settings
-            alone = replace(plan, hooked=None)
-            if plan.arrays is not None:
-                alone.kind, alone.built = "map", None
+            alone = replace(info, hooked=None)
+            if info.arrays is not None:
+                alone.kind, alone.plan = "map", None
             size = s["batch_size"] if s["samples"] else None
             options = {"seed": s["seed"], "workers": 0, "collate": self._pool.collate}
             with Loader(alone, batch_size=size, **options) as first:
@@ -477,7 +481,7 @@ class Loader(Restorable, Closing):
         if self._mode == "processes":
             facts["start method"] = self._start_method
         return {
-            "title": self._plan.title,
+            "title": self._info.title,
             "mode": self._mode,
             "kind": kind,
             "queue": s["queue"],

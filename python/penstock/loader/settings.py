@@ -10,7 +10,7 @@ from .. import _engine
 from ..base.arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
 from ..errors import InvalidArgument
 from ..streams import OneShot
-from .plan import Plan, check_options, granule_of
+from .source import SourceInfo, check_options, granule_of
 
 _MOST_WORKERS = 256
 _LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
@@ -22,7 +22,7 @@ def budget() -> int:
 
 
 def settings_of(
-    plan: Plan,
+    info: SourceInfo,
     *,
     batch_size: int | None,
     shuffle: bool,
@@ -74,9 +74,9 @@ def settings_of(
         raise InvalidArgument(f"collate is {collate!r}; give a function", "Loader")
     if collate is not None and not samples:
         raise InvalidArgument("collate= needs batch_size=: items are whole batches", "Loader")
-    if plan.kind == "columns" and collate is not None:
-        plan.kind = "map"  # its rows, one by one
-    if plan.kind == "stream":
+    if info.kind == "columns" and collate is not None:
+        info.kind = "map"  # its rows, one by one
+    if info.kind == "stream":
         if shuffle:
             raise InvalidArgument(
                 "a stream cannot be shuffled as a whole: shuffle=True needs an object with "
@@ -89,37 +89,37 @@ def settings_of(
                 "own share",
                 "Loader",
             )
-        workers = min(workers, plan.streams)  # a stream has one owner
-    if plan.kind == "plan":
+        workers = min(workers, info.streams)  # a stream has one owner
+    if info.kind == "chain":
         check_options(batch_size, shuffle, drop_last, collate, (rank, world), on_error)
-        tune_queue = max_queue_size is None and not plan.built.queue
-        queue = plan.built.queue or queue
+        tune_queue = max_queue_size is None and not info.plan.queue
+        queue = info.plan.queue or queue
         if use_multiprocessing is None:
-            use_multiprocessing = plan.built.python
+            use_multiprocessing = info.plan.python
     mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
-    native = plan.kind == "columns" or (plan.kind == "plan" and not plan.built.python)
+    native = info.kind == "columns" or (info.kind == "chain" and not info.plan.python)
     if workers and native:
         mode = "threads"
     if mode == "processes":
         from ..processes.launch import check_not_inheriting
 
         check_not_inheriting()
-        if isinstance(plan.source, OneShot):
-            plan.source.__reduce__()
+        if isinstance(info.source, OneShot):
+            info.source.__reduce__()
 
-    whole = not samples or collate is not None or hasattr(plan.source, "__getitems__")
+    whole = not samples or collate is not None or hasattr(info.source, "__getitems__")
     # The first of a batch's samples says what the others must be like, and not the first to come.
-    whole = whole or (on_error != "raise" and not plan.falls_back)
+    whole = whole or (on_error != "raise" and not info.falls_back)
     places = max(workers, 1)
     if mode == "threads" and timeout is not None:
         places = min(2 * places + 8, _MOST_WORKERS)  # for those who stand in for stuck threads
         tune_workers = False  # their places are behind all others
-    rows = max(plan.most_rows, batch)
+    rows = max(info.most_rows, batch)
     settings: dict[str, Any] = {
-        "source": plan.kind,
-        "listed": plan.begin is not None,
+        "source": info.kind,
+        "listed": info.begin is not None,
         "samples": samples,
-        "length": plan.length,
+        "length": info.length,
         "batch_size": batch,
         "shuffle": bool(shuffle),
         "seed": integer("seed", seed, 0, operation="Loader"),
@@ -128,7 +128,7 @@ def settings_of(
         "world": world,
         "workers": workers,
         "places": places,
-        "streams": plan.streams,
+        "streams": info.streams,
         "queue": queue,
         "tune_workers": tune_workers,
         "tune_queue": tune_queue,
@@ -137,16 +137,16 @@ def settings_of(
         "on_error": on_error,
         "retries": integer("retries", retries, 0, (1 << 32) - 1, operation="Loader"),
         "timeout": -1.0 if timeout is None else min(float(timeout), _LONGEST_S),
-        "pause": plan.edited or plan.kind in ("stream", "listed"),
-        "granule_rows": granule_of(rows, max(workers, 1), plan, whole),
+        "pause": info.edited or info.kind in ("stream", "listed"),
+        "granule_rows": granule_of(rows, max(workers, 1), info, whole),
         "most_rows": rows,
-        "covers": plan.covers,
-        "falls_back": plan.falls_back,
+        "covers": info.covers,
+        "falls_back": info.falls_back,
         "keep_freed_memory": True,
         "numpy_threshold": 1024,
     }
-    if plan.kind == "columns" and plan.arrays is not None:
-        plan.kind, plan.built = "plan", _engine.plan_of_columns(plan.sample, plan.arrays, settings)
+    if info.kind == "columns" and info.arrays is not None:
+        info.kind, info.plan = "chain", _engine.plan_of_columns(info.sample, info.arrays, settings)
     return settings, mode
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _engine, errors
-from .plan import Plan
 from .progress import LOG
+from .source import SourceInfo
 
 # A worker that dies this often in a row before it is ready for tickets will not get better. Before
 # the first batch, all workers count together; later, when it may as well be somebody who kills
@@ -101,20 +101,20 @@ class WorkerPool:
     def __init__(
         self,
         core: Any,
-        plan: Plan,
+        info: SourceInfo,
         collate: Any,
         settings: dict[str, Any],
         mode: str,
         start_method: str,
     ) -> None:
         self.core = core
-        self.plan = plan
+        self.info = info
         self.collate = collate
         self.settings = settings
         self.mode = mode
         self.start_method = start_method
         self.version = 0
-        self.length = plan.length
+        self.length = info.length
         self.started = False
         self.running = Running(core)
         self._lock = self.running.lock
@@ -140,13 +140,13 @@ class WorkerPool:
 
     def _start(self) -> None:
         workers = self.settings["workers"]
-        if self.plan.kind == "plan" and workers and self.plan.built.streamed:
+        if self.info.kind == "chain" and workers and self.info.plan.streamed:
             self._start_stream_reader()
-        if self.plan.kind == "plan" and (self.mode == "inline" or not self.plan.built.python):
+        if self.info.kind == "chain" and (self.mode == "inline" or not self.info.plan.python):
             self.core.start_plan(workers)
             return
         if self.mode == "inline":
-            self.core.set_inline(self.plan.source, self.collate, self._changed)
+            self.core.set_inline(self.info.source, self.collate, self._changed)
             return
         if self.mode == "threads":
             self._places = list(range(workers, self.settings["places"]))
@@ -163,7 +163,7 @@ class WorkerPool:
         self._supervise()
 
     def _start_stream_reader(self) -> None:
-        if not self.plan.built.python_stream:
+        if not self.info.plan.python_stream:
             self.core.start_stream_reader()
             return
         # The thread holds the core and not the pool, so that an unused Loader can be collected.
@@ -177,12 +177,12 @@ class WorkerPool:
         return self.length
 
     def _start_thread(self, worker: int) -> None:
-        plan, collate, core = self.plan, self.collate, self.core
+        info, collate, core = self.info, self.collate, self.core
         # A worker of a Dataset holds the core and not the pool; see `Running`.
         serve = core.run_plan_thread
-        if plan.kind != "plan":
+        if info.kind != "chain":
             changed = self._changed
-            serve = lambda w: core.run_thread(w, plan.source, collate, changed)  # noqa: E731
+            serve = lambda w: core.run_thread(w, info.source, collate, changed)  # noqa: E731
         thread = threading.Thread(
             target=_run_thread,
             args=(weakref.ref(self), serve, worker),
@@ -195,7 +195,7 @@ class WorkerPool:
     def _goes_on(self, worker: int) -> bool:
         """Whether a thread that was abandoned and came back stands in for another one now."""
         with self._lock:
-            if self.running.closed or self.core.closed() or self.plan.kind == "stream":
+            if self.running.closed or self.core.closed() or self.info.kind == "stream":
                 return False
             if not self._missing:
                 self._places.append(worker)
@@ -206,7 +206,7 @@ class WorkerPool:
     def _stand_in(self, worker: int) -> None:
         """Start a thread for one that was abandoned; or have one fewer until one comes back."""
         most = self.settings["places"]
-        if self.plan.kind == "stream":
+        if self.info.kind == "stream":
             # Its owner has a number, which the stuck thread will find is its own no longer.
             if sum(thread.is_alive() for thread in self.running.threads) < most:
                 self._start_thread(worker)
@@ -224,12 +224,12 @@ class WorkerPool:
 
     def _start_process(self, worker: int) -> None:
         from ..processes.child import own_descriptors
-        from ..processes.worker import WorkerPlan
+        from ..processes.worker import WorkerPayload
 
         if self.running.payload is None:
-            plan = self.plan
+            info = self.info
             self.running.payload = _pack(
-                WorkerPlan(plan.source, self.collate, plan.initialise, plan.hooked)
+                WorkerPayload(info.source, self.collate, info.initialise, info.hooked)
             )
             self._packed_as = {"version": self.version, "length": self.length}
         number = self._next_number
@@ -273,11 +273,11 @@ class WorkerPool:
 
     def _shared(self) -> dict[str, int]:
         """What all workers of a Dataset have: its files, and its caches by their order."""
-        if self.plan.kind != "plan":
+        if self.info.kind != "chain":
             return {}
         if self.running.files < 0:
-            self.running.files = self.plan.built.files_fd()
-        caches = self.plan.built.cache_fds()
+            self.running.files = self.info.plan.files_fd()
+        caches = self.info.plan.cache_fds()
         return {"files": self.running.files, **{f"cache{i:04}": fd for i, fd in enumerate(caches)}}
 
     # ---- watching --------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class WorkerPool:
             if kind == "failed":
                 self.core.set_fatal(errors.unpack_exception(detail))
             elif kind == "abandoned":
-                LOG.warning("worker thread %d of %s hangs: abandoned", worker, self.plan.title)
+                LOG.warning("worker thread %d of %s hangs: abandoned", worker, self.info.title)
                 self._stand_in(worker)
             elif kind == "died":
                 self._replace(worker, ready)
@@ -324,7 +324,7 @@ class WorkerPool:
         try:
             self._start_process(worker)
             self.core.count_restart()
-            LOG.warning("worker process %d of %s %s: replaced", worker, self.plan.title, how)
+            LOG.warning("worker process %d of %s %s: replaced", worker, self.info.title, how)
         except Exception as error:
             self.core.set_fatal(error)
 
@@ -365,16 +365,16 @@ class WorkerPool:
             self.running.updates.append(update)
 
 
-def _pack(plan: Any) -> Any:
+def _pack(info: Any) -> Any:
     from ..processes import payload
 
     try:
-        return payload.pack(plan)
+        return payload.pack(info)
     except errors.InvalidArgument:
         # Said in the user's terms, not in ours.
-        payload.pack(plan.source, "dataset").close()
-        payload.pack(plan.collate, "collate").close()
-        payload.pack(plan.initialise, "worker_init").close()
+        payload.pack(info.source, "dataset").close()
+        payload.pack(info.collate, "collate").close()
+        payload.pack(info.initialise, "worker_init").close()
         raise
 
 

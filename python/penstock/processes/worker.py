@@ -11,7 +11,7 @@ from . import payload
 from .bootstrap import restore_stderr
 
 
-class WorkerPlan:
+class WorkerPayload:
     """What travels to a worker process: the dataset and what is done around it."""
 
     def __init__(self, source: Any, collate: Any, initialise: Any, hooked: Any) -> None:
@@ -26,14 +26,14 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     if settings["keep_freed_memory"]:
         _engine.keep_freed_memory()
     try:
-        plan: WorkerPlan = payload.unpack(fds["payload"])
+        info: WorkerPayload = payload.unpack(fds["payload"])
         os.close(fds["payload"])
-        if plan.initialise is not None:
-            plan.initialise(index)
-        built: Any = None
-        if settings["source"] == "plan":
+        if info.initialise is not None:
+            info.initialise(index)
+        plan: Any = None
+        if settings["source"] == "chain":
             caches = [fds[name] for name in sorted(fds) if name.startswith("cache")]
-            built = plan.source._native.build_with(
+            plan = info.source._native.build_with(
                 settings["on_error"] == "skip", fds["files"], caches
             )
     except BaseException as error:
@@ -55,22 +55,22 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
                 os.close(fd)
             length = change["length"]
             if change["state"] is not None:
-                payload.apply(plan.hooked, change["state"])
+                payload.apply(info.hooked, change["state"])
         return length
 
     settings = dict(settings, pid=os.getpid())
-    if settings["source"] == "plan":
+    if settings["source"] == "chain":
         place = (index, fds["ring"], fds["arena"], link, settings["number"])
-        _engine.serve_plan(*place, settings, built)
+        _engine.serve_chain(*place, settings, plan)
         return
-    _engine.serve_process(
+    _engine.serve_samples(
         index,
         fds["ring"],
         fds["arena"],
         link,
         settings["number"],
         settings,
-        plan.source,
-        plan.collate,
+        info.source,
+        info.collate,
         update,
     )

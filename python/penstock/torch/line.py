@@ -17,7 +17,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from ..base import interop
 from ..loader import Loader
-from ..loader.plan import Plan
+from ..loader.source import SourceInfo
 from .order import Lists, base_seed_to_come
 from .types import STANDARD_COLLATE
 from .worker import Collated, Start, Streams
@@ -191,26 +191,26 @@ def _maker(
 
     def make(collates: bool) -> Loader:
         one_by_one = collate_fn if collates and not samples else None
-        plan = Plan("map", dataset, title, hooked=tracked, initialise=start, paused=True)
-        plan.falls_back = samples and not collates
+        info = SourceInfo("map", dataset, title, hooked=tracked, initialise=start, paused=True)
+        info.falls_back = samples and not collates
         if not is_map:
-            plan.kind = "stream"
-            plan.source = Streams(dataset, one_by_one, options["use_multiprocessing"])
+            info.kind = "stream"
+            info.source = Streams(dataset, one_by_one, options["use_multiprocessing"])
             # Threads share one copy of the dataset, which cannot know whose share it is to yield.
-            plan.streams = max(options["workers"], 1) if processes else 1
+            info.streams = max(options["workers"], 1) if processes else 1
         else:
-            plan.length = len(dataset) if hasattr(dataset, "__len__") else 0
+            info.length = len(dataset) if hasattr(dataset, "__len__") else 0
             if listed:
-                plan.kind, plan.begin, plan.most_rows = "listed", lists, rows if samples else 1
-                plan.covers = covers
+                info.kind, info.begin, info.most_rows = "listed", lists, rows if samples else 1
+                info.covers = covers
             if tensors is not None and not collates:
-                plan.kind, plan.sample = "columns", tuple(tensor[0] for tensor in tensors)
+                info.kind, info.sample = "columns", tuple(tensor[0] for tensor in tensors)
                 pairs = [interop.array_of_tensor(tensor) for tensor in tensors]
-                plan.arrays = [pair[0] for pair in pairs if pair is not None]
-                lists.rows = plan.length
+                info.arrays = [pair[0] for pair in pairs if pair is not None]
+                lists.rows = info.length
             if one_by_one is not None:
-                plan.source = Collated(dataset, one_by_one)
+                info.source = Collated(dataset, one_by_one)
         collate = collate_fn if collates and samples else None
-        return Loader(plan, collate=collate, **options)
+        return Loader(info, collate=collate, **options)
 
     return make

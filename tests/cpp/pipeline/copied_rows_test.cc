@@ -109,7 +109,7 @@ class FixedLists : public Tickets {
     words.insert(words.end(), lists_[at.step].begin(), lists_[at.step].end());
     void* space = arena_.allocate(words.size() * sizeof(uint64_t));
     std::memcpy(space, words.data(), words.size() * sizeof(uint64_t));
-    entry.indices_offset = arena_.region()->offset_of(space);
+    entry.input_offset = arena_.region()->offset_of(space);
     entry.rows = static_cast<uint32_t>(lists_[at.step].size());
     return Described::kPosted;
   }
@@ -170,7 +170,7 @@ class Listed {
   std::shared_ptr<const Plan> plan_;
   std::unique_ptr<TicketRing> ring_;
   Allocator arena_;
-  LocalRows rows_;
+  LocalMemory rows_;
   PlanTickets tickets_;
   Scheduler scheduler_;
   PlanOutput output_;

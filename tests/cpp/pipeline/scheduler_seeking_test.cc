@@ -51,7 +51,7 @@ TEST(Scheduler, a_claimed_granule_keeps_its_memory_until_its_worker_is_done) {
   auto zombie = world.claim();
   ASSERT_TRUE(zombie);
   Slot slot = world.slot_of(*zombie);
-  std::byte* space = slot.rows(std::as_bytes(std::span("r", 1)), 4 * kRowBytes);
+  std::byte* space = slot.memory(std::as_bytes(std::span("r", 1)), 4 * kRowBytes);
   ASSERT_NE(space, nullptr);
   world.scheduler().seek({0, 0, 0});
   EXPECT_FALSE(world.scheduler().settle(0));

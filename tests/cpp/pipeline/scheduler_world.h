@@ -36,7 +36,7 @@ class Writes : public TicketRunner {
       slot.finish_inline(ResultKind::kPacket, kRowBytes, std::as_bytes(std::span(&at, 1)));
       return;
     }
-    std::byte* base = slot.rows(std::as_bytes(std::span("r", 1)), ticket.rows * kRowBytes);
+    std::byte* base = slot.memory(std::as_bytes(std::span("r", 1)), ticket.rows * kRowBytes);
     std::memset(base + ticket.begin * kRowBytes, static_cast<int>(ticket.step),
                 (ticket.end - ticket.begin) * kRowBytes);
     slot.finish_inline(ResultKind::kRows, (ticket.end - ticket.begin) * kRowBytes, {});
@@ -114,7 +114,7 @@ class World {
           }
           uint64_t bytes = task.bytes * entry.granules;
           task.kind = ResultKind::kNone;  // taken: not to be discarded
-          if (entry.slot_bytes != 0) lease_ = scheduler_.take_rows();
+          if (entry.block_bytes != 0) lease_ = scheduler_.take_rows();
           scheduler_.deliver(bytes, entry.rows);
           return at;
         }
@@ -128,7 +128,7 @@ class World {
   std::unique_ptr<Tickets> tickets_;
   std::unique_ptr<TicketRing> ring_;
   Allocator arena_;
-  LocalRows memory_;
+  LocalMemory memory_;
   Writes writes_;
   int discarded_ = 0;
   Scheduler scheduler_;

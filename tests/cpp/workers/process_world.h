@@ -20,7 +20,7 @@
 #include "penstock/pipeline/scheduler/scheduler.h"
 #include "penstock/pipeline/scheduler/tickets.h"
 #include "penstock/workers/supervisor.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock::testing {
 
@@ -38,7 +38,7 @@ struct Scratch {  // shared by all processes
   std::atomic<uint32_t> times[64][kRows + 1][2];
 };
 
-class FeedRows : public RowMemory {
+class FeedRows : public BatchMemory {
  public:
   FeedRows(std::shared_ptr<Region> region, int link) : region_(std::move(region)), link_(link) {}
   std::byte* at(uint64_t offset) override { return region_->base() + offset; }
@@ -60,7 +60,7 @@ class RowWriter : public TicketRunner {
       if (slot.ending({row})) continue;
       happen(ticket, ticket.begin + row, false);
       if (base == nullptr) {
-        base = slot.rows(std::as_bytes(std::span("rows", 4)), ticket.rows * kRowBytes);
+        base = slot.memory(std::as_bytes(std::span("rows", 4)), ticket.rows * kRowBytes);
       }
       uint32_t r = ticket.begin + row;
       std::memset(base + r * kRowBytes, int(fill_of(ticket.step, r)), kRowBytes);

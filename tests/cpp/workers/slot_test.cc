@@ -12,7 +12,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/allocator.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
 namespace {
@@ -35,7 +35,7 @@ struct OneSlotRing {
     next.rows = next.granules = ring->granules();
     next.owner = kAnyWorker;
     next.stream = 0;
-    next.indices_offset = 0;
+    next.input_offset = 0;
     uint64_t seq = next.seq;
     ring->publish(next);
     return seq;
@@ -49,7 +49,7 @@ struct OneSlotRing {
 
   std::unique_ptr<TicketRing> ring;
   Allocator arena;
-  LocalRows memory;
+  LocalMemory memory;
 };
 
 class Idle : public TicketRunner {
@@ -65,13 +65,13 @@ TEST(Slot, granules_of_one_batch_share_its_memory) {
   std::byte* base = nullptr;
   for (uint32_t w = 0; w < 3; ++w) {
     Slot slot(*world.ring, world.claim(w), &world.memory, idle);
-    std::byte* rows = slot.rows(layout_of("abc"), kRowsBytes, w + 7);
+    std::byte* rows = slot.memory(layout_of("abc"), kRowsBytes, w + 7);
     ASSERT_NE(rows, nullptr);
     if (w == 0) base = rows;
     EXPECT_EQ(rows, base);
     EXPECT_EQ(world.ring->entry_at(seq).layout_row, 7u);  // of the first to come
-    EXPECT_EQ(slot.rows(layout_of("abcd"), kRowsBytes), nullptr);
-    EXPECT_EQ(slot.rows(layout_of("abd"), kRowsBytes), nullptr);
+    EXPECT_EQ(slot.memory(layout_of("abcd"), kRowsBytes), nullptr);
+    EXPECT_EQ(slot.memory(layout_of("abd"), kRowsBytes), nullptr);
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(slot.layout().data()), 3), "abc");
     EXPECT_TRUE(slot.finish_inline(ResultKind::kRows, 0, {}));
   }
@@ -89,7 +89,7 @@ TEST(Slot, many_threads_agree_on_one_layout) {
       threads.emplace_back([&, w] {
         Slot slot(*world.ring, world.claim(w), &world.memory, idle);
         std::string_view mine = w % 2 == 0 ? "even" : "odd";
-        rows[w] = slot.rows(layout_of(mine), 4096);
+        rows[w] = slot.memory(layout_of(mine), 4096);
         if (rows[w] != nullptr) {
           Slot::Write ours(slot);
           EXPECT_TRUE(static_cast<bool>(ours));
@@ -113,18 +113,18 @@ TEST(Slot, memory_that_the_entry_has_already_is_used_if_it_is_enough) {
     BatchEntry& next = world.ring->next_entry();
     next.rows = next.granules = 1;
     next.owner = kAnyWorker;
-    next.indices_offset = 0;
+    next.input_offset = 0;
     void* space = world.arena.allocate(has);
-    next.slot_offset = world.arena.region()->offset_of(space);
-    next.slot_bytes = has;
+    next.block_offset = world.arena.region()->offset_of(space);
+    next.block_bytes = has;
     uint64_t seq = next.seq;
     world.ring->publish(next);
     Slot slot(*world.ring, world.claim(0), &world.memory, idle);
-    std::byte* rows = slot.rows(layout_of("x"), kRowsBytes);
+    std::byte* rows = slot.memory(layout_of("x"), kRowsBytes);
     if (has >= kRowsBytes) {
       EXPECT_EQ(rows, space);
     }
-    EXPECT_GE(next.slot_bytes, kRowsBytes);
+    EXPECT_GE(next.block_bytes, kRowsBytes);
     slot.finish_inline(ResultKind::kRows, 0, {});
     EXPECT_EQ(world.arena.stats().live_blocks, seq + 1);  // what was too small was given back
   }
@@ -134,7 +134,7 @@ TEST(Slot, a_layout_of_too_many_arrays_is_refused) {
   OneSlotRing world(1);
   world.post();
   Slot slot(*world.ring, world.claim(0), &world.memory, idle);
-  EXPECT_THROW(slot.rows(layout_of(std::string(kLayoutBytes + 1, 'x')), 1), Error);
+  EXPECT_THROW(slot.memory(layout_of(std::string(kLayoutBytes + 1, 'x')), 1), Error);
 }
 
 // ---- space
@@ -153,7 +153,7 @@ TEST(Slot, the_lowest_batch_fails_where_there_is_no_space) {
   OneSlotRing world(1, 4 * kRowsBytes);
   world.post();
   Slot slot(*world.ring, world.claim(0), &world.memory, idle);
-  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kRowsBytes); }), Code::kOutOfMemory);
+  EXPECT_EQ(code_of([&] { slot.memory(layout_of("x"), 64 * kRowsBytes); }), Code::kOutOfMemory);
 }
 
 TEST(Slot, a_later_batch_waits_until_there_is_space) {
@@ -166,7 +166,7 @@ TEST(Slot, a_later_batch_waits_until_there_is_space) {
   second.task->claimed_ns.store(1000);
   std::thread waits([&] {
     Slot slot(*world.ring, second, &world.memory, idle);
-    EXPECT_NE(slot.rows(layout_of("x"), 4 * kRowsBytes), nullptr);
+    EXPECT_NE(slot.memory(layout_of("x"), 4 * kRowsBytes), nullptr);
     EXPECT_GT(slot.waited_ns(), 0u);
     // The time that it waited for space does not count against it.
     EXPECT_EQ(second.task->claimed_ns.load(), 1000 + slot.waited_ns());
@@ -189,7 +189,7 @@ TEST(Slot, a_wait_for_space_ends_when_the_batch_is_withdrawn) {
   TicketRing::Claim first = world.claim(0), second = world.claim(1);
   std::thread waits([&] {
     Slot slot(*world.ring, second, &world.memory, idle);
-    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kRowsBytes); }), Code::kClosed);
+    EXPECT_EQ(code_of([&] { slot.memory(layout_of("x"), 64 * kRowsBytes); }), Code::kClosed);
     slot.finish_inline(ResultKind::kNone, 0, {});
   });
   while (second.task->claimed_ns.load() != kClockStopped) std::this_thread::yield();
@@ -208,7 +208,7 @@ TEST(Slot, a_wait_for_space_ends_when_the_ring_closes) {
   TicketRing::Claim second = world.claim(1);
   std::thread waits([&] {
     Slot slot(*world.ring, second, &world.memory, idle);
-    EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), 64 * kRowsBytes); }), Code::kClosed);
+    EXPECT_EQ(code_of([&] { slot.memory(layout_of("x"), 64 * kRowsBytes); }), Code::kClosed);
   });
   while (second.task->claimed_ns.load() != kClockStopped) std::this_thread::yield();
   world.ring->close();
@@ -224,14 +224,14 @@ TEST(Slot, space_is_allocated_once_whichever_thread_looks_for_it) {
     for (uint32_t w = 0; w < 4; ++w) {
       threads.emplace_back([&, w] {
         Slot slot(*world.ring, world.claim(w), &world.memory, idle);
-        EXPECT_NE(slot.rows(layout_of("x"), 70'000), nullptr);
+        EXPECT_NE(slot.memory(layout_of("x"), 70'000), nullptr);
         slot.finish_inline(ResultKind::kRows, 0, {});
       });
     }
     for (int i = 0; i < 20; ++i) serve_space_requests(*world.ring, world.arena);
     for (auto& thread : threads) thread.join();
     std::set<uint64_t> offsets;
-    for (uint64_t seq = 0; seq < 4; ++seq) offsets.insert(world.ring->entry_at(seq).slot_offset);
+    for (uint64_t seq = 0; seq < 4; ++seq) offsets.insert(world.ring->entry_at(seq).block_offset);
     EXPECT_EQ(offsets.size(), 4u);
     EXPECT_EQ(world.arena.stats().live_blocks, 4u);
   }
@@ -245,14 +245,14 @@ TEST(Slot, what_was_taken_away_is_not_written_any_more) {
   TicketRing::Claim claim = world.claim(0);
   Slot slot(*world.ring, claim, &world.memory, idle);
   EXPECT_TRUE(slot.progress({3}));
-  EXPECT_NE(slot.rows(layout_of("x"), kRowsBytes), nullptr);
+  EXPECT_NE(slot.memory(layout_of("x"), kRowsBytes), nullptr);
   { EXPECT_TRUE(static_cast<bool>(Slot::Write(slot))); }
   ASSERT_TRUE(world.ring->take_over(claim));
   world.ring->reopen_task(claim, 0);
   { EXPECT_FALSE(static_cast<bool>(Slot::Write(slot))); }
   EXPECT_FALSE(slot.progress({5}));
   EXPECT_EQ(slot.in_hand(), Call{3});
-  EXPECT_EQ(code_of([&] { slot.rows(layout_of("x"), kRowsBytes); }), Code::kClosed);
+  EXPECT_EQ(code_of([&] { slot.memory(layout_of("x"), kRowsBytes); }), Code::kClosed);
   EXPECT_FALSE(slot.withdrawn());
   EXPECT_FALSE(slot.finish_inline(ResultKind::kRows, 0, {}));
   EXPECT_TRUE(slot.withdrawn());

@@ -164,7 +164,7 @@ TEST(Supervisor, what_dies_or_hangs_with_all_rows_in_hand_is_raised_under_any_po
   }
 }
 
-class NoRows : public RowMemory {
+class NoRows : public BatchMemory {
  public:
   explicit NoRows(int link) : link_(link) {}
   std::byte* at(uint64_t) override { return &byte_; }
@@ -203,7 +203,7 @@ TEST(Supervisor, a_process_killed_in_the_middle_of_a_layout_stops_nobody) {
                    while (claim.seq == 0 && layout == ring.layout_word(0, LayoutState::kNone)) {
                      std::this_thread::yield();
                    }
-                   slot.rows(std::as_bytes(std::span("rows", 4)), 100);
+                   slot.memory(std::as_bytes(std::span("rows", 4)), 100);
                    slot.finish_inline(ResultKind::kRows, 1, {});
                  }
                }});

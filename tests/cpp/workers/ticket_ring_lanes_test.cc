@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "penstock/memory/allocator.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 #include "ticket_rings.h"
 
 namespace penstock {

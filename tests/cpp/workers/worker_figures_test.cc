@@ -5,7 +5,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/workers/ticket_ring.h"
-#include "penstock/workers/worker.h"
+#include "penstock/workers/ticket_runner.h"
 #include "tests/cpp/workers/ticket_rings.h"
 
 namespace penstock {

@@ -1,7 +1,6 @@
-#include "plan_results.h"
+#include "plan_objects.h"
 
 #include "elements.h"
-#include "losses.h"
 #include "penstock/pipeline/stages/split_batch.h"
 #include "rows.h"
 
@@ -30,10 +29,6 @@ nb::object PlanObjects::columns_of(const PlanOutput::Item& batch) {
   PyObject* made = owner ? batch_of(sample_, columns_, batch.rows, owner.get(), nullptr) : nullptr;
   if (made == nullptr) throw nb::python_error();
   return nb::steal(made);
-}
-
-std::vector<Loss> ProcessTransport::losses_in(Task& task) {
-  return python::losses_in(values_.take(task).ptr());
 }
 
 }  // namespace penstock::python

@@ -10,6 +10,6 @@ namespace penstock::python {
 // What a generator function yields, or any callable whose result can be iterated over: called anew
 // for each epoch, and to go back to a place. It runs on one of Python's threads, in the consumer's
 // process, some elements ahead.
-Node::Ref python_stream(UserObjectRef function, std::string title);
+Node::Ref generator_source(UserObjectRef function, std::string title);
 
 }  // namespace penstock::python

@@ -5,10 +5,6 @@
 #include "packets.h"
 #include "penstock/pipeline/engine/chain_worker.h"
 
-namespace nanobind {
-class module_;
-}
-
 namespace penstock::python {
 
 // Hands over the results of a chain's worker in another process: rows are in the batch already;
@@ -21,13 +17,11 @@ class PacketOutlet : public ChainWorker::Outlet {
   // Error kInternal: a C++ object cannot leave its process.
   void item(Slot& slot, const Ticket& ticket, void* item, std::vector<Loss> losses) override;
   // Packs (failure, [note, ...]), each (exception or None, stage, position, text, decision,
-  // unsure); nothing where there is neither.
+  // provisional); nothing where there is neither.
   void element(Slot& slot, const Ticket& ticket, uint64_t bytes, ParallelMapResult result) override;
 
  private:
   Packets& packets_;
 };
-
-void bind_plan_worker(nanobind::module_& m);
 
 }  // namespace penstock::python

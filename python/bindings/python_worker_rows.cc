@@ -29,7 +29,7 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
         known_rows_ = whole;
       }
     }
-    std::byte* base = base_ != nullptr ? nullptr : slot.rows(taken_.spec, known_layout_.bytes());
+    std::byte* base = base_ != nullptr ? nullptr : slot.memory(taken_.spec, known_layout_.bytes());
     if (base == nullptr) return refuse_unlike(slot, index);
     base_ = base;
   }
@@ -103,7 +103,7 @@ void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned
     return get_all(count);
   });
   if (!all) {
-    if (is_trouble()) together_ = take_exception();
+    if (is_trouble()) together_ = exception_in_flight();
     return;
   }
   auto given = static_cast<size_t>(PySequence_Fast_GET_SIZE(all.get()));
@@ -143,7 +143,7 @@ void PythonWorker::tell_together() {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(together_.get())), together_.get());
     return;
   }
-  Owned alone = take_exception();
+  Owned alone = exception_in_flight();
   Owned before(PyException_GetContext(alone.get()));
   if (!before && alone.get() != together_.get()) {
     PyException_SetContext(alone.get(), Py_NewRef(together_.get()));

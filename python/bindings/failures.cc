@@ -1,13 +1,35 @@
-#include "losses.h"
+#include "failures.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
 #include <string>
+#include <utility>
 
 namespace nb = nanobind;
 
 namespace penstock::python {
+
+Owned failed_result(PyObject* exception, const FailurePlace& place) {
+  return Owned(Py_BuildValue("(OIKIL)", exception, place.row,
+                             static_cast<unsigned long long>(place.index), place.worker,
+                             static_cast<long long>(place.last)));
+}
+
+Owned packed_failed_result(PyObject* exception, const Ticket& ticket, const FailurePlace& place) {
+  Owned packed = packed_exception(exception, ticket, place);
+  return packed ? failed_result(packed.get(), place) : std::move(packed);
+}
+
+Owned packed_exception(PyObject* exception, const Ticket& ticket, const FailurePlace& place) {
+  PyObject* pack = helper("penstock.errors", "pack_exception");
+  if (pack == nullptr) return {};
+  std::string name = "worker " + std::to_string(place.worker);
+  if (!place.stage.empty()) name += ", " + place.stage;
+  return Owned(PyObject_CallFunction(
+      pack, "OsKKL", exception, name.c_str(), static_cast<unsigned long long>(ticket.epoch),
+      static_cast<unsigned long long>(place.index), static_cast<long long>(place.last)));
+}
 
 Owned list_of(const std::vector<Loss>& losses) {
   Owned list(PyList_New(0));

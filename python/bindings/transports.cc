@@ -1,4 +1,4 @@
-#include "process_results.h"
+#include "transports.h"
 
 #include <nanobind/stl/string.h>
 
@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "failures.h"
 #include "gil.h"
 #include "penstock/base/error.h"
 #include "python_op.h"
@@ -59,6 +60,14 @@ ParallelMapResult ProcessResults::take(Task& task) {
   } catch (const Error&) {  // closed
     return {Failure{"stream", 0, std::current_exception()}, {}};
   }
+}
+
+std::vector<Loss> ProcessTransport::losses_in(Task& task) {
+  return python::losses_in(values_.take(task).ptr());
+}
+
+std::unique_ptr<ChainWorker::Outlet> ProcessTransport::outlet() {
+  throw Error(Code::kInternal, "Loader", "workers of this Dataset are other processes");
 }
 
 }  // namespace penstock::python

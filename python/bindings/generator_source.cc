@@ -1,4 +1,4 @@
-#include "python_stream.h"
+#include "generator_source.h"
 
 #include <nanobind/nanobind.h>
 
@@ -151,7 +151,7 @@ class PythonStream : public Streamed {
 
 }  // namespace
 
-Node::Ref python_stream(UserObjectRef function, std::string title) {
+Node::Ref generator_source(UserObjectRef function, std::string title) {
   return make_node({
       .title = std::move(title),
       .build =

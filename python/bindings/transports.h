@@ -1,38 +1,26 @@
 #pragma once
 
-#include <nanobind/nanobind.h>
-
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "penstock/memory/batch_layout.h"
 #include "penstock/pipeline/engine/local_transport.h"
-#include "penstock/pipeline/engine/plan_output.h"
-#include "penstock/pipeline/plan/plan.h"
-#include "process_results.h"
+#include "penstock/pipeline/streams/parallel_map.h"
 #include "task_values.h"
 
 namespace penstock::python {
 
-// Makes Python objects of a plan's items. With the GIL held.
-class PlanObjects {
+// Takes the results of a parallel map from workers in other processes (PacketOutlet::element).
+// Takes the GIL.
+class ProcessResults : public ParallelMapResults {
  public:
-  // `sample`: BuiltPlan::sample.
-  PlanObjects(std::shared_ptr<const Plan> plan, std::vector<std::byte> sample)
-      : plan_(std::move(plan)), sample_(std::move(sample)) {}
-
-  nanobind::object object_of(const PlanOutput::Item& item);
+  // `values` outlives it.
+  explicit ProcessResults(TaskValues& values) : values_(values) {}
+  ParallelMapResult take(Task& task) override;
 
  private:
-  nanobind::object columns_of(const PlanOutput::Item& batch);
-
-  std::shared_ptr<const Plan> plan_;
-  std::vector<std::byte> sample_;
-  RowLayout layout_;  // of the last batch of arrays' rows
-  std::vector<std::byte*> columns_;
+  TaskValues& values_;
 };
 
 // The transport of workers in this process.
@@ -47,18 +35,22 @@ class ThreadTransport : public LocalTransport {
 
 // The transport of workers in other processes, whose results are packets. With the GIL held, except
 // for discard() and results(), which take it.
-class ProcessTransport : public ThreadTransport {
+class ProcessTransport : public PlanEngine::Transport {
  public:
   // `values` outlives it.
   ProcessTransport(TaskValues& values, std::function<void()> attend)
-      : ThreadTransport(std::move(attend)), values_(values), results_(values) {}
+      : values_(values), results_(values), attend_(std::move(attend)) {}
   ParallelMapResults& results() override { return results_; }
   std::vector<Loss> losses_in(Task& task) override;
   void discard(Task& task) override { values_.discard(task); }
+  void attend() override { attend_(); }
+  // Error kInternal: the workers are in other processes.
+  std::unique_ptr<ChainWorker::Outlet> outlet() override;
 
  private:
   TaskValues& values_;
   ProcessResults results_;
+  std::function<void()> attend_;
 };
 
 }  // namespace penstock::python

@@ -27,10 +27,10 @@ _FEW_GRANULES = 1 << 10
 
 
 @dataclass
-class Plan:
+class SourceInfo:
     """A source as the engine sees it. Immutable once a Loader has it."""
 
-    kind: str  # "map", "stream", "listed", "plan"; "columns": a plan once its options are known
+    kind: str  # "map", "stream", "listed", "chain"; "columns": a chain once its options are known
     source: Any  # what workers index, or call as (stream, epoch)
     title: str
     length: int = 0  # items or samples of a map
@@ -49,7 +49,7 @@ class Plan:
     # the workers, and its hooks, if it has any, are not for us to call.
     paused: bool = False
     replayable: bool = True
-    built: Any = None  # of a Dataset, and of columns: the engine's plan
+    plan: Any = None  # of a Dataset, and of columns: the engine's plan
 
     @property
     def hooks(self) -> tuple[str, ...]:
@@ -64,21 +64,21 @@ class Plan:
     @property
     def endless_or_unknown(self) -> bool:
         """Whether only running it tells how many batches there are."""
-        if self.built is None:
+        if self.plan is None:
             return self.kind == "stream"
-        return self.built.length is None or _engine.ENDLESS in (
-            self.built.length,
-            self.built.rounds,
+        return self.plan.length is None or _engine.ENDLESS in (
+            self.plan.length,
+            self.plan.rounds,
         )
 
     def pass_of(self, epoch: int) -> int:
         """Of a Dataset: the pass that the engine's `epoch` is in, counted from 0."""
-        rounds = self.built.rounds
+        rounds = self.plan.rounds
         return epoch if rounds == _engine.ENDLESS else epoch // int(rounds)
 
     def first_epoch_of(self, number: int) -> int:
         """Of a Dataset: the engine's epoch that pass `number` begins with."""
-        rounds = self.built.rounds
+        rounds = self.plan.rounds
         return number if rounds == _engine.ENDLESS else number * int(rounds)
 
 
@@ -130,7 +130,7 @@ def _all_arrays(nest: Any) -> bool:
     return isinstance(nest, np.ndarray) or array_of(nest) is not None
 
 
-def _columns(source: Any, samples: bool) -> Plan:
+def _columns(source: Any, samples: bool) -> SourceInfo:
     given = leaves_of(source)
     leaves = [leaf if isinstance(leaf, np.ndarray) else array_of(leaf) for leaf in given]
     lengths = [len(leaf) if leaf.ndim else -1 for leaf in leaves]
@@ -152,13 +152,13 @@ def _columns(source: Any, samples: bool) -> Plan:
         )
         and lengths[0] > 0
     )
-    plan = Plan("map", _Rows(source), type(source).__name__, lengths[0], hooked=None)
+    info = SourceInfo("map", _Rows(source), type(source).__name__, lengths[0], hooked=None)
     if native:
-        plan.kind = "columns"
-        plan.arrays = [np.asarray(leaf) for leaf in leaves]
+        info.kind = "columns"
+        info.arrays = [np.asarray(leaf) for leaf in leaves]
         # Not leaf[0]: a scalar forgets its byte order and how long a text may be.
-        plan.sample = mapped(_row_like, source)
-    return plan
+        info.sample = mapped(_row_like, source)
+    return info
 
 
 def _row_like(leaf: Any) -> Any:
@@ -169,9 +169,9 @@ def _row_like(leaf: Any) -> Any:
     return row if array_of(row) is not None and hasattr(row, "untyped_storage") else np.asarray(row)
 
 
-def plan_of(
+def source_info(
     source: Any, samples: bool, on_error: str = "raise", streams: int | None = None
-) -> Plan:
+) -> SourceInfo:
     """Say what a source is.
 
     A Dataset's plan is one for feeds with that `on_error`. With `streams`, the source is a
@@ -184,11 +184,11 @@ def plan_of(
     """
     title = type(source).__name__
     if streams is not None:
-        return _plan_of_streams(source, streams)
-    planned = getattr(type(source), "_loader_plan", None)
-    if planned is not None:  # a Dataset
-        plan: Plan = planned(source, on_error)
-        return plan
+        return _info_of_streams(source, streams)
+    described = getattr(type(source), "_source_info", None)
+    if described is not None:  # a Dataset
+        info: SourceInfo = described(source, on_error)
+        return info
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
     refuse_misread(source, "Loader")
@@ -201,19 +201,19 @@ def plan_of(
         )
     if is_stream_function(source):
         title = getattr(source, "__name__", title)
-        return Plan("stream", FunctionStream(source), title, hooked=None)
+        return SourceInfo("stream", FunctionStream(source), title, hooked=None)
     if is_stream_of_torch(source):
-        return Plan("stream", IterableStream(source), title, hooked=source)
+        return SourceInfo("stream", IterableStream(source), title, hooked=source)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         draw_order(source)
-        return Plan("map", source, title, _length(source), hooked=source)
+        return SourceInfo("map", source, title, _length(source), hooked=source)
     if hasattr(source, "__next__"):
-        return Plan("stream", OneShot(source), title, replayable=False)
+        return SourceInfo("stream", OneShot(source), title, replayable=False)
     if hasattr(source, "__iter__"):
-        return Plan("stream", IterableStream(source), title, hooked=source)
+        return SourceInfo("stream", IterableStream(source), title, hooked=source)
     if may_begin_stream(source):
         title = getattr(source, "__name__", title)
-        return Plan("stream", FunctionStream(source), title, hooked=None)
+        return SourceInfo("stream", FunctionStream(source), title, hooked=None)
     raise InvalidArgument(
         f"{title} cannot be fed: give an object with __len__ and __getitem__, a generator "
         "function, an iterable, arrays (alone, in a tuple or a dict), or a list of samples",
@@ -221,9 +221,9 @@ def plan_of(
     )
 
 
-def _plan_of_streams(function: Any, streams: Any) -> Plan:
+def _info_of_streams(function: Any, streams: Any) -> SourceInfo:
     count = integer("streams", streams, 1, MOST_STREAMS, operation="Loader")
-    if hasattr(type(function), "_loader_plan"):
+    if hasattr(type(function), "_source_info"):
         raise InvalidArgument(
             "streams is a Dataset's own business: use Dataset.generator(function, streams=n)",
             "Loader",
@@ -235,7 +235,7 @@ def _plan_of_streams(function: Any, streams: Any) -> Plan:
             "Loader",
         )
     title = getattr(function, "__name__", type(function).__name__)
-    return Plan("stream", FunctionStream(function, numbered=True), title, streams=count)
+    return SourceInfo("stream", FunctionStream(function, numbered=True), title, streams=count)
 
 
 def check_options(
@@ -261,18 +261,18 @@ def _length(source: Any) -> int:
     return length
 
 
-def length_of(plan: Plan) -> int:
+def length_of(info: SourceInfo) -> int:
     """The length now; hooks may have changed it."""
-    return _length(plan.source) if plan.kind == "map" else plan.length
+    return _length(info.source) if info.kind == "map" else info.length
 
 
-def granule_of(rows: int, workers: int, plan: Plan, whole: bool) -> int:
+def granule_of(rows: int, workers: int, info: SourceInfo, whole: bool) -> int:
     """Rows of a batch that one worker fills at a time."""
-    if plan.kind in ("columns", "plan"):
+    if info.kind in ("columns", "chain"):
         return rows
-    if plan.kind == "stream" or whole:
+    if info.kind == "stream" or whole:
         return rows
-    most = _FEW_GRANULES if rows > plan.length > 0 else _MOST_GRANULES
+    most = _FEW_GRANULES if rows > info.length > 0 else _MOST_GRANULES
     share = min(max(-(-rows // workers), min(8, rows)), 64)
     return max(share, -(-rows // most))
 

@@ -2,43 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
-#include "penstock/base/error.h"
+#include "penstock/workers/batch_memory.h"
 #include "penstock/workers/ticket.h"
 #include "penstock/workers/ticket_ring.h"
 
 namespace penstock {
-
-class Allocator;
-
-// A worker's access to the memory of batches: the consumer's arena.
-class RowMemory {
- public:
-  virtual ~RowMemory() = default;
-  // The address in this process of an offset in the consumer's arena.
-  virtual std::byte* at(uint64_t offset) = 0;
-  // An entry's layout was proposed and needs memory: allocates it, or asks the consumer's process.
-  virtual void request(TicketRing& ring) = 0;
-};
-
-// Allocates memory in the consumer's arena for every proposed entry of a lane. If no memory is
-// left, the lowest undelivered entry (in further lanes: any entry) becomes kNoSpace, and others go
-// on waiting. False: an entry still waits. In the consumer's process; any thread.
-bool serve_space_requests(TicketRing& ring, Allocator& arena);
-
-// RowMemory in the consumer's own process. The arena outlives it.
-class LocalRows : public RowMemory {
- public:
-  explicit LocalRows(Allocator& arena) : arena_(arena) {}
-  std::byte* at(uint64_t offset) override;
-  void request(TicketRing& ring) override { serve_space_requests(ring, arena_); }
-
- private:
-  Allocator& arena_;
-};
 
 class TicketRunner;
 
@@ -53,7 +25,7 @@ class Slot {
   // accesses that began before. No user code runs inside an access.
   //
   //   - Look: of the entry and the task, a few instructions. The supervisor waits for its end.
-  //   - Write: into rows(), and reading the elements for them, where a file may hang. After a
+  //   - Write: into memory(), and reading the elements for them, where a file may hang. After a
   //     while the supervisor stops waiting; it neither delivers the batch nor uses its memory
   //     again.
   template <uint32_t kOne>
@@ -76,11 +48,11 @@ class Slot {
   using Look = Access<kLook>;
   using Write = Access<kWrite>;
 
-  Slot(TicketRing& ring, const TicketRing::Claim& claim, RowMemory* memory, TicketRunner& worker)
+  Slot(TicketRing& ring, const TicketRing::Claim& claim, BatchMemory* memory, TicketRunner& worker)
       : ring_(ring), claim_(claim), memory_(memory), worker_(worker) {}
 
   const TicketRing::Claim& claim() const { return claim_; }
-  // Copies the ticket out of the entry, for ticket() and indices(). False: it was taken away.
+  // Copies the ticket out of the entry, for ticket() and input(). False: it was taken away.
   bool read_ticket();
   const Ticket& ticket() const { return ticket_; }
   WorkerCounters& counters() { return ring_.place(claim_.worker).counters; }
@@ -110,7 +82,7 @@ class Slot {
   // (bytes that describe it, and its size). May wait for space. nullptr: the batch has another
   // layout already, see layout(). Error kOutOfMemory, kClosed (also: taken away). `row`: the row of
   // the batch whose sample has this layout.
-  std::byte* rows(std::span<const std::byte> layout, uint64_t bytes, uint32_t row = 0);
+  std::byte* memory(std::span<const std::byte> layout, uint64_t bytes, uint32_t row = 0);
   // A copy. Error kClosed: the ticket was taken away.
   std::vector<std::byte> layout();
 
@@ -122,9 +94,10 @@ class Slot {
   // For workers of the consumer's own process: Task::object carries the result.
   bool finish_object(ResultKind kind, uint64_t payload_bytes, void* object);
 
-  // The ticket's explicit indices, in the consumer's arena; nullptr: the plan's order.
-  std::byte* indices() {
-    return ticket_.indices_offset != 0 ? memory_->at(ticket_.indices_offset) : nullptr;
+  // The ticket's input, in the consumer's arena: a sampler's indices, or a StreamChunk. nullptr:
+  // neither; the plan says which elements these are.
+  std::byte* input() {
+    return ticket_.input_offset != 0 ? memory_->at(ticket_.input_offset) : nullptr;
   }
 
   // The result goes over the link; the supervisor finishes the ticket when it arrives.
@@ -142,7 +115,7 @@ class Slot {
   TicketRing& ring_;
   TicketRing::Claim claim_;
   Ticket ticket_;
-  RowMemory* memory_;
+  BatchMemory* memory_;
   TicketRunner& worker_;
   bool finished_ = false;
   bool taken_away_ = false;
@@ -150,35 +123,7 @@ class Slot {
   uint64_t waited_ns_ = 0;
 };
 
-// Makes the results of tickets. The one interface of workers in line, in threads and in processes.
-class TicketRunner {
- public:
-  virtual ~TicketRunner() = default;
-  // Makes the ticket's result and finishes `slot`. On the worker's own thread. Throws penstock's
-  // own errors only (no memory, closed); an exception of user code is a result.
-  virtual void run(const Ticket& ticket, Slot& slot) = 0;
-  // Called around every sleep of the worker, to release and take Python's lock.
-  virtual void before_wait() {}
-  virtual void after_wait() {}
-  // Asked between tickets: whether another thread waits for a lock that this runner holds. If so,
-  // give_way() is called.
-  virtual bool wanted() const { return false; }
-  virtual void give_way() {}
-  // Called between tickets, after a sleep, to read messages that came meanwhile.
-  virtual void catch_up() {}
-};
-
 // The ticket of an entry. REQUIRED: the claim still holds the entry; a worker has Slot::ticket().
 Ticket ticket_of(const TicketRing::Claim& claim);
-
-// The error that ended a ticket. REQUIRED: ResultKind::kBroken.
-Error error_in(const Task& task);
-
-// Claims and runs tickets until the ring closes, or until a ticket was taken away from this worker,
-// whose place then belongs to its replacement.
-void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, RowMemory* memory);
-// Runs the open tasks of one entry: the consumer working in line.
-void serve_entry(TicketRing& ring, uint32_t worker, uint64_t seq, TicketRunner& runner,
-                 RowMemory* memory);
 
 }  // namespace penstock

@@ -1,0 +1,168 @@
+#include "penstock/workers/slot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+#include "penstock/workers/ticket_runner.h"
+
+namespace penstock {
+
+namespace {
+
+constexpr int64_t kLookAgainNs = 20'000'000;  // how often a wait for space checks for closing
+
+}  // namespace
+
+bool Slot::read_ticket() {
+  Look ours(*this);
+  if (!ours) return false;
+  ticket_ = ticket_of(claim_);
+  return true;
+}
+
+std::byte* Slot::memory(std::span<const std::byte> layout, uint64_t bytes, uint32_t row) {
+  if (layout.size() > kLayoutBytes) {
+    throw Error(Code::kInvalidArgument, "batch",
+                "a sample has too many arrays to be described in 16 KiB; give collate=");
+  }
+  BatchEntry& entry = *claim_.entry;
+  for (;;) {
+    uint32_t word;
+    {
+      Look ours(*this);  // up to the end of this block the place belongs to this entry
+      if (!ours || ring_.closed() || claim_.seq < ring_.head()) {
+        throw Error(Code::kClosed, "worker", "the ticket was withdrawn");
+      }
+      word = entry.layout_state.load(std::memory_order_acquire);
+      LayoutState state = BatchEntry::layout_state_of(word);
+      if (state == LayoutState::kReady) {
+        if (entry.layout_length != layout.size() ||
+            std::memcmp(entry.layout, layout.data(), layout.size()) != 0) {
+          return nullptr;
+        }
+        return memory_->at(entry.block_offset);
+      }
+      if (state == LayoutState::kNoSpace) {
+        throw Error(Code::kOutOfMemory, "batch",
+                    "no space for a batch of " + std::to_string(entry.needed_bytes) + " bytes");
+      }
+      if (state == LayoutState::kNone) {
+        propose(word, layout, bytes, row);
+        continue;
+      }
+    }
+    wait_for_space(word);
+  }
+}
+
+void Slot::propose(uint32_t word, std::span<const std::byte> layout, uint64_t bytes, uint32_t row) {
+  BatchEntry& entry = *claim_.entry;
+  uint32_t mine = ring_.layout_word(claim_.seq, LayoutState::kProposing, claim_.worker);
+  if (!entry.layout_state.compare_exchange_strong(word, mine)) return;
+  std::memcpy(entry.layout, layout.data(), layout.size());
+  entry.layout_length = static_cast<uint32_t>(layout.size());
+  entry.layout_row = row;
+  entry.needed_bytes = bytes;
+  bool ready = entry.block_bytes >= bytes;
+  // Only workers of the batch's other granules wait for the memory.
+  const bool awaited = entry.granules.load(std::memory_order_relaxed) > 1;
+  ring_.set_layout_state(claim_.seq, ready ? LayoutState::kReady : LayoutState::kProposed, awaited);
+  asked_ = false;
+}
+
+std::vector<std::byte> Slot::layout() {
+  Look ours(*this);
+  if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
+  const std::byte* layout = claim_.entry->layout;
+  return {layout, layout + claim_.entry->layout_length};
+}
+
+// Time spent here does not count towards the ticket's timeout.
+void Slot::wait_for_space(uint32_t word) {
+  BatchEntry& entry = *claim_.entry;
+  uint64_t since = 0;
+  {
+    Look ours(*this);
+    if (!ours) return;  // memory() notices that, too
+    since = claim_.task->claimed_ns.exchange(kClockStopped, std::memory_order_relaxed);
+  }
+  uint64_t begin = now_ns();
+  worker_.before_wait();
+  bool ask = BatchEntry::layout_state_of(word) == LayoutState::kProposed && !asked_;
+  if (ask) {
+    memory_->request(ring_);
+    asked_ = true;
+  } else {
+    auto woken = os::futex_wait(entry.layout_state, word, kLookAgainNs, ring_.fd() >= 0);
+    if (woken == os::Woken::kTimeout) asked_ = false;
+  }
+  worker_.after_wait();
+  uint64_t waited = now_ns() - begin;
+  waited_ns_ += waited;
+  Look ours(*this);
+  if (ours) {
+    claim_.task->claimed_ns.store(since == 0 ? 0 : since + waited, std::memory_order_relaxed);
+  }
+}
+
+bool Slot::begin_result() {
+  finished_ = true;
+  taken_away_ = !ring_.begin_result(claim_);
+  return !taken_away_;
+}
+
+bool Slot::finish_inline(ResultKind kind, uint64_t payload_bytes,
+                         std::span<const std::byte> packet) {
+  if (!begin_result()) return false;
+  Task& task = *claim_.task;
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  task.length = static_cast<uint32_t>(packet.size());
+  std::copy(packet.begin(), packet.end(), task.packet);
+  ring_.finish(claim_);
+  return true;
+}
+
+bool Slot::finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef& block,
+                        uint32_t packet_bytes) {
+  if (!begin_result()) return false;
+  Task& task = *claim_.task;
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  task.length = packet_bytes;
+  task.block = block;
+  ring_.finish(claim_);
+  return true;
+}
+
+bool Slot::finish_object(ResultKind kind, uint64_t payload_bytes, void* object) {
+  if (!begin_result()) return false;
+  Task& task = *claim_.task;
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  task.object = reinterpret_cast<uint64_t>(object);
+  ring_.finish(claim_);
+  return true;
+}
+
+Ticket ticket_of(const TicketRing::Claim& claim) {
+  const BatchEntry& entry = *claim.entry;
+  uint32_t share = (entry.rows + entry.granules - 1) / entry.granules;
+  uint32_t begin = std::min(claim.granule * share, entry.rows);
+  return {entry.epoch,
+          entry.base,
+          entry.step,
+          entry.version,
+          entry.rows,
+          begin,
+          std::min(begin + share, entry.rows),
+          entry.stream,
+          claim.lane,
+          entry.rows_together,
+          entry.input_offset};
+}
+
+}  // namespace penstock

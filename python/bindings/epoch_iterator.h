@@ -1,0 +1,40 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "core.h"
+
+namespace penstock::python {
+
+// `for batch in loader`: one epoch.
+class EpochIterator {
+ public:
+  EpochIterator(nanobind::object core, uint64_t epoch, nanobind::object finished)
+      : core_(std::move(core)),
+        epoch_(epoch),
+        serial_(engine().begin_iteration()),
+        finished_(std::move(finished)) {}
+  nanobind::object next();
+  // For callers that use the Core directly.
+  uint64_t epoch() const { return epoch_; }
+  uint64_t serial() const { return serial_; }
+  // For Python's garbage collector.
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+
+ private:
+  Core& engine() { return nanobind::cast<Core&>(core_); }
+
+  nanobind::object core_;
+  uint64_t epoch_, serial_;
+  nanobind::object finished_;  // called with the epoch when it is over
+  bool gave_all_ = false;
+  bool over_ = false;
+};
+
+void bind_epoch_iterator(nanobind::module_& m);
+
+}  // namespace penstock::python
