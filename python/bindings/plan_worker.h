@@ -22,7 +22,7 @@ class PacketOutlet : public ChainWorker::Outlet {
   void item(Slot& slot, const Ticket& ticket, void* item,
             std::vector<Outcome::Loss> losses) override;
   // Packs (failure, [note, ...]), each (exception or None, stage, position, text, decision,
-  // unsure); nothing where there is neither.
+  // unsure); nothing if there is neither.
   void element(Slot& slot, const Ticket& ticket, uint64_t bytes, ParallelMapResult result) override;
 
  private:
