@@ -99,7 +99,7 @@ void Core::make_ticket_engine(const nb::dict& s) {
   if (listed) needs.rows = setting<uint32_t>(s, "most_rows");
   needs.granule_rows = setting<uint32_t>(s, "granule_rows");
   needs.max_bytes = settings.max_bytes;
-  // Without workers a sampler is asked only for the batch needed now, because it may adapt.
+  // Without workers, a sampler is read only for the current batch, because it may adapt.
   needs.on_asking = listed && settings.workers == 0;
   auto tickets = [&](Allocator& arena) -> std::unique_ptr<Tickets> {
     if (listed) {
@@ -130,11 +130,11 @@ Core::~Core() {
   if (ours && ended()) {
     natives_.reset();
     inline_.reset();
-    engine_.reset();  // it discards values, so before values_
+    engine_.reset();  // before values_, because it discards values
     return;
   }
-  // A forked child's copy: its threads do not exist, and everything else belongs to the parent. Or
-  // the program ends while a stuck thread may still use the engine.
+  // In a forked child the threads do not exist, and everything else belongs to the parent. At the
+  // end of the program a stuck thread may still use the engine.
   if (stream_thread_.joinable()) stream_thread_.detach();
   (void)natives_.release();
   (void)inline_.release();
@@ -150,7 +150,7 @@ void Core::close(double grace) {
     if (natives_ != nullptr) natives_->close(engine_->settings().timeout_ns);
     if (stream_thread_.joinable()) stream_thread_.join();
   }
-  // References to Python objects would be a cycle that Python's collector cannot see.
+  // Python's collector cannot see a cycle through these references to Python objects.
   if (consumer_.try_lock()) {
     inline_.reset();
     if (plan_ != nullptr) plan_->close_output();
@@ -159,7 +159,8 @@ void Core::close(double grace) {
 }
 
 void Core::drain() {
-  if (getpid() != owner_ || !consumer_.try_lock()) return;  // a thread in next() leaves it to ~Core
+  // If a thread is in next(), ~Core does it.
+  if (getpid() != owner_ || !consumer_.try_lock()) return;
   if (plan_ != nullptr) plan_->release();
   scheduler().drain();
   supervisor().forget_arenas();
@@ -176,7 +177,7 @@ void Core::check_ours() {
 void Core::check_open() {
   check_ours();
   if (!closed()) return;
-  // Not kept: its traceback will refer to the loader, a cycle that no collector sees.
+  // Not kept: its traceback refers to the loader, a cycle that the collector cannot see.
   if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));
   {
     std::lock_guard lock(ended_by_mutex_);
@@ -283,7 +284,7 @@ void Core::send_update(uint64_t version, int fd, int64_t worker) {
 
 nb::object EpochIterator::next() {
   Core& core = engine();
-  // An iterator that delivered everything may be overtaken before its last call.
+  // An iterator that delivered all batches may be overtaken before its last call.
   over_ = over_ || (gave_all_ && !core.is_current(serial_));
   if (over_) throw nb::stop_iteration();
   nb::object batch;

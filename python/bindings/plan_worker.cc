@@ -21,7 +21,7 @@ void PacketOutlet::rows(Slot& slot, uint64_t bytes, std::vector<Outcome::Loss> l
     slot.finish_inline(ResultKind::kRows, bytes, {});
     return;
   }
-  // A ticket of single elements that have Python in their chain is one element.
+  // A ticket of single elements, with Python in their chain, is one element.
   for (Outcome::Loss& loss : losses) {
     if (loss.error == nullptr) continue;
     return fail(slot, slot.ticket(), {loss.stage, loss.index, loss.error});
