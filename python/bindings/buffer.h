@@ -10,11 +10,12 @@
 
 namespace penstock::python {
 
-// The bytes of an object, held for as long as this lives. Made and destroyed with the GIL held;
-// bytes() are read with or without.
+// The bytes of an object, held as long as this exists. REQUIRED: construction and destruction with
+// the GIL held. bytes() may be read without it.
 class Buffer {
  public:
-  // Error kInvalidArgument: it has none in one piece. `what` it is, in the user's terms.
+  // Error kInvalidArgument: the object has no contiguous buffer. `what` names it in the user's
+  // terms.
   Buffer(nanobind::handle object, const char* what) {
     if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) == 0) return;
     PyErr_Clear();

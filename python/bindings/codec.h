@@ -17,9 +17,9 @@ namespace penstock::python {
 
 inline constexpr uint8_t kOtherDtype = 255;  // in a packet: a pickled one follows
 
-// What a worker process returns, and a plain batch that one is given, as bytes: a tree of
-// one-letter nodes. Arrays are described; their bytes stay where they are. Layout (all integers
-// native, nothing aligned):
+// Values as bytes: the result of a worker process, or a plain batch for one. A packet is a tree of
+// one-letter nodes, which describes arrays without their bytes. Layout (integers in native byte
+// order, without alignment):
 //
 //   packet := u32 bytes of the tree, node
 //   node   := 'N' | 'b' u8 | 'i' i64 | 'f' f64 | 's' u32 utf8 | 'y' u32 bytes
@@ -36,25 +36,25 @@ inline constexpr uint8_t kOtherDtype = 255;  // in a packet: a pickled one follo
 //   dtype  := u8 NumPy's type number, or 255 u32 pickle of the dtype
 //   place  := 0 u64 bytes                 inline
 //           | 1 BlockRef u64 delta        in a block of an arena, `delta` into it
-//           | 2 u64 offset u64 bytes      behind the tree, at tail + offset (no arena, or no space)
+//           | 2 u64 offset u64 bytes      after the tree, at tail + offset (no arena, or no space)
 class Encoder {
  public:
-  // `arena` as the worker's own allocator, known to the consumer as `number`.
+  // `arena`: the worker's own allocator; `number`: the consumer's number for it.
   Encoder(Allocator& arena, uint32_t number, WorkerCounters& counters)
       : arena_(&arena), number_(number), counters_(counters) {}
-  // Without an arena: what is not small goes into the tail, and nothing is pickled.
+  // Without an arena: values that are not small go into the tail, and nothing is pickled.
   explicit Encoder(WorkerCounters& counters) : counters_(counters) {}
 
-  // Encodes `value`, of which the caller holds the only reference that it knows of: an array that
-  // nobody else refers to is handed over, not copied (then drop `value` before it is finished
-  // with). False: a Python exception is set, and nothing is held; without an exception, for an
-  // encoder without an arena: `value` needs a pickle.
+  // Encodes `value`, to which the caller has one reference. Arrays without any other reference are
+  // handed over and not copied; drop `value` before the packet is sent. False: a Python exception
+  // is set, and nothing is held. An encoder without an arena also returns false, without an
+  // exception, if `value` needs a pickle.
   bool encode(PyObject* value);
 
   std::span<const std::byte> tree() const { return tree_; }
   uint64_t payload_bytes() const { return payload_; }
   // There was no arena, or no space, for some arrays: tree() and, from tail_offset() on,
-  // write_tail() must go the slow way.
+  // write_tail() must be sent over the link.
   bool has_tail() const { return !tail_.empty(); }
   uint64_t tail_offset() const { return tail_offset(tree_.size()); }
   static uint64_t tail_offset(uint64_t tree) { return (tree + 63) / 64 * 64; }
@@ -65,7 +65,7 @@ class Encoder {
   bool plain_only() const { return arena_ == nullptr; }
   bool node(PyObject* value, bool unique, int depth);
   bool tensor(PyObject* value, bool unique);
-  // `as_it_lies`: it has no gaps, and is not put into C order where it is copied.
+  // `as_it_lies`: the array has no gaps, and a copy keeps its order instead of C order.
   bool array(PyArrayObject* array, bool unique, bool as_it_lies);
   bool pickled(PyObject* value);
   bool class_ref(PyObject* type);
@@ -79,7 +79,7 @@ class Encoder {
   }
   std::optional<penstock::Ref> share(void* block);
   struct Space {
-    void* block;  // to be released
+    void* block;  // must be released
     penstock::Ref ref;
   };
   std::optional<Space> space_for(size_t bytes);
@@ -102,17 +102,17 @@ class Encoder {
   uint64_t payload_ = 0;
 };
 
-// Where a decoder finds the arenas that a packet speaks of; nullptr: gone.
+// Returns the arena with a packet's number; nullptr: it no longer exists.
 using ArenaOf = std::function<std::shared_ptr<Region>(uint32_t)>;
 
-// A packet's value, a new reference; its arrays hold leases on their blocks. nullptr: a Python
-// exception is set (a packet that does not add up is penstock's Internal error).
-// `tail`: the bytes behind the tree and who owns them, if there are any.
+// Decodes a packet to a new reference; its arrays hold leases on their blocks. nullptr: a Python
+// exception is set (for an invalid packet penstock's Internal error).
+// `tail`: the bytes after the tree and their owner, if there are any.
 PyObject* decode(std::span<const std::byte> tree, std::span<std::byte> tail,
                  std::shared_ptr<void> tail_owner, const ArenaOf& arena_of);
 
-// In the consumer's own process: `value` (stolen) with every array copied that something else
-// refers to. Counts like an encoder. nullptr: a Python exception is set.
+// For hand-over in the consumer's process: returns `value` (stolen) with copies of all arrays that
+// other objects refer to. Counts like an encoder. nullptr: a Python exception is set.
 PyObject* detach(PyObject* value, WorkerCounters& counters, uint64_t& payload_bytes);
 
 }  // namespace penstock::python

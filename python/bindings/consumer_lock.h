@@ -8,7 +8,7 @@
 
 namespace penstock::python {
 
-// Taken without the GIL, or two Python threads would wait for each other.
+// Acquired without the GIL: otherwise two Python threads could deadlock.
 class ConsumerLock {
  public:
   explicit ConsumerLock(std::timed_mutex& mutex) : mutex_(mutex) {

@@ -109,11 +109,11 @@ Core::~Core() {
   if (ours && ended()) {
     natives_.reset();
     inline_.reset();
-    engine_.reset();  // it discards values, so before values_
+    engine_.reset();  // before values_, because it discards values
     return;
   }
-  // A forked child's copy: its threads do not exist, and everything else belongs to the parent. Or
-  // the program ends while a stuck thread may still use the engine.
+  // In a forked child the threads do not exist, and everything else belongs to the parent. At the
+  // end of the program a stuck thread may still use the engine.
   if (stream_thread_.joinable()) stream_thread_.detach();
   (void)natives_.release();
   (void)inline_.release();
@@ -129,7 +129,7 @@ void Core::close(double grace) {
     if (natives_ != nullptr) natives_->close(engine_->settings().timeout_ns);
     if (stream_thread_.joinable()) stream_thread_.join();
   }
-  // References to Python objects would be a cycle that Python's collector cannot see.
+  // Python's collector cannot see a cycle through these references to Python objects.
   if (consumer_.try_lock()) {
     inline_.reset();
     if (plan_ != nullptr) plan_->close_output();
@@ -138,7 +138,8 @@ void Core::close(double grace) {
 }
 
 void Core::drain() {
-  if (getpid() != owner_ || !consumer_.try_lock()) return;  // a thread in next() leaves it to ~Core
+  // If a thread is in next(), ~Core does it.
+  if (getpid() != owner_ || !consumer_.try_lock()) return;
   if (plan_ != nullptr) plan_->release();
   scheduler().drain();
   supervisor().forget_arenas();
@@ -155,7 +156,7 @@ void Core::check_ours() {
 void Core::check_open() {
   check_ours();
   if (!closed()) return;
-  // Not kept: its traceback will refer to the loader, a cycle that no collector sees.
+  // Not kept: its traceback refers to the loader, a cycle that the collector cannot see.
   if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));
   {
     std::lock_guard lock(ended_by_mutex_);

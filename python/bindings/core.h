@@ -25,7 +25,7 @@
 
 namespace penstock::python {
 
-// What next() returns after the last batch: no value that user code could have made.
+// The result of next() after the last batch: a value that user code cannot make.
 PyObject* end_marker();
 
 // Python's side of a Loader's engine: takes batches with the GIL, runs Python's workers, and raises
@@ -41,7 +41,7 @@ class Core {
 
   // There is one position, so one iteration at a time. Each has a serial:
   //   - current: after begin_iteration().
-  //   - ended: after end_iteration(), because the position was set from outside.
+  //   - ended: after end_iteration(), because the user set the position.
   //   - overtaken: after another begin_iteration().
   uint64_t begin_iteration() {
     failed_ = false;
@@ -49,10 +49,10 @@ class Core {
   }
   void end_iteration() { ++serial_; }
   bool is_current(uint64_t serial) const { return serial == serial_; }
-  // The next batch; END: the epoch is over, or the iteration was ended. Error kInvalidArgument: the
+  // The next batch; END: the epoch or the iteration has ended. Error kInvalidArgument: the
   // iteration was overtaken.
   nanobind::object next(uint64_t epoch, uint64_t serial);
-  // Whether a batch's exception ended the last iteration: the position is that batch.
+  // Whether a batch's exception ended the last iteration. Then the position is that batch.
   bool failed() const { return failed_; }
   // Whether the last batch of the pass with `epoch` in it was taken.
   bool gave_all(uint64_t epoch) const;
@@ -64,21 +64,21 @@ class Core {
   std::vector<uint64_t> ahead();
   uint64_t steps(uint64_t base);
   bool holds();  // whether elements of a taken ticket are left
-  // For a Dataset: the first epoch of the next pass. Goes there if the last pass was left in the
-  // middle. `resumed`: the position was set, so that pass goes on.
+  // For a Dataset: the first epoch of the next pass. Goes there if the last pass is unfinished.
+  // `resumed`: the position was set, so its pass continues.
   uint64_t begin_pass(bool resumed);
   std::string plan_state();
   LoaderState plan_place() const;
   uint64_t rounds() const;
   uint64_t bytes_delivered() { return ring().consumer().bytes.get(); }
-  // Error kInvalidArgument: restore_plan would refuse it.
+  // Error kInvalidArgument: the state is invalid for restore_plan.
   void check_plan_state(const std::string& state);
   void restore_plan(const std::string& state);
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return ring().closed(); }
   void close(double grace);
-  // Whether no native thread is left. An abandoned thread uses the engine's memory when it comes
-  // back: keep the Core until then.
+  // Whether no native thread is left. An abandoned thread uses the engine's memory when its call
+  // returns: keep the Core until then.
   bool ended() const { return natives_ == nullptr || natives_->ended(); }
   // Releases results that were not taken. After close(), when Python's threads have ended, too.
   void drain();
@@ -113,7 +113,7 @@ class Core {
   TicketRing& ring() const { return engine_->ring(); }
   Scheduler& scheduler() { return engine_->scheduler(); }
   Supervisor& supervisor() { return *engine_->supervisor(); }
-  // By stage: of all workers; of the thread that reads a Dataset's stream.
+  // Times by stage: of all workers; of the thread that reads a Dataset's stream.
   std::vector<StageSnapshot> worker_stages() const;
   std::vector<StageSnapshot> stream_stages() const;
   // Called repeatedly while the consumer works in line: lets other threads and Python's signal
@@ -152,7 +152,7 @@ class Core {
   std::thread stream_thread_;            // an engine thread that runs the stream reader
   std::timed_mutex consumer_;
   uint64_t attended_ns_ = 0, looked_ns_ = 0;
-  uint32_t unlooked_ = 0;  // calls of attend() before the next look at the clock
+  uint32_t unlooked_ = 0;  // calls of attend() until the clock is read again
   LockTurn turn_;
   nanobind::object fatal_;
   std::mutex ended_by_mutex_;

@@ -25,8 +25,8 @@ namespace {
 
 constexpr int64_t kSignalCheckNs = 100'000'000;
 constexpr uint64_t kQuickNs = 100'000;
-// A thread that waits for the GIL requests it after 5 ms without a release, and gets it only then.
-// So a thread that releases and takes the GIL more often keeps it for ever.
+// A thread that waits for the GIL requests it after 5 ms without a release, and only then gets it.
+// So a thread that releases and acquires the GIL more often can keep it for ever.
 constexpr uint64_t kAttendNs = 20'000'000;
 
 nb::object steal(PyObject* object) {
@@ -54,7 +54,7 @@ bool Core::attend() {
     return true;
   }
   const uint64_t before = std::exchange(looked_ns_, now_ns());
-  // For very quick elements reading the clock would be a noticeable part of the time.
+  // For very fast elements, reading the clock would be a noticeable part of the time.
   if (looked_ns_ - before < kQuickNs) unlooked_ = 15;
   if (looked_ns_ - attended_ns_ < kAttendNs) return true;
   {
@@ -92,7 +92,7 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        if (plan_ != nullptr) {  // perhaps the end of one round of the pass only
+        if (plan_ != nullptr) {  // possibly the end of one round only, not of the pass
           if (PyErr_CheckSignals() != 0) throw nb::python_error();
           continue;
         }
@@ -129,7 +129,7 @@ bool Core::gave_all(uint64_t epoch) const {
   return plan_ == nullptr ? engine_->scheduler().position().epoch != epoch : plan_->gave_all(epoch);
 }
 
-// The scheduler's epoch to poll, once no element is held; nothing: the pass is over.
+// The scheduler's epoch to poll when no element is held; nothing: the pass has ended.
 std::optional<uint64_t> Core::go_on(uint64_t epoch) {
   plan_->leave_round();
   if (scheduler().position().epoch != epoch) {
@@ -138,7 +138,7 @@ std::optional<uint64_t> Core::go_on(uint64_t epoch) {
   }
   const auto round = plan_->round(epoch);
   if (round && *round != epoch)
-    scheduler().begin_epoch();  // a stream's next round is not made before
+    scheduler().begin_epoch();  // a stream's next round must not start before
   return round;
 }
 

@@ -66,8 +66,8 @@ std::shared_ptr<Op> make_parse_sequence_example(nb::list context, nb::list lists
       parse_sequence_example(features_of(context), features_of(lists), std::move(field)));
 }
 
-// In another thread where possible, because reading files may take long: the calling thread
-// receives Ctrl-C meanwhile, and stops the build.
+// In another thread if possible, because reading files may take long: meanwhile the calling thread
+// receives Ctrl-C, and stops the build.
 std::shared_ptr<const Plan> build(const Dataset& dataset, bool skip,
                                   std::optional<Plan::Given> given = {}) {
   constexpr std::chrono::milliseconds kSignalCheck(100);
@@ -117,8 +117,8 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("python_stream", [](const BuiltPlan& b) { return b.plan->stream_python(); })
       .def_prop_ro("rounds", [](const BuiltPlan& b) { return b.plan->rounds(); })
       .def_prop_ro("queue", [](const BuiltPlan& b) { return b.plan->queue(); })
-      // For workers' Dataset.build_with(); the caller owns the descriptor of files, not those of
-      // what caches share.
+      // For workers' Dataset.build_with(); the caller owns the descriptor of the files, but not
+      // those of the caches.
       .def(
           "files_fd", [](const BuiltPlan& b) { return b.plan->files_for_workers().release(); },
           nb::call_guard<WithoutGil>())
@@ -130,8 +130,8 @@ void bind_plan(nb::module_& m) {
              }
              return fds;
            })
-      // The spec of the elements (of the rows, where they are batched), made of leaf() for each
-      // leaf; None: only the first element tells. See spec_object.
+      // The spec of the elements (or of the rows, if they are batched), made by leaf() for each
+      // leaf; None: it is inferred from the first element. See spec_object.
       .def("spec",
            [](const BuiltPlan& b, nb::object leaf) {
              const SpecRef spec = b.plan->chain().spec();
@@ -260,8 +260,8 @@ void bind_build(nb::class_<Dataset>& dataset) {
            [](const Dataset& d, bool skip) {
              return BuiltPlan{build(d, skip), {}};
            })
-      // With the files and caches of another plan of this Dataset, of this process or of another
-      // one: its files_fd() and cache_fds(). It owns those descriptors from now on.
+      // With the files and caches of another plan of this Dataset, in this process or another one:
+      // its files_fd() and cache_fds(). Takes ownership of these descriptors.
       .def("build_with",
            [](const Dataset& d, bool skip, int files, const std::vector<int>& caches) {
              Plan::Given given{os::Fd(files), {}};

@@ -12,10 +12,11 @@ class module_;
 
 namespace penstock::python {
 
-// A Dataset that was built: what a Loader and its workers share.
+// A built Dataset, which a Loader and its workers share.
 struct BuiltPlan {
   std::shared_ptr<const Plan> plan;
-  // Of a Loader over arrays, whose leaves are rows of bytes: what a sample is (Sample::spec).
+  // For a Loader over arrays, whose leaves are rows of bytes: the structure of a sample
+  // (Sample::spec).
   std::vector<std::byte> sample;
 };
 

@@ -26,13 +26,13 @@ namespace nb = nanobind;
 namespace penstock::python {
 namespace {
 
-// As the file system has them, which need not be UTF-8.
+// Names as in the file system, which need not be UTF-8.
 using FilePaths = std::vector<std::filesystem::path>;
 
 std::vector<std::string> names_of(const FilePaths& paths) { return {paths.begin(), paths.end()}; }
 
-// `sample` is what one row of each array looks like, all of one length; `arrays` are its leaves in
-// order.
+// `sample`: an example of a row of each array, in the nest; `arrays`: its leaves in order, all of
+// one length.
 Dataset arrays(nb::object sample, nb::list arrays) {
   SpecRef spec = spec_of(sample.ptr());
   if (spec->leaves().size() != nb::len(arrays)) {
@@ -55,7 +55,7 @@ Dataset arrays(nb::object sample, nb::list arrays) {
   return Dataset(nodes::arrays(std::move(columns), spec->nest(), std::move(reversed)));
 }
 
-// Each row as bytes, for its dtype may be one that only NumPy knows. REQUIRED: rows are contiguous.
+// Each row as bytes, because only NumPy may know its dtype. REQUIRED: rows are contiguous.
 Tensor rows_of(PyArrayObject* array) {
   const npy_intp rows = PyArray_DIM(array, 0);
   const int64_t bytes = rows == 0 ? 0 : PyArray_NBYTES(array) / rows;
@@ -64,8 +64,8 @@ Tensor rows_of(PyArrayObject* array) {
                       !PyArray_ISWRITEABLE(array));
 }
 
-// `sample`: what a row of each array looks like, in the nest of a sample; `arrays`: its leaves in
-// order. `options` are the Loader's.
+// `sample`: an example of a row of each array, in the nest of a sample; `arrays`: its leaves in
+// order. `options`: the Loader's options.
 BuiltPlan plan_of_columns(nb::object sample, std::vector<nb::object> arrays, nb::dict options) {
   Sample taken;
   taken.fixed_width_text = true;

@@ -8,10 +8,10 @@
 
 namespace penstock::python {
 
-// Error kInvalidArgument: there is none of this name.
+// Error kInvalidArgument: there is no dtype of this name.
 DType dtype_named(const std::string& name);
 
-// What makes a Dataset of files, arrays, Python objects and other Datasets.
+// The functions that make a Dataset from files, arrays, Python objects and other Datasets.
 void bind_sources(nanobind::class_<Dataset>& dataset);
 
 }  // namespace penstock::python

@@ -8,11 +8,11 @@ namespace penstock::python {
 
 namespace {
 
-struct Bytes {  // what a place names
+struct Bytes {  // the memory of a place
   std::byte* data = nullptr;
-  uint64_t bytes = 0;   // from data on
-  uint64_t before = 0;  // and before it, for negative strides
-  Owned owner;          // keeps it; null: lives in the packet, copy it
+  uint64_t bytes = 0;   // bytes from data on
+  uint64_t before = 0;  // bytes before data, for negative strides
+  Owned owner;          // keeps the memory; null: it is in the packet and must be copied
 };
 
 class Decoder {
@@ -131,9 +131,9 @@ class Decoder {
     Bytes bytes;
     if (!place(bytes)) return {};
     if (above > bytes.bytes || below > bytes.before) return Owned(broken());
-    // Without gaps, or the array's own memory would not be of that size.
+    // Without gaps: otherwise the array's memory would have another size.
     if (!bytes.owner && (above != total || bytes.bytes < total)) return Owned(broken());
-    dtype.release();  // the array's now
+    dtype.release();  // now owned by the array
     if (!bytes.owner) {
       Owned made(PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape,
                                       contiguous ? nullptr : strides, nullptr, 0, nullptr));
@@ -193,7 +193,7 @@ class Decoder {
     for (uint32_t i = 0; buffers && i < n; ++i) {
       Bytes part;
       if (!place(part)) return nullptr;
-      // An array as the buffer: it keeps the lease, whatever is made from it.
+      // The buffer is an array: it keeps the lease for all objects made from it.
       npy_intp size = static_cast<npy_intp>(part.bytes);
       Owned over(part.owner ? PyArray_New(&PyArray_Type, 1, &size, NPY_UINT8, nullptr, part.data, 0,
                                           NPY_ARRAY_CARRAY, nullptr)

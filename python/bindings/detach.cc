@@ -16,10 +16,10 @@ bool holds_objects(PyArray_Descr* descr) {
          PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT);
 }
 
-// Detaches the objects in an array of nobody else's. False: a Python exception is set.
+// Detaches the objects in an array without other references. False: a Python exception is set.
 bool detach_items(PyArrayObject* array, bool& changed, int depth, WorkerCounters& counters,
                   uint64_t& bytes) {
-  if (PyArray_TYPE(array) != NPY_OBJECT) {  // fields, some of which are objects
+  if (PyArray_TYPE(array) != NPY_OBJECT) {  // has fields, some of which are objects
     Owned names = Owned::borrow(PyDataType_NAMES(PyArray_DESCR(array)));
     for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names.get()); ++i) {
       PyObject* name = PyTuple_GET_ITEM(names.get(), i);
@@ -35,7 +35,7 @@ bool detach_items(PyArrayObject* array, bool& changed, int depth, WorkerCounters
   if (!iterator) return false;
   auto* at = reinterpret_cast<PyArrayIterObject*>(iterator.get());
   while (PyArray_ITER_NOTDONE(at)) {
-    PyObject* item;  // of a field, perhaps not aligned
+    PyObject* item;  // of a field, possibly not aligned
     std::memcpy(&item, PyArray_ITER_DATA(at), sizeof(item));
     if (item != nullptr) {
       PyObject* other = detached(item, false, depth + 1, counters, bytes);
@@ -49,8 +49,8 @@ bool detach_items(PyArrayObject* array, bool& changed, int depth, WorkerCounters
   return true;
 }
 
-// An array of objects is copied, because they may be arrays that are used again. `handed_over`:
-// it need not be where nothing in it changed.
+// An array of objects is copied, because its objects may be arrays that are reused. `handed_over`:
+// it is not copied if no object in it changed.
 PyObject* detached_objects(PyArrayObject* array, bool handed_over, int depth,
                            WorkerCounters& counters, uint64_t& bytes) {
   Owned made(PyArray_NewCopy(array, NPY_KEEPORDER));
@@ -68,8 +68,8 @@ bool is_plain_value(PyObject* value) {
          PyLong_Check(value) || PyFloat_Check(value) || PyComplex_Check(value);
 }
 
-// Containers of further classes (dict subclasses, deques, dataclasses with slots), of which Python
-// knows what they hold. What cannot be made anew stays as it is.
+// Containers of further classes (dict subclasses, deques, dataclasses with slots), which Python
+// code takes apart. Containers that cannot be rebuilt are not changed.
 PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counters,
                              uint64_t& bytes) {
   PyObject* parts_of = helper("penstock.base.containers", "parts_of");
@@ -92,9 +92,9 @@ PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counter
   return PyErr_Occurred() != nullptr ? nullptr : Py_NewRef(value);
 }
 
-// The value to use instead of `value` (a new reference), which may be `value` itself. `unique`:
-// nothing but the caller leads to it. Copying lets other threads run, so a list or dict that they
-// may lead to, too, is gone through as it was at the beginning.
+// The replacement of `value` (a new reference), which may be `value` itself. `unique`: only the
+// caller refers to it. Copying lets other threads run, so a list or dict with other references is
+// copied first and then traversed.
 PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& counters,
                    uint64_t& bytes) {
   if (PyArray_CheckExact(value) && depth < kMaxDepth &&
@@ -111,7 +111,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
     bytes += PyArray_NBYTES(array);
     PyArrayObject* root;
     CopyReason reason = CopyReason::kForeign;
-    // A subclass may keep more references than its base says: only plain arrays are handed over.
+    // A subclass may keep references beyond those of its base: only plain arrays are handed over.
     if (PyArray_CheckExact(value) && owns_its_memory(array, unique, root, reason)) {
       if (PyArray_NBYTES(array) >= PyArray_NBYTES(root) / 2) {
         count_avoided_copy(counters, PyArray_NBYTES(array));
@@ -164,7 +164,7 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
   if (PyDict_CheckExact(value) || (!PyDict_Check(value) && is_plain_dataclass(value))) {
     bool object = !PyDict_CheckExact(value);
     Owned fields = object ? Owned(PyObject_GetAttrString(value, "__dict__")) : Owned::borrow(value);
-    unique = unique && fields && (!object || Py_REFCNT(fields.get()) == 2);  // its own, and ours
+    unique = unique && fields && (!object || Py_REFCNT(fields.get()) == 2);  // value's, and ours
     if (fields && !unique) fields = Owned(PyDict_Copy(fields.get()));
     Owned made(PyDict_New());
     Py_ssize_t at = 0;

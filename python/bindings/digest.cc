@@ -15,9 +15,9 @@ namespace nb = nanobind;
 namespace penstock {
 namespace {
 
-// xxHash64's rounds (Yann Collet), on eight lanes instead of four because that is what keeps a
-// core's multiplier busy, and folded to 128 bits. A round is a bijection of its lane, so a change
-// within any 8 bytes always changes that lane. Not for cryptography; its values are not stored.
+// xxHash64's rounds (Yann Collet) on eight lanes instead of four, which keeps a core's multiplier
+// busy, folded to 128 bits. A round is a bijection of its lane, so a change within any 8 bytes
+// always changes that lane. Not for cryptography; its values are not stored.
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB4F,
                    kPrime3 = 0x165667B19E3779F9;
 constexpr size_t kLanes = 8, kStripe = kLanes * sizeof(uint64_t);

@@ -6,7 +6,7 @@ class module_;
 
 namespace penstock {
 
-// A fast hash of large buffers, to find out whether they changed.
+// A fast hash of large buffers, to detect changes.
 void bind_digest(nanobind::module_& m);
 
 }  // namespace penstock

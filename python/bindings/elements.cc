@@ -27,14 +27,14 @@ nb::object checked(PyObject* made) {
   return nb::steal(made);
 }
 
-// Makes the objects of leaves. What keeps their memory is one capsule for all of them.
+// Makes the objects of leaves. One capsule keeps the memory of all of them.
 class LeafMaker {
  public:
   // `owner` null: arrays are copies.
   LeafMaker(std::shared_ptr<void> owner, bool read_only)
       : owner_(std::move(owner)), read_only_(read_only) {}
 
-  // One element's.
+  // A leaf of one element.
   PyObject* make(const Nest& nest, size_t place, const std::byte* data,
                  std::span<const int64_t> shape) {
     const Nest::LeafForm& form = nest.leaves[place];
@@ -146,7 +146,7 @@ PyObject* build(const Nest& nest, size_t& at, F& leaf) {
       return made.release();
     }
     default: {
-      // What tuple.__new__(cls, items) does, which is what _make of a named tuple calls.
+      // The same as tuple.__new__(cls, items), which _make of a named tuple calls.
       auto* type = reinterpret_cast<PyTypeObject*>(node.type.get());
       Owned made(type == nullptr ? PyTuple_New(node.count) : type->tp_alloc(type, node.count));
       for (uint32_t i = 0; made && i < node.count; ++i) {
@@ -165,7 +165,7 @@ nb::object built(const Nest& nest, F leaf) {
   return checked(build(nest, at, leaf));
 }
 
-// A leaf that is not fixed, of all rows: its values, one after the other, and where each begins.
+// A leaf that is not fixed, of all rows: its values one after the other, and their offsets.
 PyObject* ragged_column(const Nest& nest, size_t place, const Tensor& values, const Tensor& offsets,
                         const Tensor* dims, LeafMaker& maker) {
   static constexpr const char* kKinds[] = {"array", "array", "bytes", "str"};
@@ -216,7 +216,7 @@ nb::object batch_object(const Block& block) {
   release_references();
   NestRef nest = nest_of(block.spec());
   const Example columns = block.batch();
-  // A leaf's tensors come one after the other.
+  // The tensors of a leaf are consecutive.
   std::vector<size_t> first;
   size_t count = 0;
   for (const Leaf& leaf : block.spec()->leaves()) {
@@ -283,7 +283,7 @@ nb::tuple pack_elements(nb::iterable elements, bool batch) {
   for (bool more = true; more;) {
     Chunk& chunk = rows.add(positions);
     for (uint32_t row = 0; row < Chunk::kRows; ++row) {
-      // The only reference, so that a fresh array need not be copied.
+      // The only reference, so a fresh array is not copied.
       Owned value(more ? PyIter_Next(each.ptr()) : nullptr);
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
       more = static_cast<bool>(value);
@@ -301,7 +301,7 @@ nb::tuple pack_elements(nb::iterable elements, bool batch) {
   BlockLayout layout = rows.layout(rows.rows());
   nb::object block = checked(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(layout.bytes())));
   auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(block.ptr()));
-  std::memset(to, 0, layout.bytes());  // what lies between columns goes into files as well
+  std::memset(to, 0, layout.bytes());  // gaps between columns are written to files, too
   rows.write(layout, to);
   auto spec = rows.spec()->bytes();
   return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(spec.data()), spec.size()), block);
@@ -336,7 +336,7 @@ HeldRow held_row(PyObject* value) {
 Block block_in(nb::bytes spec, uint64_t rows, nb::bytes block) {
   auto known = std::make_shared<ElementSpec>(
       std::span(reinterpret_cast<const std::byte*>(spec.c_str()), spec.size()));
-  // Bytes do not change, and nobody writes to a source's elements.
+  // Bytes objects are immutable, and a source's elements are not written to.
   auto* data = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(block.ptr()));
   return {std::move(known), rows, data, block.size(), share(block.ptr())};
 }

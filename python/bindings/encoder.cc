@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kInlineBytes = 256;
 constexpr int kVariableString = 2056;  // NPY_VSTRING
-// Of a plain value: beyond so many, and more than so many for each array, a pickle is faster.
+// Limits of a plain value: with more nodes, and more nodes per array, a pickle is faster.
 constexpr size_t kMaxNodes = 10'000, kNodesPerArray = 4;
 
 bool plain_dtype(PyArray_Descr* descr) {
@@ -20,7 +20,8 @@ bool plain_dtype(PyArray_Descr* descr) {
   return is_number(type) && PyArray_ISNBO(descr->byteorder);
 }
 
-// Those of C order also along axes of length 1, by which torch tells channels_last.
+// Whether the strides are those of C order, also along axes of length 1, by which torch recognises
+// channels_last.
 bool has_plain_strides(PyArrayObject* array) {
   npy_intp stride = PyArray_ITEMSIZE(array);
   for (int d = PyArray_NDIM(array); d-- > 0;
@@ -34,7 +35,7 @@ bool needs_pickle(PyArray_Descr* descr) {
   return PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT) || descr->type_num == kVariableString;
 }
 
-// (ndarray over the tensor's memory, dtype name), or None for what is no plain CPU tensor.
+// (ndarray over the tensor's memory, dtype name), or None if it is not a plain CPU tensor.
 Owned array_of_tensor(PyObject* tensor) {
   PyObject* convert = helper("penstock.base.interop", "array_of_tensor");
   return Owned(convert == nullptr ? nullptr : PyObject_CallOneArg(convert, tensor));
@@ -123,7 +124,7 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
   } else if (PyList_CheckExact(value)) {
     if (plain_only() && !met_.first(value)) return false;
     put('L');
-    // Pickling an item may run code that changes a list or dict which others lead to, too.
+    // Pickling an item may run code that changes a list or dict with other references.
     Owned items(unique ? Py_NewRef(value) : PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
     if (!items) return false;
     count(PyList_GET_SIZE(items.get()));
@@ -138,7 +139,7 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
       put('C');
       if (!class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
       fields = Owned(PyObject_GetAttrString(value, "__dict__"));
-      unique = unique && fields && Py_REFCNT(fields.get()) == 2;  // its own, and ours
+      unique = unique && fields && Py_REFCNT(fields.get()) == 2;  // the value's, and ours
     }
     if (fields && !unique) fields = Owned(PyDict_Copy(fields.get()));
     if (!fields) return false;
@@ -193,8 +194,8 @@ bool Encoder::class_ref(PyObject* type) {
   return true;
 }
 
-// A lease for the consumer, which is dropped again if the rest cannot be encoded. Nothing where
-// there is no page for its header.
+// A lease for the consumer, which is dropped if the rest cannot be encoded. Nothing if there is no
+// page for its header.
 std::optional<Ref> Encoder::share(void* block) {
   std::optional<Ref> ref = arena_->share(block);
   if (ref) shared_.push_back(*ref);
@@ -244,7 +245,7 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   bool in_c_order = block == nullptr && !as_it_lies;  // as a copy
   bool contiguous =
       in_c_order || (as_it_lies ? has_plain_strides(array) : PyArray_IS_C_CONTIGUOUS(array));
-  // A pickle's copy of what is not contiguous can be written to.
+  // A pickle's copy of an array that is not contiguous is writeable.
   bool writeable = PyArray_ISWRITEABLE(array) ||
                    (plain_only() && !as_it_lies && !PyArray_IS_C_CONTIGUOUS(array));
   put('A');
@@ -275,7 +276,7 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   return true;
 }
 
-// Copies an array's elements, in C order, to where they can travel from.
+// Copies an array's elements, in C order, to memory that can be sent.
 void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
   if (PyArray_IS_C_CONTIGUOUS(array)) {
     place_bytes(PyArray_DATA(array), PyArray_NBYTES(array), reason,
@@ -291,7 +292,7 @@ void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
     place_bytes(PyArray_DATA(copied), bytes, reason, copy.get());
     return;
   }
-  // NumPy does the strided copy, into an array laid over the block.
+  // NumPy makes the strided copy into an array over the block.
   Py_INCREF(PyArray_DESCR(array));
   Owned over(PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), PyArray_NDIM(array),
                                   PyArray_DIMS(array), nullptr, space->block, NPY_ARRAY_CARRAY,

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kFeedsSignalCheckNs = 100'000'000;
 
-// The hub calls without the GIL.
+// The hub calls this without the GIL.
 class LoaderSource : public FeedsHub::Source {
  public:
   explicit LoaderSource(nb::object loader)
@@ -44,7 +44,7 @@ class LoaderSource : public FeedsHub::Source {
       if (batch.ptr() == end_marker()) return {};
       return {FeedsHub::Item{share(batch.ptr()), engine_.bytes_delivered() - before}, nullptr, {}};
     } catch (nb::python_error& error) {
-      // An interrupt is its receiver's and no batch's.
+      // An interrupt belongs to the thread that receives it, and not to a batch.
       if (!error.matches(PyExc_Exception) || engine_.closed()) throw;
       return {std::nullopt, std::current_exception(), error.what()};
     } catch (const Error& error) {

@@ -80,8 +80,8 @@ class PythonStream : public Streamed {
     }
 
    private:
-    // Makes a row of the next element before the generator is asked for another one, because the
-    // generator may reuse its memory. False: there is no element.
+    // Writes the next element into a row before the generator runs again, because the generator may
+    // reuse the element's memory. False: there is no element.
     bool take(Chunk& out, uint32_t row) {
       const uint64_t position = taken_;
       try {
@@ -97,7 +97,7 @@ class PythonStream : public Streamed {
         const bool interrupted =
             !raised.trouble() && context_.watch->interrupted(std::current_exception());
         if (interrupted) throw;
-        // A generator that raised is over: no policy can go on.
+        // A generator that raised has ended: no policy can continue.
         out.fail(row, {stage_.title_, position, std::current_exception(), Decision::kRaise});
       } catch (const Error& error) {
         if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;
@@ -106,7 +106,7 @@ class PythonStream : public Streamed {
       return true;
     }
 
-    // Infers the schema from an element that is skipped over.
+    // Infers the schema from a skipped element.
     void learn(PyObject* value) {
       Chunk one(context_.scratch);
       one.reset(nullptr, 1);
@@ -139,7 +139,7 @@ class PythonStream : public Streamed {
     const PythonStream& stage_;
     Context& context_;
     std::shared_ptr<void> iterator_;
-    SpecRef inferred_;  // from the elements so far: elements that differ fail
+    SpecRef inferred_;  // from the elements so far; elements that differ fail
     uint64_t epoch_ = 0, taken_ = 0;
     bool over_ = false;
   };

@@ -7,8 +7,8 @@
 
 namespace penstock::python {
 
-// What a generator function yields, or any callable whose result can be iterated over: called anew
-// for each epoch, and to go back to a place. It runs on one of Python's threads, in the consumer's
+// The values of a generator function, or of any callable whose result is iterable. It is called
+// again for each epoch, and to restore a place. It runs on a Python thread of the consumer's
 // process, some elements ahead.
 Node::Ref generator_source(UserObjectRef function, std::string title);
 

@@ -6,10 +6,10 @@
 
 namespace penstock::python {
 
-// Around a call into Python from a thread that the interpreter may end there: CPython before 3.14
-// does that at exit by unwinding the thread's stack, through our frames, without the GIL. The
-// thread stays where it is instead, until the process is gone. A C++ exception leaves as from
-// anywhere: such an end is none, and the runtime does not count it among them.
+// Protects a call into Python from a thread that the interpreter may end during the call. At exit,
+// CPython before 3.14 ends such a thread by unwinding its stack without the GIL. This class blocks
+// the thread instead, until the process has ended. C++ exceptions pass through normally: a forced
+// unwind is not a C++ exception, and std::uncaught_exceptions() does not count it.
 //
 //   StayWhenEnded stay;
 //   PyObject* value = PyObject_GetItem(...);
@@ -26,13 +26,12 @@ class StayWhenEnded {
 
  private:
   [[noreturn]] static void wait_for_the_end();
-  const int thrown_ = std::uncaught_exceptions();  // when it began
+  const int thrown_ = std::uncaught_exceptions();  // at construction
   bool returned_ = false;
 };
 
 // As nanobind's gil_scoped_acquire and gil_scoped_release, for threads that the interpreter may end
-// while they are without the GIL: a daemon thread that waits for something when the program is
-// over.
+// while they do not hold the GIL, such as a daemon thread that waits when the program ends.
 class WithGil {
  public:
   WithGil() {
@@ -63,7 +62,7 @@ class WithoutGil {
   PyThreadState* const state_;
 };
 
-// What a wait without the GIL calls now and then: Ctrl-C ends it, as nanobind's python_error.
+// Called periodically by waits without the GIL: on Ctrl-C it throws nanobind's python_error.
 void look_for_signals();
 
 }  // namespace penstock::python

@@ -15,9 +15,9 @@ namespace {
 
 uint64_t one_word(const RandomKey& key) { return RandomStream(key).next_u64(); }
 
-// Words that only have to look unlike those of other keys, which the twister then mixes: splitmix64
-// from a Philox word, twice as fast as Philox itself. Steele, Lea and Flood, "Fast splittable
-// pseudorandom number generators", OOPSLA 2014.
+// The words only have to differ from those of other keys, because the twister mixes them. So they
+// are made by splitmix64 from a Philox word, which is twice as fast as Philox. Steele, Lea and
+// Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 void fill(const TwisterState& state, const RandomKey& key) {
   uint64_t counter = one_word(key);
   for (size_t i = 0; i < TwisterState::kWords; i += 2) {
@@ -29,7 +29,7 @@ void fill(const TwisterState& state, const RandomKey& key) {
     state.words[i] = static_cast<uint32_t>(z);
     state.words[i + 1] = static_cast<uint32_t>(z >> 32);
   }
-  state.words[0] |= 0x80000000;  // the one state that must not be is all zeroes
+  state.words[0] |= 0x80000000;  // a state of only zeroes is invalid
   *state.used = static_cast<int>(TwisterState::kWords);
 }
 
@@ -83,11 +83,12 @@ void GlobalGenerators::rekey(uint64_t seed, uint64_t epoch, uint64_t index) {
 void GlobalGenerators::seed_torch(uint64_t key) {
   static PyObject* torch_name = PyUnicode_InternFromString("torch");
   if (!torch_seed_.is_valid()) {
-    PyObject* torch = PyDict_GetItem(PyImport_GetModuleDict(), torch_name);    // borrowed
-    if (torch == nullptr || !nb::hasattr(torch, "default_generator")) return;  // or half imported
+    PyObject* torch = PyDict_GetItem(PyImport_GetModuleDict(), torch_name);  // borrowed
+    // It may be partly imported.
+    if (torch == nullptr || !nb::hasattr(torch, "default_generator")) return;
     torch_seed_ = nb::getattr(torch, "default_generator").attr("manual_seed");
   }
-  torch_seed_(key >> 1);  // it is a signed number there
+  torch_seed_(key >> 1);  // torch takes a signed number
 }
 
 void GlobalGenerators::seed_numpy(uint64_t key) {
@@ -99,7 +100,7 @@ void GlobalGenerators::seed_numpy(uint64_t key) {
     numpy_.attr("seed")(words);
     return;
   }
-  // seed() knows the twister only.
+  // seed() is only for the twister.
   bits.attr("state") = bits.type()(key).attr("state");
   if (numpy_has_gauss_ != nullptr) *numpy_has_gauss_ = 0;
 }
@@ -122,12 +123,12 @@ void GlobalGenerators::find_numpy_state() {
       numpy_state_ = {state, position};
     }
   } catch (nb::python_error&) {
-    // Then it is not what it was; seed() still is.
+    // The layout is another one: use seed().
   }
 }
 
 // The cached normal variate is in the RandomState itself, as {bool-like int, double}: set it to a
-// value that nothing else has, and see where that appears.
+// unique value, and search memory for that value.
 void GlobalGenerators::find_numpy_gauss() {
   try {
     nb::object before = numpy_.attr("get_state")(nb::arg("legacy") = false);

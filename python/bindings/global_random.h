@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// The state of a Mersenne twister as NumPy and CPython hold it: 624 words and how many of them
-// are used up. The two lay them out in different order, hence the pointers.
+// The state of a Mersenne twister in NumPy or CPython: 624 words and the number of used ones. Their
+// memory layouts differ, hence the pointers.
 struct TwisterState {
   uint32_t* words = nullptr;
   int* used = nullptr;
@@ -17,11 +17,12 @@ struct TwisterState {
   explicit operator bool() const { return words != nullptr; }
 };
 
-// The generators behind np.random.rand and random.random. Their state is written in place, which
-// takes a tenth of what their seed() does. Where it lies is not assumed but found, by looking for
-// what their public get_state() says; where it is not found (another interpreter, a future NumPy),
-// their public seed() is used: slower, and other numbers, the same ones in all workers of a run.
-// So it is for torch's default generator, in processes that have imported torch.
+// The generators of np.random.rand and random.random. Their state is written in place, which takes
+// a tenth of the time of their seed(). The state's address is found by searching memory for the
+// values of their public get_state(). If it is not found (another interpreter, a future NumPy),
+// their public seed() is used: it is slower and gives other numbers, which are the same in all
+// workers of a run. torch's default generator, in processes that have imported torch, is always set
+// by its public function.
 //
 // Not synchronised. REQUIRED everywhere: the GIL. Throws nanobind::python_error.
 class GlobalGenerators {
@@ -29,7 +30,7 @@ class GlobalGenerators {
   GlobalGenerators();
   void rekey(uint64_t seed, uint64_t epoch, uint64_t index);
 
-  // Whether both are written in place; for tests.
+  // Whether both states are written in place; for tests.
   bool in_place() const { return numpy_state_ && numpy_has_gauss_ && python_state_; }
 
  private:
@@ -42,7 +43,7 @@ class GlobalGenerators {
   nanobind::object numpy_, numpy_bits_, python_, none_;
   nanobind::object torch_seed_;  // manual_seed of torch's default generator, once there is one
   TwisterState numpy_state_, python_state_;
-  int* numpy_has_gauss_ = nullptr;  // whether the second number of a normal pair is kept back
+  int* numpy_has_gauss_ = nullptr;  // whether the second number of a normal pair is cached
 };
 
 }  // namespace penstock

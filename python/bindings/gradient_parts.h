@@ -14,7 +14,8 @@
 namespace penstock::python {
 
 // Gradients of blocks from a list of (block, values of float32, rows of int64 or None), all
-// contiguous. Made and destroyed with the GIL held; parts() are read with or without.
+// contiguous. REQUIRED: construction and destruction with the GIL held. parts() may be read without
+// it.
 class PartsOfList {
  public:
   explicit PartsOfList(const nanobind::list& given) {

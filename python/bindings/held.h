@@ -11,18 +11,18 @@ class module_;
 
 namespace penstock::python {
 
-// A Python object of the user's that stages of a Dataset call. The stages refer to it weakly: its
-// one owner is a Held, which Python's garbage collector can look into, so that an object whose
-// attribute is a Dataset or Loader of its own methods is collected. Any thread.
+// A user's Python object that stages of a Dataset call. The stages refer to it weakly: its only
+// owner is a Held, which Python's garbage collector can traverse. So an object with an attribute
+// that is a Dataset or Loader of its own methods can be collected. Threads: any.
 class UserObject {
  public:
   explicit UserObject(PyObject* object) : object_(object) {}
 
   // With the GIL held. Error kClosed: the Dataset was collected.
   Owned take() const;
-  // From now on the stages own the object, too: it lives as long as they do. With the GIL held.
+  // Makes the stages owners of the object, too: it lives as long as they do. With the GIL held.
   void pin();
-  // The owner is about to let go of the object.
+  // Called when the owner is about to release the object.
   void forget();
 
  private:
@@ -32,7 +32,8 @@ class UserObject {
 };
 using UserObjectRef = std::shared_ptr<const UserObject>;
 
-// The owner, in Python: it lives as long as the penstock.Dataset whose stage calls the object.
+// The owner, a Python object: it lives as long as the penstock.Dataset whose stage calls the
+// object.
 class Held {
  public:
   // With the GIL held.

@@ -44,7 +44,7 @@ std::optional<DType> dtype_of_descr(PyArray_Descr* descr) {
     case NPY_CDOUBLE:
       return DType::kComplex128;
     default:
-      // ml_dtypes registers its own.
+      // ml_dtypes registers a type of its own.
       if (descr->type_num >= NPY_USERDEF && bytes == 2 &&
           std::strstr(descr->typeobj->tp_name, "bfloat16") != nullptr) {
         return DType::kBfloat16;
@@ -82,7 +82,7 @@ std::string remedy_for(PyArray_Descr* descr) {
   }
 }
 
-// What Python raised, as words; what is no Exception goes on its way.
+// The text of the current Python exception; if it is not an Exception, it is thrown.
 std::string raised() {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nanobind::python_error();
   return shown(exception_in_flight().get());
@@ -120,7 +120,7 @@ bool LeafValue::take(PyObject* value, std::string& why) {
     auto* of = reinterpret_cast<PyArray_Descr*>(descr.get());
     auto known = dtype_of_descr(of);
     if (!known) why = "is a NumPy scalar of dtype " + shown(descr.get()) + remedy_for(of);
-    if (known == DType::kBfloat16) {  // a user's type to NumPy, of which it knows no C layout
+    if (known == DType::kBfloat16) {  // a user-defined type for NumPy, without a C layout
       made = Owned(PyArray_FromScalar(value, nullptr));
       if (!made) throw nanobind::python_error();
       return take_array(reinterpret_cast<PyArrayObject*>(made.get()), why);
@@ -166,7 +166,7 @@ bool LeafValue::take_array(PyArrayObject* from, std::string& why) {
 }
 
 bool LeafValue::convert(PyObject* value, std::string& why) {
-  Owned keep = Owned::borrow(value);  // what is called may drop it from its container
+  Owned keep = Owned::borrow(value);  // user code may remove it from its container
   if (value == Py_None) {
     why = "is None: leave it out, or give a value that stands for it";
     return false;

@@ -7,22 +7,23 @@
 
 namespace penstock::python {
 
-// A value of user code as a leaf, so far as it is one. With the GIL held.
+// A value of user code as a leaf, if it can be one. With the GIL held.
 struct LeafValue {
   LeafKind kind = LeafKind::kDense;
   DType dtype = DType::kUint8;
   PyArrayObject* array = nullptr;  // borrowed, or `made`
-  PyObject* scalar = nullptr;      // if it is no array: a number, bytes or str; borrowed
-  Owned made;                      // an array that was made of the value
-  Owned axes;                      // of penstock.ragged(): those that differ, a tuple
+  PyObject* scalar = nullptr;      // if it is not an array: a number, bytes or str; borrowed
+  Owned made;                      // an array that was made from the value
+  Owned axes;                      // of penstock.ragged(): the axes that differ, a tuple
 
-  // False: `why` says why not, in words that follow the value's name; no exception is set. What
-  // user code raised that is no Exception (KeyboardInterrupt) is thrown: nanobind::python_error.
+  // False: `why` is the reason, in words that follow the value's name; no exception is set. If user
+  // code raises something other than an Exception (KeyboardInterrupt), it is thrown as
+  // nanobind::python_error.
   bool take(PyObject* value, std::string& why);
-  // Writes a number. REQUIRED: take() and no array; at least 16 bytes of space. False: an int that
-  // is larger than an int64; no exception is set.
+  // Writes a number. REQUIRED: take() returned true, and it is not an array; 16 bytes of space.
+  // False: an int that does not fit into int64; no exception is set.
   bool write_number(std::byte* to) const;
-  // The bytes of bytes or str. False: a str that has no UTF-8; no exception is set.
+  // The bytes of bytes or str. False: a str that cannot be encoded as UTF-8; no exception is set.
   bool string(const char*& data, Py_ssize_t& bytes) const;
 
  private:
@@ -30,7 +31,7 @@ struct LeafValue {
   bool convert(PyObject* value, std::string& why);
 };
 
-// A dict, list or tuple, of whatever class.
+// A dict, list or tuple, also of a subclass.
 inline bool is_container(PyObject* value) {
   return PyDict_Check(value) || PyTuple_Check(value) || PyList_Check(value);
 }

@@ -12,7 +12,7 @@
 
 namespace penstock::python {
 
-// Tickets of a Python sampler: an iterable of lists of indices, iterated anew each epoch.
+// Tickets of a Python sampler: an iterable of lists of indices, iterated again each epoch.
 class ListedTickets : public Tickets {
  public:
   // begin: a callable (epoch) -> iterator of lists. known: its length, or -1.
@@ -20,7 +20,7 @@ class ListedTickets : public Tickets {
       : begin_(std::move(begin)), arena_(arena) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
   Described describe(const Position& at, BatchEntry& entry) override;
-  // The exception of the sampler, to raise when the position is at its ticket.
+  // The exception of the sampler, which is raised when the position reaches its ticket.
   Owned take_error() { return std::move(error_); }
 
  private:

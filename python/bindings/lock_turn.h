@@ -7,13 +7,13 @@
 
 namespace penstock::python {
 
-// Whose turn Python's lock is, between the consumer and the workers that are threads. A worker
-// whose function lets go of the lock for an instant, as NumPy's do, wakes whoever wants it and has
-// it back before that one runs, again and again for 5 ms; so between two tickets a worker asks
-// here, and stays away until the consumer has it.
+// Lets the consumer acquire the GIL in competition with worker threads. A worker whose function
+// releases the GIL for a moment, as NumPy's functions do, wakes a waiting thread but acquires the
+// GIL again before that thread runs, for up to 5 ms. So between two tickets a worker checks this
+// class, and waits until the consumer has the GIL.
 class LockTurn {
  public:
-  // The consumer, without the lock, when it is about to take it; and when it has it.
+  // Called by the consumer: before it acquires the GIL, and when it has it.
   void want() { state_.store(kWanted, std::memory_order_seq_cst); }
   void have() {
     if (state_.exchange(kNobody, std::memory_order_seq_cst) == kWaitedFor) {
@@ -21,9 +21,9 @@ class LockTurn {
     }
   }
 
-  // A worker.
+  // Called by a worker.
   bool wanted() const { return state_.load(std::memory_order_relaxed) != kNobody; }
-  // Without the lock: until the consumer has it, or something else keeps that from it.
+  // Without the GIL: waits until the consumer has it, or until a limit of time.
   void wait() {
     uint32_t state = kWanted;
     state_.compare_exchange_strong(state, kWaitedFor, std::memory_order_seq_cst);

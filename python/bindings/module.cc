@@ -40,7 +40,7 @@ void translate(const std::exception_ptr& thrown, void*) {
 NB_MODULE(_engine, m) {
   m.doc() = "The engine of penstock. Internal: use the package penstock.";
   if (_import_array() < 0) throw nb::python_error();
-  // A thread that was abandoned in user code keeps its loader to the end of the process.
+  // A thread that was abandoned in user code keeps its loader until the end of the process.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
   penstock::bind_digest(m);

@@ -24,7 +24,7 @@ Owned string_of(std::string_view utf8) {
   return text;
 }
 
-// Null where NumPy has no such type: bfloat16 without ml_dtypes.
+// Null if NumPy has no such type: bfloat16 without ml_dtypes.
 Owned descr_of(DType dtype) {
   static constexpr std::array<int, kDTypeCount> kTypes = {
       NPY_BOOL,  NPY_INT8,    NPY_INT16,   NPY_INT32,     NPY_INT64,
@@ -165,15 +165,15 @@ std::string_view bytes_of(const ElementSpec& spec) {
   return {reinterpret_cast<const char*>(spec.bytes().data()), spec.bytes().size()};
 }
 
-// Specs that were asked for, by where they are and by what they are. Guarded by the GIL; never
-// destroyed: the interpreter outlives every use.
+// Requested specs, by address and by content. Guarded by the GIL. Never destroyed, because the
+// interpreter outlives every use.
 struct Kept {
   struct Recent {
-    SpecRef spec;  // kept, so that its address means it
+    SpecRef spec;  // kept alive, so its address is not reused
     NestRef nest;
   };
   std::array<Recent, 16> recent;
-  std::unordered_map<std::string_view, NestRef> all;  // keys: of the nests' specs
+  std::unordered_map<std::string_view, NestRef> all;  // keys: bytes of the nests' specs
 };
 
 void describe(const Nest& nest, size_t& at, std::string& out) {

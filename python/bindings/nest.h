@@ -10,8 +10,8 @@
 
 namespace penstock::python {
 
-// How the leaves of an element make up the value that user code sees: ElementSpec::nest(), read.
-// Leaves come in the order of the spec; their names are for C++ and for messages.
+// The structure of an element's value in user code: the parsed ElementSpec::nest(). Leaves are in
+// the order of the spec; their names are for C++ and for messages.
 //
 //   nest   := ""                           a dict of the leaves by their names, or the only leaf
 //                                          itself if its name is ""
@@ -23,19 +23,18 @@ namespace penstock::python {
 //           | '<' string string (string node)* '>'
 //                                          a named tuple: module and name of its class, fields
 //   string := bytes in decimal, ':', UTF-8
+// spec_of() writes one text for each nest: "" if that is sufficient. The name of a leaf is its
+// path, "image", "meta/id", "0"; an element that is one leaf has no name.
 //
-// spec_of() writes one text for each nest: "" where that says it. The name of a leaf is its path,
-// "image", "meta/id", "0"; an element that is one leaf has no name.
-//
-// Immutable but for its references: it is made, used and let go of with the GIL held.
+// Immutable except for reference counts. REQUIRED: made, used and released with the GIL held.
 struct Nest {
   struct Node {
     char kind = '.';     // '.', '(', '[', '{' or '<'
-    uint32_t count = 0;  // of what is inside
+    uint32_t count = 0;  // of the nodes inside
     uint32_t leaf = 0;
     Owned key;     // of a dict's item
-    Owned type;    // of a named tuple, or of one like it where its class was not imported
-    Owned module;  // and what its class was called
+    Owned type;    // of a named tuple, or of a similar one if its class was not imported
+    Owned module;  // and the name of its class
     Owned name;
     Owned fields;
   };
@@ -43,20 +42,20 @@ struct Nest {
     LeafKind kind;
     DType dtype;
     bool fixed;
-    Owned descr;                  // NumPy's dtype; null: there is none for it here
+    Owned descr;                  // NumPy's dtype; null: NumPy has none for it
     std::vector<npy_intp> shape;  // -1: differs
-    Owned axes;                   // of a ragged leaf: those that differ, a tuple
+    Owned axes;                   // of a ragged leaf: the axes that differ, a tuple
     size_t bytes;                 // of one element, if fixed
   };
   SpecRef spec;
-  std::vector<Node> nodes;  // each before what is inside
+  std::vector<Node> nodes;  // each before the nodes inside
   std::vector<LeafForm> leaves;
 };
 using NestRef = std::shared_ptr<const Nest>;
 
 inline constexpr int kDeepestNest = 64;
 
-// Of a spec; read once for equal specs. Error kDataLoss: its nest is none.
+// The nest of a spec; parsed once for equal specs. Error kDataLoss: the text is invalid.
 NestRef nest_of(const SpecRef& spec);
 
 // "{image: uint8 (28, 28), meta: (int64 (), bytes)}": for messages.

@@ -16,7 +16,7 @@ PyObject* owner_capsule(std::shared_ptr<void> owner) {
 }
 
 PyObject* helper(const char* module, const char* name) {
-  // Guarded by the interpreter's lock; never emptied: the interpreter outlives every use.
+  // Guarded by the GIL. Never emptied, because the interpreter outlives every use.
   static auto* known = new std::map<std::string, PyObject*>;
   std::string key = std::string(module) + "." + name;
   auto found = known->find(key);

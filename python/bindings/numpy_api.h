@@ -43,7 +43,7 @@ class Owned {
   PyObject* object_ = nullptr;
 };
 
-// A capsule that keeps `owner` alive; its end touches no Python beyond itself.
+// A capsule that keeps `owner` alive; its destruction uses no other Python object.
 PyObject* owner_capsule(std::shared_ptr<void> owner);
 
 // An attribute of one of penstock's Python modules, looked up once; borrowed. nullptr: exception.

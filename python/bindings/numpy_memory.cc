@@ -37,7 +37,7 @@ void* resize(void* context, void* p, size_t bytes) {
   if (p == nullptr) return allocate(context, bytes);
   if (!c->arena->contains(p)) return std::realloc(p, bytes);
   if (void* q = c->arena->resize(p, bytes)) return q;
-  // No space in the arena: out of it.
+  // No space in the arena: use malloc.
   void* q = std::malloc(bytes);
   if (q == nullptr) return nullptr;
   size_t old = c->arena->bytes_of(p);
@@ -69,7 +69,7 @@ bool install_numpy_memory(Allocator& arena, size_t threshold) {
     PyErr_Clear();
     return false;
   }
-  // Arrays keep a reference to the handler that made them, so both live for ever.
+  // Arrays refer to the handler that allocated them, so handler and context are never freed.
   auto* context = new MemoryContext{&arena, threshold};
   auto* handler =
       new PyDataMem_Handler{"penstock", 1, {context, allocate, allocate_zeroed, resize, release}};

@@ -6,7 +6,7 @@
 
 namespace penstock::python {
 
-// REQUIRED: "raise", "skip" or "replace", which Python's side sees to.
+// REQUIRED: "raise", "skip" or "replace"; the Python code checks this.
 inline OnError on_error_of(std::string_view policy) {
   if (policy == "skip") return OnError::kSkip;
   return policy == "replace" ? OnError::kReplace : OnError::kRaise;

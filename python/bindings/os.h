@@ -6,7 +6,7 @@ class module_;
 
 namespace penstock {
 
-// What Python's own os module lacks, or lacks where it was built against an old C library.
+// System calls that Python's os module lacks, at least if it was built against an old C library.
 void bind_os(nanobind::module_& m);
 
 }  // namespace penstock

@@ -22,8 +22,8 @@ class Packets {
 
   // False: a Python exception is set, and nothing is held.
   bool encode(PyObject* value) { return encoder_.encode(value); }
-  // Finishes the slot with the encoded value; `bytes` are added to those of its arrays. Drop the
-  // value before, or its arrays are shared instead of handed over. Waits without the GIL.
+  // Finishes the slot with the encoded value; `bytes` are added to the bytes of its arrays. Drop
+  // the value first, otherwise its arrays are shared instead of handed over. Waits without the GIL.
   void send(Slot& slot, ResultKind kind, uint64_t bytes);
 
  private:

@@ -6,7 +6,7 @@ class module_;
 
 namespace penstock::python {
 
-// The order of a shuffled epoch, for those who want it without a Loader.
+// The order of a shuffled epoch, for use without a Loader.
 void bind_permutation(nanobind::module_& m);
 
 }  // namespace penstock::python

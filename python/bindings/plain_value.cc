@@ -11,7 +11,7 @@ namespace {
 
 constexpr npy_intp kNamedFile = 64 << 10;  // _arrays.py's _LARGE
 
-// The elements are one stretch of memory, whatever the order of the axes.
+// Whether the elements are contiguous, in any order of the axes.
 bool is_dense(PyArrayObject* array) {
   if (PyArray_IS_C_CONTIGUOUS(array)) return true;
   std::vector<std::pair<npy_intp, npy_intp>> axes;  // stride, length
@@ -35,7 +35,7 @@ bool PlainValue::array(PyArrayObject* array) {
   if (PyArray_NBYTES(array) < kNamedFile) return true;
   PyObject* base = PyArray_BASE(array);
   while (base != nullptr && PyArray_Check(base)) {
-    if (!PyArray_CheckExact(base)) return false;  // a memmap is not
+    if (!PyArray_CheckExact(base)) return false;  // a memmap is not plain
     base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(base));
   }
   return true;

@@ -8,16 +8,17 @@
 
 namespace penstock::python {
 
-// Whether copies of a value's parts would be all that a pickle makes of it. For one value, with the
-// GIL; no exception is left set.
+// Decides whether copying a value's parts gives the same result as a pickle. For one value, with
+// the GIL held; leaves no exception set.
 class PlainValue {
  public:
-  // A list, dict, array or tensor. False: it came before, and a pickle keeps it one object.
+  // For a list, dict, array or tensor. False: it occurred before, and a pickle keeps it one object.
   bool first(PyObject* object) { return met_.insert(object).second; }
-  // False: a pickle would name its file, or its dtype says more than its kind.
+  // False: a pickle would name its file, or its dtype has more than a type number.
   static bool array(PyArrayObject* array);
-  // `over`: its memory. False: it has attributes of its own, gaps between its elements (a pickle
-  // keeps its strides), or memory that another tensor has, too (a pickle keeps it shared).
+  // `over`: an array over its memory. False: it has attributes of its own, gaps between its
+  // elements (a pickle keeps its strides), or memory that another tensor shares (a pickle keeps it
+  // shared).
   bool tensor(PyObject* tensor, PyArrayObject* over);
 
  private:

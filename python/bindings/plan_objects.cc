@@ -18,7 +18,7 @@ nb::object PlanObjects::object_of(const PlanOutput::Item& item) {
   return nb::tuple(parts);
 }
 
-// Fixed leaves lie in a block as RowLayout says.
+// Fixed leaves are at the places of RowLayout in a block.
 nb::object PlanObjects::columns_of(const PlanOutput::Item& batch) {
   if (columns_.empty() || layout_.rows() != batch.laid_out) {
     layout_ = layout_of(sample_, batch.laid_out);

@@ -17,25 +17,26 @@ namespace nb = nanobind;
 namespace penstock::python {
 namespace {
 
-// Rows of fixed leaves up to here are copied into a free column; larger ones are views.
+// Bytes of the largest row of a fixed leaf that is copied into a free column; larger ones are
+// views.
 constexpr size_t kSmallRow = 1024;
 
-// Goes through a value along a nest that it may be of.
+// Traverses a value along a nest, and checks whether the value has this form.
 class Putter {
  public:
-  // `out` nullptr: only looks.
+  // `out` nullptr: only checks.
   Putter(const Nest& nest, Chunk* out, uint32_t row, Scratch& scratch)
       : nest_(nest), out_(out), row_(row), scratch_(scratch) {}
 
-  // False: the value is not of this nest.
+  // False: the value has another form.
   bool put(PyObject* value) {
     at_ = 0;
     return node(value, only_ours(value));
   }
 
  private:
-  // `unique`: nothing but the caller leads to it. User code may run, and other threads, which put
-  // something else in the place of an item that is not: so it is held.
+  // `unique`: only the caller refers to it. User code and other threads may run, and may replace an
+  // item that is not unique, so the item is held.
   bool node(PyObject* value, bool unique) {
     const Owned held = unique ? Owned() : Owned::borrow(value);
     const Nest::Node& node = nest_.nodes[at_++];
@@ -69,7 +70,7 @@ class Putter {
   }
 
   bool sequence(const Nest::Node& node, PyObject* value, bool unique) {
-    // User code that makes an array of an item may change a list meanwhile.
+    // User code that makes an array from an item may change the list.
     const bool list = PyList_Check(value);
     const auto count = static_cast<Py_ssize_t>(node.count);
     if ((list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value)) != count) return false;
@@ -84,7 +85,7 @@ class Putter {
   static bool is_same_class(const Nest::Node& node, PyObject* value) {
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
     if (type == node.type.get()) return true;
-    // Its class may have been found under no name: one that a function defined.
+    // Its class may not be importable by name, such as a class defined in a function.
     auto equal = [&](const char* name, PyObject* to) {
       Owned own(PyObject_GetAttrString(type, name));
       if (!own) PyErr_Clear();
@@ -170,11 +171,11 @@ class Putter {
     return true;
   }
 
-  // Whether these axes may differ. A chunk whose elements said different things allows all of them.
+  // Whether these axes may differ. A chunk whose elements declare different axes allows all.
   bool differ(const Nest::LeafForm& form, PyObject* axes) const {
     if (out_ == nullptr) {
       const int same = PyObject_RichCompareBool(axes, form.axes.get(), Py_EQ);
-      if (same < 0) PyErr_Clear();  // they are no numbers, and refused where the form is made
+      if (same < 0) PyErr_Clear();  // they are not numbers: an error when the form is made
       return same == 1;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(axes); ++i) {
@@ -195,7 +196,7 @@ class Putter {
     if (form.bytes > 0) std::memcpy(to, data, form.bytes);
   }
 
-  // An array of any strides or byte order, to where C order is wanted.
+  // Copies an array of any strides and byte order to memory in C order.
   static void copy_into(std::byte* to, PyArrayObject* array) {
     PyArray_Descr* descr = PyArray_DescrNewByteorder(PyArray_DESCR(array), NPY_NATIVE);
     if (descr == nullptr) throw nb::python_error();
@@ -214,8 +215,8 @@ class Putter {
   std::string why_;
 };
 
-// Elements come one after the other with the same spec, which is built once for all of them.
-// Guarded by the GIL; never destroyed.
+// Consecutive elements have the same spec, which is built once for all of them. Guarded by the GIL;
+// never destroyed.
 SpecRef& last_spec() {
   static auto* last = new SpecRef;
   return *last;
@@ -225,7 +226,7 @@ SpecRef& last_spec() {
 
 SpecRef spec_of(PyObject* value, const SpecRef& known) {
   if (known != nullptr) {
-    const SpecRef kept = known;  // user code runs meanwhile
+    const SpecRef kept = known;  // user code may change it
     Scratch unused;
     if (Putter(*nest_of(kept), nullptr, 0, unused).put(value)) return kept;
   }

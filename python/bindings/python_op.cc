@@ -64,7 +64,7 @@ Raised Raised::take() {
   if (Owned interruption = exception_in_flight(); interruption && raised.trouble_) {
     exception = std::move(interruption);
     raised.text_ = text_of_exception(exception.get());
-    PyErr_Clear();  // one is enough
+    PyErr_Clear();  // only one exception is reported
     raised.trouble_ = false;
   }
   raised.exception_ = share(exception.get());
@@ -81,7 +81,7 @@ Raised Raised::from(PyObject* exception, std::string text, bool trouble) {
 
 PyObject* exception_of(const Error& error) {
   PyObject* type = helper("penstock.errors", std::string(name_of(error.code())).c_str());
-  // It may quote bytes of a file.
+  // The text may quote bytes of a file.
   Owned what(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())),
                                   "backslashreplace"));
   if (type == nullptr || !what) return nullptr;
@@ -117,7 +117,7 @@ PyObject* call_with_element(PyObject* function, const Chunk& in, uint32_t row) {
 
 std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t j, uint32_t row,
                                     const std::function<void()>& call) {
-  // Each operation has numbers of its own.
+  // Each operation has its own random numbers.
   const uint64_t seed = derive_key(keys.seed(), keys.operation(), KeyUse::kSamples);
   if (!context.watch->progress(context.row(row), keys.call(j))) {
     throw Error(Code::kClosed, "worker", "the ticket was taken away");

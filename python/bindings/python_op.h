@@ -14,14 +14,14 @@
 
 namespace penstock::python {
 
-// What a Python function raised, as something that C++ can carry: any thread may hold it and let
-// go of it, without the GIL.
+// An exception of a Python function as a C++ exception: any thread may hold and release it, without
+// the GIL.
 class Raised : public std::exception {
  public:
-  // Takes the exception in flight, or what interrupted the question for its text: that is the
-  // graver one. With the GIL held.
+  // Takes the current Python exception; or the exception that was raised while its text was made,
+  // such as Ctrl-C, which has precedence. With the GIL held.
   static Raised take();
-  // One of another process, with what was said there. With the GIL held.
+  // An exception of another process, with its text there. With the GIL held.
   static Raised from(PyObject* exception, std::string text, bool trouble);
   const char* what() const noexcept override { return text_.c_str(); }  // "ValueError: no"
   PyObject* exception() const { return static_cast<PyObject*>(exception_.get()); }
@@ -33,21 +33,21 @@ class Raised : public std::exception {
   bool trouble_ = true;
 };
 
-// "ValueError: no". Python looks at signals when it is asked for an object's text: Ctrl-C may be
-// set behind it. With the GIL held.
+// "ValueError: no". Python checks signals while it makes an object's text: KeyboardInterrupt may be
+// set afterwards. With the GIL held.
 std::string text_of_exception(PyObject* exception);
 
-// Clears the exception that is set, if it is an error: not Ctrl-C, which would be lost.
+// Clears the current exception if it is an error, but not KeyboardInterrupt, which would be lost.
 void clear_trouble();
 
-// The Python exception for penstock's own; new reference. nullptr: another one is set. With the GIL
-// held.
+// The Python exception for a penstock::Error; new reference. nullptr: another exception is set.
+// With the GIL held.
 PyObject* exception_of(const Error& error);
-// The same for whatever was thrown; never nullptr.
+// The same for any C++ exception; never nullptr.
 PyObject* exception_of(const std::exception_ptr& thrown);
 
-// A Python function of one element. The thread that runs it is one of Python's, and takes the GIL
-// once per chunk. What the function gets and may return: elements.h. A tuple becomes its arguments.
+// A Python function of one element. Runs on a Python thread, which takes the GIL once per chunk.
+// elements.h describes the function's argument and result. A tuple becomes its arguments.
 class PythonOp : public Op {
  public:
   PythonOp(UserObjectRef function, std::string title)
@@ -71,20 +71,20 @@ class PythonOp : public Op {
 PyObject* call_with_element(PyObject* function, const Chunk& in, uint32_t row);
 
 // Calls user code for the j-th of `keys`, row `row` of a chunk: with its random numbers keyed, and
-// again after an exception if it may be. What `call` throws (Raised, nanobind::python_error, Error
-// kInvalidArgument or kDataLoss) is the failure that comes back, without a stage. With the GIL
-// held.
+// with retries after an exception if allowed. Returns the exception of `call` (Raised,
+// nanobind::python_error, Error kInvalidArgument or kDataLoss) as a failure without a stage. With
+// the GIL held.
 std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t j, uint32_t row,
                                     const std::function<void()>& call);
 
-// The same for rows row, row + 1, ... of `out`, one for each of `keys`, save those that are not
-// `alive`; what `call` returns (a new reference, or nullptr with an exception set) is put into its
+// The same for rows row, row + 1, ... of `out`, one for each of `keys`, except rows that are not
+// `alive`. The result of `call` (a new reference, or nullptr with an exception set) is put into the
 // row. Takes the GIL.
 void call_for_rows(Context& context, const Keys& keys, uint64_t alive, Chunk& out, uint32_t row,
                    const std::function<PyObject*(uint32_t j, uint32_t row)>& call);
 
-// From now on NumPy's and Python's global generators are put to each element's address too: in
-// worker processes, which are nobody else's.
+// From now on NumPy's and Python's global generators are also set to each element's key. For worker
+// processes only, because it changes state of the whole process.
 void rekey_globals_for_elements();
 
 }  // namespace penstock::python

@@ -9,8 +9,7 @@
 
 namespace penstock::python {
 
-// Functions in Python of stages that are streams: the thread that calls them is one of Python's, in
-// the consumer's process.
+// Python functions of stages of a stream. A Python thread of the consumer's process calls them.
 
 // function(carry, element) -> (carry, element)
 class PythonScanner : public Scanner {

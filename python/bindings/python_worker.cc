@@ -13,7 +13,7 @@ namespace penstock::python {
 
 namespace {
 
-// Attempts to replace an item that is a whole batch, whose number of samples is not known.
+// Attempts to replace an item that is a whole batch, whose number of samples is unknown.
 constexpr uint32_t kItemAttempts = 16;
 
 }  // namespace
@@ -59,7 +59,7 @@ void PythonWorker::give_way() {
   after_wait();
 }
 
-// Updates the dataset to this version. False: that raised.
+// Updates the dataset to this version. False: the update raised.
 bool PythonWorker::update(uint64_t version) {
   if (update_) {
     Owned wanted(PyLong_FromUnsignedLongLong(version));
@@ -143,12 +143,12 @@ bool PythonWorker::load_listed(const std::byte* listed, uint32_t begin, uint32_t
   return static_cast<bool>(out.objects);
 }
 
-// The key of random numbers: the index, or for a sampler's objects the place.
+// The key of random numbers: the index, or for a sampler's objects the position.
 uint64_t PythonWorker::key_in(const Indices& indices, uint32_t at, const Ticket& ticket,
                               uint32_t row) const {
   if (!indices.objects) return indices.numbers[at];
   PyObject* item = PyList_GET_ITEM(indices.objects.get(), at);
-  // Raises nothing and clears nothing: the user's exception may be set.
+  // Neither raises nor clears an exception, because the user's exception may be set.
   if (PyLong_CheckExact(item)) return PyLong_AsUnsignedLongLongMask(item);
   return order_.position(ticket.base, ticket.step, row);
 }
@@ -177,14 +177,14 @@ std::string PythonWorker::pending_error() {
   return text_of_exception(exception.get());
 }
 
-// Whether the policy goes on after the exception that is set.
+// Whether the policy continues after the current exception.
 bool PythonWorker::passes_over() const {
   return settings_.on_error != OnError::kRaise && is_trouble() &&
          !(unlike_ && settings_.falls_back);
 }
 
-// Turns the exception that is set into a loss, if the policy says so. False: the exception that is
-// set now has to be raised.
+// Converts the current exception into a loss, if the policy allows. False: the exception that is
+// set afterwards must be raised.
 bool PythonWorker::note_loss(uint32_t row, uint64_t index, bool replaced) {
   if (!passes_over()) return false;
   std::string reason = pending_error();
@@ -204,8 +204,8 @@ Owned PythonWorker::get(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t
   return attempt(ticket, index.get(), key);
 }
 
-// Gets one row's sample, unless it was fetched before, and uses it, under the error policy. False
-// with an exception set: to be raised. False without: the row is lost, and noted.
+// Fetches one row's sample, unless it was fetched before, and uses it, under the error policy.
+// False with an exception set: it must be raised. False without: the row is lost, and noted.
 bool PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row, Owned fetched,
                           const Use& use) {
   const uint64_t key = key_of(ticket, row);
@@ -219,7 +219,7 @@ bool PythonWorker::sample(const Ticket& ticket, Slot& slot, uint32_t row, Owned 
   return false;
 }
 
-// Replaces a sample whose exception is set by another sample. Results as of sample().
+// Replaces a sample that failed with the current exception by another sample. Results as sample().
 bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, uint64_t key,
                               const Use& use) {
   Owned first = exception_in_flight();
@@ -254,9 +254,9 @@ bool PythonWorker::substitute(const Ticket& ticket, Slot& slot, uint32_t row, ui
   return false;
 }
 
-// The n-th index to replace a row's index, and its key: of the other indices `listed` for the
-// batch, from the next one on, or else of the whole epoch. Null: the row's own index, or an
-// exception is set.
+// The n-th replacement of a row's index, and its key: from the other indices `listed` for the
+// batch, beginning with the next one, or else from the whole epoch. Null: the row's own index, or
+// an exception is set.
 Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, const Indices& listed,
                              uint64_t& key) const {
   const uint32_t own = ticket.begin + row, at = (own + 1 + n) % ticket.rows;
@@ -264,7 +264,7 @@ Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, con
     PyObject* list = listed.objects.get();
     PyObject* index = PyList_GET_ITEM(list, at);
     const int same = PyObject_RichCompareBool(index, PyList_GET_ITEM(list, own), Py_EQ);
-    if (same < 0) clear_trouble();  // arrays cannot say: then they count as different
+    if (same < 0) clear_trouble();  // arrays have no truth value: they count as different
     if (same > 0 || PyErr_Occurred() != nullptr) return {};
     key = key_in(listed, at, ticket, at);
     return Owned::borrow(index);
@@ -309,7 +309,7 @@ void PythonWorker::emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra
     StageClock::Piece piece(clock_, hand_overs_, kHandOver);
     if (packets_->encode(value.get())) {
       clock_.count(kHandOver, 1);
-      value = Owned();  // from here on only the leases own the blocks
+      value = Owned();  // from now on only the leases own the blocks
       packets_->send(slot, kind, bytes);
       return;
     }

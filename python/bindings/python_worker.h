@@ -32,7 +32,7 @@ class PythonWorker : public TicketRunner {
     Allocator* arena = nullptr;  // null: objects
     uint32_t number = 0;
     int link = -1;
-    LockTurn* turn = nullptr;  // of threads
+    LockTurn* turn = nullptr;  // for threads
   };
   // source: the map, or for streams a callable (stream) -> iterator. collate: None, or a callable
   // (list of samples) -> batch. update: a callable (version) -> new length, or None.
@@ -47,7 +47,7 @@ class PythonWorker : public TicketRunner {
   void give_way() override;
   void catch_up() override;
 
-  // Indices as the user sees them: numbers, or any objects of a sampler.
+  // Indices for user code: numbers, or any objects of a sampler.
   struct Indices {
     std::vector<uint64_t> numbers;
     Owned objects;                   // a list, instead of numbers
@@ -57,7 +57,7 @@ class PythonWorker : public TicketRunner {
   // a Python exception is set.
   static bool load_listed(const std::byte* listed, uint32_t begin, uint32_t end, Indices& out);
 
-  // The stages that its time is counted for, by place.
+  // The stages whose times are counted, by place.
   enum Stage : uint32_t { kGet, kCollate, kRows, kHandOver };
   static std::vector<std::string> stages(bool stream) {
     return {stream ? "next()" : "__getitem__", "collate", "rows", std::string(kHandOverStage)};
@@ -106,7 +106,8 @@ class PythonWorker : public TicketRunner {
   }
   Owned get_all(uint32_t count);
   void tell_together();
-  // Samples were got one by one after all: an exception of __getitems__ is counted, but no loss.
+  // Called when the samples were fetched one by one without a failure: counts the exception of
+  // __getitems__, but no loss.
   void note_together() {
     if (together_ && losses_.empty()) ring_.consumer().errors.add();
   }
@@ -138,10 +139,10 @@ class PythonWorker : public TicketRunner {
   Indices indices_;
   Sample taken_;
   std::vector<Loss> losses_;
-  bool unlike_ = false;  // a sample was refused, because it differs from the batch's others
+  bool unlike_ = false;  // a sample differs from the batch's others
   std::byte* base_ = nullptr;
   Owned columns_;   // object columns: a list of lists
-  Owned together_;  // an exception of __getitems__, after which samples are got one by one
+  Owned together_;  // an exception of __getitems__, after which samples are fetched one by one
   StageClock clock_;
   StageClock::Kind gets_, collates_, writes_, hand_overs_;
 

@@ -1,4 +1,4 @@
-// PythonWorker where items are samples: rows of a batch, written in place or collated.
+// PythonWorker for items that are samples: rows of a batch, written in place or collated.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -43,7 +43,7 @@ bool PythonWorker::add_row(const Ticket& ticket, Slot& slot, PyObject* sample, u
   {
     StageClock::Piece piece(clock_, writes_, kRows);
     clock_.count(kRows, 1);
-    Slot::Write ours(slot);  // if the ticket timed out, the batch may be with its user by now
+    Slot::Write ours(slot);  // after a timeout, the consumer may already have the batch
     if (!ours) throw Error(Code::kClosed, "worker", "the ticket was taken away");
     if (!write_row(taken_, known_layout_, base_, ticket.begin + row, slot.counters())) return false;
   }
@@ -90,8 +90,8 @@ void PythonWorker::finish_rows(const Ticket& ticket, Slot& slot, uint32_t count)
 }
 
 // __getitems__: all rows in one call. The samples stay null if the call raised, or killed a worker
-// before: then they are got one by one, to identify the failing sample. An exception to raise stays
-// set.
+// before: then they are fetched one by one, to identify the failing sample. An exception to raise
+// stays set.
 void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned>& samples) {
   uint32_t count = ticket.end - ticket.begin;
   if (slot.any_poisoned()) return;
@@ -119,7 +119,7 @@ void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned
   }
 }
 
-// One call of __getitems__, and what it returned as a list or tuple.
+// One call of __getitems__; its result as a list or tuple.
 Owned PythonWorker::get_all(uint32_t count) {
   Owned list(PyList_New(count));
   for (uint32_t row = 0; list && row < count; ++row) {
@@ -135,8 +135,8 @@ Owned PythonWorker::get_all(uint32_t count) {
   return all;
 }
 
-// Getting all samples at once raised, and getting one alone raised, too. If samples cannot be got
-// alone, the first exception has the reason.
+// Fetching all samples at once raised, and fetching one sample raised, too. If samples cannot be
+// fetched one by one, the first exception has the reason.
 void PythonWorker::tell_together() {
   if (PyMapping_Check(source_.get()) == 0 || PyErr_ExceptionMatches(PyExc_NotImplementedError)) {
     PyErr_Clear();

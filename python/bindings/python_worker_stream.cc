@@ -1,4 +1,4 @@
-// PythonWorker for streams: keeps the place in a generator.
+// PythonWorker for streams: keeps the position in a generator.
 #include <algorithm>
 #include <utility>
 
@@ -38,21 +38,21 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
     if (!stream.iterator) return fail(ticket, slot, 0, ordinal * rows);
     stream.epoch = ticket.epoch;
     stream.ended = false;
-    // Replay to the place: items that were delivered before are made again and dropped.
+    // Replay up to the position: items that were delivered before are made again and dropped.
     for (uint64_t at = 0; at < ordinal * rows && !stream.ended; ++at) {
-      slot.restart_clock();  // each item has the time that a ticket has
+      slot.restart_clock();  // the timeout applies to each item
       stream.ended = !next(at);
       if (PyErr_Occurred() == nullptr) continue;
       if (!passes_over()) return fail(ticket, slot, 0, at);
-      PyErr_Clear();  // was counted as a loss already, before this place
+      PyErr_Clear();  // was already counted as a loss, before this position
     }
   }
   stream.next = ordinal + 1;
   slot.restart_clock();
-  uint32_t count = 0, last = 0;  // rows made, and the one pulled last
+  uint32_t count = 0, last = 0;  // rows made, and the last pulled row
   Owned samples(collate_ ? PyList_New(0) : nullptr);
   Owned item;
-  // Under "skip" fewer rows may come of it than items were pulled.
+  // Under "skip" there may be fewer rows than pulled items.
   for (uint32_t pulled = 0; pulled < rows && !stream.ended; ++pulled) {
     uint64_t at = ordinal * rows + pulled;
     slot.progress({pulled});
@@ -63,7 +63,7 @@ void PythonWorker::run_stream(const Ticket& ticket, Slot& slot) {
       value = next(at);
     }
     if (!value) {
-      // A generator that raised is over.
+      // A generator that raised has ended.
       stream.ended = true;
       if (PyErr_Occurred() == nullptr) break;
       if (!note_loss(pulled, at, false)) return fail(ticket, slot, pulled, at);

@@ -27,10 +27,10 @@ Owned part(PyObject* ragged, const char* name) {
   return made;
 }
 
-// In C order and the machine's byte order, of that type (NPY_NOTYPE: its own).
+// A part as an array in C order and the machine's byte order, of this type (NPY_NOTYPE: its own).
 Owned plain_array(PyObject* ragged, const char* name, int type) {
   PyArray_Descr* descr = type == NPY_NOTYPE ? nullptr : PyArray_DescrFromType(type);
-  // FromAny itself does not look at NOTSWAPPED.
+  // FromAny itself ignores NOTSWAPPED.
   Owned made(PyArray_CheckFromAny(part(ragged, name).get(), descr, 0, 0,
                                   NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED,
                                   nullptr));
@@ -40,7 +40,7 @@ Owned plain_array(PyObject* ragged, const char* name, int type) {
   refuse_ragged(std::string("whose ") + name + " are none: " + error.what());
 }
 
-// Which numbers `axes` has in it; one that is too large is of no axis.
+// The numbers in `axes`; a number that is too large belongs to no axis.
 std::vector<Py_ssize_t> numbers_in(PyObject* axes) {
   std::vector<Py_ssize_t> numbers;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(axes); ++i) {
@@ -70,7 +70,7 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
   const char* kind_name = PyUnicode_Check(kind.get()) ? PyUnicode_AsUTF8(kind.get()) : nullptr;
   if (kind_name == nullptr || !PyTuple_Check(axes.get())) refuse_ragged("that is none");
   const std::vector<Py_ssize_t> named = numbers_in(axes.get());
-  // Its parts may have been exchanged since it was made.
+  // Its parts may have been replaced after its construction.
   if (PyArray_NDIM(array_in(values)) == 0) refuse_ragged("whose values have no axis");
   if (PyArray_NDIM(array_in(offsets)) != 1 || PyArray_DIM(array_in(offsets), 0) == 0) {
     refuse_ragged("whose offsets are not of shape (rows + 1,)");
@@ -83,7 +83,7 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
                  PyArray_NDIM(array_in(values)) != 1)) {
     refuse_ragged("whose dims are not of shape (rows, axes), with flat values");
   }
-  // Of one axis they say what the offsets say.
+  // With one axis they are redundant with the offsets.
   const bool deep = shaped && PyArray_DIM(array_in(dims), 1) > 1;
 
   LeafValue taken;
@@ -98,7 +98,7 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
     leaf.kind = kind_name[0] == 's' ? LeafKind::kText : LeafKind::kBytes;
     leaf.shape = {-1};
   } else if (deep) {
-    // An axis that is not named may be the same length in all rows, or nobody said.
+    // An axis that is not named may have one length in all rows, or may be undeclared.
     leaf.shape.assign(static_cast<size_t>(PyArray_DIM(array_in(dims), 1)), -1);
   } else {
     const npy_intp* shape = PyArray_DIMS(array_in(values));
@@ -114,7 +114,7 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
         leaf.shape[axis] = lengths[axis];
       }
     }
-    // Rows carry their shapes where an axis behind the first differs.
+    // Rows have their own shapes if an axis after the first differs.
     if (deep && !leaf.deep()) leaf.shape.back() = -1;
   }
 
@@ -132,7 +132,8 @@ std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch) {
   if (deep) copy(layout.dims(0), dims);
   copy(layout.values(0), values);
   try {
-    (void)ColumnBlock::read(to, all, {std::shared_ptr<void>(), to});  // its offsets and shapes
+    // Checks the offsets and shapes.
+    (void)ColumnBlock::read(to, all, {std::shared_ptr<void>(), to});
   } catch (const Error& error) {
     refuse_ragged(std::string("that contradicts itself: ") + error.what());
   }

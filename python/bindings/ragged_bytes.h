@@ -9,8 +9,8 @@
 
 namespace penstock::python {
 
-// A penstock.Ragged as a ColumnBlock in `scratch`. With the GIL held. Error kInvalidArgument: its
-// parts are not what they should be; nanobind::python_error for what Python raises.
+// A penstock.Ragged as a ColumnBlock in `scratch`. With the GIL held. Errors: kInvalidArgument for
+// invalid parts; nanobind::python_error for exceptions of Python.
 std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch);
 
 }  // namespace penstock::python

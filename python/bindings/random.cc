@@ -19,8 +19,8 @@ namespace {
 
 // ---- NumPy's interface over a RandomStream ------------------------------------------------------
 
-// A stream that makes its words ahead, ever more at a time while they are being used up: a sample
-// that draws a number pays for a block, one that draws an image has them made eight at a time.
+// A stream that makes its words ahead, in growing blocks while they are used up: a sample that
+// draws one number needs one block, and one that draws an image makes eight blocks at a time.
 class WordSource {
  public:
   explicit WordSource(const RandomKey& key) : stream_(key) {}
@@ -70,8 +70,8 @@ struct BitGeneratorState {
   WordSource words;
 };
 
-// What numpy.random.Generator wants of a bit generator: `capsule` and `lock`. The capsule owns the
-// state, so it may outlive this.
+// The interface that numpy.random.Generator requires of a bit generator: `capsule` and `lock`. The
+// capsule owns the state, so it may outlive this.
 class PhiloxBitGenerator {
  public:
   PhiloxBitGenerator(uint64_t seed, uint64_t epoch, uint64_t index, uint32_t operation)
@@ -105,13 +105,13 @@ struct CurrentGenerator {
   uint64_t made_for = 0;        // the thread's turn, or the process's forks
 };
 
-// A thread's generators. Owned by the dictionary of Python's thread state, so that they go with
-// the thread while the interpreter still lets them.
+// A thread's generators. The dictionary of Python's thread state owns them, so they are destroyed
+// with the thread while the interpreter still runs.
 struct ThreadGenerators {
   CurrentGenerator ticket, outside;
 };
 
-// Trivial on purpose: a thread's end must run nothing that needs the GIL.
+// Trivially destructible: a thread's end must not run code that needs the GIL.
 struct ThreadKey {
   uint64_t seed, epoch, index;
   uint64_t turn;  // how many keys were set
@@ -120,7 +120,7 @@ struct ThreadKey {
 };
 constinit thread_local ThreadKey t_key{};
 
-// What a forked child draws outside tickets must not repeat what its parent draws.
+// Outside tickets, a forked child must not draw the same numbers as its parent.
 std::atomic<uint64_t> forks{1};
 
 constexpr const char* kGeneratorsName = "penstock.generators";
@@ -151,10 +151,10 @@ void renew(CurrentGenerator& current, const RandomKey& key) {
   current.generator = nb::module_::import_("numpy.random").attr("Generator")(bit_generator);
 }
 
-// Whether nobody but us can draw from it, now or later.
+// Whether no other code can draw from it, now or later.
 bool is_ours_alone(const CurrentGenerator& current) {
 #ifdef Py_GIL_DISABLED
-  return false;  // a reference count says nothing there
+  return false;  // reference counts are not reliable there
 #else
   return current.generator.is_valid() && Py_REFCNT(current.generator.ptr()) == 1 &&
          Py_REFCNT(current.bit_generator.ptr()) == 1;
@@ -203,7 +203,7 @@ void clear_ticket_key() { t_key.in_ticket = false; }
 namespace {
 
 GlobalGenerators& global_generators() {
-  // Leaked on purpose: it refers to Python objects, and static destructors run without Python.
+  // Never destroyed: it refers to Python objects, and static destructors run without Python.
   static GlobalGenerators* generators = new GlobalGenerators();
   return *generators;
 }

@@ -12,17 +12,17 @@
 
 namespace penstock::python {
 
-// A TFRecordWriter that any thread may use, one after the other. Never called with the GIL held.
+// A TFRecordWriter with a lock, for any thread. REQUIRED: called without the GIL.
 class RecordWriter {
  public:
-  // `compression`: as compression_from_name() has it.
+  // `compression`: a name of compression_from_name().
   RecordWriter(const std::filesystem::path& path, const std::string& compression)
       : files_(posix_files()),
         writer_(std::in_place, *files_, path, compression_from_name(compression, "tfrecord")) {}
 
   void write(std::span<const std::byte> record);
   void close();
-  void discard();  // nothing is left; a second call does nothing
+  void discard();  // deletes the unfinished file; a second call does nothing
 
   uint64_t records() const { return records_; }
   uint64_t bytes() const { return bytes_; }

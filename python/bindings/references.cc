@@ -8,7 +8,7 @@
 namespace penstock::python {
 namespace {
 
-// Never destroyed: shares end when they like.
+// Never destroyed: references may end at any time.
 struct Ended {
   std::atomic<bool> any{false};
   std::mutex lock;

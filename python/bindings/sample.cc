@@ -23,7 +23,7 @@ void put_bytes(std::vector<std::byte>& out, const void* bytes, size_t n) {
   out.insert(out.end(), from, from + n);
 }
 
-// NumPy has two numbers for integers of 64 bits that are one type to everybody else.
+// NumPy has two type numbers for 64-bit integers, which are one type elsewhere.
 int canonical(int type) {
   static_assert(sizeof(long) == sizeof(long long));
   return type == NPY_LONGLONG ? NPY_LONG : type == NPY_ULONGLONG ? NPY_ULONG : type;
@@ -92,7 +92,7 @@ bool Sample::node(PyObject* value, int depth) {
     number = overflow == 0;
   }
   if (number) {
-    // Python's numbers become int64, float64 and bool, as NumPy has it.
+    // Python's numbers become int64, float64 and bool, as in NumPy.
     Owned zero_d(PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr));
     if (!zero_d) return false;
     return array(reinterpret_cast<PyArrayObject*>(zero_d.get()));
@@ -120,7 +120,7 @@ bool Sample::node(PyObject* value, int depth) {
     if (named && !put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(Py_TYPE(value)))) {
       return false;
     }
-    // Other threads may change a list or dict while Python runs: what it holds now is what counts.
+    // Other threads may change a list or dict while Python runs: use its current items.
     Owned items(list ? PyList_GetSlice(value, 0, PyList_GET_SIZE(value)) : Py_NewRef(value));
     if (!items) return false;
     Py_ssize_t n = list ? PyList_GET_SIZE(items.get()) : PyTuple_GET_SIZE(items.get());

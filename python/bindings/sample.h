@@ -7,8 +7,8 @@
 
 namespace penstock::python {
 
-// One sample taken apart: its structure as bytes (equal bytes: samples that batch together), its
-// arrays, and what is no array. The structure is what travels as a batch's layout:
+// One sample, split into its structure as bytes, its arrays, and its other values. Samples with
+// equal structures can be batched. A batch's layout is its structure:
 //
 //   spec := 'a' dtype u8 ndim i64 shape*    an array or number: a column
 //         | 'x' u32 dtype name, spec('a')   a torch tensor
@@ -16,18 +16,18 @@ namespace penstock::python {
 //         | 'T' u32 spec* | 'L' u32 spec* | 'M' class u32 spec* | 'D' u32 (packet key, spec)*
 //   dtype := u8 NumPy's type number, or 255 u32 pickle
 struct Sample {
-  // Text has as many characters in every sample, so it is a column like any other dtype: true for
-  // rows of an array, where a sample's own text is an object.
+  // Text has the same number of characters in every sample, so it is a column like any other dtype.
+  // True for rows of an array; the text of other samples is an object.
   bool fixed_width_text = false;
 
   std::vector<std::byte> spec;
   std::vector<PyArrayObject*> arrays;
   std::vector<PyObject*> objects;
-  std::vector<Owned> keep;  // those, which other threads may take out of the sample meanwhile
+  std::vector<Owned> keep;  // owns these, because other threads may remove them from the sample
 
   // False: a Python exception is set.
   bool take_apart(PyObject* sample);
-  // Of all but the structure.
+  // Releases everything except the structure.
   void release();
 
  private:

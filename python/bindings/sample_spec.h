@@ -10,11 +10,11 @@
 
 namespace penstock::python {
 
-// In place of NumPy's type number: the dtype follows, pickled.
+// Replaces NumPy's type number if a pickled dtype follows.
 inline constexpr uint8_t kPickledDtype = 255;
 
-// Reads the structure of a sample, written by Sample; the bytes come from a worker of ours, but are
-// checked as if they did not.
+// Reads the structure of a sample, written by Sample. The bytes come from a worker of this Loader,
+// but are validated like untrusted ones.
 class SpecReader {
  public:
   explicit SpecReader(std::span<const std::byte> bytes) : bytes_(bytes) {}

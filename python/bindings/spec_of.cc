@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kOperation = "element";
 
-// Goes through a value and writes down what it is.
+// Traverses a value and writes its spec.
 class SpecWriter {
  public:
   SpecRef write(PyObject* value) {
@@ -54,7 +54,7 @@ class SpecWriter {
     const bool list = PyList_Check(value);
     nest_ += list ? '[' : '(';
     for (Py_ssize_t i = 0; i < (list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value)); ++i) {
-      // Held: user code that makes an array of an item may change a list meanwhile.
+      // Held, because user code that makes an array from an item may change the list.
       Owned item = Owned::borrow(list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
       node(item.get(), below(path, std::to_string(i), depth), depth + 1);
     }
@@ -151,7 +151,7 @@ class SpecWriter {
     }
   }
 
-  // A batch's tensors are found by name in C++, and a leaf that is not fixed is several.
+  // In C++ a batch's tensors are found by name, and a leaf that is not fixed has several tensors.
   void check_names() const {
     std::set<std::string> names;
     auto take = [&](const std::string& taken) {
@@ -166,7 +166,7 @@ class SpecWriter {
     }
   }
 
-  bool flat_ = false;  // a dict of leaves or one leaf, so far
+  bool flat_ = false;  // so far a dict of leaves, or one leaf
   std::vector<Leaf> leaves_;
   std::string nest_;
 };

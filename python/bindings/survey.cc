@@ -67,8 +67,7 @@ nb::dict result_of(const TFRecordSurvey& survey, const ExampleSurvey& examples) 
   return result;
 }
 
-// Goes through a file; every sound record goes to the next of `writers`, the first one to that of
-// number `next`.
+// Reads a file; its sound records go to the `writers` in turn, beginning with number `next`.
 nb::dict survey(const std::filesystem::path& path, Progress& progress, bool features,
                 std::vector<RecordWriter*> writers, size_t next) {
   TFRecordSurvey found;

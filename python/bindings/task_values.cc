@@ -24,7 +24,7 @@ TaskValues::TaskValues(bool processes, TicketRing& ring, Supervisor& supervisor,
   };
 }
 
-// A packet's arena may be gone because the loader was closed meanwhile.
+// A packet's arena may no longer exist, because the loader was closed meanwhile.
 nb::object TaskValues::decoded(PyObject* made) {
   if (made == nullptr && ring_.closed()) {
     PyErr_Clear();
@@ -67,7 +67,7 @@ void TaskValues::discard(Task& task) {
   try {
     (void)take(task);
   } catch (...) {
-    PyErr_Clear();  // the value was to be dropped
+    PyErr_Clear();  // the value is dropped anyway
   }
 }
 

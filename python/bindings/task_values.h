@@ -14,8 +14,8 @@ namespace penstock::python {
 // Takes the results of tasks as Python objects. With the GIL held.
 class TaskValues {
  public:
-  // `processes`: tasks carry packets of worker processes; else objects of this process.
-  // `check_open` throws once the loader was closed, because arenas that packets refer to are gone
+  // `processes`: tasks have packets of worker processes; otherwise objects of this process.
+  // `check_open` throws after the loader was closed, because the arenas of packets no longer exist
   // then. Ring and supervisor outlive this.
   TaskValues(bool processes, TicketRing& ring, Supervisor& supervisor,
              std::function<void()> check_open);

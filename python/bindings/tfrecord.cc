@@ -27,8 +27,8 @@ std::span<const T> values(const Buffer& buffer) {
   return {reinterpret_cast<const T*>(buffer.bytes().data()), buffer.bytes().size() / sizeof(T)};
 }
 
-// (name, type, values) each: a list of strings for kBytes, else the numbers' bytes, float32 or
-// int64.
+// Items (name, type, values). values: a list of strings for kBytes, otherwise the bytes of float32
+// or int64 numbers.
 nb::bytes example(nb::list features) {
   ExampleWriter writer;
   for (nb::handle feature : features) {

@@ -17,14 +17,14 @@ namespace penstock::python {
 // From pairs (name, lengths).
 train::Layout layout_of(nanobind::list blocks);
 
-// Slabs of weights, as penstock.train wraps them.
+// Slabs of weights, which penstock.train wraps.
 void bind_train_slab(nanobind::module_& m);
 
 // Schedules, optimizers and updaters.
 void bind_train_updater(nanobind::module_& m);
 
-// Python threads, called "name 0", "name 1", ..., that run steps which are Python; Ctrl-C ends a
-// wait for them.
+// Python threads, named "name 0", "name 1", ..., that run Python steps; Ctrl-C ends a wait for
+// them.
 train::Threading python_threads(std::string name);
 
 // A Hogwild with steps that are Python; the board and a worker, for worker processes.

@@ -19,7 +19,8 @@ namespace {
 
 constexpr uint64_t kLongCopy = 1 << 20;  // bytes; for longer copies the GIL is released
 
-// A writable buffer, held until this is destroyed, with the GIL.
+// A writable buffer, held until this is destroyed. REQUIRED: the GIL at construction and
+// destruction.
 class Memory {
  public:
   explicit Memory(nb::handle object) {
@@ -36,8 +37,8 @@ class Memory {
   Py_buffer view_{};
 };
 
-// Bytes of `memory` that the batch takes; if there are fewer, nothing was written. None: the batch
-// needs a pickle.
+// Writes a batch, and returns the bytes of `memory` that it needs; if `memory` has fewer, nothing
+// was written. None: the batch needs a pickle.
 std::optional<uint64_t> write_batch(nb::handle batch, nb::handle memory) {
   WorkerCounters uncounted{};
   Encoder encoder(uncounted);

@@ -88,7 +88,7 @@ class ValueProducer {
 
   bool put(nb::handle value, int64_t timeout_ns) {
     const uint64_t end = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
-    // Used by this thread alone: user code that runs here may let another thread call put().
+    // Used by this thread only: user code that runs here may let another thread call put().
     std::unique_ptr<Workspace> space = std::move(workspace_);
     if (space == nullptr) space = std::make_unique<Workspace>();
     const bool put = put_in(*space, value, end);
@@ -111,7 +111,7 @@ class ValueProducer {
       space.layout = spec->fixed() ? BlockLayout(*spec, 1) : BlockLayout();
     }
     space.scratch.empty();
-    if (spec->fixed()) {  // straight into the ring
+    if (spec->fixed()) {  // directly into the ring
       return attempt(*spec, space.layout.bytes(), end, [&](std::byte* to) {
         space.chunk.reset(spec, 1);
         const RowLayout& fixed = space.layout.fixed();

@@ -25,7 +25,7 @@ using train::Slab;
 using train::Updater;
 
 using Common = Optimizer::Common;
-// Schedule::Numbers as it is pickled.
+// The pickled form of Schedule::Numbers.
 using NumbersState =
     std::tuple<uint64_t, double, double, uint64_t, uint64_t, std::vector<uint64_t>>;
 

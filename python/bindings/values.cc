@@ -5,7 +5,7 @@ namespace penstock::python {
 bool only_ours(PyObject* object) {
 #ifdef Py_GIL_DISABLED
   (void)object;
-  return false;  // other threads' counts are not visible: always copy
+  return false;  // reference counts of other threads are not visible: always copy
 #else
   return Py_REFCNT(object) == 1;
 #endif

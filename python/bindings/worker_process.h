@@ -22,8 +22,8 @@ class RemoteMemory : public BatchMemory {
   int link_;
 };
 
-// A worker process's share of its loader: the ring, the consumer's arena, and an arena of its own
-// with that `number`. Never freed: arrays of user code live in the arena until the process ends.
+// The shared objects of a worker process: the ring, the consumer's arena, and an arena of its own
+// with this `number`. Never freed: arrays of user code live in the arena until the process ends.
 class WorkerProcess {
  public:
   WorkerProcess(uint32_t worker, int ring_fd, int arena_fd, int link, uint32_t number, int64_t pid)
@@ -33,7 +33,7 @@ class WorkerProcess {
     options.wait_for_returns = true;  // the consumer holds the leases
     options.ledger = ring_.ledger(worker, number);
     arena_ = new Allocator(Region::create(Region::Kind::kShared), options);
-    // Fails only if the consumer is gone; then the ring is closed.
+    // Fails only if the consumer has ended; then the ring is closed.
     link_send(link, {LinkMessage::kArena, 0, number, 0}, {}, arena_->region()->fd());
   }
 

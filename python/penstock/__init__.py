@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Worker processes import this package too: nothing is imported before it is used.
+# Worker processes import this package, too: each module is imported when it is first used.
 _HOMES = {
     "Dataset": "dataset",
     "Feedable": "feedable",

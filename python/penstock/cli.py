@@ -1,6 +1,6 @@
 """The command line: ``penstock doctor``, ``bench``, ``inspect``, ``serve``, and so on.
 
-Exit codes: 0 all well; 1 what was asked for does not work; 2 it was asked for wrongly.
+Exit codes: 0 success; 1 failure; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .commands import Failed, bench, convert, doctor, inspect, report, serve, to
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Every command adds its own arguments; each sets ``run``, called with what was parsed."""
+    """Every command adds its arguments and sets ``run``, which gets the parsed arguments."""
     parser = argparse.ArgumentParser(
         prog="penstock", description="Feeds training: batches made on all cores, without a copy."
     )
@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Without the program's name. None: those of this process.
+        Without the program's name. None: the arguments of this process.
     """
-    # The names of files that are no UTF-8 are printed as they are.
+    # File names that are not UTF-8 are printed byte by byte.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")
     parser = build_parser()
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return failed.code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of the output closed its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code

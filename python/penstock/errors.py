@@ -1,4 +1,4 @@
-"""What can go wrong, by kind, and how an exception gets from a worker process to the consumer.
+"""Exceptions by kind, and how they are sent from a worker process to the consumer.
 
 The engine's errors (`penstock/base/error.h`) have the same kinds and names.
 """
@@ -33,7 +33,7 @@ class Error(Exception):
     Parameters
     ----------
     text : str
-        What went wrong, where, and what to do about it.
+        What failed, where, and what to do.
     operation : str, optional
         The operation that failed, such as ``"Loader"`` or ``"read_tfrecord"``.
     """
@@ -44,19 +44,19 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """The caller asked for something that cannot be; nothing was changed."""
+    """An argument is invalid; nothing was changed."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """No memory, shared memory or address space for it."""
+    """There is not enough memory, shared memory or address space."""
 
 
 class DataLoss(Error):
-    """Bytes on disk or in transit are not what they should be."""
+    """Bytes on disk or in transit are damaged or missing."""
 
 
 class NotFound(Error, FileNotFoundError, KeyError):
-    """A file or name that is not there."""
+    """A file or name does not exist."""
 
     def __init__(self, text: str = "", operation: str = "") -> None:
         super().__init__(text, operation)
@@ -68,20 +68,20 @@ class Closed(Error):
 
 
 class Timeout(Error, TimeoutError):
-    """A ticket took longer than it was given."""
+    """A ticket took longer than its ``timeout``."""
 
 
 class WorkerLost(Error, RuntimeError):
-    """A worker died, and again, and again."""
+    """Workers died repeatedly with the same ticket, or before their first one."""
 
 
 class System(Error, OSError):
-    """The operating system refused; the text has its reason.
+    """A call of the operating system failed; the text has the reason.
 
     Attributes
     ----------
     errno : int or None
-        The system's number of the reason, where there is one.
+        The system's error number, if there is one.
     """
 
     def __init__(self, text: str = "", operation: str = "", errno: int | None = None) -> None:
@@ -118,8 +118,8 @@ class WorkerTraceback(Exception):
     worker : str
         The worker's name.
     epoch, index, last : int
-        What the worker was making; -1 where there is no such thing. `last`: of a whole batch, whose
-        first index is `index`, the last one.
+        The epoch and index of the sample that the worker was making; -1 if there is none. For a
+        whole batch, `index` is its first and `last` its last index.
     traceback : str
         The worker's own traceback, as text.
     """
@@ -144,25 +144,25 @@ class WorkerTraceback(Exception):
 
 
 def indices_text(index: int, last: int) -> str:
-    """Name an index; or a batch's indices, by its first and its last."""
+    """The text for one index, or for a batch's first and last index."""
     return f"index {index}" if last < 0 else f"a batch of indices {index} ... {last}"
 
 
 def pack_exception(
     exception: BaseException, worker: str = "", epoch: int = -1, index: int = -1, last: int = -1
 ) -> bytes:
-    """Turn an exception into bytes that `unpack_exception` turns back.
+    """Serialise an exception for `unpack_exception`.
 
-    Never raises, whatever the exception's own methods do; but Ctrl-C is let through.
+    Does not raise, even if the exception's own methods do, except for Ctrl-C.
 
-    To be called in the worker, while ``exception.__traceback__`` is there.
+    Call it in the worker, while ``exception.__traceback__`` exists.
     """
     kind = type(exception)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
     try:
-        text = str.__str__(str(exception))  # of a subclass it might not be picklable
+        text = str.__str__(str(exception))  # a str subclass might not be picklable
     except KeyboardInterrupt:
         raise
     except BaseException as broken:
@@ -175,8 +175,8 @@ def pack_exception(
 def unpack_exception(packed: bytes) -> BaseException:
     """Rebuild the exception of a worker, its `WorkerTraceback` in ``__cause__``.
 
-    One that cannot be rebuilt comes back as a `RemoteError` that names the original. Its
-    ``__context__`` is there if that can be.
+    An exception that cannot be rebuilt becomes a `RemoteError` that names the original. Its
+    ``__context__`` is restored if possible.
     """
     bodies, name, text, trace, worker, epoch, index, last = pickle.loads(packed)
     exception, before = map(_load_exception, bodies)
@@ -194,16 +194,16 @@ def _load_exception(body: bytes | None) -> BaseException | None:
         loaded = pickle.loads(body)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # out of its constructor, say
+    except BaseException:  # for example from its constructor
         return None
     return loaded if isinstance(loaded, BaseException) else None
 
 
 def _pickle_exception(exception: BaseException) -> bytes | None:
-    # By reference first: what a forked worker raises is then an instance of the very class that
+    # By reference first: then an exception of a forked worker is an instance of the same class that
     # the parent's `except` names, also if that class is defined in __main__.
     body = _if_alike(pickle.dumps, exception, exception)
-    # Last, without its constructor, for those that cannot be called with `args` alone.
+    # Last, without the constructor, for classes that cannot be called with `args` only.
     for what in (exception, _Bare(exception)):
         body = body or _if_alike(_dump_by_value, what, exception)
     return body
@@ -236,7 +236,7 @@ def _rebuild(
 def _if_alike(
     dumps: Callable[[Any, int], bytes], what: Any, original: BaseException
 ) -> bytes | None:
-    """Pickle it if what comes back says the same as the original."""
+    """Pickle it if the unpickled exception has the same text as the original."""
     try:
         body = dumps(what, 4)
         copy = pickle.loads(body)
@@ -244,19 +244,19 @@ def _if_alike(
         return body if alike else None
     except KeyboardInterrupt:
         raise
-    except BaseException:  # out of its __reduce__, say: there are other ways
+    except BaseException:  # for example from its __reduce__: try another way
         return None
 
 
 def _text(exception: BaseException) -> str:
-    return re.sub(r"\b0x[0-9a-f]+", "", str(exception))  # addresses are nobody's business
+    return re.sub(r"\b0x[0-9a-f]+", "", str(exception))  # without memory addresses
 
 
 def _format(exception: BaseException) -> str:
     import os
     import traceback
 
-    # The user's frames are what is wanted; those of penstock that called them come first.
+    # Only the user's frames: penstock's frames, which called them, come first and are left out.
     here = os.path.dirname(os.path.abspath(__file__)) + os.sep
     trace = exception.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(here):

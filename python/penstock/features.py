@@ -1,4 +1,4 @@
-"""What is wanted of a tf.Example: for `parse_example`."""
+"""Declarations of the features of tf.Examples, for `parse_example`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Feature:
     form: int
     count: int = 1
     shape: tuple[int, ...] | None = None
-    narrow: bool = False  # int32 of int64
+    narrow: bool = False  # int64 in the record, int32 in the output
     default: tuple[builtins.bytes, list[int]] | None = None
 
 
@@ -37,18 +37,18 @@ def int64(
     dtype: Any = "int64",
     default: Any = None,
 ) -> Feature:
-    """Integers: an array of `shape`, in every record; or, `ragged`, any number of them.
+    """Declare integers: an array of `shape` in every record; if `ragged`, any number of values.
 
     Parameters
     ----------
     shape : tuple of int
-        Of what one record has. ``()``: one number.
+        Shape of the values of one record. ``()``: one number.
     ragged : bool
         Any number of values; a batch of them is a `penstock.Ragged`.
     dtype : {"int64", "int32"}
-        Of what comes out. A value that does not fit is an error.
+        The dtype of the output. A value that does not fit is an error.
     default : number or array, optional
-        For records that lack the feature. None: they are an error.
+        Value for records without the feature. None: such a record is an error.
     """
     return _numbers(_INT64, shape, ragged, _integers(dtype), default, "int64")
 
@@ -56,9 +56,9 @@ def int64(
 def float32(
     shape: tuple[int, ...] | int = (), *, ragged: bool = False, default: Any = None
 ) -> Feature:
-    """Floats: an array of `shape`, in every record; or, `ragged`, any number of them.
+    """Declare floats: an array of `shape` in every record; if `ragged`, any number of values.
 
-    Parameters as of `int64`.
+    The parameters are those of `int64`.
     """
     return _numbers(_FLOAT32, shape, ragged, np.dtype("float32"), default, "float32")
 
@@ -66,16 +66,16 @@ def float32(
 def bytes(
     length: int | None = None, *, many: bool = False, default: builtins.bytes | None = None
 ) -> Feature:
-    """A byte string of any length; or, of `length` bytes, an array uint8 ``(length,)``.
+    """Declare a byte string of any length; or of `length` bytes: a uint8 array ``(length,)``.
 
     Parameters
     ----------
     length : int, optional
-        Every record's string has as many bytes; others are an error.
+        The length of every record's string; other lengths are an error.
     many : bool
-        Any number of strings: they come out one after the other, beside ``name/lengths``.
+        Any number of strings: their bytes one after the other, and the leaf ``name/lengths``.
     default : bytes, optional
-        For records that lack the feature. None: they are an error.
+        Value for records without the feature. None: such a record is an error.
     """
     if default is not None and not isinstance(default, (builtins.bytes, bytearray)):
         raise InvalidArgument(f"default is {default!r}; give bytes, or None", "bytes")
@@ -88,22 +88,22 @@ def bytes(
 
 
 def parse_example(features: dict[str, Feature], *, field: str = "") -> Operation:
-    """Take features out of tf.Examples, for `Dataset.map` over byte strings.
+    """Parse features of tf.Examples, for `Dataset.map` over byte strings.
 
     Parameters
     ----------
     features : dict
-        Name to `int64`, `float32` or `bytes`. Other features of a record are passed by.
+        Name to `int64`, `float32` or `bytes`. Other features of a record are ignored.
     field : str
-        The leaf that is the record, such as ``"record"`` or ``"1"``, of elements that have more
-        than that. Left out: the only byte string that they have.
+        The leaf with the record, such as ``"record"`` or ``"1"``, if elements have several leaves.
+        Default: the only byte string of an element.
 
     Returns
     -------
     Operation
-        What comes out is a dict by these names, in the record's place; the element's other leaves
-        stay as they are: of ``(7, record)`` comes ``(7, {"image": ..., "label": ...})``. A record
-        that is no tf.Example, or whose features are not as declared, is a `DataLoss` that names the
+        Replaces the record by a dict with these names; the element's other leaves do not change:
+        ``(7, record)`` becomes ``(7, {"image": ..., "label": ...})``. A record that is not a
+        tf.Example, or whose features differ from their declaration, is a `DataLoss` that names the
         feature and the byte of the record.
 
     Examples
@@ -123,26 +123,26 @@ def parse_sequence_example(
     *,
     field: str = "",
 ) -> Operation:
-    """Take features out of tf.SequenceExamples, for `Dataset.map` over byte strings.
+    """Parse features of tf.SequenceExamples, for `Dataset.map` over byte strings.
 
     Parameters
     ----------
     context : dict, optional
-        Features of the whole record, as `parse_example` takes them.
+        Features of the whole record, declared as for `parse_example`.
     sequences : dict, optional
-        Lists by name, and what each of their steps is: `int64` or `float32` of a shape, which
-        become a ragged array of as many rows as there are steps; ``ragged=True`` or `bytes()`,
-        whose values come out one after the other, beside ``name/lengths``. A list with any default
-        may be missing, and then has no steps.
+        Lists by name, each with the declaration of its steps. `int64` or `float32` with a shape
+        become a ragged array with a row for each step. For ``ragged=True`` or `bytes()`, the
+        output has the values of all steps one after the other, and the leaf ``name/lengths``. A
+        list with any default may be missing, and then has no steps.
     field : str
-        As of `parse_example`.
+        As for `parse_example`.
 
     Returns
     -------
     Operation
-        What comes out is one dict of both, in the record's place. A record that is no
-        tf.SequenceExample, or whose features are not as declared, is a `DataLoss` that names
-        feature, step and byte.
+        Replaces the record by one dict with both. A record that is not a tf.SequenceExample, or
+        whose features differ from their declaration, is a `DataLoss` that names feature, step and
+        byte.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def parse_sequence_example(
 
 
 def _wanted(features: dict[str, Feature], operation: str) -> list[tuple[Any, ...]]:
-    """Features as the engine takes them."""
+    """Convert features to the engine's form."""
     wanted = []
     for name, feature in features.items():
         if not isinstance(name, str) or not isinstance(feature, Feature):
@@ -212,13 +212,13 @@ def _numbers(
 
 
 def _default(default: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:
-    """What stands for a feature that is not there, if nothing of it is lost in `dtype`."""
+    """Convert a default value to `dtype`, if that loses nothing."""
     kinds = "biu" if dtype.kind == "i" else "biuf"
     try:
         given = np.asarray(default)
     except (TypeError, ValueError):  # rows of different lengths, ...
         given = np.empty((), object)
-    if given.size == 0 and given.dtype == np.float64:  # no value is of any type
+    if given.size == 0 and given.dtype == np.float64:  # an empty list fits any type
         given = given.astype(dtype)
     if given.dtype.kind in kinds:
         with np.errstate(over="ignore"):

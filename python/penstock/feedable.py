@@ -1,4 +1,4 @@
-"""Several Datasets behind one iterator that is switched at any step."""
+"""Several Datasets behind one iterator that can switch between them at any step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Feedable(Restorable, Closing):
-    """Datasets by names, each with a place of its own.
+    """Datasets by name, each with a position of its own.
 
-    Switching between them costs nothing: all of them make their batches ahead, each within its part
-    of the memory that one Loader would have (``max_bytes``).
+    Switching between them costs nothing: all of them prefetch, and they share the memory that one
+    Loader would have (``max_bytes``) in equal parts.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Feedable(Restorable, Closing):
 
     Notes
     -----
-    One thread at a time. It is a context manager that closes.
+    Only one thread may use it at a time. As a context manager it closes at the end of the block.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Feedable(Restorable, Closing):
         for name, dataset in datasets.items():
             if not isinstance(dataset, Dataset):
                 raise InvalidArgument(f"{name} is {dataset!r}, and no Dataset", "Feedable")
-        # Each has a Loader of its own, also where one Dataset is given twice.
+        # Each name has a Loader of its own, even if one Dataset is given twice.
         part = max(budget() // len(datasets), 1)
         self._iterators: dict[str, DatasetIterator] = {
             name: iter(dataset._alone(max_bytes=part)) for name, dataset in datasets.items()
@@ -59,22 +59,22 @@ class Feedable(Restorable, Closing):
         Raises
         ------
         StopIteration
-            Its pass is over; `reset` begins the next one.
+            The Dataset's pass has ended; `reset` begins the next one.
         NotFound
-            There is none of that name.
+            No Dataset has that name.
         """
         return next(self._iterator(name))
 
     def rest(self, name: str) -> DatasetIterator:
-        """What is left of a Dataset's pass, to iterate over."""
+        """Return an iterator over the rest of a Dataset's pass."""
         return self._iterator(name)
 
     def reset(self, name: str, dataset: Dataset | None = None) -> None:
-        """Begin a Dataset's next pass; or put another Dataset in its place."""
+        """Begin a Dataset's next pass, or replace it by another Dataset."""
         self._iterator(name).reset(dataset)
 
     def state(self) -> dict[str, Any]:
-        """Return all places, as a JSON-able dict by names."""
+        """Return the positions of all Datasets, as a dict by name for JSON."""
         return {name: iterator.state() for name, iterator in self._iterators.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class Feedable(Restorable, Closing):
         Raises
         ------
         InvalidArgument
-            It has other names, or is of other Datasets; nothing was changed.
+            The state has other names, or is of other Datasets; nothing was changed.
         """
         if not isinstance(state, dict) or set(state) != set(self._iterators):
             raise InvalidArgument(
@@ -97,7 +97,7 @@ class Feedable(Restorable, Closing):
             iterator.restore(state[name])
 
     def close(self) -> None:
-        """End all workers. Batches that are held stay valid."""
+        """End all workers. Held batches stay valid."""
         for iterator in self._iterators.values():
             iterator.close()
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Consumer(Closing):
-    """One consumer of several: iterating over it is its share of a pass.
+    """One of several consumers of a pass: iterating over it yields its share of the batches.
 
-    It belongs to one thread at a time. As a context manager it closes when it is left: so a thread
-    that fails keeps nobody waiting. One that nobody refers to any more is closed.
+    Only one thread may use it at a time. As a context manager it closes at the end of the block, so
+    other consumers do not wait for a thread that failed. It also closes when it is deleted.
     """
 
     def __init__(self, hub: Any, number: int, loader: Loader) -> None:
@@ -38,7 +38,7 @@ class Consumer(Closing):
         self._finalizer.atexit = False
 
     def __iter__(self) -> Consumer:
-        """Begin the next pass; what is left of one that was left in the middle is dropped."""
+        """Begin the next pass; the rest of an unfinished pass is dropped."""
         self._hub.begin(self.number)
         return self
 
@@ -46,7 +46,7 @@ class Consumer(Closing):
         return self._hub.next(self.number)
 
     def close(self) -> None:
-        """Take nothing more: its batches are dropped, and counted, and nobody waits for it."""
+        """Stop: later batches of this consumer are dropped and counted, and no other one waits."""
         self._finalizer()
 
     @property
@@ -59,17 +59,17 @@ class Consumer(Closing):
 
 
 class Feeds(Sequence[Consumer], Restorable, Closing):
-    """The n consumers that `Dataset.feeds` gives: batch i of a pass goes to consumer i mod n.
+    """The n consumers of `Dataset.feeds`: batch i of a pass goes to consumer i mod n.
 
-    One engine makes the batches of all. A consumer may be ahead of the others by as many batches
-    as may wait for them (``max_queue_size``, within half of ``max_bytes``); then it waits for the
-    slowest. The next pass begins when this one is over for all.
+    One engine makes the batches of all consumers. A consumer may run ahead of the others until
+    ``max_queue_size`` batches, within half of ``max_bytes``, wait for them; then it waits for the
+    slowest one. The next pass begins when this pass has ended for all.
 
     Notes
     -----
-    What a batch fails with is raised by its owner, and the pass is over for all: the others get
-    `Closed`, which names it. Every consumer is one thread's at a time; everything here may be
-    called from any. It is a context manager that closes.
+    If a batch fails, its consumer raises the error and the pass ends for all: the others raise a
+    `Closed` that names the error. Only one thread at a time may use a consumer; any thread may call
+    the methods of this class. As a context manager it closes at the end of the block.
 
     Examples
     --------
@@ -117,25 +117,25 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         return iter(self._feeds)
 
     def state(self) -> dict[str, Any]:
-        """Return the place of all, as a small JSON-able dict.
+        """Return the common position, as a small dict for JSON.
 
-        It is the lowest batch that nobody took, and which of those behind it were taken.
+        It has the lowest batch that was not taken, and the later batches that were.
         """
         state: dict[str, Any] = json.loads(self._hub.state())
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken, by any number of consumers and workers.
+        """Continue where `state` was taken, with any number of consumers and workers.
 
         Raises
         ------
         InvalidArgument
-            It is of another Dataset, or no state of feeds.
+            The state is of another Dataset, or is not a state of feeds.
         """
         self._hub.restore(json.dumps(state))
 
     def stats(self) -> dict[str, Any]:
-        """Return what `Loader.stats` does, and ``feeds``: of each, ``taken`` and ``dropped``."""
+        """Return `Loader.stats`, and ``feeds``: ``taken`` and ``dropped`` of each consumer."""
         each = [{"taken": taken, "dropped": dropped} for taken, dropped in self._hub.counts()]
         return {**self._loader.stats(), "feeds": each}
 
@@ -144,7 +144,7 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         self._loader.report(path)
 
     def close(self) -> None:
-        """End the workers, and every consumer: one that waits raises `Closed`."""
+        """End the workers and all consumers: a waiting consumer raises `Closed`."""
         self._hub.close()
 
     @property

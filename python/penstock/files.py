@@ -19,8 +19,8 @@ from .features import _BYTES, _FLOAT32, _INT64
 class TFRecordWriter:
     """Writes a TFRecord file, which appears under its name when it is complete.
 
-    As a context manager it closes the file at the end of the block; after an exception nothing is
-    left of it, and a file of that name that was there before stays.
+    As a context manager it closes the file at the end of the block. After an exception no new file
+    remains, and an existing file of that name is unchanged.
 
     Parameters
     ----------
@@ -31,13 +31,14 @@ class TFRecordWriter:
     Raises
     ------
     NotFound
-        There is no such folder.
+        The folder does not exist.
     System
-        The file cannot be made.
+        The file cannot be created.
 
     Notes
     -----
-    Any thread may call anything; records of several threads come in the order of their calls.
+    Any thread may call any method; records of several threads are written in the order of the
+    calls.
 
     Examples
     --------
@@ -56,35 +57,35 @@ class TFRecordWriter:
         Raises
         ------
         InvalidArgument
-            The record is not made of bytes; nothing was written of it.
+            The record does not consist of bytes; nothing was written.
         System
-            The disk is full, ...: the writer is closed, and nothing is left.
+            Writing failed, for example on a full disk: the writer is closed, and no file remains.
         Closed
         """
         self._native.write(record)
 
     @property
     def records(self) -> int:
-        """Records so far."""
+        """Number of records written so far."""
         return int(self._native.records)
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of the file so far; before they are compressed."""
+        """Number of bytes written so far, before compression."""
         return int(self._native.bytes_written)
 
     def close(self) -> None:
-        """Finish the file: it is on the disk, and there. A second call does nothing.
+        """Finish the file: it is synced and appears under its name. A second call does nothing.
 
         Raises
         ------
         System
-            Nothing is left then.
+            Writing failed; no file remains.
         """
         self._native.close()
 
     def discard(self) -> None:
-        """Leave nothing of the file; no effect after `close`."""
+        """Delete the unfinished file; no effect after `close`."""
         self._native.discard()
 
     def __enter__(self) -> TFRecordWriter:
@@ -111,9 +112,9 @@ def example(features: dict[str, Any]) -> bytes:
     Parameters
     ----------
     features : dict
-        Name to value. Integers and bools become int64, floats float32, arrays of any shape their
-        values in C order, `bytes` a byte string, `str` the same in UTF-8; a list or tuple of
-        numbers is an array, one of `bytes` or `str` a list of byte strings.
+        Name to value. Integers and bools become int64, and floats float32. An array of any shape
+        becomes its values in C order. `bytes` become a byte string, `str` its UTF-8. A list or
+        tuple of numbers is an array; one of `bytes` or `str` is a list of byte strings.
 
     Returns
     -------
@@ -123,7 +124,7 @@ def example(features: dict[str, Any]) -> bytes:
     Raises
     ------
     InvalidArgument
-        A value is none of these, or an integer does not fit into int64.
+        A value has another type, or an integer does not fit into int64.
 
     Examples
     --------
@@ -140,7 +141,7 @@ def example(features: dict[str, Any]) -> bytes:
 
 
 def _values(name: str, value: Any) -> tuple[int, Any]:
-    """A feature's type, and its values as the engine takes them."""
+    """A feature's type, and its values in the engine's form."""
     if isinstance(value, str):
         return _BYTES, [text(value, "example").encode()]
     if isinstance(value, (bytes, bytearray, memoryview)):

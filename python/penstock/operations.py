@@ -19,16 +19,17 @@ def normalize(
     *,
     fields: str | Sequence[str] | None = None,
 ) -> Operation:
-    """Turn arrays of numbers into float32: ``(x - mean) / std``.
+    """Convert arrays of numbers to float32: ``(x - mean) / std``.
 
-    Labels are numbers, too, and those of IDX and CIFAR files uint8: name the images in `fields`.
+    Labels are numbers, too, and labels of IDX and CIFAR files are uint8: name the images in
+    `fields`.
 
     Parameters
     ----------
     mean, std : float, or one for each place of the last axis (channel)
     fields : str or list of str, optional
         Names of leaves, such as ``"image"`` or ``"0"``. None: all arrays and numbers of uint8,
-        float32 and float64, a label among them.
+        float32 and float64, including labels.
 
     Examples
     --------
@@ -39,28 +40,29 @@ def normalize(
 
 
 def cast(dtype: Any, *, fields: str | Sequence[str] | None = None) -> Operation:
-    """Turn arrays of numbers into another dtype, as C does: a fraction is cut off.
+    """Convert arrays of numbers to another dtype, as C does: fractions are truncated.
 
     Parameters
     ----------
     dtype : dtype
-        A number's, not complex.
+        A numeric dtype that is not complex.
     fields : str or list of str, optional
-        Names of leaves, such as ``"image"`` or ``"0"``. None: all arrays and numbers, labels too.
+        Names of leaves, such as ``"image"`` or ``"0"``. None: all arrays and numbers, including
+        labels.
     """
     return Operation("cast", _dtype(dtype, "cast").name, _names(fields, "cast"))
 
 
 def decode_raw(field: str, dtype: Any, shape: int | Sequence[int]) -> Operation:
-    """Turn a byte string into the array whose values it is, in C order.
+    """Convert a byte string to the array of its values, in C order.
 
     Parameters
     ----------
     field : str
-        The leaf's name; ``""`` where the element is nothing but the string.
+        The leaf's name; ``""`` if the element is only the string.
     dtype : dtype
-        Of the values in the string, in any byte order (``">i4"``); the array has the machine's. Of
-        bools every byte but 0 is True.
+        The dtype of the values in the string, with any byte order (``">i4"``); the array has the
+        machine's byte order. For bool, every byte except 0 is True.
     shape : tuple of int
         A string of another length is an error.
     """

@@ -1,4 +1,4 @@
-"""Generators as sources: one stream that any number of threads may pull from."""
+"""Generators as sources: one stream that any number of threads may read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class _Serialised(Generic[Item]):
 
 
 def threadsafe(function: Callable[Args, Iterable[Item]]) -> Callable[Args, Iterator[Item]]:
-    """Make a generator function whose generators any number of threads may pull from.
+    """Make a generator function whose generators can be used by any number of threads.
 
-    ``next`` calls are serialised: every item comes out once. Order between threads is whoever
-    came first.
+    ``next`` calls are serialised: every item is returned once, to the thread that calls first.
 
     Examples
     --------
@@ -49,7 +48,7 @@ def threadsafe(function: Callable[Args, Iterable[Item]]) -> Callable[Args, Itera
 
 
 def is_stream_function(source: Any) -> bool:
-    """Whether calling `source` begins a stream."""
+    """Whether calling `source` starts a stream."""
     if getattr(source, "__penstock_stream__", False):
         return True
     function = source
@@ -62,14 +61,14 @@ def is_stream_function(source: Any) -> bool:
 
 
 def may_begin_stream(source: Any) -> bool:
-    """Whether `source` is a function of the user's, which may return an iterator when called."""
+    """Whether `source` is a user's function, which may return an iterator when it is called."""
     while isinstance(source, functools.partial):
         source = source.func
     return inspect.isfunction(source) or inspect.ismethod(source)
 
 
 class FunctionStream:
-    """Begins a generator function's stream anew each epoch; `numbered`: it takes the number."""
+    """Calls a generator function each epoch; if `numbered`, with the stream's number."""
 
     def __init__(self, function: Any, numbered: bool = False) -> None:
         self.function = function
@@ -90,7 +89,7 @@ class FunctionStream:
 
 
 class IterableStream:
-    """Begins an iterable anew each epoch."""
+    """Starts a new iterator of an iterable each epoch."""
 
     def __init__(self, iterable: Any) -> None:
         self.iterable = iterable
@@ -101,7 +100,7 @@ class IterableStream:
 
 
 class OneShot:
-    """An iterator that exists already: it is consumed once."""
+    """An existing iterator: it is consumed once."""
 
     def __init__(self, iterator: Any) -> None:
         self.iterator = iterator

@@ -1,1 +1,1 @@
-"""What every other directory uses: checks of arguments, nests, ragged values, notes."""
+"""Code that every other directory uses: checks of arguments, nests, ragged values, notes."""

@@ -1,4 +1,4 @@
-"""Sources that have a length and items, but whose items are not what their user means to feed."""
+"""Checks for sources whose length and items are probably not what the user wants to feed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TABLES = ("cudf", "modin", "pandas", "polars", "pyarrow")
 
 
 def refuse_misread(source: Any, operation: str) -> None:
-    """Refuse a path and a table, whose items would be characters and columns.
+    """Raise an error for a path or a table, whose items would be characters or columns.
 
     Raises
     ------
     InvalidArgument
-        The text says what to give instead.
+        The text names the right argument.
     """
     if isinstance(source, (str, bytes, bytearray, os.PathLike)):
         raise InvalidArgument(
@@ -35,15 +35,15 @@ def refuse_misread(source: Any, operation: str) -> None:
 
 
 def is_stream_of_torch(source: Any) -> bool:
-    """Whether it is an IterableDataset: one may have a length, and all inherit a __getitem__."""
+    """Whether it is an IterableDataset, which may have a length and inherits __getitem__."""
     torch_data = sys.modules.get("torch.utils.data")
     return torch_data is not None and isinstance(source, torch_data.IterableDataset)
 
 
 def draw_order(source: Any) -> None:
-    """Let one of Keras' own iterators draw its order now, once for all.
+    """Make one of Keras' own iterators draw its order now.
 
-    They draw it when they are first asked for a batch, which would be another one in every worker.
+    Otherwise it draws the order at its first batch, and every worker would have another order.
     """
     image: Any = sys.modules.get("keras.src.legacy.preprocessing.image")
     if image is None or not isinstance(source, image.Iterator) or source.index_array is not None:
@@ -72,7 +72,7 @@ def array_of(leaf: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of torch, or an array of jax or TensorFlow, wherever it lies."""
+    """Whether it is a tensor of torch, or an array of jax or TensorFlow, on any device."""
     for module, name in (("torch", "Tensor"), ("jax", "Array"), ("tensorflow", "Tensor")):
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(value, kind):

@@ -1,4 +1,4 @@
-"""Checks of arguments: each error names the argument, what it was and what may be given."""
+"""Checks of arguments: each error names the argument, its value and the accepted values."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _R = TypeVar("_R")
 def old_names(
     meanings: dict[Any, Any] | None = None, /, **names: str
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Let a function accept options by their old names, too: ``old_names(retry="timeout")``.
+    """Make a function accept old names of options: ``old_names(retry="timeout")``.
 
-    `meanings` has what old values are called now; others stay as they are.
+    `meanings` maps old values to new ones; other values are not changed.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -57,10 +57,10 @@ def integer(name: str, value: Any, least: int, most: int = _MOST, *, operation: 
 
 
 def real(name: str, value: Any, operation: str) -> float:
-    """A number that Python or a framework has; a string is none."""
+    """Convert a number of Python or of a framework; a string is an error."""
     try:
         return float(value.__float__())
-    except Exception:  # an array's own raises what its framework does
+    except Exception:  # arrays raise exceptions of their framework
         raise InvalidArgument(f"{name} is {value!r}; give a number", operation) from None
 
 
@@ -71,7 +71,7 @@ def flag(name: str, value: Any, operation: str) -> bool:
 
 
 def path(value: Any, operation: str) -> str:
-    """Any name that a file can have, which need not be UTF-8, as `os.fsdecode` has it."""
+    """A file name, as `os.fsdecode` returns it; it need not be UTF-8."""
     try:
         name = os.fsencode(value)
     except (TypeError, UnicodeEncodeError):
@@ -82,7 +82,7 @@ def path(value: Any, operation: str) -> str:
 
 
 def text(value: Any, operation: str) -> str:
-    """A name that the engine is told: a `str` that there is UTF-8 of."""
+    """A name for the engine: a `str` that can be encoded as UTF-8."""
     try:
         value.encode()
     except (AttributeError, UnicodeEncodeError):
@@ -91,7 +91,7 @@ def text(value: Any, operation: str) -> str:
 
 
 def string(name: str, value: Any, operation: str) -> str:
-    """An argument that is a `str` of UTF-8. It may be a secret: errors do not show it."""
+    """A `str` that can be encoded as UTF-8. It may be a secret: errors do not show it."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is a {type(value).__name__}; give a str", operation)
     try:
@@ -111,23 +111,23 @@ def leaf(name: str, value: Any, operation: str) -> str:
 
 
 def dtype_of(value: Any) -> np.dtype[Any] | None:
-    """None: it is no dtype. NumPy takes None for float64."""
+    """The dtype, or None if `value` is not one. (NumPy would accept None as float64.)"""
     try:
         kind: np.dtype[Any] = np.dtype(value)
-    except Exception:  # NumPy's parser of such strings raises what Python's does
+    except Exception:  # NumPy's parser raises exceptions of Python's parser
         return None
     return None if value is None else kind
 
 
 def compression(value: Any, operation: str) -> str:
-    """The engine knows which there are."""
+    """The name of a compression; the engine checks which ones exist."""
     if not isinstance(value, str):
         raise InvalidArgument(f"compression is {value!r}; give 'gzip', 'zlib' or 'none'", operation)
     return text(value, operation)
 
 
 def several(name: str, values: Any, of: str, operation: str) -> list[Any]:
-    """What is in a list, or in anything like one. A string is one thing."""
+    """The items of a list or another iterable. A string is an error, not a list."""
     try:
         given = None if isinstance(values, (str, bytes)) else iter(values)
     except TypeError:

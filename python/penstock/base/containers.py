@@ -1,4 +1,4 @@
-"""What containers of users' own classes are made of, and how they are made anew of other parts."""
+"""Takes containers of users' own classes apart, and rebuilds them with other parts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ import numpy as np
 
 
 def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    """What a container of a class that the engine does not know itself holds; None: it is none.
+    """Take a container of a class that the engine does not handle apart; None: not a container.
 
     Returns
     -------
     parts, make : list, callable
-        ``make(parts)`` is a container like it of these parts. Of the class's own code only what it
-        has for being copied is run, if that: the rest may refuse, or do more than put a part in
-        its place.
+        ``make(parts)`` is a container of the same class with these parts. At most the class's own
+        code for copying is run: other methods may fail, or do more than store a part.
 
     Notes
     -----
-    Of the attributes of a dict, list or deque, a dataclass's fields among them, arrays are parts,
-    and so is what is an item as well; also where tuples and built-in containers hold them, unless
-    one leads to more than 10,000 things. All else stays shared: it may own `value`, or lead from
-    there to all that there is, and back.
+    Attributes of a dict, list or deque, including a dataclass's fields, are parts if they are
+    arrays or also items of the container. This holds for arrays in tuples and built-in containers,
+    too, unless one of them leads to more than 10,000 objects. All other attributes stay shared:
+    they may own `value`, or lead to any other object of the program.
     """
     cls: Any = type(value)
     base: Any = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
@@ -46,9 +45,9 @@ def parts_of(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
     is_own_dict = own is value
     own = {} if is_own_dict else dict(own)
     attributes = [*own.values(), *slots.values()]
-    plans: dict[int, Any] = {}  # of those that are parts or have some in them: where to put which
+    plans: dict[int, Any] = {}  # of attributes that are or contain parts: where to put them
     if attributes:
-        # An item that is an attribute, too, stays one and the same.
+        # An item that is also an attribute stays one object.
         places = {id(p): place for place, p in enumerate(parts) if type(p) not in _SCALARS}
         done: dict[int, Any] = {}
 
@@ -102,11 +101,11 @@ _MOST = 10_000
 
 
 class _Place(int):
-    """Where a part is among the parts; stands for it."""
+    """A placeholder for a part: its index among the parts."""
 
 
 def _held(value: Any) -> Any:
-    """What a tuple or a built-in container has in it; nothing if `value` is neither."""
+    """The items of a tuple or a built-in container; nothing for other values."""
     kind: Any = type(value)
     if kind in _BUILT_IN:
         return value.values() if issubclass(kind, dict) else value
@@ -114,7 +113,7 @@ def _held(value: Any) -> Any:
 
 
 def _leads_to(wanted: Callable[[Any], bool], value: Any) -> bool:
-    """Whether `value` is wanted, or has such a thing in it; not if there is too much to look at."""
+    """Whether `value` is or contains a wanted object; False if there are too many objects."""
     seen: dict[int, Any] = {}
     found, ahead, left = False, [value], _MOST
     while ahead:
@@ -135,10 +134,10 @@ def _leads_to(wanted: Callable[[Any], bool], value: Any) -> bool:
 def _mapped(
     function: Callable[[Any], Any], value: Any, done: dict[int, Any], depth: int = 0
 ) -> Any:
-    """`value` with `function` applied to it or, in tuples and built-in containers, what is in it.
+    """Apply `function` to `value`, or to the contents of tuples and built-in containers.
 
-    `value` itself if nothing changes. `done`: what was gone through, by id, and what became of it:
-    so that it may come twice, or lead to itself.
+    Returns `value` itself if nothing changes. `done` maps the ids of visited objects to their
+    results, so objects may occur twice or contain themselves.
     """
     made = function(value)
     if made is not value:
@@ -154,19 +153,19 @@ def _mapped(
         changed = any(item is not old for item, old in zip(items, value, strict=True))
         made = tuple(items) if kind is tuple else kind._make(items)
     else:
-        made = copy.copy(value)  # as it is now: other threads may lead to it
+        made = copy.copy(value)  # a copy: other threads may change it
         done[id(value)] = value, made
         for key, old in list(made.items() if issubclass(kind, dict) else enumerate(made)):
             item = _mapped(function, old, done, depth + 1)
             if item is not old:
                 made[key] = item
                 changed = True
-    done[id(value)] = value, made if changed else value  # held, so that its id stays its own
+    done[id(value)] = value, made if changed else value  # keeps the id
     return done[id(value)][1]
 
 
 def _bare(value: Any, base: Any) -> Any:
-    """What `value` can be made of anew: empty where its class leaves copying to its base."""
+    """An empty object to rebuild `value` from, if its class leaves copying to its base."""
     cls = type(value)
     if getattr(cls, "__copy__", None) not in _COPIED_HERE:
         return copy.copy(value)
@@ -176,8 +175,8 @@ def _bare(value: Any, base: Any) -> Any:
         kind = next(kind for kind in cls.__mro__ if kind.__module__ == "builtins")
         args = value.args
     try:
-        made = kind.__new__(cls, *args)  # its own may want others
-    except TypeError:  # there is more to it than its base: a set
+        made = kind.__new__(cls, *args)  # the class's own __new__ may need other arguments
+    except TypeError:  # it has more bases: a set
         return copy.copy(value)
     if kind is defaultdict:
         object.__setattr__(made, "default_factory", value.default_factory)
@@ -190,11 +189,11 @@ def _is_array(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its ``__dict__``, and what it has in slots; an exception's ``args`` are with them."""
+    """Its ``__dict__``, and the values of its slots, including an exception's ``args``."""
     cls = type(value)
     own = object.__getattribute__(value, "__dict__") if cls.__dictoffset__ else {}
     slots = {"args": value.args} if isinstance(value, BaseException) else {}
-    if cls not in _BUILT_IN:  # for which Python would look them up each time
+    if cls not in _BUILT_IN:  # Python would look up their slots each time
         for name in copyreg._slotnames(cls):  # type: ignore[attr-defined]
             with contextlib.suppress(AttributeError):
                 slots[name] = object.__getattribute__(value, name)

@@ -1,4 +1,4 @@
-"""What public objects have in common: other names of their methods, ``with``, and a repr."""
+"""Conventions of public objects: torch's names of their methods, ``with``, and a repr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Restorable:
-    """For what has ``state()`` and ``restore(state)``: the same by torch's names."""
+    """Adds torch's names to a class with ``state()`` and ``restore(state)``."""
 
     def state(self) -> Any:
         raise NotImplementedError
@@ -18,16 +18,16 @@ class Restorable:
         raise NotImplementedError
 
     def state_dict(self) -> Any:
-        """Return what ``state()`` does, by the name that torch has for it."""
+        """Return ``state()``; this is torch's name for it."""
         return self.state()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Do what ``restore(state)`` does, by the name that torch has for it."""
+        """Call ``restore(state)``; this is torch's name for it."""
         self.restore(state_dict)
 
 
 class Closing:
-    """For what has ``close()``: a context manager that closes."""
+    """Makes a class with ``close()`` a context manager that closes."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -40,7 +40,7 @@ class Closing:
 
 
 def name_of(source: object) -> str:
-    """What a source is called in a repr: nothing of the user's is run, or printed at length."""
+    """The name of a source in a repr. Runs no code of the user, and is short."""
     kind = type(source)
     own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
     return repr(source) if own else str(getattr(source, "__qualname__", kind.__qualname__))

@@ -1,4 +1,4 @@
-"""What elements and batches are: `penstock.TensorSpec`, in the nest that they are."""
+"""The schema of elements and batches: a nest of `penstock.TensorSpec`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class TensorSpec:
     Attributes
     ----------
     shape : tuple of int or None
-        None: a length that differs from one to the next.
+        None: a length that differs between elements.
     dtype : numpy.dtype or type
-        `bytes`, `str` and `object` where the leaf is no array.
+        `bytes`, `str` or `object` if the leaf is not an array.
     name : str, optional
-        The leaf's path in its nest: ``"image"``, ``"meta/id"``, ``"0"``. None: it is the element.
+        The leaf's path in its nest: ``"image"``, ``"meta/id"``, ``"0"``. None: the element itself.
     """
 
     shape: tuple[int | None, ...]
@@ -40,7 +40,7 @@ class TensorSpec:
 
 
 def leaf_spec(name: str, kind: str, dtype: Any, shape: tuple[int | None, ...]) -> TensorSpec | None:
-    """The spec of a leaf that the engine knows; None: only a value tells. Called by the engine."""
+    """The spec of a leaf from the engine's schema; None: unknown. Called by the engine."""
     if kind == "array":
         return None if dtype is None else TensorSpec(shape, dtype, name or None)
     if kind in _KINDS:
@@ -49,7 +49,7 @@ def leaf_spec(name: str, kind: str, dtype: Any, shape: tuple[int | None, ...]) -
 
 
 def spec_of_value(value: Any, path: str = "") -> Any:
-    """The nest of specs of a value, with the lengths that it has; a ragged one's own are None."""
+    """The nest of specs of a value, with its lengths; ragged lengths are None."""
     if isinstance(value, dict):
         return {key: spec_of_value(part, _below(path, key)) for key, part in value.items()}
     if isinstance(value, (tuple, list)) and not _is_column(value):
@@ -75,7 +75,7 @@ def with_open_rows(spec: Any) -> Any:
 
 
 def with_types(spec: Any, type_of: Callable[[Any], Any]) -> Any:
-    """The same spec, with what `type_of` says of each array's type."""
+    """The same spec, with `type_of` applied to each array's type."""
 
     def changed(leaf: TensorSpec) -> TensorSpec:
         if not isinstance(leaf.dtype, np.dtype):
@@ -90,7 +90,7 @@ def _below(path: str, name: object) -> str:
 
 
 def _is_column(values: Any) -> bool:
-    """Whether a list has one object of each sample, and no arrays or nests."""
+    """Whether a list has one object for each sample, and no arrays or nests."""
     if type(values) is not list or not values:
         return False
     return not isinstance(values[0], (dict, tuple, list)) and not hasattr(values[0], "shape")

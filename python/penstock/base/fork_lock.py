@@ -1,4 +1,4 @@
-"""A lock for what a forked child may go on using."""
+"""A lock for objects that stay usable in a forked child."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class ForkLock:
-    """A reentrant lock that a forked child has anew: threads that held it are not there.
+    """A reentrant lock that a forked child gets unlocked, without the threads that held it.
 
-    ``with lock.here(): ...``. It is no context manager itself: one that is written in Python stays
-    locked for ever if a signal's handler raises where it was locked and ``with`` has not begun.
+    ``with lock.here(): ...``. The class is not a context manager: one written in Python would stay
+    locked for ever if a signal handler raised between locking and the start of the block.
     """
 
     def __init__(self) -> None:
@@ -20,5 +20,5 @@ class ForkLock:
     def here(self) -> Any:
         """Return this process's lock, a `threading.RLock`."""
         pid = os.getpid()
-        # In one step: the first threads of a child may come at once.
+        # In one atomic step: several threads of a child may arrive at the same time.
         return self._locks.get(pid) or self._locks.setdefault(pid, threading.RLock())

@@ -1,6 +1,6 @@
-"""What the engine asks Python to do: pickling, other libraries' arrays, exceptions.
+"""The engine's calls into Python: pickling, other libraries' arrays, exceptions.
 
-Called by the extension, by name. Workers import it, so it imports little.
+The extension calls these functions by name. Workers import this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLAIN_STATE = getattr(object, "__getstate__", None)  # Python 3.11 and later
 
 
 def dump(value: Any) -> tuple[bytes, list[memoryview]]:
-    """Pickle anything; large buffers stay where they are and travel beside the pickle."""
+    """Pickle anything; large buffers are not copied and are sent beside the pickle."""
     buffers: list[memoryview] = []
 
     def take(buffer: pickle.PickleBuffer) -> bool:
@@ -45,7 +45,7 @@ _loaded: dict[bytes, Any] = {}
 
 
 def dump_class(value: Any) -> bytes:
-    """Pickle a class, a dtype or another small value that comes again and again."""
+    """Pickle a class, a dtype or another small value that occurs often."""
     try:
         known = _dumped.get(value)
     except TypeError:
@@ -76,11 +76,11 @@ class _Plain:
 
 
 def is_plain_dataclass(cls: Any) -> bool:
-    """Whether instances are nothing but their ``__dict__``: then fields travel one by one."""
+    """Whether instances have only their ``__dict__``: then fields are sent one by one."""
     return (
         hasattr(cls, "__dict__")
         and cls.__dictoffset__ != 0
-        and cls.__basicsize__ <= _Plain.__basicsize__  # and no list or dict beside it
+        and cls.__basicsize__ <= _Plain.__basicsize__  # no list or dict base
         and cls.__itemsize__ == 0
         and getattr(cls, "__getstate__", _PLAIN_STATE) is _PLAIN_STATE
         and not hasattr(cls, "__setstate__")
@@ -92,7 +92,7 @@ def is_plain_dataclass(cls: Any) -> bool:
 
 
 def make_dataclass(cls: Any, fields: dict[str, Any]) -> Any:
-    made = object.__new__(cls)  # its own may want arguments
+    made = object.__new__(cls)  # the class's own __new__ may need arguments
     made.__dict__.update(fields)
     return made
 
@@ -101,8 +101,8 @@ def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
     """A NumPy array over a torch tensor's memory and the tensor's dtype; None for special ones."""
     torch = sys.modules["torch"]
     if type(tensor) is not torch.Tensor:
-        # torchvision's images are tensors with a name; torch.stack takes that away as well. What
-        # other classes mean by being stacked, only torch knows.
+        # torchvision's images are tensors with a subclass, which torch.stack drops as well. For
+        # other classes only torch can define the result of stacking.
         if not type(tensor).__module__.startswith("torchvision.tv_tensors"):
             return None
         tensor = tensor.as_subclass(torch.Tensor)
@@ -118,13 +118,13 @@ def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
     try:
         return tensor.numpy(), name
     except RuntimeError:
-        # To ask at once would let go of Python's lock for each tensor.
+        # Checked only here, because the call releases the GIL.
         if tensor.is_conj() or tensor.is_neg():
             return None
         raise
     except TypeError:
         pass
-    # A type that NumPy lacks travels as plain integers of its size.
+    # A type that NumPy lacks is sent as integers of the same size.
     same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.element_size())
     if same_size is None:
         return None
@@ -132,7 +132,7 @@ def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
 
 
 def tensor_of_array(array: np.ndarray[Any, Any], name: str) -> Any:
-    """The tensor that `array_of_tensor` took apart; shares the array's memory."""
+    """The inverse of `array_of_tensor`; the tensor shares the array's memory."""
     import torch
 
     dtype = getattr(torch, name)
@@ -149,10 +149,10 @@ def copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def copy_tensor(tensor: Any) -> Any:
-    """Copy a tensor whose memory somebody else may write to."""
+    """Copy a tensor whose memory other code may write to."""
     if tensor.requires_grad:
         return tensor
-    # A clone of a lazy view would be an ordinary tensor: not what `array_of_tensor` made of it.
+    # A clone of a lazy view would be an ordinary tensor, unlike the result of `array_of_tensor`.
     if tensor.is_conj():
         return copy_tensor(tensor.conj()).conj()
     if tensor.is_neg():
@@ -183,7 +183,7 @@ def dump_class_list(indices: list[Any]) -> bytes:
         return bytes(cloudpickle.dumps(indices, 5))
 
 
-_shown = reprlib.Repr()  # of an index, which may be anything
+_shown = reprlib.Repr()  # for an index, which may be any object
 _shown.maxstring = _shown.maxother = 200
 
 
@@ -200,8 +200,8 @@ def failure(
 ) -> BaseException:
     """The exception for a ticket that failed.
 
-    `index`: None where nobody knows it. `chain`: the stages' titles, of a Dataset. `call`: what
-    makes a batch of several, whose `last` index it is then, "__getitems__" or "collate".
+    `index`: None if it is unknown. `chain`: the titles of a Dataset's stages. `call`: the function
+    that failed for a whole batch, "__getitems__" or "collate"; `last` is the batch's last index.
     """
     from .. import errors
 
@@ -244,7 +244,7 @@ def failure(
         exception = errors.unpack_exception(carried)
     else:
         exception = carried
-        # Ctrl-C is nobody's fault.
+        # Ctrl-C does not belong to a sample.
         if exception.__cause__ is None and isinstance(exception, Exception):
             exception.__cause__ = errors.WorkerTraceback(
                 errors._format(exception), f"worker {worker}", epoch, index, last
@@ -255,7 +255,7 @@ def failure(
 def failure_of_stage(
     exception: BaseException, stage: str, epoch: int, index: int, worker: int
 ) -> BaseException:
-    """The exception of a Dataset's stage, as it reaches the consumer."""
+    """The exception of a Dataset's stage, in the form that the consumer raises."""
     from .. import errors
 
     if exception.__cause__ is None and isinstance(exception, Exception):
@@ -268,7 +268,7 @@ def failure_of_stage(
 def _no_stop_iteration(exception: BaseException) -> BaseException:
     if not isinstance(exception, StopIteration):
         return exception
-    # As in generators: it would end the epoch and nobody would know.
+    # As in generators: a StopIteration would end the epoch without an error.
     raised = RuntimeError("the dataset raised StopIteration")
     raised.__cause__ = exception.__cause__
     return raised

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def leaves_of(nest: Any) -> list[Any]:
-    """Return what is in a nest, in order."""
+    """Return the leaves of a nest, in order."""
     if isinstance(nest, dict):
         return [leaf for value in nest.values() for leaf in leaves_of(value)]
     if isinstance(nest, (tuple, list)):
@@ -19,7 +19,7 @@ def leaves_of(nest: Any) -> list[Any]:
 
 
 def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
-    """Return the same nest of what `function` makes of its leaves."""
+    """Return the same nest, with `function` applied to its leaves."""
     if isinstance(nest, dict):
         return {key: mapped(function, value) for key, value in nest.items()}
     if isinstance(nest, (tuple, list)):
@@ -31,8 +31,8 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
 def named_tuple(module: str, name: str, fields: tuple[str, ...]) -> Any:
     """Find the class of a named tuple, or make one like it. Called by the extension.
 
-    The names may come from a file, so nothing is imported: a class is found if its module is
-    there already and it has these fields.
+    The names may come from a file, so nothing is imported: a class is used only if its module is
+    already imported and it has these fields.
     """
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -45,7 +45,7 @@ def named_tuple(module: str, name: str, fields: tuple[str, ...]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _like(name: str, fields: tuple[str, ...]) -> Any:
-    # Fields such as "_0" are those that NumPy's and pandas' named tuples got by rename=True.
+    # Named tuples of NumPy and pandas have fields such as "_0", made by rename=True.
     made = collections.namedtuple(name, fields, rename=True)  # type: ignore[misc]
     if made._fields != fields:
         raise ValueError(f"no fields of a named tuple: {fields}")

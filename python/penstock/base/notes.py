@@ -1,4 +1,4 @@
-"""Notes on exceptions, also where Python has none of them yet."""
+"""Notes on exceptions, also for Python before 3.11."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NATIVE = hasattr(BaseException, "add_note")  # since Python 3.11
 
 
 class _Plain(str):
-    """A text that looks in a message as it is; KeyError shows the repr of its key."""
+    """A text whose repr is the text itself, because KeyError shows the repr of its key."""
 
     __slots__ = ()
 
@@ -15,14 +15,14 @@ class _Plain(str):
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Say `note` with `error`, once: below its text, or at the end of it before Python 3.11."""
+    """Add `note` to `error` once: as a note, or before Python 3.11 at the end of its text."""
     known = list(getattr(error, "__notes__", ()))
     if note in known:
         return
     if NATIVE:
         error.add_note(note)  # type: ignore[attr-defined]  # mypy: as of 3.10
         return
-    error.__notes__ = [*known, note]  # type: ignore[attr-defined]  # libraries that look for it
+    error.__notes__ = [*known, note]  # type: ignore[attr-defined]  # for libraries that read it
     if isinstance(error, OSError) and error.strerror:
         error.strerror = f"{error.strerror}\n\n{note}"
     elif len(error.args) == 1:

@@ -1,4 +1,4 @@
-"""What differs in length from element to element: `penstock.Ragged`, `penstock.ragged`."""
+"""Values whose lengths differ between elements: `penstock.Ragged`, `penstock.ragged`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Kind = Literal["array", "bytes", "str"]
 
 
 class RaggedArray(np.ndarray[Any, Any]):
-    """An array whose lengths are its own: a row of a `Ragged`, or what `ragged` made.
+    """An array whose lengths may differ between elements: a row of a `Ragged`, or of `ragged`.
 
-    It is an ordinary array that also knows along which axes elements may differ. Views of it and
-    results of as many axes know that too; anything else is dense again.
+    It is an ordinary array that also stores the axes along which elements may differ. Views and
+    results with the same number of axes keep them; other results are dense.
 
     Attributes
     ----------
     axes : tuple of int
-        Those along which elements may differ; empty for an array that is dense after all.
+        The axes along which elements may differ; empty for a dense array.
     """
 
     axes: tuple[int, ...] = ()
@@ -43,9 +43,9 @@ def _ragged_array(array: npt.NDArray[Any], axes: tuple[int, ...]) -> RaggedArray
 
 
 def ragged(array: npt.ArrayLike, axes: int | Sequence[int] = 0) -> RaggedArray:
-    """Say that an array's lengths are its element's own.
+    """Declare that an array's lengths may differ between elements.
 
-    Elements with such arrays batch to a `Ragged`, whatever their lengths.
+    Elements with such arrays batch to a `Ragged`, even if their lengths are equal.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def ragged(array: npt.ArrayLike, axes: int | Sequence[int] = 0) -> RaggedArray:
     Returns
     -------
     RaggedArray
-        A view of the array that knows its axes.
+        A view of the array that stores these axes.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def ragged(array: npt.ArrayLike, axes: int | Sequence[int] = 0) -> RaggedArray:
 
 
 class Ragged:
-    """Rows of different lengths, one after the other in one array: a batch of what is ragged.
+    """Rows of different lengths, one after the other in one array: a batch of ragged values.
 
     Rows are arrays, ``bytes`` or ``str``. ``batch["text"][3]`` is the row, a slice is a `Ragged` of
     the same memory, a list or array of integers or booleans picks rows (a copy).
@@ -86,16 +86,16 @@ class Ragged:
     Parameters
     ----------
     values : ndarray
-        All rows, one after the other along the first axis; the UTF-8 of texts as uint8. With `dims`
-        flat.
+        All rows, one after the other along the first axis; the UTF-8 of texts as uint8. With
+        `dims`, a flat array.
     offsets : ndarray
         int64 of shape (rows + 1,): row i is ``values[offsets[i]:offsets[i + 1]]``.
     kind : {"array", "bytes", "str"}
-        What the rows are.
+        The type of the rows.
     dims : ndarray, optional
-        int64 of shape (rows, axes): the rows' shapes, where they differ in a later axis.
+        int64 of shape (rows, axes): the rows' shapes, if they differ in a later axis.
     axes : tuple of int
-        Along which axes rows may differ.
+        The axes along which rows may differ.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class Ragged:
     """
 
     __slots__ = ("axes", "dims", "kind", "offsets", "values")
-    __array_ufunc__ = None  # so that operators of arrays say no at once
+    __array_ufunc__ = None  # operators of arrays raise TypeError at once
 
     values: npt.NDArray[Any]
     offsets: npt.NDArray[np.int64]
@@ -145,12 +145,12 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Of each row along its first axis: int64 of shape (rows,); bytes of a text's UTF-8."""
+        """Length of each row's first axis, int64 of shape (rows,); for texts, bytes of UTF-8."""
         return np.diff(self.offsets) if self.dims is None else self.dims[:, 0]
 
     def __len__(self) -> int:
@@ -206,7 +206,7 @@ class Ragged:
     def _pick(self, places: npt.NDArray[np.int64]) -> Ragged:
         lengths = np.diff(self.offsets)[places]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        # The places of values: those of each row count up from where it begins.
+        # The indices of the values: those of each row count up from the row's begin.
         at = np.arange(offsets[-1]) + np.repeat(self.offsets[places] - offsets[:-1], lengths)
         dims = None if self.dims is None else self.dims[places]
         return of_block(self.values[at], offsets, self.kind, dims, self.axes)
@@ -221,12 +221,12 @@ class Ragged:
         return [row.tolist() for row in self]
 
     def to_padded(self, value: Any = 0) -> npt.NDArray[Any]:
-        """Rows made equally long.
+        """Pad the rows to equal lengths.
 
         Parameters
         ----------
         value : scalar
-            What they are filled up with, at their ends.
+            The padding at the rows' ends.
 
         Returns
         -------
@@ -286,7 +286,7 @@ def of_block(
     dims: npt.NDArray[np.int64] | None,
     axes: tuple[int, ...],
 ) -> Ragged:
-    """Make a Ragged of what was checked already. Called by the extension."""
+    """Make a Ragged of parts that were checked already. Called by the extension."""
     made = Ragged.__new__(Ragged)
     made.values = values
     made.offsets = offsets

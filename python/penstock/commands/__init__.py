@@ -1,4 +1,4 @@
-"""The commands of the command line, one module each, and what they have in common."""
+"""The commands of the command line, one module each, and their common code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Failed(Exception):
     Parameters
     ----------
     text : str
-        What is wrong and what to do.
+        What failed and what to do.
     code : int
-        1: it does not work; 2: it was asked for wrongly.
+        1: failure; 2: wrong usage.
     """
 
     def __init__(self, text: str, code: int = 1) -> None:
@@ -20,7 +20,7 @@ class Failed(Exception):
 
 
 def bytes_text(count: float) -> str:
-    """Say a number of bytes: ``"1.5 GiB"``."""
+    """Return a number of bytes as text: ``"1.5 GiB"``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024 or unit == "TiB":
             break

@@ -1,4 +1,4 @@
-"""``penstock bench module:object``: feed a dataset in every way, and say which to choose."""
+"""``penstock bench module:object``: feed a dataset in several modes, and recommend one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .dataset import load_dataset
 from .numbers import counts, positive, seconds
 
 _KINDS = ("in line", "threads", "processes")
-# Of two ways whose speed differs by less than this, the cheaper one is chosen.
+# If the speeds of two modes differ by less than this factor, the cheaper mode is chosen.
 _NOTICEABLE = 1.10
-# A batch that is made this fast (seconds) gains nothing from being made elsewhere.
+# A batch that takes less time (in seconds) than this gains nothing from workers.
 _TRIVIAL = 50e-6
 
 
 @dataclass
 class Mode:
-    """One way of feeding, and what it did."""
+    """One way of feeding, and its figures."""
 
     kind: str
     workers: int
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
 
 
 def worker_counts() -> list[int]:
-    """Powers of two below the cores that may be used, and those; the last three."""
+    """The usable cores and the powers of two below them; the last three of these."""
     from .. import _engine
 
     usable = _engine.usable_cores()
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         print(HEADER)
     for mode in ways:
         measure(mode, source, options)
-        if inline.failed:  # what does not work in line works nowhere
+        if inline.failed:  # a failure in line fails in every mode
             raise Failed(f"{options.target} cannot be fed: {inline.failed}")
         if not options.json:
             print(line_of(mode, inline), flush=True)
@@ -90,19 +90,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _kinds(source: Any, batch_size: int | None) -> tuple[str, ...]:
-    """Arrays are gathered by native threads, also where processes are asked for."""
+    """The kinds of workers. Arrays are always gathered by native threads."""
     from ..errors import InvalidArgument
     from ..loader.source import source_info
 
     try:
         native = source_info(source, batch_size is not None).kind == "columns"
     except InvalidArgument:
-        native = False  # the first measurement says why
+        native = False  # the first measurement reports the error
     return _KINDS[1:2] if native else _KINDS[1:]
 
 
 def measure(mode: Mode, source: Any, options: argparse.Namespace) -> None:
-    """Fill in the figures of one way. A dataset's exception is its result."""
+    """Fill in the figures of one mode. A dataset's exception becomes the mode's failure."""
     from ..loader import Loader
 
     began = time.perf_counter()
@@ -147,11 +147,11 @@ def _time(mode: Mode, feed: Any, began: float, options: argparse.Namespace) -> N
 
 
 def choose(modes: list[Mode]) -> tuple[Mode, str]:
-    """Say which way is the best, and why, in one sentence."""
+    """Return the best mode, and the reason in one sentence."""
     inline, *others = [mode for mode in modes if not mode.failed]
     fastest = max((inline, *others), key=lambda mode: mode.batches_per_s)
     enough = fastest.batches_per_s / _NOTICEABLE
-    # The order of `modes` is that of their cost: in line, few threads, many, few processes, many.
+    # `modes` are sorted by cost: in line, few threads, many threads, few processes, many processes.
     best = next(mode for mode in (inline, *others) if mode.batches_per_s >= enough)
     threads = [mode for mode in others if mode.kind == "threads"]
     if best is inline:

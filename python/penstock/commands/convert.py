@@ -101,7 +101,7 @@ def _converter(inputs: list[str], skip_damage: bool) -> Callable[[Sequence[TFRec
 
 
 def write_records(paths: list[str], writers: Sequence[TFRecordWriter], skip: bool) -> Said:
-    """Sound records of TFRecord files, in order, dealt out to `writers` in turns."""
+    """Copy the sound records of TFRecord files, in order, to the `writers` in turn."""
     total = Survey("")
     for found in copied(paths, [writer._native for writer in writers]):
         print_damage(found)
@@ -117,7 +117,7 @@ def write_records(paths: list[str], writers: Sequence[TFRecordWriter], skip: boo
 
 
 def write_images(folder: Path, writers: Sequence[TFRecordWriter]) -> Said:
-    """Image files as they are, with the number of their class folder among all, by name."""
+    """Write image files unchanged, each with the number of its class folder, sorted by name."""
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     files = []
     left_out = 0
@@ -141,7 +141,7 @@ def write_images(folder: Path, writers: Sequence[TFRecordWriter]) -> Said:
 
 
 def write_arrays(paths: list[str], writers: Sequence[TFRecordWriter]) -> Said:
-    """A tf.Example of row i of every array."""
+    """Write a tf.Example for each i, with row i of every array."""
     arrays = _load_arrays(paths)
     lengths = {len(array) for array in arrays.values()}
     if len(lengths) != 1:
@@ -182,7 +182,7 @@ def _load_arrays(paths: list[str]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _declared(arrays: dict[str, np.ndarray[Any, Any]], pictures: set[str]) -> Said:
-    """How the rows come back."""
+    """The text that tells how to read the rows."""
     lines = ["", "penstock.parse_example({"]
     raw = []
     for name in sorted(arrays):

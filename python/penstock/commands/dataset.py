@@ -1,4 +1,4 @@
-"""From ``module:object`` to a dataset, with errors that say which step went wrong."""
+"""Loads a dataset from ``module:object``, with errors that name the failed step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from . import Failed
 
 
 def load_dataset(target: str) -> Any:
-    """Return what ``module:object`` names.
+    """Return the dataset that ``module:object`` names.
 
-    The module is looked for in the current folder too. The object may be dotted; a class, or a
-    function that is no generator function, is called without arguments.
+    The module may be in the current folder. The object may be dotted; a class, or a function that
+    is not a generator function, is called without arguments.
 
     Raises
     ------

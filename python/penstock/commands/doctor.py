@@ -1,4 +1,4 @@
-"""``penstock doctor``: what this machine allows, and what to change."""
+"""``penstock doctor``: checks the limits of this machine, and prints what to change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from . import bytes_text
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
-# What a Loader opens beside a handful per worker process.
+# Descriptors that a Loader opens, besides a few for each worker process.
 _DESCRIPTORS_WANTED = 256
 _DESCRIPTORS_NEEDED = 32
 _MEMORY_WANTED = 1 << 30
@@ -32,7 +32,7 @@ class Finding:
     name: str
     status: str
     found: str
-    change: str = ""  # what the user may do about it
+    change: str = ""  # advice for the user
 
 
 def add_to(commands: Any) -> None:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine() -> list[Finding]:
-    """Run every check. One that cannot be made is a finding too."""
+    """Run every check. A check that raises is a finding, too."""
     findings: list[Finding] = []
     for check in CHECKS:
         try:
@@ -306,7 +306,7 @@ class Probe:
 
 
 def workers() -> Iterator[Finding]:
-    """Feed a few batches by processes, each way of starting them."""
+    """Feed a few batches by processes, with every start method."""
     import time
 
     from ..loader import Loader

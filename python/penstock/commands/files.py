@@ -1,4 +1,4 @@
-"""Passes over files for the commands: several at a time, with a bar on a terminal."""
+"""Passes over files for the commands: several at a time, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..errors import Error, NotFound
 from . import Failed
 
 _REDRAWN_S = 0.1
-_INDEX = ".penstock-index"  # what `Dataset.tfrecord(index="beside")` keeps beside a file
+_INDEX = ".penstock-index"  # suffix of the files of `Dataset.tfrecord(index="beside")`
 
 
 @dataclass
 class Damage:
-    """A place in a file where no sound record is."""
+    """A place in a file without a sound record."""
 
     record: int  # its number in the file
     byte: int
-    bytes: int  # that are lost
+    bytes: int  # number of lost bytes
     why: str
 
 
@@ -31,8 +31,8 @@ class Damage:
 class Feature:
     """A feature of the tf.Examples of one or more files."""
 
-    records: int = 0  # that have it
-    types: tuple[int, ...] = (0, 0, 0, 0)  # of these: none, bytes, float32, int64
+    records: int = 0  # number of records that have it
+    types: tuple[int, ...] = (0, 0, 0, 0)  # records by type: none, bytes, float32, int64
     values: tuple[int, int] = (0, 0)  # in one record, least and most
     bytes: tuple[int, int] = (0, 0)  # of byte strings
 
@@ -48,7 +48,7 @@ class Feature:
 
 @dataclass
 class Survey:
-    """What is in a TFRecord file."""
+    """The contents of a TFRecord file."""
 
     path: str
     compressed: bool = False
@@ -70,7 +70,7 @@ class Survey:
         return self.payload_bytes / self.records if self.records else 0.0
 
     def add(self, other: Survey) -> None:
-        """Make this the survey of both; damage stays with its file."""
+        """Add the counts of another survey; lists of damage are not joined."""
         if other.records:
             least = min(self.smallest, other.smallest) if self.records else other.smallest
             self.smallest, self.largest = least, max(self.largest, other.largest)
@@ -87,7 +87,7 @@ def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 
 class Bar:
-    """A bar on the terminal that stderr is, if tqdm is installed; else nothing."""
+    """A progress bar if stderr is a terminal and tqdm is installed; otherwise nothing."""
 
     def __init__(self, total: int, unit: str, title: str = "") -> None:
         self._bar: Any = None
@@ -106,7 +106,7 @@ class Bar:
             self._bar.update(done - self._bar.n)
 
     def clear(self) -> None:
-        """Make room for a line on the same terminal."""
+        """Clear the bar, so that a line can be printed on the same terminal."""
         if self._bar is not None:
             self._bar.clear()
 
@@ -124,36 +124,36 @@ def counted(number: int, what: str) -> str:
 
 
 def text_of(error: Exception) -> str:
-    """What an error says, without the engine's own name of what was done."""
+    """The text of an error without the engine's name of the operation."""
     return str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
 
 
 def find(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths and patterns mean.
+    """Return the files of paths and patterns.
 
     Raises
     ------
     Failed
-        There is none.
+        There is no such file.
     """
     try:
         found = [str(path) for path in _engine.glob_files(list(patterns))]
     except NotFound as error:
         raise Failed(text_of(error), 2) from None
-    # A shell's pattern gives these, too.
+    # A pattern that the shell expanded includes index files, too.
     return [path for path in found if not path.endswith(_INDEX)] or found
 
 
 def survey(
     path: str, *, features: bool = False, writers: Sequence[Any] = (), first: int = 0
 ) -> Any:
-    """One file's pass, to be started: see `surveys`. Sound records go to the engine's `writers`."""
+    """Make one file's pass, see `surveys`. Sound records go to the engine's `writers`."""
     progress = _engine.Progress()
     return progress, lambda: _engine.survey_tfrecord(path, progress, features, list(writers), first)
 
 
 def surveys(paths: Sequence[str], *, features: bool = False) -> Iterator[Survey]:
-    """Go through files, as many at a time as there are cores; yield what was found, in order.
+    """Read files, as many at a time as there are cores; yield their surveys in order.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def surveys(paths: Sequence[str], *, features: bool = False) -> Iterator[Survey]
 
 
 def copied(paths: Sequence[str], writers: Sequence[Any]) -> Iterator[Survey]:
-    """The same, one file after the other; each sound record goes to the next of `writers`."""
+    """The same, one file after the other; sound records go to the `writers` in turn."""
     first = 0
     with ThreadPoolExecutor(1) as pool:
         for path in paths:
@@ -179,7 +179,7 @@ def copied(paths: Sequence[str], writers: Sequence[Any]) -> Iterator[Survey]:
 
 def _results(passes: Sequence[tuple[str, Any, Future[Any]]]) -> Iterator[Survey]:
     try:
-        # The engine goes over a file twice.
+        # The engine reads a file twice.
         with Bar(sum(os.path.getsize(path) for path, _, _ in passes), "B") as bar:
             for path, _, future in passes:
                 while not wait([future], timeout=_REDRAWN_S).done:
@@ -201,7 +201,7 @@ def _survey_of(path: str, found: dict[str, Any]) -> Survey:
 
 
 def looks_like(found: Survey) -> str:
-    """Say what a file without a sound record may be; empty: nothing is known."""
+    """Return a guess at the kind of a file without a sound record; empty: no guess."""
     if found.records or found.compressed or not found.file_bytes:
         return ""
     return "it is no TFRecord file"

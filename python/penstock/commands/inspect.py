@@ -1,4 +1,4 @@
-"""``penstock inspect FILES``: what is in TFRecord files."""
+"""``penstock inspect FILES``: lists the contents of TFRecord files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .files import Feature, Survey, counted, find, looks_like, surveys
 
 _TYPES = ("none", "bytes", "float32", "int64")
 _BYTES = 1
-# Strings that are this long and all equally long are taken for raw values, shorter ones for words.
+# Strings of equal length, and at least this long, are probably raw values; others are words.
 _RAW_BYTES = 64
 
 
@@ -83,7 +83,7 @@ def line_of(found: Survey, width: int) -> str:
 
 
 def features_of(total: Survey) -> list[str]:
-    """The table of features, and the declaration that takes them."""
+    """The table of features, and the `parse_example` for them."""
     lines = [f"{total.examples:,} of {total.records:,} records are tf.Examples; their features:"]
     names = sorted(total.features)
     width = max(len("feature"), *(len(name) for name in names))
@@ -129,7 +129,7 @@ def _between(span: tuple[int, int]) -> str:
 
 
 def declaration_of(feature: Feature) -> str:
-    """What `parse_example` is given for it; empty where records differ in its type."""
+    """The feature's declaration for `parse_example`; empty if records differ in its type."""
     kinds = [number for number in (1, 2, 3) if feature.types[number]]
     if len(kinds) != 1:
         return ""

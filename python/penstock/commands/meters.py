@@ -1,4 +1,4 @@
-"""What this process and its descendants use, from /proc."""
+"""Resource usage of this process and its descendants, from /proc."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _family() -> list[int]:
             with contextlib.suppress(OSError, ValueError):
                 parents[int(name)] = int(_stat(int(name))[1])
     found = [os.getpid()]
-    for pid in found:  # grows while it is walked through
+    for pid in found:  # the list grows during the loop
         found += [child for child, parent in parents.items() if parent == pid]
     return found
 
 
 def cpu_seconds() -> float:
-    """CPU time of all of them, those that ended included."""
+    """CPU time of all of these processes, including those that have ended."""
     ticks = 0
     for pid in _family():
         with contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ def cpu_seconds() -> float:
 
 
 def resident_bytes() -> int:
-    """Memory of all of them together; what they share counts once."""
+    """Memory of all of these processes together; shared memory counts once."""
     total = 0
     for pid in _family():
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Numbers of a command line, checked."""
+"""Parses and checks numbers of a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``penstock report module:object``: feed a dataset in one way, and write what each worker did."""
+"""``penstock report module:object``: feed a dataset, and write a report of each worker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 def _write(write: Callable[[str], object], path: str) -> None:
     try:
         write(path)
-    except OSError as error:  # which has a filename only if the file could not be opened
+    except OSError as error:  # has a filename only if the file could not be opened
         raise Failed(f"cannot write {path}: {error.strerror or error}") from error
 
 

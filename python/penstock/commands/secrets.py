@@ -1,4 +1,4 @@
-"""Files that hold a secret, and what is done with it."""
+"""Reads files that contain a secret, and passes the secret on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(path: Path | None) -> str:
     Raises
     ------
     Failed
-        There is no such file, others may read it, or there is nothing in it.
+        The file does not exist, other users may read it, or it is empty.
     """
     if path is None:
         return ""

@@ -1,4 +1,4 @@
-"""``penstock serve WEIGHTS``: a parameter server that lives until it is told to stop."""
+"""``penstock serve WEIGHTS``: a parameter server that runs until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from . import Failed, secrets
 from .shards import optimizers
 
 _CLOSING_SECONDS = 60.0
-# A process that ends so soon after it began to serve, so often in a row, is not begun again.
+# A process that ends within these seconds after it began to serve, so many times in a row, is not
+# restarted.
 _SOON_SECONDS, _SOON_TIMES = 5.0, 5
 
 
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _told(options: argparse.Namespace) -> dict[str, Any]:
-    """What the process that serves is told; nothing is started yet."""
+    """Check the arguments, and return the server process's configuration; starts nothing."""
     known = optimizers()
     if options.optimizer not in known:
         raise Failed(f"no optimizer {options.optimizer!r}; there are {', '.join(known)}", 2)
@@ -142,7 +143,7 @@ def _told(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_save(file: Path) -> None:
-    """Refuse at once what would be found out in the end only, when all training is in memory."""
+    """Raise an error now if the file cannot be written at the end of the training."""
     if file.is_dir():
         raise Failed(f"--save {file}: that is a folder; give a file in it", 2)
     if not file.parent.is_dir():
@@ -156,7 +157,7 @@ def _check_save(file: Path) -> None:
 
 
 def _say(options: argparse.Namespace, ready: dict[str, Any], pid: int, again: bool) -> None:
-    """Print where it serves. After another start the addresses are the same as before."""
+    """Print the server's addresses. A restart does not change them."""
     if options.json:
         print(json.dumps({**ready, "pid": pid}), flush=True)
     elif not again:
@@ -173,10 +174,10 @@ def _ending(code: int | None) -> str:
 
 
 class _Process:
-    """The process that serves. It ends by itself when this one is gone."""
+    """The server process. It ends by itself when this process has ended."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        # In a session of its own: Ctrl-C is for this process, which asks it to close.
+        # In a session of its own: Ctrl-C goes to this process only, which then closes the server.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.commands.shards"],
             stdin=subprocess.PIPE,
@@ -186,7 +187,7 @@ class _Process:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
-        # Not on the command line, which everybody on this host may read.
+        # Not on the command line, which all users of this host can read.
         with contextlib.suppress(BrokenPipeError):
             self._in.write(json.dumps(told).encode() + b"\n")
             self._in.flush()
@@ -200,7 +201,7 @@ class _Process:
         return self._process.returncode
 
     def wait_until_ready(self, stop: int) -> dict[str, Any] | None:
-        """What it said; None if this process is to stop."""
+        """Return the server's first message; None if this process must stop."""
         said = b""
         while not said.endswith(b"\n"):
             readable, _, _ = select.select([stop, self._out.fileno()], [], [])
@@ -217,7 +218,7 @@ class _Process:
         return ready
 
     def wait(self, stop: int) -> bool:
-        """Until this process is to stop (True) or that one has ended."""
+        """Wait until this process must stop (True) or the server has ended (False)."""
         ended = os.pidfd_open(self._process.pid)
         try:
             readable, _, _ = select.select([stop, ended], [], [])
@@ -226,7 +227,7 @@ class _Process:
         if stop in readable:
             return True
         self._process.wait()
-        # Its shards have this pipe too: they have all ended, and their addresses are free.
+        # The shards have this pipe, too: at its end all have ended, and their addresses are free.
         deadline = time.monotonic() + _CLOSING_SECONDS
         while select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if not os.read(self._out.fileno(), 1 << 16):
@@ -234,9 +235,9 @@ class _Process:
         return False
 
     def close(self) -> int:
-        """Let it close in good order; return the exit code."""
+        """Close the server in order; return the exit code."""
         try:
-            # It closes the pipe to that process, which is the order to close.
+            # communicate() closes the pipe to the server, which makes the server close.
             said, _ = self._process.communicate(timeout=_CLOSING_SECONDS)
         except subprocess.TimeoutExpired:
             raise Failed(f"the process that serves did not close in {_CLOSING_SECONDS} s") from None
@@ -259,7 +260,7 @@ class _Process:
 
 @contextlib.contextmanager
 def _stops() -> Iterator[int]:
-    """A descriptor that is readable once this process is to stop."""
+    """A descriptor that becomes readable when this process must stop."""
     reads, writes = os.pipe()
     before = {
         number: signal.signal(number, lambda *_: os.write(writes, b"."))

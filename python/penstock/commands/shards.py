@@ -1,8 +1,7 @@
-"""The process that serves for ``penstock serve``: it lives until its standard input ends.
-
-It is told what to do by a line of JSON on its standard input, answers with one on its standard
-output as soon as it serves, and when its standard input ends (also because whoever started it is
-gone) it closes in good order.
+"""The server process of ``penstock serve``: it runs until its standard input ends. Its
+configuration is a line of JSON on its standard input. It answers with a line of JSON on its
+standard output when it is ready. When its standard input ends (also because its parent has ended),
+it closes in order.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 
 def optimizers() -> dict[str, Any]:
-    """Every formula by its name in small letters."""
+    """Every optimizer by its name in lower case."""
     from penstock.train import optimizers as module
 
     names = [name for name in module.__all__ if name != "Optimizer"]
@@ -44,7 +43,7 @@ def serve(told: dict[str, Any]) -> None:
             server.close()
         except Error as error:
             failures.append(str(error))
-        try:  # all the more if a snapshot could not be written
+        try:  # also if a snapshot could not be written
             if told["save"]:
                 parameters.save(told["save"])
         except (Error, OSError) as error:

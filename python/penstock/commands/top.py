@@ -1,4 +1,4 @@
-"""``penstock top ADDRESS...``: what the shards of a parameter server do, and who works on them."""
+"""``penstock top ADDRESS...``: shows the shards of a parameter server and their workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_to(commands: Any) -> None:
 
 @dataclass
 class Look:
-    """What a shard said, or why it did not; and its counts a second."""
+    """A shard's answer, or the reason why there is none, and its counts per second."""
 
     address: str
     stats: dict[str, Any]
@@ -70,7 +70,7 @@ def look_at(address: str, secret: str, encrypt: bool) -> Look:
     try:
         said = _engine.shard_stats(address, secret, encrypt, _PATIENCE_SECONDS)
         return Look(address, json.loads(said))
-    except InvalidArgument as error:  # no such address, another secret: it will not get better
+    except InvalidArgument as error:  # no such address, another secret: permanent
         raise Failed(str(error)) from None
     except Error as error:
         return Look(address, {}, str(error))
@@ -80,7 +80,7 @@ _COUNTS = ("pushes", "pulls", "bytes_in", "bytes_out")
 
 
 def rates(now: dict[str, Any], before: dict[str, Any]) -> dict[str, float]:
-    """Counts a second since another look; or since it began, if it began after that."""
+    """Counts per second since an earlier look, or since the shard's start if that is later."""
     if not now:
         return {}
     if not before or before["seconds"] >= now["seconds"]:
@@ -90,7 +90,7 @@ def rates(now: dict[str, Any], before: dict[str, Any]) -> dict[str, float]:
 
 
 def staleness(counts: list[int]) -> str:
-    """Half and all of the pushes were at most so stale, as precisely as is counted."""
+    """Upper bounds of the staleness of half of the pushes, and of all, as text."""
     total = sum(counts)
     if total == 0:
         return "-"
@@ -132,7 +132,7 @@ def lines_of(looks: list[Look]) -> list[str]:
         )
         if said["saving_failed"]:
             lines.append(f"  its snapshot could not be written: {said['saving_failed']}")
-    # Each works on all shards; the first that was asked speaks for them.
+    # Each worker is connected to all shards; its row is the first shard's.
     workers: dict[int, dict[str, Any]] = {}
     for look in looks:
         for worker in look.stats.get("workers", []):

@@ -1,4 +1,4 @@
-"""``penstock verify FILES``: every checksum of TFRecord files."""
+"""``penstock verify FILES``: verifies every checksum of TFRecord files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def print_damage(found: Survey) -> None:
-    """A line for each damaged place of a file."""
+    """Print a line for each damaged place of a file."""
     for place in found.damage:
         print(
             f"{found.path}: record {place.record} at byte {place.byte}: {place.bytes} bytes lost: "

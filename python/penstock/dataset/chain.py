@@ -1,4 +1,4 @@
-"""A chain as it was made, and what the engine built of it."""
+"""The calls that made a Dataset, and the plan that the engine built from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Chain:
-    """What every `Dataset` is: a call of the engine's on the Datasets in front of it.
+    """The base of `Dataset`: a call of the engine on the input Datasets.
 
-    Immutable but for its passes; any thread. Pickles, by the calls that made it.
+    Immutable except for its passes. Threads: any. It is pickled as the calls that made it.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class Chain:
     _inputs: tuple[Dataset, ...]
     _several: bool
     _native: Any
-    _held: Any  # owns the function that the stage calls; None: it calls none
+    _held: Any  # owns the function that the stage calls; None: no function
     _lock: ForkLock
-    _plans: dict[bool, Any]  # that were built, by whether their feeds skip what fails
-    _spec: Any  # once it was asked for
+    _plans: dict[bool, Any]  # built plans, by whether their feeds skip failures
+    _spec: Any  # the schema, after the first request
     _passes: Passes
 
     @classmethod
@@ -41,8 +41,8 @@ class Chain:
         method: str,
         arguments: tuple[Any, ...],
         inputs: tuple[Dataset, ...] = (),
-        like: Chain | None = None,  # whose engine objects it shares
-        several: bool = False,  # it takes a list of inputs, even if there is one
+        like: Chain | None = None,  # its engine objects are shared
+        several: bool = False,  # the call takes a list of inputs, even of one
     ) -> Dataset:
         self: Any = object.__new__(cls)
         self._recipe = (method, arguments)
@@ -73,10 +73,10 @@ class Chain:
     def __reduce__(self) -> tuple[Any, ...]:
         return self._made_again, (self._stages(),)
 
-    # A chain may have more stages than Python has frames: what goes through it does so in loops.
+    # A chain may have more stages than Python's recursion limit: walk it in loops.
 
     def _stages(self) -> list[tuple[Any, ...]]:
-        """Return the calls that made this, each behind those for its inputs, which it numbers."""
+        """Return the calls that made this, each after its inputs' calls, with their numbers."""
         stages: list[tuple[Any, ...]] = []
         numbers: dict[int, int] = {}
         left: list[Chain] = [self]
@@ -115,7 +115,7 @@ class Chain:
         return titles[::-1]
 
     def _pin(self) -> None:
-        """Let the engine own the functions of this chain for as long as it may call them."""
+        """Let the engine own the functions of this chain as long as it may call them."""
         left: list[Chain] = [self]
         while left:
             chain = left.pop()
@@ -124,7 +124,7 @@ class Chain:
             left += chain._inputs
 
     def _alone(self, **options: Any) -> Dataset:
-        """The same chain without what iterating leaves here: what a Loader may keep.
+        """The same chain with passes of its own: a Loader may keep it without a cycle.
 
         Its passes build their Loaders with `options`.
         """
@@ -135,9 +135,9 @@ class Chain:
         return alone
 
     def _built(self, skip: bool) -> Any:
-        """What the engine built for feeds that leave out what fails (`skip`), or raise it.
+        """The engine's plan for feeds that skip failures (`skip`) or raise them.
 
-        Both have the same files and caches.
+        Both plans have the same files and caches.
         """
         with self._lock.here():
             if skip not in self._plans:
@@ -152,19 +152,19 @@ class Chain:
             return self._plans[skip]
 
     def _any_built(self) -> Any:
-        """The same for any feed: for what all of them have in common."""
+        """Any built plan, for properties that both plans have."""
         return self._plans.get(True) or self._built(False)
 
 
 def datasets(method: str, inputs: Iterable[Any], least: int = 0) -> tuple[Dataset, ...]:
-    """Return the inputs of a stage, if they are Datasets, and as many as it needs.
+    """Return the inputs of a stage, checked.
 
     Raises
     ------
     InvalidArgument
-        One of them is something else, there are too few, or this is no list of them.
+        `inputs` is not a list, has an item that is not a Dataset, or has too few items.
     """
-    # A Dataset can be iterated over, too, and perhaps for ever.
+    # A Dataset is iterable, too, and may be endless.
     if isinstance(inputs, Chain) or not isinstance(inputs, Iterable):
         raise InvalidArgument(f"{inputs!r} is no list; give a list of Datasets", method)
     inputs = tuple(inputs)

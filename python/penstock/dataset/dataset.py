@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _BATCHING = ("batch", "rebatch", "padded_batch", "ragged_batch", "bucket_by_length")
-# Calls whose elements are batches where their input's are: what these begin with.
+# Calls whose elements are batches if their input's elements are: prefixes of their names.
 _SAME_ELEMENTS = (
     *("map", "filter", "take", "skip", "shard", "shuffle", "enumerate", "unique", "cache"),
     *("repeat", "prefetch", "on_error", "assert_cardinality", "split_batch"),
@@ -37,20 +37,20 @@ _SAME_ELEMENTS = (
 class Dataset(Sources, FileSources, Transformations, Closing):
     """A pipeline: a source and a chain of transformations.
 
-    Made by one of the class methods (`range`, ...), then by the methods of what these return. A
+    A class method (`range`, ...) makes the source, and the methods of the result add stages. A
     Dataset is immutable, and nothing is read before it is iterated over or built.
 
     Iterating over it is one pass. The workers stay alive between passes, and the n-th pass of one
-    Dataset object is epoch n - 1: shuffled anew, with new random numbers. Native stages are run by
-    threads of the engine. As soon as a Python function is in the chain it is run by processes, each
-    of which can run the whole chain. That holds in front of a stage that is a stream, too, such as
-    `filter`. One thread of this process goes through the stream itself, and calls generators, what
-    `scan`, `flat_map` and `interleave` are given, and predicates on elements that no function made.
+    Dataset object is epoch n - 1, with another order and other random numbers. Threads of the
+    engine run native stages. If the chain has a Python function, worker processes run the whole
+    chain, also before a stage of a stream such as `filter`. One thread of this process runs the
+    stream itself. It calls generators, the functions of `scan`, `flat_map` and `interleave`, and
+    predicates on elements that no function made.
 
     Notes
     -----
-    Any thread may call anything; each iterator belongs to one thread at a time. Datasets pickle, by
-    how they were made.
+    Any thread may call any method; only one thread at a time may use an iterator. A Dataset is
+    pickled as the calls that made it.
 
     Examples
     --------
@@ -62,13 +62,13 @@ class Dataset(Sources, FileSources, Transformations, Closing):
     interleave = Interleave()
 
     def build(self, **options: Unpack[RunOptions]) -> Loader:
-        """Return a Loader that feeds this; the same as ``penstock.Loader(dataset, **options)``."""
+        """Return a Loader of this Dataset, the same as ``penstock.Loader(dataset, **options)``."""
         from ..loader import Loader
 
         return Loader(self, **options)
 
     def _source_info(self, on_error: str) -> SourceInfo:
-        """What a Loader runs when this is its source."""
+        """The plan that a Loader of this Dataset runs."""
         from ..loader.source import SourceInfo
 
         plan = self._built(on_error == "skip")
@@ -77,16 +77,17 @@ class Dataset(Sources, FileSources, Transformations, Closing):
 
     @property
     def element_spec(self) -> Any:
-        """What elements (batches, where it is batched) are: a nest of `penstock.TensorSpec`.
+        """The schema of the elements (or batches): a nest of `penstock.TensorSpec`.
 
-        A batch's rows are None unless ``drop_last`` makes all batches full. Where a Python function
-        is in the chain, the first element is made, in line and apart from all passes: lengths are
-        those that it has, unless `penstock.ragged` or a batch says that they differ.
+        A batch's number of rows is None unless ``drop_last`` makes all batches full. If the chain
+        has a Python function, the schema is inferred from the first element, which is made in line
+        and apart from all passes: its lengths are assumed for all elements, unless
+        `penstock.ragged` or a batch declares that they differ.
 
         Raises
         ------
         InvalidArgument
-            There is no first element.
+            The Dataset has no element.
         """
         if self._spec is None:
             self._spec = self._find_spec()
@@ -111,7 +112,7 @@ class Dataset(Sources, FileSources, Transformations, Closing):
         raise InvalidArgument(f"there is no element in {self!r}", "element_spec")
 
     def _batching(self) -> tuple[str, tuple[Any, ...]] | None:
-        """The call that made batches of elements, if these are batches still."""
+        """The call that made batches, if the elements are still batches."""
         chain: Chain = self
         while chain._recipe[0] not in _BATCHING:
             if len(chain._inputs) != 1 or not chain._recipe[0].startswith(_SAME_ELEMENTS):
@@ -122,24 +123,24 @@ class Dataset(Sources, FileSources, Transformations, Closing):
     def feeds(
         self, n: int, *, patience: float | None = None, **options: Unpack[RunOptions]
     ) -> Feeds:
-        """Return n consumers of one engine, a batch for each of n devices: see `Feeds`.
+        """Return n consumers of one engine, for n devices: see `Feeds`.
 
         Parameters
         ----------
         n : int
             Batch i of a pass goes to consumer i mod n.
         patience : float, optional
-            Seconds that a consumer waits for another one to take its batches before a `Timeout`
-            says for which. None: for ever.
+            Seconds that a consumer waits for a slower one before it raises a `Timeout` that names
+            that one. None: no limit.
         **options
-            Those of `Loader`, but for `ordered`.
+            Those of `Loader`, except `ordered`.
         """
         from ..feeds import Feeds
 
         return Feeds(self, n, patience, **options)
 
     def cardinality(self) -> float | None:
-        """Batches (elements, where nothing is batched) of a pass; ``math.inf``; None: unknown."""
+        """Batches (or elements) of a pass; ``math.inf``: endless; None: unknown."""
         plan = self._any_built()
         if plan.length is None:
             return None
@@ -148,13 +149,13 @@ class Dataset(Sources, FileSources, Transformations, Closing):
         return int(plan.length * plan.rounds)
 
     def __len__(self) -> int:
-        """Batches (elements, where nothing is batched) of a pass.
+        """Batches of a pass (elements, if nothing is batched).
 
         Raises
         ------
         TypeError
-            It never ends, only running it tells, or there are more than ``sys.maxsize``, which is
-            the most that Python's `len` can say.
+            The pass is endless, its length is unknown, or the length exceeds ``sys.maxsize``, the
+            largest value of Python's `len`.
         """
         count = self.cardinality()
         if count is None or count == float("inf"):
@@ -164,7 +165,7 @@ class Dataset(Sources, FileSources, Transformations, Closing):
         return int(count)
 
     def __bool__(self) -> bool:
-        """True: what is in it, is not looked at."""
+        """True, without computing the length."""
         return True
 
     def __iter__(self) -> DatasetIterator:
@@ -172,8 +173,8 @@ class Dataset(Sources, FileSources, Transformations, Closing):
         return self._passes.begin(self)
 
     def close(self) -> None:
-        """End the workers that passes share; batches that are held stay valid.
+        """End the workers that passes share; held batches stay valid.
 
-        A pass under way raises `Closed`. A later pass starts new workers.
+        A running pass raises `Closed`. A later pass starts new workers.
         """
         self._passes.close()

@@ -20,7 +20,7 @@ Files: TypeAlias = "Path | Sequence[Path]"
 
 
 class FileSources(Chain):
-    """The class methods of `Dataset` that begin with files."""
+    """The class methods of `Dataset` that read files."""
 
     @classmethod
     def tfrecord(
@@ -31,27 +31,26 @@ class FileSources(Chain):
         stream: bool = False,
         index: str | None = None,
     ) -> Dataset:
-        """Records of TFRecord files, as byte strings. Of compressed files: a stream.
+        """Records of TFRecord files, as byte strings. With compressed files: a stream.
 
         Both checksums of every record are verified. Damage is a `DataLoss` at its place that names
-        file, byte and record, and everything around it is fed; damage of compressed bytes costs the
-        rest of its file.
+        file, byte and record, and the records around it are delivered; damage of compressed bytes
+        loses the rest of the file.
 
         Parameters
         ----------
         files : path, pattern, or list of these
-            ``*``, ``?`` and ``[...]`` as in a shell; a pattern's files come in the order of their
-            names.
+            ``*``, ``?`` and ``[...]`` as in a shell; the files of a pattern are sorted by name.
         compression : {"", "none", "gzip", "zlib"}
-            "": each file tells by what it begins with, or by its name.
+            "": detected for each file, by its first bytes or its name.
         stream : bool
-            Read in order, and do not go through the files beforehand: for who reads once. It has no
-            length then and is shuffled by a buffer.
+            Read the files in order and do not index them, for a single pass. The Dataset then has
+            no length and is shuffled by a buffer.
         index : {None, "beside"}
-            "beside": where each record lies is kept in ``<file>.penstock-index``, so that only the
-            first one who builds this goes through the files beforehand, and worker processes and
-            later runs do not. Made again when a file was changed; where it cannot be written it is
-            in memory, as with None. Of plain files only.
+            "beside": the places of the records are saved in ``<file>.penstock-index``, so only the
+            first build indexes the files, and later runs do not. The index is made again when its
+            file was changed. If it cannot be written, it stays in memory, as with None. For plain
+            files only.
         """
         return cls._make("tfrecord", _reading("tfrecord", files, compression, stream, index))
 
@@ -64,19 +63,19 @@ class FileSources(Chain):
         stream: bool = False,
         index: str | None = None,
     ) -> Dataset:
-        """Lines of text files (UTF-8), without their ends; parameters as of `tfrecord`.
+        """Lines of text files (UTF-8), without line ends; the parameters are those of `tfrecord`.
 
-        A line that is no UTF-8 is a `DataLoss` that names file, record and byte. A zlib file cannot
-        be told from text: say so.
+        A line that is not UTF-8 is a `DataLoss` that names file, record and byte. zlib is not
+        detected, because text may begin with the same bytes: give ``compression="zlib"``.
         """
         return cls._make("lines", _reading("lines", files, compression, stream, index))
 
     @classmethod
     def snapshot(cls, path: Path) -> Dataset:
-        """Elements of a file that `Dataset.cache` with a path made, at any place.
+        """Elements of a file that `Dataset.cache` with a path made. Indexed.
 
         Every element's checksum is verified when it is read. Damage is a `DataLoss` at its place
-        that names file, element and byte, and everything around it is fed.
+        that names file, element and byte, and the elements around it are delivered.
         """
         return cls._make("snapshot", (path_of(path, "snapshot"),))
 
@@ -92,23 +91,24 @@ class FileSources(Chain):
         stream: bool = False,
         index: str | None = None,
     ) -> Dataset:
-        """Records of CSV files (RFC 4180), as a dict of the columns that are wanted.
+        """Records of CSV files (RFC 4180), as a dict of the declared columns.
 
-        Fields in quotes may have line ends and doubled quotes in them; empty lines are passed over.
-        A record with more or fewer columns than the header, or with a field that is no such number
-        or, of a `str`, no UTF-8, is a `DataLoss` that names file, record, line and column.
+        Quoted fields may contain line ends and doubled quotes; empty lines are skipped. A record
+        is a `DataLoss` that names file, record, line and column if it has more or fewer columns
+        than the header, a field that is not a number of its column's dtype, or a `str` field that
+        is not UTF-8.
 
         Parameters
         ----------
         files, compression, stream, index
-            As of `lines`.
+            As for `lines`.
         columns : dict
-            Name to what it is: a dtype of numbers (bool, integers, float32, float64), `str` or
-            `bytes`. ``(dtype, default)``: the default is what an empty field stands for; without
-            one, an empty field is an error where a number is wanted.
+            Name to type: a numeric dtype (bool, integers, float32, float64), `str` or `bytes`.
+            ``(dtype, default)``: the value of an empty field; without a default, an empty numeric
+            field is an error.
         header : bool or list of str
-            True: the first record of each file names its columns. Of files without one: the names
-            of all their columns.
+            True: the first record of each file has the names of its columns. For files without a
+            header: the names of all columns.
         delimiter : str
             One character.
 
@@ -147,14 +147,14 @@ class FileSources(Chain):
         compression: str = "",
         stream: bool = False,
     ) -> Dataset:
-        """Records of one length: arrays uint8 ``(record_bytes,)``. Of compressed files: a stream.
+        """Records of one length: uint8 arrays ``(record_bytes,)``. With compressed files: a stream.
 
         Parameters
         ----------
         header_bytes, footer_bytes : int
-            At the front and at the end of each file, that are no records.
+            Bytes at the front and at the end of each file that are not records.
         files, compression, stream
-            As of `tfrecord`; a zlib file cannot be told from records: say so.
+            As for `tfrecord`; zlib is not detected: give ``compression="zlib"``.
         """
         sizes = (
             integer("record_bytes", record_bytes, 1, operation="fixed_records"),
@@ -173,21 +173,21 @@ class FileSources(Chain):
         compression: str = "",
         stream: bool = False,
     ) -> Dataset:
-        """Rows of IDX files, the format of MNIST, and their labels. Of compressed files: a stream.
+        """Rows of IDX files, the format of MNIST, and labels. With compressed files: a stream.
 
-        Dtype and shape are what the files say: of ``train-images-idx3-ubyte`` uint8 ``(28, 28)``;
-        numbers of several bytes come in the machine's byte order. Every file is as long as its
-        header says, or a `DataLoss` names file and byte.
+        The files give dtype and shape: uint8 ``(28, 28)`` for ``train-images-idx3-ubyte``. Numbers
+        of several bytes are converted to the machine's byte order. A file whose length differs
+        from its header is a `DataLoss` that names file and byte.
 
         Parameters
         ----------
         images : path, pattern, or list of these
-            Of any number of axes, of which the first one counts rows; gzip and zlib files too.
+            Arrays of any number of axes, the first of which counts rows; also gzip and zlib files.
         labels : the same, optional
-            File by file as many rows as of `images`. Elements are ``{"image": ..., "label": ...}``
-            then, and just the rows without.
+            Each file has as many rows as the corresponding file of `images`. With labels, elements
+            are ``{"image": ..., "label": ...}``; without, an element is a row.
         compression, stream
-            As of `tfrecord`. The length of such a stream is known.
+            As for `tfrecord`. The length of such a stream is known.
 
         Examples
         --------
@@ -201,27 +201,27 @@ class FileSources(Chain):
 
     @classmethod
     def cifar10(cls, files: Files, *, compression: str = "", stream: bool = False) -> Dataset:
-        """Records of CIFAR-10's binary files (``data_batch_*.bin``). Of compressed files: a stream.
+        """Records of CIFAR-10's binary files (``data_batch_*.bin``). If compressed: a stream.
 
         Elements are ``{"image": uint8 (3, 32, 32), "label": uint8}``: red, green and blue planes,
-        row by row, as the files have them. ``np.moveaxis(image, 0, -1)`` is the picture with its
-        channels last. A label above 9 is a `DataLoss`, as is a file that is no whole number of
-        records. The files do not say how many they have: ``assert_cardinality(50000)`` does.
+        row by row, as in the files. ``np.moveaxis(image, 0, -1)`` puts the channels last. A label
+        above 9 is a `DataLoss`, and so is a file that is not a whole number of records. The files
+        do not contain the number of records: ``assert_cardinality(50000)`` checks it.
 
         Parameters
         ----------
         files, compression, stream
-            As of `tfrecord`; a zlib file cannot be told from records: say so. An archive
-            (``.tar.gz``) is to be unpacked.
+            As for `tfrecord`; zlib is not detected: give ``compression="zlib"``. Unpack an archive
+            (``.tar.gz``) first.
         """
         return cls._make("cifar10", _reading("cifar10", files, compression, stream))
 
     @classmethod
     def cifar100(cls, files: Files, *, compression: str = "", stream: bool = False) -> Dataset:
-        """Records of CIFAR-100's binary files (``train.bin``), as `cifar10` gives them.
+        """Records of CIFAR-100's binary files (``train.bin``), like those of `cifar10`.
 
-        Elements are ``{"image": ..., "label": uint8, "coarse_label": uint8}``: the fine label, of
-        100, and that of its 20 superclasses.
+        Elements are ``{"image": ..., "label": uint8, "coarse_label": uint8}``: the fine label (of
+        100) and the label of its superclass (of 20).
         """
         return cls._make("cifar100", _reading("cifar100", files, compression, stream))
 
@@ -229,7 +229,7 @@ class FileSources(Chain):
 def _reading(
     operation: str, files: Files, compression: str, stream: bool, *index: str | None
 ) -> tuple[Any, ...]:
-    """What the sources have in common, checked, in the order that the engine takes it in."""
+    """The common arguments of the sources, checked, in the order of the engine's parameters."""
     for given in index:
         if given not in (None, "beside"):
             raise InvalidArgument(f"index is {given!r}; give 'beside', or None", operation)
@@ -242,7 +242,7 @@ def _reading(
 
 
 def _column(name: str, what: Any) -> tuple[str, str, bytes | None]:
-    """A column's name, type and default, as the engine takes them."""
+    """A column's name, type and default, in the engine's form."""
     name, default = text(name, "csv"), None
     if isinstance(what, tuple) and len(what) == 2:
         what, default = what

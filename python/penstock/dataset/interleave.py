@@ -1,4 +1,4 @@
-"""interleave: of Datasets that are there, and of those that a function makes."""
+"""interleave: of given Datasets, and of Datasets that a function returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OfFunction(Protocol):
 
 
 class Interleave:
-    """`Dataset.interleave` is a source, and `dataset.interleave` goes on with a chain."""
+    """`Dataset.interleave` is a source, and `dataset.interleave` is a stage of a chain."""
 
     @overload
     def __get__(self, instance: None, owner: type[Dataset]) -> OfDatasets: ...
@@ -43,8 +43,8 @@ def _of_datasets(
 ) -> Dataset:
     """Take `block` elements of each of `cycle` Datasets in turn, as tf.data's interleave.
 
-    One that ends makes room for the next. Called of a Dataset, ``dataset.interleave(function)``,
-    it is about the Datasets that a function makes of the elements.
+    When an open Dataset ends, the next one takes its place. ``dataset.interleave(function)``, as a
+    method of a Dataset object, takes turns among the Datasets that the function returns.
     """
     each = datasets("interleave", inputs, 1)
     sizes = (
@@ -57,15 +57,15 @@ def _of_datasets(
 def _of_function(
     self: Dataset, function: Callable[..., Dataset], *, cycle: int = 4, block: int = 1
 ) -> Dataset:
-    """Take turns among the Datasets that a function makes of the elements. A stream.
+    """Take turns among the Datasets that a function makes from the elements. A stream.
 
-    As tf.data's interleave: `cycle` of them are open at a time and give `block` elements each in
-    turn; one that ends makes room for that of the next element.
+    As tf.data's interleave: `cycle` Datasets are open at a time and give `block` elements each in
+    turn; when one ends, the Dataset of the next element takes its place.
 
     Parameters
     ----------
     function : callable
-        As of `flat_map`.
+        As for `flat_map`.
     """
     if not callable(function):
         raise InvalidArgument(f"{function!r} is no function", "interleave")

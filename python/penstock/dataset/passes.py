@@ -1,4 +1,4 @@
-"""Passes over a Dataset: which one comes next, its iterator, and the workers that passes share."""
+"""Passes over a Dataset: their numbers, their iterator, and the workers that they share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class Passes:
     """The passes of one Dataset object: the n-th is epoch n - 1.
 
-    They share one Loader, which stays between them; a pass that begins while another one is under
-    way gets its own. Any thread.
+    They share one Loader, which stays open between passes; a pass that begins during another one
+    gets a Loader of its own. Threads: any.
 
     Parameters
     ----------
     **options
-        What Loaders are built with.
+        The options of the Loaders.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -31,10 +31,10 @@ class Passes:
         self._lock = ForkLock()
         self._next = 0
         self._loader: Loader | None = None
-        self._latest: weakref.ref[DatasetIterator] | None = None  # that has the Loader
+        self._latest: weakref.ref[DatasetIterator] | None = None  # has the Loader
 
     def begin(self, dataset: Dataset) -> DatasetIterator:
-        """Begin the next pass over `dataset`, whose passes these are."""
+        """Begin the next pass over `dataset`, the owner of these passes."""
         with self._lock.here():
             epoch = self.take()
             latest = None if self._latest is None else self._latest()
@@ -42,7 +42,7 @@ class Passes:
                 return DatasetIterator(dataset, dataset.build(**self.options), epoch, own=True)
             if latest is not None:
                 latest._hand_over()
-            # A forked child's copy is its parent's.
+            # In a forked child, the Loader belongs to the parent.
             if self._loader is None or self._loader.closed or self._loader._foreign():
                 self._loader = dataset.build(**self.options)
             iterator = DatasetIterator(dataset, self._loader, epoch, own=False)
@@ -50,44 +50,44 @@ class Passes:
             return iterator
 
     def close(self) -> None:
-        """End the workers; the next pass starts others."""
+        """End the workers; the next pass starts new ones."""
         with self._lock.here():
             loader, self._loader = self._loader, None
         if loader is not None:
             loader.close()
 
     def take(self, behind: int = -1) -> int:
-        """Return the number of the next pass, which is the caller's: one behind `behind`."""
+        """Reserve and return the number of the next pass, which is larger than `behind`."""
         with self._lock.here():
             self._next = max(self._next, behind + 1) + 1
             return self._next - 1
 
     def go_on_behind(self, number: int) -> None:
-        """A pass was restored: the next one is that behind it."""
+        """Make the pass after `number`, which was restored, the next one."""
         with self._lock.here():
             self._next = number + 1
 
     def shared_with(self, iterator: DatasetIterator) -> bool:
-        """Whether the Loader is this iterator's, and no later one's."""
+        """Whether the shared Loader belongs to this iterator, and not to a later one."""
         with self._lock.here():
             return self._latest is not None and self._latest() is iterator
 
 
 class DatasetIterator(Restorable, Closing):
-    """What ``iter(dataset)`` returns: one pass, with a place that can be taken and restored.
+    """The result of ``iter(dataset)``: one pass, whose position can be saved and restored.
 
-    One thread at a time. A context manager that closes.
+    Only one thread may use it at a time. As a context manager it closes at the end of the block.
     """
 
     def __init__(self, dataset: Dataset, loader: Loader, epoch: int, own: bool) -> None:
         self._dataset = dataset
         self._loader = loader
-        self._own = own  # nobody else uses the loader
+        self._own = own  # no other iterator uses the loader
         self._over = False
-        self._ended = False  # nothing is left of the pass
-        self._left: dict[str, Any] | None = None  # the place, where it was left in the middle
+        self._ended = False  # the pass has ended
+        self._left: dict[str, Any] | None = None  # the position of an unfinished pass
         self._pass = epoch
-        self._options = dataset._passes.options  # of every Loader that it has
+        self._options = dataset._passes.options  # of all its Loaders
         loader._go_to_pass(epoch)
         self._next = iter(loader).__next__
 
@@ -106,11 +106,11 @@ class DatasetIterator(Restorable, Closing):
 
     @property
     def under_way(self) -> bool:
-        """Whether there may be something left."""
+        """Whether the pass may have further elements."""
         return not self._over
 
     def state(self) -> dict[str, Any]:
-        """Return the place, a small JSON-able dict: exact, whatever was made ahead."""
+        """Return the position, a small dict for JSON; prefetched batches do not count."""
         self._have_a_loader()
         return self._loader.state()
 
@@ -120,7 +120,7 @@ class DatasetIterator(Restorable, Closing):
         Raises
         ------
         InvalidArgument
-            The state was taken of another chain; the text says which stage differs. Nothing was
+            The state is of another chain; the text names the stage that differs. Nothing was
             changed.
         """
         self._have_a_loader()
@@ -131,14 +131,14 @@ class DatasetIterator(Restorable, Closing):
         self._begin()
 
     def _check(self, state: Any) -> None:
-        """Raise what `restore` would."""
+        """Raise the errors of `restore` for this state."""
         self._have_a_loader()
         self._loader._check_plan_state(state)
 
     def reset(self, dataset: Dataset | None = None) -> None:
         """Begin the next pass; or a pass over another Dataset: other files, other parameters."""
         if dataset is not None:
-            # Or it refuses, and nothing has changed.
+            # Raises before anything has changed.
             if not isinstance(getattr(dataset, "_passes", None), Passes):
                 raise InvalidArgument(
                     f"dataset is {dataset!r}; give a Dataset, or None for the next pass", "reset"
@@ -155,7 +155,7 @@ class DatasetIterator(Restorable, Closing):
         self._begin()
 
     def _have_a_loader(self) -> None:
-        """A later iterator of the Dataset may have taken over the one that was shared."""
+        """Get a Loader, since a later iterator may have taken over the shared one."""
         if not self._own and not self._dataset._passes.shared_with(self):
             self._loader, self._own = self._dataset.build(**self._options), True
             if self._left is None:
@@ -164,7 +164,7 @@ class DatasetIterator(Restorable, Closing):
                 self._loader.restore(self._left)
 
     def _hand_over(self) -> None:
-        """The shared Loader is another iterator's from now on."""
+        """Give the shared Loader up to another iterator."""
         if not self._ended and not self._loader.closed:
             self._left = self._loader.state()
 
@@ -182,11 +182,11 @@ class DatasetIterator(Restorable, Closing):
         return shown(self, self._loader, epoch=self._pass)
 
     def stats(self) -> dict[str, Any]:
-        """Return what was counted so far; see `Loader.stats`."""
+        """Return the counters; see `Loader.stats`."""
         return self._loader.stats()
 
     def close(self) -> None:
-        """End the workers. Batches that are held stay valid."""
+        """End the workers. Held batches stay valid."""
         self._over = True
         if self._own or self._dataset._passes.shared_with(self):
             self._loader.close()

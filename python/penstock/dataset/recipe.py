@@ -1,7 +1,6 @@
-"""How a Dataset or an operation was made, so that a worker process can make it again.
-
-What was made belongs to the engine and cannot travel; the call that made it can: a method of the
-engine's, its arguments, and the Datasets that it was applied to.
+"""The calls that made a Dataset or an operation, so that a worker process can repeat them. Engine
+objects cannot be pickled, but the call that made one can: a method of the engine, its arguments,
+and its input Datasets.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from .. import _engine
 
 
 class Operation:
-    """What `Dataset.map` applies natively: made by `penstock.parse_example` and its like.
+    """A native operation for `Dataset.map`, such as the result of `penstock.parse_example`.
 
-    Immutable; any thread. Pickles.
+    Immutable. Threads: any. Can be pickled.
     """
 
     def __init__(self, name: str, *arguments: Any) -> None:
@@ -30,7 +29,7 @@ class Operation:
 
 
 def title_of(function: Any) -> str:
-    """What a function is called in messages and states."""
+    """The name of a function in messages and states."""
     name = getattr(function, "__qualname__", None)
     if name is None:
         inner = getattr(function, "func", None)  # functools.partial

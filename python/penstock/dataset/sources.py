@@ -1,4 +1,4 @@
-"""The sources but for files, and what puts several Datasets together."""
+"""Sources other than files, and stages that combine several Datasets."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Zip:
 
 
 def _zip(cls: type[Dataset], *inputs: Dataset, **named: Dataset) -> Dataset:
-    """Elements of several Datasets side by side: a tuple, or by names a dict.
+    """Elements of several Datasets side by side: as a tuple, or with names as a dict.
 
-    As long as the shortest. ``a.zip(b)`` is ``Dataset.zip(a, b)``.
+    As long as the shortest input. ``a.zip(b)`` is ``Dataset.zip(a, b)``.
     """
     if bool(inputs) == bool(named):
         raise InvalidArgument("give Datasets, or Datasets by names", "zip")
@@ -53,7 +53,7 @@ class Sources(Chain):
 
     @classmethod
     def range(cls, *arguments: int) -> Dataset:
-        """Numbers as Python's `range` gives them, int64.
+        """The numbers of Python's `range`, as int64.
 
         Parameters
         ----------
@@ -71,15 +71,15 @@ class Sources(Chain):
 
     @classmethod
     def arrays(cls, arrays: Any) -> Dataset:
-        """Rows of equally long arrays: a NumPy array (memory-mapped too), or a nest of them.
+        """Rows of equally long arrays: a NumPy array, or a nest of them.
 
         Parameters
         ----------
         arrays : array, or tuple, list or dict of them
-            Row i of each is element i, in the same nest. They are not copied, and must not change
-            while they are fed. Elements come in the machine's byte order, whatever the array's is.
-            Nor must the file of a memory-mapped one be cut short: reading what it no longer has
-            is a SIGBUS, which ends the process.
+            Element i is row i of each array, in the same nest. The arrays are not copied, and must
+            not change while they are used. Elements have the machine's byte order. Arrays may be
+            memory-mapped; do not truncate their file: reading the missing part is a SIGBUS, which
+            ends the process.
         """
         nest = mapped(np.asanyarray, arrays)
         leaves = leaves_of(nest)
@@ -97,19 +97,19 @@ class Sources(Chain):
                 f"arrays that are fed together must be equally long; their shapes are {shapes}",
                 "arrays",
             )
-        # What they look like, without being looked at: a memory map is not read.
+        # The schema of the arrays, without reading a memory map.
         sample = mapped(lambda leaf: np.zeros(0, leaf.dtype), nest)
         return cls._make("arrays", (sample, leaves))
 
     @classmethod
     def items(cls, elements: Iterable[Any]) -> Dataset:
-        """Elements that are there already, such as a list of paths with their labels.
+        """The elements of a list, such as paths with their labels.
 
         Parameters
         ----------
         elements : list
-            Of whatever a function of `map` may return. They are copied, and must be alike: only
-            lengths may differ.
+            Any values that a function of `map` may return. They are copied, and must have one
+            schema: only lengths may differ.
         """
         each = several("elements", elements, "elements", "items")
         spec, block = _engine.pack_elements(each, batch=False) if each else (b"", b"")
@@ -119,8 +119,8 @@ class Sources(Chain):
     def source(cls, source: Any) -> Dataset:
         """Elements of any object with ``__len__`` and ``__getitem__``: a torch Dataset, a list.
 
-        Whatever it returns may be anything that a function of `map` may return. It is called in
-        worker processes, as such a function is.
+        ``__getitem__`` may return any value that a function of `map` may return. It is called in
+        worker processes, like such a function.
         """
         refuse_misread(source, "source")
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
@@ -133,19 +133,20 @@ class Sources(Chain):
     def generator(
         cls, function: Callable[..., Iterable[Any]], *, streams: int | None = None
     ) -> Dataset:
-        """Elements that a generator function yields. A stream.
+        """The values that a generator function yields. A stream.
 
-        It is called anew for each pass, and to go back to a place, and is pulled by one thread of
-        this process, some elements ahead; a `map` behind it is spread over the workers.
+        The function is called for each pass, and again to restore a position. One thread of this
+        process reads the generator, some elements ahead; the workers run a following `map`.
 
         Parameters
         ----------
         function : callable
-            Without arguments; what it returns is iterated over. Inside, `penstock.rng` is keyed by
-            seed, epoch and how many elements there were before.
+            Takes no arguments and returns an iterable. In it, `penstock.rng` is keyed by seed,
+            epoch and the number of elements before.
         streams : int, optional
-            The function takes the number of its stream, from 0 to n - 1, and yields that stream's
-            share: n are open at once, and elements come from them in turn until all have ended.
+            n: the function takes the number of its stream, from 0 to n - 1, and yields that
+            stream's share. All n streams are open at once, and elements come from them in turn
+            until all have ended.
         """
         if not callable(function):
             raise InvalidArgument(
@@ -167,14 +168,14 @@ class Sources(Chain):
         seed: int = 0,
         stop_on_empty: bool = False,
     ) -> Dataset:
-        """Take each element from a Dataset that is drawn. A stream.
+        """Take each element from a Dataset that is chosen at random. A stream.
 
         Parameters
         ----------
         weights : list of float, optional
-            How likely each is; None: all are equally.
+            The probability of each input; None: all are equal.
         stop_on_empty : bool
-            End when one has ended, rather than draw among the others.
+            End when one input has ended, instead of choosing among the others.
         """
         each = datasets("sample_from", inputs, 1)
         arguments = (
@@ -188,7 +189,7 @@ class Sources(Chain):
     def choose_from(
         cls, choices: Dataset, inputs: Sequence[Dataset], *, stop_on_empty: bool = True
     ) -> Dataset:
-        """Take each element from the Dataset whose number the next of `choices` is. A stream."""
+        """Take each element from the input whose number is the next of `choices`. A stream."""
         each = datasets("choose_from", (choices, *datasets("choose_from", inputs, 1)))
         return cls._make("choose_from", (bool(stop_on_empty),), each, several=True)
 

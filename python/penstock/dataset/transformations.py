@@ -1,4 +1,4 @@
-"""What may follow in a chain: each method of a Dataset gives a new one."""
+"""The stages of a chain: each method of a Dataset returns a new one."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ if TYPE_CHECKING:
 
 
 class Transformations(Chain):
-    """The methods of `Dataset` that go on with the chain."""
+    """The methods of `Dataset` that add a stage to the chain."""
 
     def filter(self, predicate: Callable[..., Any] | Operation) -> Dataset:
-        """Keep the elements for which a predicate holds.
+        """Keep the elements for which a predicate is true.
 
-        What follows is a stream: only running it tells what comes next, so it has no length and
-        cannot be shuffled as a whole, and its place is found by reading on from a place before.
+        The result is a stream: it has no length, it cannot be shuffled as a whole, and `restore`
+        reads on from an earlier position.
 
         Parameters
         ----------
         predicate : callable or native operation
-            Gets the element as a function of `map` does, and returns a boolean. Where a function
-            made the elements (``map(decode).filter(keep)``), workers call it, as they do that
-            function; elements that cost nothing it looks at in order, in one thread of this
-            process. The results are the same.
+            Gets the element as a function of `map` does, and returns a boolean. If a function made
+            the elements (``map(decode).filter(keep)``), workers call the predicate. Otherwise one
+            thread of this process calls it, in order. The results are the same.
         """
         return self._with("filter", predicate)
 
     def take_while(self, predicate: Callable[..., Any] | Operation) -> Dataset:
-        """Keep the elements in front of the first for which a predicate does not hold.
+        """Keep the elements before the first one for which a predicate is false.
 
-        A stream; `predicate` as of `filter`.
+        A stream; `predicate` is as for `filter`.
         """
         return self._with("take_while", predicate)
 
@@ -62,44 +61,44 @@ class Transformations(Chain):
         return self._then(f"{method}_python", function, title_of(function))
 
     def unique(self, *, key: Callable[..., Any] | Operation | None = None) -> Dataset:
-        """Keep each element the first time only that it comes in a pass. A stream.
+        """Keep the first of equal elements in a pass. A stream.
 
         Parameters
         ----------
         key : callable or native operation, optional
-            Gets the element as a function of `map` does. Elements are the same if what it returns
-            is: equal in type, shape and every bit. None: if they are themselves. Who calls it: as
-            of `filter`.
+            Gets the element as a function of `map` does. Elements are equal if their keys are equal
+            in type, shape and every bit. None: the key is the element. It is called in the same
+            place as a predicate of `filter`.
         """
         return self._then("unique") if key is None else self._with("unique", key)
 
     def scan(self, function: Callable[[Any, Any], tuple[Any, Any]], initial: Any) -> Dataset:
-        """Carry something on from element to element, as tf.data's scan. A stream.
+        """Pass a carry from element to element, as tf.data's scan. A stream.
 
         Parameters
         ----------
         function : callable
-            Gets what is carried and the element, and returns ``(carry, element)``: what is carried
-            on, and what becomes of the element. It is called in order, by one thread of this
-            process. An exception is the element's, and leaves the carry as it was.
+            Gets the carry and the element, and returns ``(carry, element)``: the next carry, and
+            the resulting element. One thread of this process calls it, in order. If it raises, the
+            element fails, and the carry is unchanged.
         initial : nest
-            What each pass begins with. Like all that is carried it is anything that a function of
-            `map` may return, and comes as the elements of such a function do: a number as a NumPy
-            scalar, ...
+            The carry at the start of each pass. A carry may be any value that a function of `map`
+            may return, and is passed in the form of such a result: for example, a number as a
+            NumPy scalar.
         """
         if not callable(function):
             raise InvalidArgument(f"{function!r} is no function", "scan")
         return self._then("scan_python", function, title_of(function), initial)
 
     def flat_map(self, function: Callable[..., Dataset]) -> Dataset:
-        """Go through the Datasets that a function makes of the elements. A stream.
+        """Join the Datasets that a function makes from the elements. A stream.
 
         Parameters
         ----------
         function : callable
-            Gets the element as a function of `map` does, and returns a Dataset. It is called in
-            order, by one thread of this process, which also goes through the Datasets; to go back
-            to a place, it is called again for the elements that are open there.
+            Gets the element as a function of `map` does, and returns a Dataset. One thread of this
+            process calls it, in order, and reads the Datasets. To restore a position, the function
+            is called again for the elements whose Datasets are open there.
         """
         if not callable(function):
             raise InvalidArgument(f"{function!r} is no function", "flat_map")
@@ -114,19 +113,20 @@ class Transformations(Chain):
         field: str = "",
         drop_last: bool = False,
     ) -> Dataset:
-        """Make padded batches of elements of about one length. A stream.
+        """Make padded batches of elements of similar length. A stream.
 
         Parameters
         ----------
         boundaries : list of int
-            Ascending: elements shorter than the first are in the first bucket, ...
+            Ascending lengths: elements shorter than the first boundary are in the first bucket,
+            and so on.
         batch_sizes : list of int
-            Of each bucket, one more than boundaries.
+            The batch size of each bucket: one more item than `boundaries`.
         field : str
             The leaf whose first axis is the length, such as ``"tokens"``, or ``"0"`` of a tuple.
-            Left out where an element is nothing but that array.
+            Default: the element itself, if it is an array.
         drop_last : bool
-            Leave out what is left in the buckets at the end.
+            Leave out the elements that remain in the buckets at the end.
         """
         operation = "bucket_by_length"
         name = leaf("field", field, operation)
@@ -135,12 +135,12 @@ class Transformations(Chain):
         return self._then(operation, name, limits, sizes, bool(drop_last))
 
     def unbatch(self) -> Dataset:
-        """Take batches apart: the rows of every element, one by one. A stream."""
+        """Split batches: the rows of every element become elements. A stream."""
         return self._then("unbatch")
 
     @old_names(drop_remainder="drop_last")
     def rebatch(self, batch_size: int, *, drop_last: bool = False) -> Dataset:
-        """Make batches of another size of batches. A stream."""
+        """Make batches of another size from batches. A stream."""
         return self._then(
             "rebatch",
             integer("batch_size", batch_size, 1, operation="rebatch"),
@@ -156,25 +156,25 @@ class Transformations(Chain):
         block: int | None = None,
         window: int | None = None,
     ) -> Dataset:
-        """Put all elements in a random order: exactly, over the whole source, in no memory.
+        """Permute all elements at random, over the whole source, without using memory.
 
-        What follows a stream (`filter`, a generator) has no whole that could be shuffled: there
-        give a `buffer`.
+        A stream (`filter`, a generator) cannot be permuted as a whole: give a `buffer`.
 
         Parameters
         ----------
         seed : int
-            Equal seeds give equal orders, on every machine and in every run: so does the default.
-            For another order in each run give one that differs: ``seed=secrets.randbits(32)``.
+            Equal seeds, and the default, give equal orders on every machine and in every run. For
+            another order in each run give another seed: ``seed=secrets.randbits(32)``.
         reshuffle : bool
             Another order in each epoch.
         buffer : int, optional
-            Each time, one of so many elements that were read ahead comes next.
+            The next element is a random one of a buffer of so many elements, which were read ahead.
         block : int, optional
-            For media that want to be read in sequence: blocks of so many neighbours come in random
-            order, and within each `window` of them all elements are mixed.
+            For disks that are faster when they are read sequentially: blocks of so many
+            consecutive elements come in random order, and all elements of `window` blocks are
+            mixed.
         window : int, optional
-            How many blocks are mixed. None: each by itself.
+            How many blocks are mixed. None: 1.
         """
         if given:
             raise InvalidArgument(
@@ -199,9 +199,10 @@ class Transformations(Chain):
         return self._then("shuffle_blocks", seed, block, window, bool(reshuffle))
 
     def take(self, count: int) -> Dataset:
-        """Keep the first `count` elements: of a stream, those that were not lost.
+        """Keep the first `count` elements; in a stream, lost elements do not count.
 
-        `s.take(n)` and `s.skip(n)` of one stream are all of it. See `on_error` for lost elements.
+        `s.take(n)` and `s.skip(n)` of one stream together are the whole stream. See `on_error` for
+        lost elements.
         """
         return self._then("take", integer("count", count, 0, operation="take"))
 
@@ -215,23 +216,24 @@ class Transformations(Chain):
         Parameters
         ----------
         remainder : {"keep", "drop", "pad"}
-            Of what cannot be dealt out evenly: the first ranks have one more; nobody has it; or the
-            others begin again at the front, so that all ranks have equally many.
+            If the elements cannot be divided evenly. keep: the first ranks have one more. drop: the
+            remainder is left out. pad: the other ranks repeat elements from the front, so all ranks
+            have equally many.
         """
         rank, world = shard_of((rank, world), "shard")
         one_of("remainder", remainder, ("keep", "drop", "pad"), "shard")
         return self._then("shard", rank, world, remainder)
 
     def concatenate(self, *others: Dataset) -> Dataset:
-        """Go on with the elements of `others`, one Dataset after the other."""
+        """Append the elements of `others`, one Dataset after the other."""
         each = datasets("concatenate", (self, *others))
         return self._make("concatenate", (), each, several=True)
 
     def enumerate(self, start: int = 0) -> Dataset:
         """Number the elements: ``(number, element)``, in int64.
 
-        More elements than there are numbers from `start` on are an `InvalidArgument` when this is
-        built, or, where no length is known, in the place of the first one that has none.
+        If a number does not fit into int64, building is an `InvalidArgument`. If the length is
+        unknown, the first element without a number fails instead.
         """
         return self._then("enumerate", integer("start", start, -(1 << 63), operation="enumerate"))
 
@@ -241,10 +243,10 @@ class Transformations(Chain):
         Parameters
         ----------
         function : callable or native operation
-            A Python function gets the element (a tuple as its arguments) and returns what becomes
-            of it: arrays, numbers, bytes, strings, and tuples, lists and dicts of these. Inside,
-            `penstock.rng` is keyed by seed, epoch and the element's position. An exception reaches
-            the consumer at the element's place.
+            A Python function gets the element (a tuple as its arguments) and returns the new
+            element: arrays, numbers, bytes, strings, and tuples, lists and dicts of these. In it,
+            `penstock.rng` is keyed by seed, epoch and the element's position. An exception is
+            raised in the consumer, at the element's place.
         """
         return self._with("map", function)
 
@@ -252,7 +254,8 @@ class Transformations(Chain):
     def batch(self, batch_size: int, *, drop_last: bool = False) -> Dataset:
         """Stack `batch_size` elements: every array gets one more axis in front.
 
-        Strings and ragged features become `penstock.Ragged`. The last batch is short, or left out.
+        Strings and ragged features become `penstock.Ragged`. The last batch may be short; with
+        `drop_last` a short one is left out.
         """
         return self._then(
             "batch", integer("batch_size", batch_size, 1, operation="batch"), bool(drop_last)
@@ -267,15 +270,15 @@ class Transformations(Chain):
         values: dict[str, float] | None = None,
         drop_last: bool = False,
     ) -> Dataset:
-        """Stack elements of different lengths, filled up at the end of every axis.
+        """Stack elements of different lengths, padded at the end of every axis.
 
         Parameters
         ----------
         shapes : dict, optional
-            Of leaves by name: the length of every axis; None (or -1): the longest of the batch.
-            Leaves that are not named are filled up to their longest.
+            For leaves by name: the length of every axis; None (or -1): the longest of the batch.
+            Other leaves are padded to their longest.
         values : dict, optional
-            Of leaves by name: what they are filled up with; 0 by default.
+            For leaves by name: the padding value; 0 by default.
         """
         shapes, values = shapes or {}, values or {}
         if not isinstance(shapes, dict) or not isinstance(values, dict):
@@ -293,7 +296,7 @@ class Transformations(Chain):
 
     @old_names(drop_remainder="drop_last")
     def ragged_batch(self, batch_size: int, *, drop_last: bool = False) -> Dataset:
-        """Stack elements whatever their lengths: what differs becomes `penstock.Ragged`."""
+        """Stack elements of any lengths: leaves that differ become `penstock.Ragged`."""
         return self._then(
             "ragged_batch",
             integer("batch_size", batch_size, 1, operation="ragged_batch"),
@@ -309,20 +312,20 @@ class Transformations(Chain):
         stride: int = 1,
         drop_last: bool = False,
     ) -> Dataset:
-        """Stack `size` elements that follow one another, again from each `shift`-th element on.
+        """Stack `size` consecutive elements; a window starts at every `shift`-th element.
 
-        The last windows have fewer elements, where the elements end.
+        The last windows have fewer elements.
 
         Parameters
         ----------
         shift : int, optional
-            From a window's first element to the next one's. None: `size`.
+            Distance between the first elements of two windows. None: `size`.
         stride : int
-            From an element to the next within a window.
+            Distance between two elements of a window.
         drop_last : bool
-            Leave out the windows that are not full, as sequences of one length need: of 100
-            elements ``window(10, shift=1)`` makes 100 windows, the last of which has one element,
-            and with this 91.
+            Leave out windows that are not full, for sequences of one length: for 100 elements,
+            ``window(10, shift=1)`` makes 100 windows, the last of which has one element, and 91
+            with `drop_last`.
         """
         return self._then(
             "window",
@@ -335,34 +338,33 @@ class Transformations(Chain):
     def cache(
         self, path: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None
     ) -> Dataset:
-        """Keep every element when it is first made; later passes take it from there.
+        """Store every element when it is first made, for later passes.
 
-        Worker threads and processes share what is kept, as long as this Dataset, or a Loader of
-        it, is there. What is above this line of the chain is made as in epoch 0, in every pass;
-        what fails there is not kept, and tried again. Of a stream, elements are kept in their
-        order as it is first gone through.
+        Worker threads and processes share the cache, which lives as long as this Dataset or a
+        Loader of it. The stages before the cache run as in epoch 0, in every pass; elements that
+        fail there are not stored, and are tried again. The elements of a stream are stored in
+        order, during its first pass.
 
-        With a path they are kept in a file, which appears when every element is there, and holds
-        them for good: the same chain with the same ``build(seed=)`` takes them from it, and
-        `Dataset.snapshot` gives them to any other. A file of other stages, another length or
-        another seed is refused; functions are told by their names, so delete the file when one
-        does something else now.
+        With a path they are stored in a file, which appears when it has every element. The same
+        chain with the same ``build(seed=)`` then reads them from the file, and `Dataset.snapshot`
+        reads them in any other chain. A file of other stages, another length or another seed is an
+        error. Functions are compared by name only: delete the file when a function has changed.
 
         Parameters
         ----------
         path : path, optional
-            Of the file. None: in memory.
+            The file. None: in memory.
         max_bytes : int, optional
-            In memory, what finds no room in so many bytes is made again each time. None: a quarter
-            of the memory that this process may use.
+            Size of the cache in memory; elements that do not fit are made again each time. None: a
+            quarter of the memory that this process may use.
 
         Raises
         ------
         InvalidArgument
-            When it is built: the file has the elements of another chain. Delete it, or name
-            another one.
+            When it is built: the file has the elements of another chain. Delete it, or give
+            another path.
         DataLoss
-            When it is built: the file is no snapshot, or damaged.
+            When it is built: the file is not a snapshot, or is damaged.
         System
             In a pass: the disk is full, or the folder cannot be written to.
         """
@@ -376,47 +378,49 @@ class Transformations(Chain):
         return self._then("cache", path_of(path, "cache"))
 
     def split_batch(self, parts: int) -> Dataset:
-        """Hand out every batch as a tuple of `parts` batches, one for each of several devices.
+        """Deliver every batch as a tuple of `parts` batches, one for each of several devices.
 
-        They are views of the one batch, as equally long as can be: the first ones have a row more
-        where it does not come out even, the last ones none where there are fewer rows than parts.
-        Behind a `batch` only, with nothing around it but `take`, `repeat` and `prefetch` and, where
-        no stream is in the chain, `skip`, `shard` and `shuffle`.
+        They are views of one batch, of equal sizes if possible. Otherwise the first parts have one
+        row more; with fewer rows than parts, the last parts are empty. Only after a `batch`, and
+        only with `take`, `repeat` and `prefetch` around it; without a stream in the chain, also
+        `skip`, `shard` and `shuffle`.
         """
         return self._then("split_batch", integer("parts", parts, 1, 4096, operation="split_batch"))
 
     def on_error(self, policy: str) -> Dataset:
-        """Say what becomes of elements that fail in what is above this line of the chain.
+        """Set the policy for elements that fail in the stages before this one.
 
         Parameters
         ----------
         policy : {"raise", "skip", "replace"}
-            Raised at its place; left out and counted; or another element of the same epoch takes
-            its place, and that is counted. ``stats()`` lists what was lost.
+            raise: the error is raised at the element's place. skip: the element is left out and
+            counted. replace: another element of the same epoch takes its place, and is counted.
+            ``stats()`` lists the losses.
 
         Notes
         -----
-        A lost element keeps its position in what is indexed: a batch is shorter by it, and `take`,
-        `skip` and `enumerate` count it. In a stream it never existed: batches are full, and stages
-        count survivors only. So it is wherever in the chain, or in ``build``, the policy stands.
+        In an indexed chain a lost element keeps its position: its batch is shorter, and `take`,
+        `skip` and `enumerate` count it. In a stream it is not counted: batches are full, and stages
+        count the remaining elements only. This holds for any place of the policy, in the chain or
+        in ``build``.
         """
         one_of("policy", policy, ("raise", "skip", "replace"), "on_error")
         return self._then("on_error", policy)
 
     def assert_cardinality(self, count: int) -> Dataset:
-        """Refuse to be built (`DataLoss`) unless there are just so many elements."""
+        """Make building fail (`DataLoss`) unless there are exactly `count` elements."""
         return self._then(
             "assert_cardinality", integer("count", count, 0, operation="assert_cardinality")
         )
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """Go through the pass `count` times, or for ever; each time it is shuffled anew."""
+        """Repeat the pass `count` times, or for ever, with another order each time."""
         return self._then(
             "repeat", None if count is None else integer("count", count, 1, operation="repeat")
         )
 
     def prefetch(self, batches: int | None = None) -> Dataset:
-        """Make up to `batches` batches ahead; at the end of a chain. None: as many as help."""
+        """Make up to `batches` batches ahead; for the end of a chain. None: tuned."""
         if batches is not None:
             batches = integer("batches", batches, 1, MOST_QUEUED, operation="prefetch")
         return self._then("prefetch", batches)
@@ -435,7 +439,7 @@ def _axes(name: str, shape: Any) -> list[int]:
 
 
 def _filling(name: str, value: Any) -> int | float:
-    """What a leaf is filled up with, as the engine takes it: an int64 or a float."""
+    """A padding value in the engine's form: an int64 or a float."""
     whole = isinstance(value, (numbers.Integral, np.bool_))
     if whole and -(1 << 63) <= int(value) < 1 << 63:
         return int(value)

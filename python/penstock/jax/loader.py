@@ -34,11 +34,11 @@ def feed(
     source : object
         As for `penstock.Loader`.
     device : jax.Device, optional
-        Where batches go; None is jax's default device.
+        The device of the batches; None is jax's default device.
     sharding : jax.sharding.Sharding, or tree of them, optional
-        How batches are laid out over devices instead: one for all arrays, or a tree whose beginning
-        is that of the batches (such as ``(sharding_of_x, sharding_of_y)``). Where devices belong to
-        several processes, each feeds its own share of the global batch (see ``shard=``).
+        The layout of the batches over devices, instead of `device`: one for all arrays, or a tree
+        that is a prefix of a batch (such as ``(sharding_of_x, sharding_of_y)``). If devices belong
+        to several processes, each process feeds its share of the global batch (see ``shard=``).
     **options
         As for `penstock.Loader`.
 
@@ -49,12 +49,13 @@ def feed(
     Raises
     ------
     InvalidArgument
-        Both device and sharding, what is neither, or what the Loader refuses.
+        Both device and sharding are given, one of them has another type, or an option of the Loader
+        is invalid.
 
     Notes
     -----
-    Arrays become jax arrays of the types that jax has (without ``jax_enable_x64``, float64 becomes
-    float32); torch tensors as well. What jax has no type for, such as strings, stays as it is.
+    Arrays and torch tensors become jax arrays with jax's types (without ``jax_enable_x64``, float64
+    becomes float32). Values that jax has no type for, such as strings, are not changed.
     """
     return JaxLoader(source, device=device, sharding=sharding, **options)
 
@@ -62,9 +63,9 @@ def feed(
 class JaxLoader(Loader):
     """A `penstock.Loader` of jax arrays. Made by `feed`.
 
-    On the CPU, arrays are the memory that workers wrote: nothing is copied, and nothing is
-    overwritten before jax has let go of it. On an accelerator, the next batch is on its way while
-    this one is used; its memory is kept until the transfer is over.
+    On the CPU, arrays are views of the memory that workers wrote: nothing is copied, and memory is
+    not overwritten before jax has released it. On an accelerator, the next batch is transferred
+    while the current one is used; its host memory is kept until the transfer is complete.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class JaxLoader(Loader):
                 )
         super().__init__(source, **options)
         self._place = device if sharding is None else sharding
-        self._staged: dict[str, Any] | None = None  # the state before the batch that is on its way
+        self._staged: dict[str, Any] | None = None  # the state before the batch in transfer
         places = jax.tree.leaves(self._place, is_leaf=_is_place) or [jax.devices()[0]]
         self._stages = any(_platform(place) != "cpu" for place in places)
         self._global = any(not getattr(place, "is_fully_addressable", True) for place in places)
@@ -109,15 +110,15 @@ class JaxLoader(Loader):
 
     @property
     def element_spec(self) -> Any:
-        """As of `penstock.Loader`, with the types that jax makes of NumPy's."""
+        """As for `penstock.Loader`, with jax's types instead of NumPy's."""
         return with_types(super().element_spec, jax.dtypes.canonicalize_dtype)
 
     def state(self) -> dict[str, Any]:
-        """Return the position, as `penstock.Loader.state` does; what is staged is not counted."""
+        """Return the position, as `penstock.Loader.state`; staged batches are not counted."""
         return super().state() if self._staged is None else dict(self._staged)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken, as `penstock.Loader.restore` does."""
+        """Continue where `state` was taken, as `penstock.Loader.restore` does."""
         self._staged = None
         super().restore(state)
 
@@ -127,14 +128,15 @@ class JaxLoader(Loader):
             return
         ahead: tuple[Any, ...] = ()
         error: BaseException | None = None
-        # Nothing is asked of an epoch that is over: its hooks wait until the last batch is out.
+        # Request nothing from an epoch that has ended: its hooks must run after the last batch was
+        # delivered.
         while not ahead or epoch is None or not self._is_over(epoch):
             before = super().state()
             try:
                 batch = next(batches)
             except StopIteration:
                 break
-            except Exception as raised:  # comes out at its own place
+            except Exception as raised:  # raised later, at its own place
                 error = raised
                 break
             now, ahead = ahead, (self._put(batch),)
@@ -148,7 +150,7 @@ class JaxLoader(Loader):
         yield from map(self._put, batches)
 
     def _is_over(self, epoch: int) -> bool:
-        """Whether the pass that `epoch` is in was taken; of a Dataset, a pass is all rounds."""
+        """Whether the pass of `epoch` was delivered; for a Dataset, a pass is all rounds."""
         if self._info.plan is None:
             return self.epoch != epoch
         return self._info.pass_of(self.epoch) != self._info.pass_of(epoch)
@@ -184,11 +186,11 @@ def _platform(place: Any) -> str:
 
 
 def _array(leaf: Any) -> Any:
-    """What jax may take of a leaf; None: nothing, the leaf stays."""
+    """Convert a leaf to a value that jax accepts; None: the leaf is not converted."""
     if isinstance(leaf, np.ndarray):
         kind = leaf.dtype.kind
         if kind == "V" and leaf.dtype.names is None and leaf.dtype.type is not np.void:
-            return leaf  # bfloat16 and its kin
+            return leaf  # bfloat16 and similar types
         if kind not in "biufc":
             return None
         return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))

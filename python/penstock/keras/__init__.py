@@ -1,4 +1,4 @@
-"""A feed that goes into `fit`, `evaluate` and `predict` of Keras 3, whatever its backend."""
+"""A feed for `fit`, `evaluate` and `predict` of Keras 3, on every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every feed for Keras has: the Loader's methods, and its batches one after the other."""
+"""The base of the feeds for Keras: the Loader's methods, and its batches in sequence."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..base.notes import add_note
 from ..errors import InvalidArgument, WorkerTraceback
 from ..loader import Loader
 
-# Keras looks at one batch to build a model (torch: at `steps_per_execution` of them) and at two to
-# know their shapes (TensorFlow). So many are kept, to be given again.
+# Keras reads one batch to build a model (torch: `steps_per_execution` batches), and two to infer
+# their shapes (TensorFlow). So many batches are kept, to be returned again.
 MOST_PEEKED = 2
 _FOREVER = 1 << 62
 
 
 class Face(Restorable, Closing):
-    """The Loader's methods, under a feed's lock: TensorFlow asks for batches on its own threads."""
+    """The Loader's methods, under a feed's lock: TensorFlow's threads request batches."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -39,7 +39,7 @@ class Face(Restorable, Closing):
             return self._loader.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Let the next ``fit`` go on where `state` was taken."""
+        """Make the next ``fit`` continue where `state` was taken."""
         with self._lock:
             self._steps = None
             self._loader.restore(state)
@@ -53,11 +53,11 @@ class Face(Restorable, Closing):
         return shown(self, self._loader)
 
     def stats(self) -> dict[str, Any]:
-        """Return what was counted so far, as `penstock.Loader.stats` does."""
+        """Return the counters, as `penstock.Loader.stats` does."""
         return self._loader.stats()
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows what each worker did and what the bottleneck is."""
+        """Write a page with the activity of each worker and the bottleneck."""
         self._loader.report(path)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
@@ -65,11 +65,11 @@ class Face(Restorable, Closing):
         self._loader.trace(path)
 
     def analysis(self) -> dict[str, Any]:
-        """Say what the bottleneck is and what to change."""
+        """Return the bottleneck and what to change."""
         return self._loader.analysis()
 
     def close(self) -> None:
-        """End the workers. Keras never does that."""
+        """End the workers. Keras never calls this."""
         self._loader.close()
 
     def _pull(self) -> Any:
@@ -84,7 +84,7 @@ class Face(Restorable, Closing):
             raise
 
     def _end_epoch_if_over(self) -> None:
-        """Run the dataset's ``on_epoch_end`` as soon as Keras has had the last batch."""
+        """Run the dataset's ``on_epoch_end`` if Keras has taken the last batch."""
         loader = self._loader
         begun = loader._epochs.open
         if begun is not None and loader.epoch > begun:
@@ -92,7 +92,7 @@ class Face(Restorable, Closing):
 
 
 def note_place(error: BaseException) -> None:
-    """Keep the worker's traceback, and the index: Keras raises exceptions without their cause."""
+    """Add the worker's traceback and the index as a note: Keras drops an exception's cause."""
     place = error.__cause__
     if isinstance(place, WorkerTraceback) and keras.config.is_traceback_filtering_enabled():
         add_note(error, str(place))

@@ -1,12 +1,12 @@
-"""A feed that goes into ``fit``, ``evaluate`` and ``predict`` of Keras 3, whatever its backend.
+"""A feed for ``fit``, ``evaluate`` and ``predict`` of Keras 3, on every backend.
 
 >>> import penstock
 >>> feed = penstock.keras.feed(sequence, workers=8, use_multiprocessing=True)
 >>> model.fit(feed, epochs=5)
 
-How it works: Keras takes a feed of known length for a `keras.utils.PyDataset` that wants no workers
-of Keras', and asks it for batch after batch; which number it asks for does not matter, because the
-order is the Loader's. A stream is a data adapter of its own, since a PyDataset cannot end.
+Keras uses a feed of known length as a `keras.utils.PyDataset` without workers of Keras, and
+requests one batch after the other. The requested index is ignored, because the order is the
+Loader's. A stream is a data adapter of its own, since a PyDataset cannot end.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 8):
 
 
 def feed(source: Any, **options: Unpack[LoaderOptions]) -> PyDatasetFeed | StreamFeed:
-    """Make what ``model.fit(x=...)`` takes of any dataset.
+    """Make a feed for ``model.fit(x=...)`` from any dataset.
 
     Parameters
     ----------
     source : object
-        A `keras.utils.PyDataset` (``Sequence``), or anything that `penstock.Loader` feeds. Its
-        batches are what Keras expects of one: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``,
-        each an array or a tuple or dict of arrays.
+        A `keras.utils.PyDataset` (``Sequence``), or any source of `penstock.Loader`. Batches have
+        the form that Keras expects: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array
+        or a tuple or dict of arrays.
     **options
         As for `penstock.Loader`; ``max_queue_size`` is 10 unless it is given.
 
     Returns
     -------
     PyDatasetFeed or StreamFeed
-        The latter if only running the source tells its length. Both have ``close()``, ``stats()``,
+        A StreamFeed if the source's length is unknown. Both have ``close()``, ``stats()``,
         ``report()``, ``state()`` and ``restore()``, and are context managers.
 
     Notes
     -----
     Each ``fit``, ``evaluate`` or ``predict`` begins an epoch of the data, unless `restore` set the
-    place; an epoch that was left early counts as over. Use one feed for training and another one
-    for ``validation_data``.
+    position; an unfinished epoch counts as finished. Use one feed for training and another one for
+    ``validation_data``.
     """
     if isinstance(source, PyDataset) and not hasattr(source, "__len__"):
         source = _info_of_dataset(source)
@@ -74,7 +74,7 @@ def feed(source: Any, **options: Unpack[LoaderOptions]) -> PyDatasetFeed | Strea
 
 
 class _Numbered:
-    """Gives a PyDataset that has ``num_batches`` only a length."""
+    """Adds a length to a PyDataset that has only ``num_batches``."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -98,13 +98,13 @@ def _info_of_dataset(dataset: Any) -> SourceInfo:
 
 
 class _Pass:
-    """Batches that one generator of Keras took, from the first of `places` on."""
+    """The batches that one generator of Keras took, from the first of `places` on."""
 
     def __init__(self, start: dict[str, Any], length: float) -> None:
         self.length = length
         self.taken = 0
-        self.kept: list[Any] | None = []  # all that it took, while they are few
-        self.places = [start]  # in front of each of these, and behind the last
+        self.kept: list[Any] | None = []  # all taken batches, while they are few
+        self.places = [start]  # the states before each kept batch, and after the last one
 
     def again(self) -> _Pass:
         """Return the same pass with nothing taken."""
@@ -114,7 +114,7 @@ class _Pass:
 
 
 def _asked_by_keras() -> bool:
-    """Whether Keras reads the property that calls this, and not its user."""
+    """Whether Keras, and not the user, reads the property that calls this."""
     return str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0] == "keras"
 
 
@@ -122,13 +122,13 @@ def _asked_by_keras() -> bool:
 
 
 class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
-    """A Loader that Keras takes for a PyDataset. Made by `feed`.
+    """A Loader as a PyDataset of Keras. Made by `feed`.
 
-    Keras makes a generator over it and drops that whenever it only wanted to look at the data, or
-    when ``validation_steps`` were enough. It says so in nothing but the order of its calls:
-    ``workers`` is read once by every fit, evaluate and predict, ``num_batches`` by every generator
-    that starts. A generator dropped halfway is taken back if the next one is of the same call; if
-    it is of another call, the epoch is over.
+    Keras makes a generator over it, and drops the generator if it only inspected the data, or
+    after ``validation_steps``. The feed detects this by the order of Keras' calls: every fit,
+    evaluate and predict reads ``workers`` once, and every generator that starts reads
+    ``num_batches``. If a generator was dropped early and the next one belongs to the same call, the
+    batches are returned again; if it belongs to another call, the epoch has ended.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -137,7 +137,7 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
         self._pass: _Pass | None = None
         self._new_call = True
         self._new_generator = True
-        self._new_epochs = True  # no epoch of Keras' ended in this call
+        self._new_epochs = True  # no epoch of Keras has ended in this call
         self._began = False
         self._endless = loader._info.kind == "listed"
 
@@ -145,24 +145,24 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
 
     @property
     def workers(self) -> int:
-        """Of Keras: none, the feed has its own."""
+        """The number of Keras' own workers; the feed has its own workers."""
         if _asked_by_keras():
             self._new_call = self._new_epochs = True
         return 1
 
     @property
     def use_multiprocessing(self) -> bool:
-        """Of Keras: no, whatever the feed's own workers are."""
+        """Whether Keras' own workers are processes: no."""
         return False
 
     @property
     def max_queue_size(self) -> int:
-        """Of Keras: nothing is made ahead for it beside the feed's own queue."""
+        """The size of Keras' own queue; the feed has its own queue."""
         return 1
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an epoch; None: it never ends."""
+        """Batches of an epoch; None: endless."""
         if _asked_by_keras():
             self._new_generator = True
         if self._endless:
@@ -176,7 +176,7 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
         return len(self._loader)
 
     def __getitem__(self, index: int) -> Any:
-        """Take the next batch, whatever `index` is."""
+        """Return the next batch; `index` is ignored."""
         with self._lock:
             if self._pass is None or self._new_generator:
                 self._begin_pass()
@@ -226,7 +226,7 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
         self._pass = _Pass(self._loader.state(), length)
 
     def _break_off(self) -> None:
-        """Go to the next epoch as a ``for`` over the Loader does, which knows its states."""
+        """Go to the next epoch in the same way as a ``for`` over the Loader."""
         self._steps = None
         self._loader._resumed = False
         iter(self._loader)
@@ -248,10 +248,10 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
         return batch
 
     def state(self) -> dict[str, Any]:
-        """Return the position as a small JSON-able dict; of batches that Keras looked at, too.
+        """Return the position as a small dict for JSON. Inspected batches do not count.
 
-        May be called from any thread. It is where Keras took the last batch, which on TensorFlow
-        and on accelerators is ahead of the step that runs.
+        Any thread may call it. The position is after the last batch that Keras took, which on
+        TensorFlow and on accelerators is ahead of the running step.
         """
         with self._lock:
             now = self._pass
@@ -260,12 +260,12 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
             return self._loader.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Let the next ``fit``, ``evaluate`` or ``predict`` go on where `state` was taken.
+        """Make the next ``fit``, ``evaluate`` or ``predict`` continue where `state` was taken.
 
         Raises
         ------
         InvalidArgument
-            The state is of another dataset or plan; the text says what differs. Nothing changes.
+            The state is of another dataset or plan; the text names the difference. Nothing changes.
         """
         with self._lock:
             Face.restore(self, state)

@@ -22,16 +22,17 @@ _Weights = dict[int, float] | None
 class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
     """A Loader of a stream, as a Keras data adapter. Made by `feed`.
 
-    Keras hands ``class_weight`` of ``fit`` to no adapter that was given to it, and does not say so.
-    It is seen where the EpochIterator that has it, one for each call, first asks for `num_batches`,
-    and kept for the generators that this one asks for: callbacks may make calls within a call.
+    Keras does not pass the ``class_weight`` of ``fit`` to a data adapter that the user made, and
+    gives no warning. Each call has an EpochIterator with the ``class_weight``; the feed reads it
+    from there at the first request for `num_batches`, and keeps it for the generators of that
+    EpochIterator, because callbacks may make calls within a call.
     """
 
     def __init__(self, loader: Loader) -> None:
         Face.__init__(self, loader)
         self._kept: list[Any] | None = []
         self._taken = 0
-        self._asked = 0  # how often num_batches was read since the last batch: twice by a new call
+        self._asked = 0  # reads of num_batches since the last batch; a new call reads it twice
         self._over = True
         self._serial = 0
         self._weights: weakref.WeakKeyDictionary[EpochIterator, _Weights]
@@ -42,7 +43,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
 
     @property
     def num_batches(self) -> None:
-        """Nobody knows before the stream has ended."""
+        """None: the length of a stream is unknown before it has ended."""
         self._asked += 1
         known = sys._getframe(1).f_locals
         if "class_weight" in known and isinstance(known.get("self"), EpochIterator):
@@ -79,7 +80,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
 
         weights = self._weights_there()
         batches = functools.partial(self._batches, weights)
-        weighed = weights is not None  # batches have a part more then
+        weighed = weights is not None  # then batches have one more part
         if weighed not in self._signatures:
             looked_at = list(itertools.islice(batches(), MOST_PEEKED))
             self._signatures[weighed] = data_adapter_utils.get_tensor_spec(looked_at)
@@ -89,7 +90,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
     # ---- what it does
 
     def _weights_there(self) -> _Weights:
-        """Return the class weights of the call whose EpochIterator asks the one that asks this."""
+        """Return the class weights of the EpochIterator that called the caller of this."""
         asking = sys._getframe(2).f_locals.get("self")
         return self._weights.get(asking) if isinstance(asking, EpochIterator) else None
 
@@ -98,7 +99,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
         with self._lock:
             self._serial += 1
             serial = self._serial
-            inside = self._loader.state()["batches"] > 0  # perhaps just before the stream's end
+            inside = self._loader.state()["batches"] > 0  # possibly at the stream's end
             self._begin()
         gave = False
         while True:
@@ -165,7 +166,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
 
 
 def _standard(batch: Any) -> Any:
-    """Put a batch into one of the forms that trainers take apart."""
+    """Convert a batch to one of the forms that trainers unpack."""
     if isinstance(batch, list):
         batch = tuple(batch)
     if isinstance(batch, (tuple, dict)):
@@ -179,7 +180,7 @@ def _standard(batch: Any) -> Any:
 
 
 def _weighed(batch: Any, class_weight: _Weights) -> Any:
-    """Give a batch the weights of its classes, as Keras does for a PyDataset."""
+    """Add the weights of its classes to a batch, as Keras does for a PyDataset."""
     if class_weight is None or not isinstance(batch, tuple) or len(batch) == 1:
         return batch
     if len(batch) == 3:

@@ -1,4 +1,4 @@
-"""The ends of a Loader's epochs: the dataset's hooks, and what they change sent to the workers."""
+"""The ends of a Loader's epochs: the dataset's hooks, and sending their changes to the workers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Epochs:
 
         closed ──begin──> open ──end──> closed
 
-    Only a dataset that is edited between epochs (`SourceInfo.edited`) has open ones. Called under
-    Loader's lock; knows the engine's core and the pool, not the Loader.
+    Only a dataset that may change between epochs (`SourceInfo.edited`) has open epochs. REQUIRED:
+    the caller holds the Loader's lock. Depends on the engine's core and the pool, not on the Loader.
     """
 
     def __init__(self, core: Any, pool: WorkerPool, info: SourceInfo, mode: str) -> None:
@@ -25,17 +25,17 @@ class Epochs:
         self._edited = info.edited
         self._sends = info.edited and info.hooked is not None and mode == "processes"
         self._tracker: Any = None
-        self.open: int | None = None  # whose on_epoch_begin was called, but not its end
+        self.open: int | None = None  # its on_epoch_begin was called, its end was not
 
     def watch(self) -> None:
-        """Note what the dataset is like, before its workers start with it."""
+        """Record the state of the dataset before its workers start."""
         if self._sends and self._tracker is None:
             from ..processes.payload import Tracker
 
             self._tracker = Tracker(self._info.hooked)
 
     def begin(self, epoch: int) -> None:
-        """Enter `epoch`, or go on in it: its tickets may be made from now on."""
+        """Enter `epoch`, or continue in it: its tickets may be made from now on."""
         if self._edited and self.open != epoch:
             self.end()
             self.call("on_epoch_begin")
@@ -44,24 +44,24 @@ class Epochs:
         self._core.begin_epoch()
 
     def end(self) -> None:
-        """The open epoch, if there is one, is over or broken off."""
+        """End the open epoch, if there is one; it may be unfinished."""
         if self.open is not None:
             self.open = None
             self.call("on_epoch_end")
 
     def moved_to(self, epoch: int) -> None:
-        """The place was set from outside: no hook is called for an epoch that was left so."""
+        """The position was set by the user: no hook is called for the epoch that was left."""
         if self.open != epoch:
             self.open = None
 
     def call(self, hook: str) -> None:
-        """Call one of the hooks, if the dataset has it."""
+        """Call a hook, if the dataset has it."""
         if hook in self._hooks:
-            self._core.settle()  # no thread is still reading what the hook may change
+            self._core.settle()  # no thread reads the dataset while the hook changes it
             getattr(self._info.hooked, hook)()
 
     def publish(self) -> None:
-        """Make known what was changed in the dataset: its length, and to processes the rest."""
+        """Publish changes of the dataset: the length, and for processes the changed attributes."""
         length = length_of(self._info)
         changed = None if self._tracker is None else self._tracker.changes()
         try:

@@ -1,4 +1,4 @@
-"""What a ``for`` over a Loader goes through, and ``steps(n)``."""
+"""The iterators of a Loader: one epoch, and ``steps(n)``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class LoaderIterator(_engine.EpochIterator, Closing):
-    """One epoch of a Loader: what ``iter(loader)`` returns.
+    """One epoch of a Loader: the result of ``iter(loader)``.
 
-    A context manager that closes. The place is the Loader's, which has `Loader.state`.
+    As a context manager it closes at the end of the block. `Loader.state` has the position.
     """
 
     def __init__(self, loader: Loader, epoch: int) -> None:
@@ -34,7 +34,7 @@ class LoaderIterator(_engine.EpochIterator, Closing):
         return self._loader.element_spec
 
     def close(self) -> None:
-        """Take nothing more of this epoch, as after a ``break``. The workers stay."""
+        """End this iteration, as a ``break`` does. The workers stay alive."""
         super().close()
 
     def __repr__(self) -> str:
@@ -42,10 +42,10 @@ class LoaderIterator(_engine.EpochIterator, Closing):
 
 
 class BatchIterator(Iterator[Any], Closing):
-    """Batches of a Loader that come by way of something else: a bar, other arrays, several epochs.
+    """Batches of a Loader through another iterator: a progress bar, other arrays, several epochs.
 
-    What ``loader.steps(n)`` returns, and ``iter(loader)`` where it shows a bar. A context manager
-    that closes. The place is the Loader's, which has `Loader.state`.
+    The result of ``loader.steps(n)``, and of ``iter(loader)`` with a progress bar. As a context
+    manager it closes at the end of the block. `Loader.state` has the position.
     """
 
     def __init__(self, loader: Loader, batches: Iterator[Any], **facts: object) -> None:
@@ -62,7 +62,7 @@ class BatchIterator(Iterator[Any], Closing):
         return self._loader.element_spec
 
     def close(self) -> None:
-        """Take nothing more, as after a ``break``. The workers stay."""
+        """End this iteration, as a ``break`` does. The workers stay alive."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()

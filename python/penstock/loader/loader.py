@@ -31,59 +31,60 @@ class Loader(Restorable, Closing):
     Parameters
     ----------
     source : object
-        What is fed:
+        The data set:
 
         - an object with ``__len__`` and ``__getitem__`` (a Keras Sequence, a torch Dataset);
-        - a generator function, called anew each epoch, or an iterable;
+        - a generator function, called again each epoch, or an iterable;
         - an array, or a tuple or dict of equally long arrays: their rows are samples;
         - a list of samples;
-        - a `Dataset`, which says itself how it is batched, shuffled and sharded: `batch_size`,
+        - a `Dataset`, whose chain determines batching, shuffling and sharding: `batch_size`,
           `shuffle`, `drop_last`, `collate` and `shard` are errors then.
     batch_size : int, optional
-        None: an item is a whole batch already. n: items are samples, n of them make a batch.
+        None: an item is a whole batch. n: items are samples, and n of them make a batch.
     shuffle : bool
-        A new global permutation each epoch, keyed by (seed, epoch), in no memory.
+        A new global permutation each epoch, keyed by (seed, epoch), which takes no memory.
     seed : int
-        Of the shuffle and of all that `penstock.rng` draws.
+        The seed of the shuffle and of `penstock.rng`.
     drop_last : bool
         Leave out a last batch that is not full.
     workers : int, optional
-        0: batches are made in line, when asked for. n: by n threads, or processes. None: as many
-        as this process may use cores, of which as many work as the consumer's pace asks for
-        (of threads with a `timeout`, all).
+        0: batches are made in line, when they are requested. n: by n threads, or processes. None:
+        one worker for each core that this process may use. Workers that add no throughput are
+        parked, except threads with a `timeout`.
     use_multiprocessing : bool, optional
-        Processes instead of threads. Arrays are gathered by native threads either way, and so is a
-        Dataset run that has no Python function in it. None: for a Dataset that has.
+        Processes instead of threads. Arrays, and a Dataset without a Python function, are always
+        run by native threads. None: processes for a Dataset with a Python function, otherwise
+        threads.
     start_method : {"spawn", "forkserver", "fork"}
     max_queue_size : int, optional
-        Batches that may be made and not yet taken, beside the one in each worker's hands. A
-        Dataset's own ``prefetch(n)`` counts more. None: 10; for a Dataset, as many as the
-        consumer's pace asks for.
+        Batches that may be made and not yet taken, besides one in each worker. A Dataset's own
+        ``prefetch(n)`` has precedence. None: 10; for a Dataset, tuned to the consumer's pace.
     max_bytes : int, optional
         Bytes of such batches. None: a quarter of the memory that this process may use.
     ordered : bool
-        False: batches come as they get ready, which helps when some take much longer.
+        False: batches are delivered as they become ready, which helps if some take much longer.
     on_error : {"raise", "skip", "replace"}
-        What an exception in the dataset does: it is raised at the batch's place; or the sample (the
-        item) is left out; or another sample of the epoch takes its place. ``stats()`` lists losses.
+        The policy for an exception of the dataset. raise: it is raised at the batch's place. skip:
+        the sample (or item) is left out. replace: another sample of the epoch takes its place.
+        ``stats()`` lists the losses.
     retries : int
-        Times that a sample is tried again after an exception.
+        How many times a sample is tried again after an exception.
     timeout : float, optional
         Seconds that a ticket may take. A process that takes longer is killed and replaced; a
         thread, of Python or of the engine, is abandoned and replaced.
     progress : bool
-        Show a bar (tqdm) while an epoch, or `steps`, is iterated over.
+        Show a progress bar (tqdm) for an epoch, or for `steps`.
     worker_init : callable, optional
-        Called with the worker's number, from 0, in every worker process before its first batch; in
-        one that replaces another, too. It needs processes: threads share what there is in yours. In
+        Called with the worker's number, from 0, in every worker process before its first batch,
+        also in a replacement. With threads it is an error, because they share your process. In
         line (``workers=0``) it is not called.
     collate : callable, optional
-        Makes a batch of a list of samples. By default arrays and numbers are stacked (written in
-        place by the workers), and what is neither is collected in a list.
+        Makes a batch from a list of samples. By default arrays and numbers are stacked (workers
+        write them in place), and other values become a list.
     streams : int, optional
-        Of a generator function that takes the number of its stream, from 0 to n - 1, and yields
-        that stream's share: n are open at once, each in one worker, and batches come from them in
-        turn until all have ended. A batch's samples are of one stream.
+        n: the generator function takes the number of its stream, from 0 to n - 1, and yields that
+        stream's share. All n streams are open at once, each in one worker, and batches come from
+        them in turn until all have ended. A batch's samples are of one stream.
     shard : (int, int)
         (rank, world): this process's share of every epoch. Ranks are disjoint and have equally many
         batches; without `drop_last` the last round is padded with samples from the epoch's start.
@@ -91,14 +92,15 @@ class Loader(Restorable, Closing):
     Raises
     ------
     InvalidArgument
-        An argument that cannot be. Exceptions of the dataset come out of the iteration as they are,
-        with a `WorkerTraceback` as their cause.
+        An invalid argument. Exceptions of the dataset are raised unchanged by the iteration, with a
+        `WorkerTraceback` as their cause.
 
     Notes
     -----
-    Batches are views of shared memory that nothing overwrites while they are held. One thread
-    iterates at a time; `close`, `stats` and `report` may be called from any. The logger
-    ``penstock`` is told of lost and replaced workers at once, and of lost samples once an epoch.
+    Batches are views of shared memory, which is not overwritten while they are held. One thread
+    iterates at a time; `close`, `stats` and `report` may be called from any thread. The logger
+    ``penstock`` gets warnings of lost and replaced workers at once, and of lost samples after each
+    epoch.
 
     Examples
     --------
@@ -169,14 +171,14 @@ class Loader(Restorable, Closing):
             **self._settings,
             "processes": self._mode == "processes",
             "begin": info.begin,
-            "plan": info.plan,  # a worker process builds its own
+            "plan": info.plan,  # a worker process builds its own plan
         }
         self._core = _engine.Core(core_settings)
         self._pool = WorkerPool(self._core, info, collate, self._settings, self._mode, start_method)
         self._epochs = Epochs(self._core, self._pool, info, self._mode)
         self._finalizer = weakref.finalize(self, self._pool.running.close)
         self._lock = threading.RLock()
-        self._resumed = False  # the position was set by restore() or steps(): `for` goes on there
+        self._resumed = False  # restore() or steps() set the position: `for` continues there
         self._pid = os.getpid()
 
     # ---- iterating -------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ class Loader(Restorable, Closing):
         with self._lock:
             failed = self._core.failed()
             if failed:
-                self._resumed = False  # what it would go on with is the batch that failed
+                self._resumed = False  # the next batch is the one that failed
             self._enter()
             epoch, _, step = self._core.position()
             if self._info.kind == "chain":
@@ -204,7 +206,7 @@ class Loader(Restorable, Closing):
             return BatchIterator(self, barred, epoch=epoch)
 
     def _finished(self, epoch: int) -> None:
-        """The last batch of `epoch` was taken, and the next one asked for."""
+        """Called when `epoch` has ended: a batch after its last one was requested."""
         self._losses.write(epoch, self._core.stats())
         self._epochs.end()
 
@@ -214,7 +216,7 @@ class Loader(Restorable, Closing):
         Raises
         ------
         TypeError
-            Only running the stream tells.
+            The length of the stream is unknown.
         """
         info = self._info
         if info.begin_length is not None:
@@ -226,14 +228,14 @@ class Loader(Restorable, Closing):
         return int(self._core.steps(0))
 
     def _total(self) -> int | None:
-        """Batches of what a ``for`` goes through, if that is known."""
+        """The number of batches of a ``for``, if it is known."""
         try:
             return len(self)
         except TypeError:
             return None
 
     def _done(self) -> int:
-        """How many of them were taken before."""
+        """How many of these batches were delivered before."""
         epoch, base, step = self._core.position()
         done = int(base) // int(self._settings["world"]) + int(step)
         info = self._info
@@ -249,7 +251,7 @@ class Loader(Restorable, Closing):
     def steps(self, n: int) -> BatchIterator:
         """Iterate over the next `n` batches, across the ends of epochs.
 
-        Hooks run where an epoch ends. A ``for`` over the Loader afterwards finishes the epoch.
+        Hooks run at the ends of epochs. A later ``for`` over the Loader finishes the epoch.
         """
         n = integer("n", n, 0, operation="steps")
         batches = self._steps(n)
@@ -271,7 +273,7 @@ class Loader(Restorable, Closing):
             while batch is _engine.END:
                 with self._lock:
                     if not self._core.is_current(serial):
-                        return  # the place was set from outside
+                        return  # the user set the position
                     if self._is_empty(taken_at):
                         raise InvalidArgument("the source is empty: it gave no batch", "Loader")
                     self._epochs.end()
@@ -282,7 +284,7 @@ class Loader(Restorable, Closing):
             yield batch
 
     def _is_empty(self, taken_at: int) -> bool:
-        """Whether a whole epoch gave nothing, since a batch of epoch `taken_at`."""
+        """Whether a whole epoch had no batch, since a batch of epoch `taken_at`."""
         if self._info.kind == "chain":
             rounds = self._info.plan.rounds
             if self._info.plan.length == 0 or rounds == _engine.ENDLESS:
@@ -291,7 +293,7 @@ class Loader(Restorable, Closing):
         return bool(self._core.position()[0] > taken_at + 1)
 
     def _foreign(self) -> bool:
-        """Whether it belongs to the process that this one was forked from."""
+        """Whether the Loader belongs to the parent that forked this process."""
         return self._pid != os.getpid()
 
     def _go_to_pass(self, number: int) -> None:
@@ -307,7 +309,7 @@ class Loader(Restorable, Closing):
                 self._core.seek(epoch, 0, 0, [])
 
     def _check_ours(self) -> None:
-        # Before any lock: in a forked child a thread that is not there may hold it for ever.
+        # Before any lock: in a forked child, a lock may be held by a thread that does not exist.
         if self._foreign():
             raise Closed(
                 "this Loader belongs to the process that made it; make another one here", "Loader"
@@ -330,9 +332,9 @@ class Loader(Restorable, Closing):
     # ---- place -----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return the position, as a small JSON-able dict; exact, whatever is prefetched.
+        """Return the position, as a small dict for JSON; prefetched batches do not count.
 
-        It may be restored with any number and kind of workers and, for what is indexed, with
+        It may be restored with any number and kind of workers and, for indexed sources, with
         another world size.
         """
         if self._info.kind == "chain":
@@ -352,18 +354,18 @@ class Loader(Restorable, Closing):
         self._core.check_plan_state(_plan_json(state))
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Continue where `state` was taken.
 
         Raises
         ------
         InvalidArgument
-            The state is of another plan (the text says what differs), or the source is a generator
-            that is running already.
+            The state is of another plan (the text tells the difference), or the source is a
+            generator object.
         """
         self._check_ours()
         if self._info.kind == "chain":
             with self._lock:
-                self._core.restore_plan(_plan_json(state))  # or it refuses, and nothing has changed
+                self._core.restore_plan(_plan_json(state))  # raises before anything has changed
                 self._core.end_iteration()
                 self._resumed = True
             return
@@ -397,12 +399,12 @@ class Loader(Restorable, Closing):
 
     @property
     def element_spec(self) -> Any:
-        """What batches are: a nest of `penstock.TensorSpec`, as `Dataset.element_spec`.
+        """The schema of the batches: a nest of `penstock.TensorSpec`, as `Dataset.element_spec`.
 
-        Of samples it is that of the first batch, which is made for it, in line and apart from all
-        epochs; with None for its rows unless ``drop_last`` makes all batches full. Where an item is
-        a whole batch, lengths are those of the first one. None: the source is a generator that runs
-        already, and only consuming it would tell.
+        It is inferred from the first batch, which is made in line and apart from all epochs. If
+        items are samples, the number of rows is None unless ``drop_last`` makes all batches full.
+        If an item is a whole batch, lengths are those of the first one. None: the source is a
+        generator object, whose schema is unknown before it is consumed.
         """
         info = self._info
         if info.kind == "chain" and info.arrays is None:
@@ -422,33 +424,33 @@ class Loader(Restorable, Closing):
     def _length_if_known(self) -> object:
         try:
             return len(self)
-        except Exception:  # a sampler is the user's
+        except Exception:  # a sampler is user code
             return "unknown"
 
     def stats(self) -> dict[str, Any]:
-        """Return what was counted since the Loader was made. Times are in nanoseconds.
+        """Return the counters since the Loader was made. Times are in nanoseconds.
 
         Returns
         -------
         dict
-            Of what was taken: ``delivered`` (batches), ``samples``, ``bytes``, ``epochs`` (that
-            were finished); ``wait_ns``, ``first_wait_ns`` (of that for the first batch),
-            ``busy_ns`` (between two requests), ``wait_share``; ``first_ns``, ``last_ns`` (when the
-            first batch was asked for and the last one taken, by the monotonic clock).
+            Deliveries: ``delivered`` (batches), ``samples``, ``bytes``, ``epochs`` (finished);
+            ``wait_ns``, ``first_wait_ns`` (its part for the first batch), ``busy_ns`` (between two
+            requests), ``wait_share``; ``first_ns``, ``last_ns`` (times of the first request and of
+            the last delivery, by the monotonic clock).
 
-            Of what went wrong: ``skipped``, ``replaced`` (samples), ``losses`` (of these, (epoch,
-            index, reason) each), ``errors`` (exceptions), ``retried``, ``timeouts``, ``reissued``
+            Failures: ``skipped``, ``replaced`` (samples), ``losses`` (a list of (epoch, index,
+            reason) of these), ``errors`` (exceptions), ``retried``, ``timeouts``, ``reissued``
             (tickets), ``restarts`` (workers).
 
-            Of workers: ``workers``, a list with a dict of figures for each; ``copies`` and
-            ``bytes_copied`` by reason, ``copies_avoided``, ``bytes_avoided``; ``stages``, of what
-            they run, and ``stream_stages``, of a Dataset's stream, each with ``stage``, ``ns`` and
-            ``rows``.
+            Workers: ``workers``, a list with a dict of figures for each; ``copies`` and
+            ``bytes_copied`` by reason, ``copies_avoided``, ``bytes_avoided``; ``stages`` that
+            workers run, and ``stream_stages`` of a Dataset's stream, each with ``stage``, ``ns``
+            and ``rows``.
 
-            Of now: ``active_workers``, ``queue_size`` (batches that may be made ahead), ``queue``
-            (those that are asked for and not taken, and those of them that are ready).
+            Current values: ``active_workers``, ``queue_size`` (limit of batches made ahead),
+            ``queue`` (batches requested and not taken, and the ready ones among these).
 
-            docs/loader.md says more of each, and of the keys of a worker and of the reasons.
+            docs/loader.md describes each key, the keys of a worker, and the reasons.
         """
         stats: dict[str, Any] = self._core.stats()
         spent = stats["wait_ns"] + stats["busy_ns"]
@@ -456,7 +458,7 @@ class Loader(Restorable, Closing):
         return stats
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write one self-contained HTML page: what each worker did, and what the bottleneck is.
+        """Write one self-contained HTML page: the activity of each worker, and the bottleneck.
 
         Raises
         ------
@@ -470,7 +472,7 @@ class Loader(Restorable, Closing):
         _write(path, self._core.chrome_trace(self._about()))
 
     def analysis(self) -> dict[str, Any]:
-        """Say what the bottleneck is and what to change, from the counters so far."""
+        """Return the bottleneck and what to change, from the counters so far."""
         result: dict[str, Any] = self._core.analysis(self._about())
         return result
 
@@ -494,13 +496,13 @@ class Loader(Restorable, Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, or the workers had to give up."""
+        """Whether `close` was called, or the workers failed for good."""
         return bool(self._core.closed())
 
     def close(self) -> None:
-        """End the workers and give everything back. Batches that are held stay valid.
+        """End the workers and release all resources. Held batches stay valid.
 
-        May be called from any thread and more than once; an iteration in progress raises `Closed`.
+        Any thread may call it, more than once; a running iteration raises `Closed`.
         """
         if self._finalizer.alive and not self._foreign():
             self._losses.write(self.epoch, self._core.stats())

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 
 class RunOptions(TypedDict, total=False):
-    """How batches are made: all that a Dataset leaves open. See `penstock.Loader`."""
+    """The options of a Loader that are valid for a Dataset. See `penstock.Loader`."""
 
     seed: int
     workers: int | None

@@ -1,4 +1,4 @@
-"""What a user sees of a Loader while it runs: a bar, and the log of what was lost."""
+"""Output of a running Loader: a progress bar, and the log of losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTS = {
 
 
 def check_bar() -> None:
-    """Refuse a bar where tqdm is not installed."""
+    """Raise an error if tqdm is not installed."""
     try:
         import tqdm.auto  # noqa: F401
     except ImportError:
@@ -25,14 +25,14 @@ def check_bar() -> None:
 
 
 def with_bar(batches: Iterator[Any], title: str, total: int | None, done: int = 0) -> Iterator[Any]:
-    """The same batches, with a bar on the terminal or in the notebook."""
+    """The same batches, with a progress bar on the terminal or in the notebook."""
     from tqdm.auto import tqdm
 
     return iter(tqdm(batches, desc=title, total=total, initial=done, unit="batch"))
 
 
 class LossLog:
-    """Logs what `Loader.stats` counted since the last time, once for each epoch."""
+    """Logs the losses of `Loader.stats` since the last epoch, once for each epoch."""
 
     def __init__(self, title: str) -> None:
         self._title = title

@@ -1,4 +1,4 @@
-"""A Loader's arguments, checked, as the settings that the engine and every worker have."""
+"""A Loader's arguments, checked, as settings for the engine and the workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
 
 
 def budget() -> int:
-    """Bytes of batches that a Loader keeps unless it is told: a quarter of what this may use."""
+    """The default of `max_bytes`: a quarter of the memory that this process may use."""
     return max(_engine.memory_limit() // 4, 1 << 20)
 
 
@@ -47,7 +47,7 @@ def settings_of(
     Raises
     ------
     InvalidArgument
-        An argument that cannot be, alone or for this source.
+        An argument is invalid, by itself or for this source.
     """
     rank, world = shard_of(shard, "Loader")
     batch = integer(
@@ -108,12 +108,12 @@ def settings_of(
             info.source.__reduce__()
 
     whole = not samples or collate is not None or hasattr(info.source, "__getitems__")
-    # The first of a batch's samples says what the others must be like, and not the first to come.
+    # The first of a batch's samples determines the schema, and not the first one to be finished.
     whole = whole or (on_error != "raise" and not info.falls_back)
     places = max(workers, 1)
     if mode == "threads" and timeout is not None:
-        places = min(2 * places + 8, _MOST_WORKERS)  # for those who stand in for stuck threads
-        tune_workers = False  # their places are behind all others
+        places = min(2 * places + 8, _MOST_WORKERS)  # for replacements of stuck threads
+        tune_workers = False  # replacements have the last places
     rows = max(info.most_rows, batch)
     settings: dict[str, Any] = {
         "source": info.kind,
@@ -151,7 +151,7 @@ def settings_of(
 
 
 def check_worker_init(worker_init: Any, mode: str) -> None:
-    """Refuse one that would never be called; in line, where everything is tried, none is."""
+    """Raise an error if it would never be called; in line it is accepted and not called."""
     if not callable(worker_init):
         raise InvalidArgument(f"worker_init is {worker_init!r}; give a function", "Loader")
     if mode == "threads":

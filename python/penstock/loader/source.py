@@ -1,4 +1,4 @@
-"""What kind of source a user gave, and what the engine is to do with it."""
+"""The kind of a user's source, and how the engine runs it."""
 
 from __future__ import annotations
 
@@ -21,39 +21,41 @@ from ..streams import (
     may_begin_stream,
 )
 
-# Of a batch: every batch of the queue has a place for each. Fewer for batches that are never full.
+# Most granules of a batch: every batch of the queue has space for each. Fewer for batches that are
+# never full.
 _MOST_GRANULES = 1 << 14
 _FEW_GRANULES = 1 << 10
 
 
 @dataclass
 class SourceInfo:
-    """A source as the engine sees it. Immutable once a Loader has it."""
+    """A source in the engine's terms. Immutable once a Loader has it."""
 
     kind: str  # "map", "stream", "listed", "chain"; "columns": a chain once its options are known
-    source: Any  # what workers index, or call as (stream, epoch)
+    source: Any  # workers index it, or call it with (stream, epoch)
     title: str
     length: int = 0  # items or samples of a map
     streams: int = 1
-    hooked: Any = None  # the user's object, whose epoch hooks are called
+    hooked: Any = None  # the user's object with epoch hooks
     begin: Callable[[int], Any] | None = None  # listed (or columns): a sampler's lists of an epoch
     begin_length: Callable[[], int] | None = None
-    most_rows: int = 1  # listed: rows of a batch at most
-    covers: bool = True  # listed: every index of the dataset is one of the epoch's
-    # What is no row ends the feed whatever its policy: its user makes another one, which collates.
+    most_rows: int = 1  # listed: most rows of a batch
+    covers: bool = True  # listed: the epoch has every index of the dataset
+    # Samples that are not rows end the feed under any policy: the caller makes another feed, which
+    # collates.
     falls_back: bool = False
     arrays: list[Any] | None = None  # columns
-    sample: Any = None  # columns: what one sample looks like
+    sample: Any = None  # columns: an example of a sample
     initialise: Any = None  # called with its number in every worker process before it serves
-    # Nothing of an epoch is made before it begins; what was changed in `hooked` by then is sent to
-    # the workers, and its hooks, if it has any, are not for us to call.
+    # No batch of an epoch is made before it begins. Changes of `hooked` up to then are sent to the
+    # workers. The Loader does not call the hooks of `hooked`.
     paused: bool = False
     replayable: bool = True
-    plan: Any = None  # of a Dataset, and of columns: the engine's plan
+    plan: Any = None  # for a Dataset or columns: the engine's plan
 
     @property
     def hooks(self) -> tuple[str, ...]:
-        """The epoch hooks that are for us to call."""
+        """The epoch hooks that the Loader calls."""
         return () if self.paused else hooks_of(self.hooked)
 
     @property
@@ -63,7 +65,7 @@ class SourceInfo:
 
     @property
     def endless_or_unknown(self) -> bool:
-        """Whether only running it tells how many batches there are."""
+        """Whether the number of batches is unknown or infinite."""
         if self.plan is None:
             return self.kind == "stream"
         return self.plan.length is None or _engine.ENDLESS in (
@@ -72,18 +74,18 @@ class SourceInfo:
         )
 
     def pass_of(self, epoch: int) -> int:
-        """Of a Dataset: the pass that the engine's `epoch` is in, counted from 0."""
+        """For a Dataset: the pass of the engine's `epoch`, counted from 0."""
         rounds = self.plan.rounds
         return epoch if rounds == _engine.ENDLESS else epoch // int(rounds)
 
     def first_epoch_of(self, number: int) -> int:
-        """Of a Dataset: the engine's epoch that pass `number` begins with."""
+        """For a Dataset: the first engine epoch of pass `number`."""
         rounds = self.plan.rounds
         return number if rounds == _engine.ENDLESS else number * int(rounds)
 
 
 class _Rows:
-    """Columns that are not gathered natively, as samples."""
+    """The rows of columns as samples, if they are not gathered natively."""
 
     def __init__(self, nest: Any) -> None:
         self.nest = nest
@@ -96,12 +98,12 @@ class _Rows:
 
 
 def _is_columns(source: Any) -> bool:
-    """Whether it is an array or tensor, or a tuple or dict of nothing else.
+    """Whether it is an array or tensor, or a tuple or dict of only these.
 
     Raises
     ------
     InvalidArgument
-        A tuple has arrays and other things: neither columns nor samples.
+        A tuple has arrays and other values: it is neither columns nor samples.
     """
     if isinstance(source, np.ndarray) or array_of(source) is not None:
         return True
@@ -123,7 +125,7 @@ def _is_columns(source: Any) -> bool:
 
 
 def _all_arrays(nest: Any) -> bool:
-    """A list is no nest of columns but samples."""
+    """Whether all leaves are arrays. A list is a list of samples, not columns."""
     if isinstance(nest, (tuple, dict)):
         parts = nest.values() if isinstance(nest, dict) else nest
         return all(_all_arrays(part) for part in parts)
@@ -144,7 +146,7 @@ def _columns(source: Any, samples: bool) -> SourceInfo:
         samples
         and all(
             not leaf.dtype.hasobject
-            and not hasattr(leaf, "mask")  # a masked array is more than its bytes
+            and not hasattr(leaf, "mask")  # a masked array has more than its bytes
             and leaf.dtype.kind != "T"
             and leaf[:1].flags.c_contiguous
             and leaf.strides[0] >= 0
@@ -156,13 +158,13 @@ def _columns(source: Any, samples: bool) -> SourceInfo:
     if native:
         info.kind = "columns"
         info.arrays = [np.asarray(leaf) for leaf in leaves]
-        # Not leaf[0]: a scalar forgets its byte order and how long a text may be.
+        # Not leaf[0]: a scalar loses the byte order and the maximum length of a text.
         info.sample = mapped(_row_like, source)
     return info
 
 
 def _row_like(leaf: Any) -> Any:
-    """Return what a row of a column looks like: batches of a torch tensor's rows are tensors."""
+    """Return an example of a row of a column; batches of a torch tensor's rows are tensors."""
     if isinstance(leaf, np.ndarray):
         return np.asarray(leaf)[:1].reshape(leaf.shape[1:])
     row = leaf[0]
@@ -172,15 +174,15 @@ def _row_like(leaf: Any) -> Any:
 def source_info(
     source: Any, samples: bool, on_error: str = "raise", streams: int | None = None
 ) -> SourceInfo:
-    """Say what a source is.
+    """Return the plan of a source.
 
-    A Dataset's plan is one for feeds with that `on_error`. With `streams`, the source is a
-    function that is called with each stream's number.
+    A Dataset's plan depends on `on_error`. With `streams`, the source is a function that is called
+    with each stream's number.
 
     Raises
     ------
     InvalidArgument
-        It is nothing that can be fed; the text says what can.
+        The source cannot be fed; the text lists the accepted kinds.
     """
     title = type(source).__name__
     if streams is not None:
@@ -241,7 +243,7 @@ def _info_of_streams(function: Any, streams: Any) -> SourceInfo:
 def check_options(
     batch_size: Any, shuffle: Any, drop_last: Any, collate: Any, shard: Any, on_error: str
 ) -> None:
-    """Refuse what a Dataset says itself."""
+    """Raise an error for options that a Dataset determines itself."""
     for given, option, instead in (
         (batch_size is not None, "batch_size", ".batch(n)"),
         (shuffle, "shuffle", ".shuffle()"),
@@ -262,7 +264,7 @@ def _length(source: Any) -> int:
 
 
 def length_of(info: SourceInfo) -> int:
-    """The length now; hooks may have changed it."""
+    """The current length; hooks may have changed it."""
     return _length(info.source) if info.kind == "map" else info.length
 
 
@@ -278,7 +280,7 @@ def granule_of(rows: int, workers: int, info: SourceInfo, whole: bool) -> int:
 
 
 def hooks_of(hooked: Any) -> tuple[str, ...]:
-    """The epoch hooks that somebody wrote; a framework's empty ones do not count."""
+    """The epoch hooks of the user's class; a framework's empty ones do not count."""
     found = []
     for name in ("on_epoch_begin", "on_epoch_end"):
         method = getattr(type(hooked), name, None)

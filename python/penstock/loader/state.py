@@ -1,4 +1,4 @@
-"""A Loader's place, as the small dict that `state` gives and `restore` takes."""
+"""A Loader's position, as the small dict that `state` returns and `restore` takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def state_of(core: Any, settings: dict[str, Any], length: int) -> dict[str, Any]
     return {
         "version": _VERSION,
         "epoch": epoch,
-        "batches": base + step * world,  # of this epoch, of all ranks together
+        "batches": base + step * world,  # batches of this epoch, of all ranks together
         "ahead": [base + k * world + rank for k in core.ahead()],
         "seed": settings["seed"],
         "shuffle": settings["shuffle"],
@@ -33,7 +33,7 @@ def read_state(
 ) -> tuple[int, int, list[int]]:
     """Check a state against the plan's own; return epoch, batches and the steps ahead of them.
 
-    `steps` says how many there are behind so many batches; None: nobody knows.
+    `steps` maps a number of batches to the number of later steps; None: unknown.
     """
     if (
         not isinstance(state, dict)
@@ -52,7 +52,7 @@ def read_state(
     batches = integer("batches", state.get("batches"), 0, operation="restore")
     if steps is not None:
         all_batches = -(-mine["length"] // (mine["batch_size"] or 1))
-        # The last round of several ranks may be filled up.
+        # The last round of several ranks may be padded.
         if batches > all_batches and batches - all_batches >= world:
             raise InvalidArgument(
                 f"the state says that {batches} batches of an epoch were delivered, and there are "

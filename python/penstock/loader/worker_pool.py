@@ -17,27 +17,27 @@ from .. import _engine, errors
 from .progress import LOG
 from .source import SourceInfo
 
-# A worker that dies this often in a row before it is ready for tickets will not get better. Before
-# the first batch, all workers count together; later, when it may as well be somebody who kills
-# workers as they come, it gets more attempts.
+# A worker that dies this often in a row before it is ready for tickets is not restarted again.
+# Before the first batch, all workers count together. Later each worker gets more attempts, because
+# another process may be killing new workers.
 _MOST_FALSE_STARTS = 3
 _MOST_FALSE_STARTS_LATER = 10
-# Engines with a native thread that is stuck past `timeout=`, and uses their memory when it comes
-# back.
+# Engines with a native thread that is stuck past `timeout=`: the thread uses their memory when its
+# call returns.
 _stuck: list[Any] = []
 
 
 class Update:
-    """What was changed in the dataset before an epoch, for workers that start later."""
+    """A change of the dataset before an epoch, for workers that start later."""
 
     def __init__(self, version: int, packed: Any, names: set[str] | None, kept: list[Any]) -> None:
         self.version = version
         self.packed = packed
-        self.names = names  # of attributes whose latest change this is; None: all of them
-        self.kept = kept  # owners of descriptors that it names
+        self.names = names  # attributes whose latest change this is; None: all
+        self.kept = kept  # owners of the descriptors that it names
 
     def superseded_by(self, later: Update) -> bool:
-        """Take `later` into account, and return whether nothing of this one counts any more."""
+        """Remove the attributes that `later` changes; return whether none is left."""
         if later.names is None:
             return True
         if self.names is not None:
@@ -48,8 +48,8 @@ class Update:
 class Running:
     """The threads, processes, descriptors and engine that a pool started and must end.
 
-    Has no reference to the user's objects except through the engine, so that a Loader's finalizer
-    can own it: a dataset that holds its own Loader is collected, and its workers end.
+    References the user's objects only through the engine, so a Loader's finalizer can own it: a
+    dataset that refers to its own Loader is collected, and its workers end.
     """
 
     def __init__(self, core: Any) -> None:
@@ -61,13 +61,13 @@ class Running:
         self.processes: dict[int, Any] = {}
         self.launcher: Any = None
         self.payload: Any = None
-        self.updates: list[Update] = []  # of the dataset in `payload`
-        self.files = -1  # what a Dataset's sources found
+        self.updates: list[Update] = []  # changes of the dataset in `payload`
+        self.files = -1  # files and indices of a Dataset's sources
         self._pid = os.getpid()
 
     def close(self, grace: float = 0.2) -> None:
         if self._pid != os.getpid():
-            return  # a fork's copy: everything is the parent's
+            return  # in a forked child: all belongs to the parent
         with self.lock:
             if self.closed:
                 return
@@ -76,7 +76,7 @@ class Running:
         here = threading.current_thread()
         for thread in [*self.threads, self.supervisor]:
             if thread is not None and thread is not here and thread.is_alive():
-                thread.join(0.5)  # one in the middle of user code is left to finish
+                thread.join(0.5)  # one that runs user code is left to finish
         self.core.drain()
         _stuck[:] = [core for core in [*_stuck, self.core] if not core.ended()]
         for started in self.processes.values():
@@ -96,7 +96,7 @@ class Running:
 
 
 class WorkerPool:
-    """Keeps the workers of a Loader going. Knows the engine's core, not the Loader."""
+    """Starts and replaces the workers of a Loader. Depends on the core, not on the Loader."""
 
     def __init__(
         self,
@@ -118,22 +118,22 @@ class WorkerPool:
         self.started = False
         self.running = Running(core)
         self._lock = self.running.lock
-        self._false_starts: dict[int, int] = {}  # of each worker, in a row
+        self._false_starts: dict[int, int] = {}  # by worker, in a row
         self._next_number = 0
         self._packed_as: dict[str, int] = {}  # version and length of the dataset in the payload
-        self._places: list[int] = []  # where a thread may begin to stand in for a stuck one
-        self._missing = 0  # threads that nobody stands in for
+        self._places: list[int] = []  # free places for replacements of stuck threads
+        self._missing = 0  # stuck threads without a replacement
 
     # ---- starting --------------------------------------------------------------------------------
 
     def start(self) -> None:
         with self._lock:
-            if self.started or self.running.closed:  # closed: by another thread, a moment ago
+            if self.started or self.running.closed:  # another thread may have closed it just now
                 return
             try:
                 self._start()
             except BaseException:
-                # With only some of its workers the consumer might wait for ever.
+                # With only some of the workers the consumer might wait for ever.
                 self.running.close()
                 raise
             self.started = True
@@ -166,7 +166,7 @@ class WorkerPool:
         if not self.info.plan.python_stream:
             self.core.start_stream_reader()
             return
-        # The thread holds the core and not the pool, so that an unused Loader can be collected.
+        # The thread refers to the core and not to the pool, so an unused Loader can be collected.
         thread = threading.Thread(
             target=self.core.run_stream_reader, name="penstock stream", daemon=True
         )
@@ -178,7 +178,7 @@ class WorkerPool:
 
     def _start_thread(self, worker: int) -> None:
         info, collate, core = self.info, self.collate, self.core
-        # A worker of a Dataset holds the core and not the pool; see `Running`.
+        # A worker of a Dataset refers to the core and not to the pool; see `Running`.
         serve = core.run_plan_thread
         if info.kind != "chain":
             changed = self._changed
@@ -193,7 +193,7 @@ class WorkerPool:
         thread.start()
 
     def _goes_on(self, worker: int) -> bool:
-        """Whether a thread that was abandoned and came back stands in for another one now."""
+        """Whether an abandoned thread whose call returned becomes another's replacement."""
         with self._lock:
             if self.running.closed or self.core.closed() or self.info.kind == "stream":
                 return False
@@ -204,10 +204,10 @@ class WorkerPool:
             return True
 
     def _stand_in(self, worker: int) -> None:
-        """Start a thread for one that was abandoned; or have one fewer until one comes back."""
+        """Start a replacement for an abandoned thread; without a place, wait for its return."""
         most = self.settings["places"]
         if self.info.kind == "stream":
-            # Its owner has a number, which the stuck thread will find is its own no longer.
+            # A place's owner has a number, so the stuck thread sees that it lost its place.
             if sum(thread.is_alive() for thread in self.running.threads) < most:
                 self._start_thread(worker)
                 return
@@ -272,7 +272,7 @@ class WorkerPool:
             self.core.send_update(update.version, update.packed.fd, worker)
 
     def _shared(self) -> dict[str, int]:
-        """What all workers of a Dataset have: its files, and its caches by their order."""
+        """The descriptors that all workers of a Dataset share: its files and its caches."""
         if self.info.kind != "chain":
             return {}
         if self.running.files < 0:
@@ -292,7 +292,7 @@ class WorkerPool:
         self.running.supervisor.start()
 
     def handle(self, kind: str, worker: int, ready: bool, detail: bytes) -> None:
-        """Act on what the engine's supervisor saw."""
+        """Handle an event of the engine's supervisor."""
         with self._lock:
             if self.running.closed or self.core.closed():
                 return
@@ -329,7 +329,7 @@ class WorkerPool:
             self.core.set_fatal(error)
 
     def _hopeless(self, worker: int, ready: bool) -> bool:
-        """Whether its death, when it was ready for tickets or not, is one too many."""
+        """Count a worker's death; return whether its limit of false starts is reached."""
         counts = self._false_starts
         counts[worker] = 0 if ready else counts.get(worker, 0) + 1
         if self.core.stats()["delivered"]:
@@ -339,9 +339,9 @@ class WorkerPool:
     # ---- epochs ----------------------------------------------------------------------------------
 
     def publish(self, length: int, state: Any) -> None:
-        """Make a changed length or changed attributes (a payload) known to all workers.
+        """Publish a changed length or changed attributes (a payload) to all workers.
 
-        Every ticket posted from now on is done with them.
+        They apply to every ticket that is posted from now on.
         """
         from ..processes import payload
 
@@ -351,8 +351,8 @@ class WorkerPool:
             self.core.set_length(length, self.version)
             if self.mode != "processes" or not self.started:
                 return
-            # A replacement starts with the dataset as the first workers did, and gets what was
-            # changed since: what the user changes during an epoch is not in it.
+            # A replacement starts with the dataset of the first workers and gets all published
+            # changes: changes that the user makes during an epoch are not among them.
             change = {"length": length, "state": None if state is None else state.tobytes()}
             packed = payload.pack(change)
             self.core.send_update(self.version, packed.fd, -1)
@@ -371,7 +371,7 @@ def _pack(info: Any) -> Any:
     try:
         return payload.pack(info)
     except errors.InvalidArgument:
-        # Said in the user's terms, not in ours.
+        # For an error in the user's terms.
         payload.pack(info.source, "dataset").close()
         payload.pack(info.collate, "collate").close()
         payload.pack(info.initialise, "worker_init").close()
@@ -399,5 +399,5 @@ def _watch(pool: weakref.ref[WorkerPool], core: Any) -> None:
             alive.handle(kind, worker, ready, detail)
             del alive
         except Exception as error:
-            core.set_fatal(error)  # nobody watches any more: better an error than a wait for ever
+            core.set_fatal(error)  # the watcher ends: raise instead of waiting for ever
             return

@@ -1,4 +1,4 @@
-"""Worker processes: starting them, and what is sent to them.
+"""Worker processes: starting them, and sending data to them.
 
 Workers import these modules, so they import little.
 """

@@ -1,6 +1,5 @@
-"""How arrays and tensors travel to worker processes: what is in a file by the file's name.
-
-Workers import this module to rebuild them, so it needs nothing but NumPy.
+"""How arrays and tensors are pickled for worker processes; memory-mapped files are sent by name.
+Workers import this module to rebuild them, so it imports only NumPy.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def reduce_array(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _file_behind(array: np.ndarray[Any, Any]) -> Any:
-    """Reduce an array whose bytes are those of a file to the place in that file, or None."""
+    """The place in a file of an array's bytes; None if the array is not memory-mapped."""
     base: Any = array
     while isinstance(base, np.ndarray) and not (
         isinstance(base, np.memmap) and isinstance(base.base, mmap.mmap)
@@ -76,7 +75,7 @@ def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
 
 
 def _has_private_pages(low: int, high: int) -> bool:
-    """Whether a copy-on-write mapping was written to, as the kernel counts it."""
+    """Whether a copy-on-write mapping was written to, from the kernel's counts."""
     inside = False
     try:
         with open("/proc/self/smaps") as smaps:
@@ -111,16 +110,16 @@ def _map_file(
 
 
 class _Memory:
-    """The bytes of a storage: pickled once, however many tensors are views of it."""
+    """The bytes of a storage: pickled once for all tensors that are views of it."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array  # keeps the storage alive, and so its address its own
+        self.array = array  # keeps the storage alive, so its address is not reused
 
     def __reduce__(self) -> Any:
         return _load_memory, (self.array,)
 
 
-# By the storage's address. A pickler's memo keeps them alive, so for as long as its pickling lasts.
+# By the storage's address. A pickler's memo keeps the entries alive while it pickles.
 _memories: weakref.WeakValueDictionary[int, _Memory] = weakref.WeakValueDictionary()
 
 
@@ -137,14 +136,14 @@ def reduce_tensor(tensor: Any) -> Any:
     plain = tensor.detach()
     for axis, (length, stride) in enumerate(zip(plain.shape, plain.stride(), strict=True)):
         if stride == 0 and length > 1:
-            plain = plain.narrow(axis, 0, 1)  # what expand() repeats is sent once
+            plain = plain.narrow(axis, 0, 1)  # memory that expand() repeats is sent once
     plain = plain.resolve_conj().resolve_neg()
     storage = plain.untyped_storage()
     if is_shared(storage):
         return _make_tensor, (type(tensor), storage, *_about(tensor, plain))
     memory = _memories.get(storage.data_ptr())
     if memory is None or memory.array.nbytes != storage.nbytes():
-        # A small part of a large storage travels by itself, unless the storage travels anyway.
+        # A small part of a large storage is sent alone, unless the storage is sent anyway.
         if storage.nbytes() > 2 * plain.numel() * plain.element_size():
             plain = plain.clone(memory_format=torch.contiguous_format)
             storage = plain.untyped_storage()
@@ -160,7 +159,7 @@ def _about(tensor: Any, plain: Any) -> tuple[Any, ...]:
 
 
 def _load_memory(array: np.ndarray[Any, Any]) -> Any:
-    """Make the storage that tensors become views of."""
+    """Make the storage for the tensors."""
     import torch
 
     if not array.flags.writeable or array.ctypes.data % 64:

@@ -1,7 +1,6 @@
-"""The first thing that runs in a worker process, however it was started.
-
-A worker starts with its standard error going to a memory file, so that the parent can quote it if
-the worker dies before it is ready; `restore_stderr` ends that. Imports nothing that costs time.
+"""The first code that runs in a worker process, with any start method. At first, a worker's
+standard error goes to a memory file, so that the parent can quote it if the worker dies before it
+is ready; `restore_stderr` ends that. Imports only fast modules.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-# What `python -c` runs. The configuration is at descriptor 3.
+# The program of `python -c`. The configuration is at descriptor 3.
 COMMAND = (
     "import marshal,os,sys;_c=marshal.loads(os.read(3,os.fstat(3).st_size));"
     "sys.path[:]=_c['path'];from penstock.processes.bootstrap import run as _r;_r(_c)"
@@ -23,7 +22,7 @@ _captures = False
 
 
 def run(config: dict[str, Any]) -> NoReturn:
-    """Run a process that `python -c` has just started: descriptors 3, 4, ... are ours."""
+    """Run a worker that `python -c` has started, with its descriptors at 3, 4, ..."""
     _take_signals()
     first, count = 3, len(config["order"])
     close_all_but(set(range(first + count)))
@@ -40,9 +39,9 @@ def run_in(config: dict[str, Any], numbers: dict[str, int], forked: bool = False
     Parameters
     ----------
     config : dict
-        What `launch` wrote for this worker.
+        The configuration that `launch` wrote for this worker.
     numbers : dict of str to int
-        The descriptors in this process. Standard error is already the capture.
+        The descriptors in this process. Standard error already goes to the memory file.
     forked : bool
         Whether this process is a copy of the user's, with the user's exit functions.
     """
@@ -69,14 +68,14 @@ def run_in(config: dict[str, Any], numbers: dict[str, int], forked: bool = False
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException:
-        # sys.excepthook may be the user's, and may do anything.
+        # sys.excepthook may be user code.
         sys.__excepthook__(*sys.exc_info())
     finally:
         _finish(code, forked)
 
 
 def restore_stderr() -> None:
-    """Let standard error be the parent's again, and say there what was said so far."""
+    """Restore the parent's standard error, and write the captured output to it."""
     global _original_stderr, _captures
     if not _captures:
         return
@@ -88,13 +87,13 @@ def restore_stderr() -> None:
     os.dup2(_original_stderr, 2)
     os.close(_original_stderr)
     _original_stderr = -1
-    with contextlib.suppress(OSError):  # nobody reads there any more
+    with contextlib.suppress(OSError):  # the other end is closed
         while captured:
             captured = captured[os.write(2, captured) :]
 
 
 def after_server_fork(config: dict[str, Any], numbers: dict[str, int]) -> NoReturn:
-    """Make a copy of the fork server a worker, with the descriptors it was sent."""
+    """Make a fork of the fork server a worker, with the descriptors it was sent."""
     try:
         _redirect(numbers)
         close_all_but(set(numbers.values()))
@@ -105,23 +104,23 @@ def after_server_fork(config: dict[str, Any], numbers: dict[str, int]) -> NoRetu
 
 
 def after_fork(config: dict[str, Any], descriptors: dict[str, int], ours: set[int]) -> NoReturn:
-    """Make a copy of the user's process a worker.
+    """Make a fork of the user's process a worker.
 
     Parameters
     ----------
     descriptors : dict of str to int
-        What the worker is to have, as the parent numbers it.
+        The worker's descriptors, with their numbers in the parent.
     ours : set of int
-        Other descriptors of penstock's, not for this process. The user's stay open: the dataset
-        may need them.
+        Other descriptors of penstock, which are closed here. The user's descriptors stay open,
+        because the dataset may need them.
     """
     try:
         _take_signals()
-        signal.set_wakeup_fd(-1)  # it is some event loop's of the parent
+        signal.set_wakeup_fd(-1)  # it belongs to an event loop of the parent
         numbers = {name: os.dup(fd) for name, fd in descriptors.items()}
         nothing = _redirect(numbers)
-        # The numbers stay taken, so that their owners, copied with the process, close nobody
-        # else's file.
+        # The numbers stay in use, so that their owners, which were copied with the process, do not
+        # close another file.
         for fd in ours | _memory_files() | set(descriptors.values()):
             if fd > 2 and fd not in numbers.values():
                 os.dup2(nothing, fd, inheritable=False)
@@ -147,7 +146,7 @@ def close_all_but(keep: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > 2 and fd not in keep:
-            with contextlib.suppress(OSError):  # the directory's own has gone
+            with contextlib.suppress(OSError):  # the descriptor of the directory itself is closed
                 os.close(fd)
 
 
@@ -163,7 +162,7 @@ def _memory_files() -> set[int]:
 
 
 def _take_signals() -> None:
-    # Ctrl-C goes to the whole terminal; what it means to workers, the parent tells them.
+    # Ctrl-C goes to all processes of the terminal; the parent handles it for the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -171,7 +170,7 @@ def _take_signals() -> None:
 
 
 def _become(config: dict[str, Any]) -> None:
-    """Look like the parent to the user's modules."""
+    """Take over the parent's folder, paths and arguments for the user's modules."""
     sys.path[:] = config["path"]
     sys.argv[:] = config["argv"]
     sys.setrecursionlimit(config["recursion"])
@@ -187,7 +186,7 @@ def _become(config: dict[str, Any]) -> None:
 
 
 def _own_stderr() -> None:
-    """Replace a sys.stderr that belongs to the parent's notebook or test by one of our own."""
+    """Replace a sys.stderr of the parent's notebook or test by descriptor 2."""
     try:
         if sys.stderr.fileno() == 2:
             return
@@ -202,7 +201,7 @@ def _flush(stream: Any) -> None:
 
 
 def _finish(code: int, forked: bool) -> NoReturn:
-    # Not the interpreter's own end: it would wait for threads that the user left running.
+    # Not the interpreter's normal exit: it would wait for threads that the user left running.
     try:
         if not forked:
             import atexit

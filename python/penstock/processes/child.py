@@ -1,4 +1,4 @@
-"""A child process: how it is started as a fresh interpreter, its handle, and how it ended."""
+"""A child process: starting a fresh interpreter, its handle, and its exit status."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..errors import Closed, Error, InvalidArgument, System
 from . import bootstrap
 from .memfile import memory_file
 
-UNKNOWN_STATUS = 1 << 16  # somebody else reaped the process
+UNKNOWN_STATUS = 1 << 16  # another thread or library reaped the process
 _STDERR_TAIL = 4096
-Starter = Callable[[dict[str, Any], dict[str, int]], "Started"]  # of a configuration, descriptors
+Starter = Callable[[dict[str, Any], dict[str, int]], "Started"]  # of configuration, descriptors
 
-own_descriptors: set[int] = set()  # of this process, and not for forked workers to keep
+own_descriptors: set[int] = set()  # descriptors of this process that forked workers close
 
 
 def describe_exit(status: int) -> str:
-    """Say how a process ended: ``"killed by SIGSEGV"``, ``"exited with 3"``.
+    """Describe how a process ended: ``"killed by SIGSEGV"``, ``"exited with 3"``.
 
     Parameters
     ----------
     status : int
-        What `Started.wait` returned: the exit code, or minus the signal's number.
+        The result of `Started.wait`: the exit code, or minus the signal's number.
     """
     if status == UNKNOWN_STATUS:
         return "ended, and nobody knows how"
@@ -65,12 +65,12 @@ class Started:
         own_descriptors.add(pidfd)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end of the process; return how it ended, for `describe_exit`.
+        """Wait for the end of the process; return its status, for `describe_exit`.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds. None waits for ever.
+            Seconds. None: no limit.
 
         Returns
         -------
@@ -91,7 +91,7 @@ class Started:
         return self._status
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal; none reaches another process, also when this one has ended."""
+        """Send a signal. It never reaches another process, even if this one has ended."""
         with self._lock:
             if self._status is None and self.pidfd >= 0:
                 with contextlib.suppress(ProcessLookupError):
@@ -111,7 +111,7 @@ class Started:
         return tail.decode(errors="replace")
 
     def close(self) -> None:
-        """Close the handle, and drop the captured output. The process goes on."""
+        """Close the handle, and drop the captured output. The process continues."""
         with self._lock:
             pidfd, self.pidfd = self.pidfd, -1
             captured, self._captured = self._captured, -1
@@ -122,7 +122,7 @@ class Started:
                 os.close(captured)
 
     def __del__(self) -> None:
-        # At the interpreter's end modules are half gone, contextlib too.
+        # At the interpreter's end, modules such as contextlib may be unloaded.
         try:  # noqa: SIM105
             self.close()
         except Exception:
@@ -176,7 +176,7 @@ def _start(
     except OSError as error:
         if isinstance(error, Error):
             raise
-        used_up = error.errno in (errno.EMFILE, errno.ENFILE, errno.EBADF)  # EBADF: by dup2
+        used_up = error.errno in (errno.EMFILE, errno.ENFILE, errno.EBADF)  # EBADF: of dup2
         raise System(
             f"cannot start a worker process: {error}"
             + ("; raise the limit on open files (ulimit -n)" if used_up else ""),
@@ -192,7 +192,7 @@ def spawn(config: dict[str, Any], descriptors: dict[str, int]) -> Started:
     config_fd = write_config(config)
     try:
         sources = [config_fd, *descriptors.values()]
-        # First to numbers that no source has, then down: so none is overwritten before it is read.
+        # First to numbers that no source has, then down: no source is overwritten before its use.
         high = max(*sources, capture, 2 + len(sources)) + 1
         actions: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_DUP2, source, high + i) for i, source in enumerate(sources)
@@ -230,7 +230,7 @@ def write_config(config: dict[str, Any]) -> int:
 
 
 def _interpreter() -> str:
-    # Programs that embed Python tell multiprocessing where the interpreter is.
+    # Programs that embed Python set the interpreter's path in multiprocessing.
     multiprocessing = sys.modules.get("multiprocessing.spawn")
     found = multiprocessing.get_executable() if multiprocessing is not None else sys.executable
     if not found:
@@ -252,7 +252,7 @@ def _folder() -> str | None:
     try:
         return os.getcwd()
     except OSError:
-        return None  # it was deleted
+        return None  # the folder was deleted
 
 
 def _is_open(fd: int) -> bool:
@@ -275,6 +275,6 @@ def child_of(pid: int) -> Started:
     try:
         return Started(pid, os.pidfd_open(pid), reap)
     except OSError:
-        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the id is still this process's
         reap()
         raise

@@ -1,4 +1,4 @@
-"""Finds which part of an object is the one that cannot be pickled."""
+"""Finds the part of an object that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .pickler import Pickler
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, range, type(...))
 _MOST_OBJECTS = 100_000
-# Where the parts of a callable are that its pickle lists without a name.
+# Attributes of callables whose values appear in their pickle without a name.
 _CALLABLE_PARTS = (
     "__self__",
     "__func__",
@@ -38,7 +38,7 @@ class _Null:
 
 
 class _Shallow(Pickler):
-    """Pickles one object and notes what it refers to, instead of pickling that as well."""
+    """Pickles one object and records the objects that it refers to, without pickling them."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(_Null(), lambda _: None)
@@ -55,14 +55,14 @@ class _Shallow(Pickler):
 class _Node(NamedTuple):
     obj: Any
     path: str
-    owner: Any  # the object whose state this container is part of; None for a container of its own
+    owner: Any  # the object whose state includes this container; None: a separate container
 
 
 def find_culprit(obj: Any, name: str, root: Any = None) -> Culprit | None:
     """Return the part nearest to `obj` whose own pickling fails, or None if none does.
 
-    Breadth first over exactly what pickling would visit, so that `__getstate__` and `__reduce__`
-    are respected and cycles end. `root` is not looked into: it does not travel.
+    Visits exactly the objects that pickling would visit, breadth first, so `__getstate__` and
+    `__reduce__` are respected and cycles end. `root` is not visited, because it is not sent.
     """
     queue = deque([_Node(obj, name, None)])
     seen: dict[int, Any] = {id(obj): obj}  # the values keep temporary state dicts alive

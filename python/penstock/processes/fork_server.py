@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from .. import errors
 from . import child
 
-_PATIENCE = 60.0  # seconds for an answer; the first waits for NumPy's import
+_PATIENCE = 60.0  # seconds for an answer; the first answer waits for NumPy's import
 
 
 class ForkServer:
@@ -29,7 +29,7 @@ class ForkServer:
 
     @classmethod
     def shared(cls) -> ForkServer:
-        """Return the process's server, started if there is none, with one user more."""
+        """Return the process's server, which is started if needed, and add a user."""
         with cls._lock:
             if cls._shared is None or cls._shared._pid != os.getpid():
                 cls._shared = ForkServer()
@@ -37,7 +37,7 @@ class ForkServer:
             return cls._shared
 
     def release(self) -> None:
-        """Have one user less; the last one's end is the server's."""
+        """Remove a user; the server ends with the last one."""
         with self._lock:
             self._users -= 1
             if self._users <= 0:
@@ -46,7 +46,7 @@ class ForkServer:
                 self._end()
 
     def start(self, config: dict[str, Any], descriptors: dict[str, int]) -> child.Started:
-        """Start a worker; waits for the server to have forked, not for the worker."""
+        """Start a worker; waits until the server has forked, not for the worker."""
         if self._pid != os.getpid():
             raise errors.InvalidArgument(
                 "this process was forked from the one that made the Loader; make a new one", "start"
@@ -57,7 +57,7 @@ class ForkServer:
         fds = [config_fd, *descriptors.values()]
         try:
             with self._lock:
-                if self._process.wait(0) is not None:  # killed by somebody: workers need it not
+                if self._process.wait(0) is not None:  # killed; workers do not need it
                     self._end()
                     self._launch()
                 answer, received = self._ask(("start",), fds)
@@ -102,7 +102,7 @@ class ForkServer:
     def _end(self) -> None:
         child.own_descriptors.discard(self._link.fileno())
         self._link.close()
-        # It ends by itself when the link does; should it hang, it must not hang us.
+        # It ends by itself when the link ends. If it hangs, do not wait longer.
         if self._process.wait(1.0) is None:
             self._process.kill()
             self._process.wait()
@@ -126,7 +126,7 @@ class ForkServer:
 
 
 def _forget() -> None:
-    # In a forked child the lock may be held by a thread that is not there.
+    # In a forked child, the lock may be held by a thread that does not exist.
     ForkServer._lock = threading.RLock()
 
 

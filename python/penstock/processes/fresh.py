@@ -1,7 +1,6 @@
-"""What a worker has one of its own of: locks of `threading`, and generators that were not begun.
-
-A lock guards what threads of one process share, so a worker's copy of the dataset needs a lock of
-its own, which nobody holds: who holds the one here does not work there.
+"""Objects that each worker creates anew: locks of `threading`, and generators not started yet. A
+lock protects data of the threads of one process, so a worker's copy of the dataset needs an
+unlocked lock of its own: a thread that holds the parent's lock does not run in the worker.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def _rlock(_: Any) -> Any:
 
 
 def _condition(condition: Any) -> Any:
-    """Who waits here, does not wait there. Others that share the lock do so there, too."""
+    """Reduce a condition without its waiters. Conditions that share a lock still share it."""
     return threading.Condition, (condition._lock,)
 
 
@@ -39,7 +38,7 @@ def _set_event(is_set: bool) -> threading.Event:
 
 
 def _generator(generator: Any) -> Any:
-    """A method's generator of which nothing was taken yet is one that calling it again makes."""
+    """Reduce a method's generator that was not started to another call of the method."""
     import inspect
 
     if inspect.getgeneratorstate(generator) == inspect.GEN_CREATED:

@@ -1,15 +1,15 @@
 """Starts worker processes. Used in the parent only.
 
-Three ways, one behaviour: a worker gets descriptors and small settings, runs
+All three start methods behave alike: a worker gets descriptors and small settings, runs
 ``penstock.processes.worker.main`` and ends. None imports the user's ``__main__`` a second time.
 
 - ``"spawn"``: a fresh interpreter. Always safe.
-- ``"forkserver"``: forked from a process of ours that has only imported NumPy and the engine.
-- ``"fork"``: a copy of this process. Unsafe once any library has started threads, as most have.
+- ``"forkserver"``: a fork of a process that has only imported NumPy and the engine.
+- ``"fork"``: a copy of this process. Unsafe once any library has started threads, as most do.
 
-Environment variables that libraries read (``OMP_NUM_THREADS`` and its like) are passed on as they
-are; under ``"forkserver"`` those read when NumPy is imported count as they were when the first
-worker started.
+Environment variables that libraries read (such as ``OMP_NUM_THREADS``) are passed on. With
+``"forkserver"``, variables that are read when NumPy is imported have their values of the time when
+the first worker started.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Its workers would start again and again. Put what is to run once under this guar
 
 
 def check_not_inheriting() -> None:
-    """Refuse to start workers from a script that another process is importing.
+    """Raise an error if this process is importing a script for multiprocessing.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class Launcher:
     ----------
     start_method : {"spawn", "forkserver", "fork"}
     main : str
-        Which ``module:function`` workers run, called with (index, fds, settings).
+        The ``module:function`` that workers run, called with (index, fds, settings).
     """
 
     def __init__(self, start_method: str, main: str = "penstock.processes.worker:main") -> None:
@@ -87,14 +87,14 @@ class Launcher:
         index : int
             The worker's number.
         fds : dict of str to int
-            Descriptors to hand over; the caller keeps its own. The worker sees the same names
-            with numbers of its own. What it writes to standard error before it calls
-            `restore_stderr` goes to the one named ``"stderr"``, if there is one.
+            Descriptors to hand over; the caller keeps its own. The worker gets the same names with
+            other numbers. Until it calls `restore_stderr`, its standard error goes to the
+            descriptor named ``"stderr"``, if there is one.
         settings : dict
             Numbers, strings, None, and lists and dicts of them.
         capture : bool
-            The handle keeps what the worker writes to standard error before it calls
-            `restore_stderr`, for `Started.said`.
+            The handle captures the worker's standard error until the worker calls `restore_stderr`,
+            for `Started.said`.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Launcher:
         return start_child(start, self._main, index, fds, settings, capture)
 
     def close(self) -> None:
-        """Start no more. Workers go on."""
+        """Start no more workers. Running workers continue."""
         self._closed = True
         server, self._server = self._server, None
         if server is not None:
@@ -128,10 +128,10 @@ def _no_interrupts() -> Iterator[None]:
 def _fork(config: dict[str, Any], descriptors: dict[str, int]) -> Started:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
-            stream.flush()  # what waits here would be written by the copy as well
+            stream.flush()  # otherwise the child would write the buffered output, too
     with _no_interrupts():
         with warnings.catch_warnings():
-            # Python >= 3.12 warns of threads; whoever asks for fork was told in the docs.
+            # Python >= 3.12 warns of threads; the documentation of "fork" has this warning.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:

@@ -1,6 +1,6 @@
 """Pickles in anonymous memory: one pickle stream and the large buffers it refers to.
 
-Byte layout, in the machine's own byte order, since the file never leaves the machine::
+Byte layout, in the machine's byte order, because the file stays on the machine::
 
     0    8 bytes   magic "PNSTPKL1"
     8    u64       n, the number of buffers
@@ -24,12 +24,12 @@ from ..errors import DataLoss, OutOfMemory, System
 _MAGIC = b"PNSTPKL1"
 _HEADER = struct.Struct("=8sQQQQ")
 _PAGE_ALIGNED = 64 << 10
-_MOST_VECTORS = 1024  # what Linux takes in one call
+_MOST_VECTORS = 1024  # Linux's limit for one call
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def memory_file(name: str) -> int:
-    """Open an anonymous file in memory, close-on-exec, that dies with its last descriptor."""
+    """Open an anonymous file in memory, close-on-exec, freed with its last descriptor."""
     if hasattr(os, "memfd_create"):
         try:
             return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -81,14 +81,14 @@ def write_new(name: str, pickled: bytes, buffers: Sequence[memoryview]) -> tuple
 def read(source: int | bytes | bytearray | memoryview) -> tuple[memoryview, list[memoryview]]:
     """Return the pickle stream and the buffers of a memory file.
 
-    A descriptor is mapped copy-on-write: its pages exist once for all processes, and what is
-    written through the buffers is seen by this process only. Bytes are copied. The descriptor may
-    be closed afterwards.
+    A descriptor is mapped copy-on-write: its pages exist once for all processes, and writes through
+    the buffers are visible only in this process. Bytes are copied. The descriptor may be closed
+    afterwards.
 
     Raises
     ------
     DataLoss
-        The lengths in the header are not those of the file.
+        The lengths in the header do not match the file.
     """
     if isinstance(source, int):
         size = os.fstat(source).st_size
@@ -162,7 +162,7 @@ def _write_all(fd: int, batch: list[bytes | memoryview], offset: int) -> None:
 
 
 def _seal(fd: int) -> None:
-    """Forbid every later change, so that no worker can alter what the others read."""
+    """Forbid later changes, so that no worker can change the data of the others."""
     import fcntl
 
     if hasattr(fcntl, "F_ADD_SEALS"):

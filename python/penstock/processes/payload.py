@@ -1,7 +1,6 @@
-"""How a dataset travels to worker processes: once, in one mapping that all of them read.
-
-Here: `pack` and `unpack` for the whole dataset, `Tracker` and `apply` for what its epoch hooks
-changed. Workers import this module, so it imports little.
+"""Sends a dataset to worker processes: once, in one mapping that all of them read. `pack` and
+`unpack` are for the whole dataset, `Tracker` and `apply` for the changes of its epoch hooks.
+Workers import this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ __all__ = ["Payload", "Tracker", "apply", "pack", "unpack"]
 
 # Smaller buffers stay in the pickle stream: a mapping's slice costs more than this copy.
 _SMALLEST_BUFFER = 256
-_LARGE_PIECE = 4096  # of what is hashed
-_UPDATES_BEHIND = 16  # a worker reads an update when its next ticket of that epoch comes
+_LARGE_PIECE = 4096  # bytes of a piece to hash
+_UPDATES_BEHIND = 16  # a worker reads an update with its next ticket of that epoch
 _ABSENT = object()
 
 
@@ -38,9 +37,9 @@ class Payload:
     bytes : int
         Its size.
     kept : list
-        Owners of descriptors that it names, for workers to open.
+        Owners of the descriptors that it names and that workers open.
     names : set of str, optional
-        Of `Tracker.changes`: the attributes that it changes. None: all.
+        For `Tracker.changes`: the attributes that it changes. None: all.
     """
 
     def __init__(self, fd: int, size: int, kept: list[Any]) -> None:
@@ -75,23 +74,23 @@ def pack(obj: Any, name: str = "dataset") -> Payload:
     Parameters
     ----------
     obj : object
-        Anything. What ``__main__`` or a module that workers could not import defines travels by
-        value; arrays (NumPy, torch in CPU memory) travel out of band, arrays of files by name.
+        Any object. Definitions of ``__main__`` or of a module that workers cannot import are sent
+        by value; arrays (NumPy, torch in CPU memory) out of band; memory-mapped arrays by name.
     name : str
-        What to call `obj` in errors.
+        The name of `obj` in errors.
 
     Raises
     ------
     InvalidArgument
         A part of it cannot be pickled; the text names that part.
     OutOfMemory
-        The system has no room for it.
+        The system has no memory for it.
     """
     return _pack(obj, name, None)
 
 
 def unpack(source: int | bytes | bytearray | memoryview) -> Any:
-    """Rebuild what `pack` packed.
+    """Rebuild an object from the result of `pack`.
 
     Parameters
     ----------
@@ -102,17 +101,17 @@ def unpack(source: int | bytes | bytearray | memoryview) -> Any:
     Raises
     ------
     DataLoss
-        The lengths in the header are not those of the file.
+        The lengths in the header do not match the file.
     Exception
-        Whatever the user's modules raise when they are imported.
+        Any exception that the user's modules raise when they are imported.
     """
     return _unpack(source, None)
 
 
 def apply(obj: Any, update: int | bytes | bytearray | memoryview) -> None:
-    """Change `obj`, a worker's copy of a dataset, as `Tracker.changes` found it to have changed.
+    """Apply an update of `Tracker.changes` to `obj`, a worker's copy of a dataset.
 
-    Attributes that are not in the update (caches, open files) are left alone.
+    Attributes that are not in the update (caches, open files) are not changed.
     """
     whole, attributes, deleted = _unpack(update, obj)
     if whole:
@@ -128,14 +127,14 @@ def apply(obj: Any, update: int | bytes | bytearray | memoryview) -> None:
 
 
 class Tracker:
-    """Notes which attributes of a dataset change, so that only these are sent again.
+    """Detects which attributes of a dataset change, so that only these are sent again.
 
-    Make it before workers are forked: then classes of ``__main__`` are the same ones for them.
+    REQUIRED: made before workers are forked. Then they have the same classes of ``__main__``.
 
     Parameters
     ----------
     dataset : object
-        The object to watch. It is pickled once now, attribute by attribute, into a hash.
+        The object to watch. It is pickled once, attribute by attribute, into a hash.
     """
 
     def __init__(self, dataset: Any, name: str = "dataset") -> None:
@@ -151,7 +150,7 @@ class Tracker:
             self._note(key, value, self._digest(value))
 
     def changes(self) -> Payload | None:
-        """Return what changed since the last call (or since the start), or None if nothing did.
+        """Return the changes since the last call (or the start); None if there are none.
 
         Attributes that cannot be pickled are ignored as long as they are the same objects.
 
@@ -174,7 +173,7 @@ class Tracker:
         deleted = [key for key in (*self._digests, *self._unpicklable) if key not in parts]
         if not changed and not deleted:
             return None
-        # A __getstate__ may rename what it sends; only its own __setstate__ can read that.
+        # A __getstate__ may rename attributes; only the class's __setstate__ can read the result.
         if not whole and hasattr(self._dataset, "__setstate__"):
             whole = not all(_is_attribute(self._dataset, key) for key in changed)
             if whole:
@@ -199,7 +198,7 @@ class Tracker:
             self._digests[key] = digest
 
     def _digest(self, value: Any) -> bytes | None:
-        """Hash an attribute's pickle and buffers, none of which is copied; None: it has none."""
+        """Hash an attribute's pickle and buffers without a copy; None: it cannot be pickled."""
         hasher = _Hasher()
 
         def take(buffer: pickle.PickleBuffer) -> None:
@@ -213,7 +212,7 @@ class Tracker:
 
 
 class _Hasher:
-    """128 bits of what was written; a sink for a pickler.
+    """A file for a pickler that computes a hash of 128 bits of the written data.
 
     Large pieces are reduced by the engine first, at the speed of memory.
     """
@@ -263,8 +262,8 @@ def _pack(obj: Any, name: str, root: Any) -> Payload:
 def _pickle_to(sink: Any, obj: Any, take: Any, root: Any) -> list[Any]:
     from .pickler import Pickler, RootedPickler
 
-    # The dataset inside one of its own attributes (a bound method, a child's parent) is the
-    # worker's own dataset when it arrives.
+    # If an attribute refers to the dataset (a bound method, a child's parent), it refers to the
+    # worker's own dataset after unpickling.
     with Pickler(sink, take) if root is None else RootedPickler(sink, take, root) as pickler:
         pickler.dump(obj)
         pickler.dump(pickler.main_classes)
@@ -275,8 +274,8 @@ def _unpack(source: int | bytes | bytearray | memoryview, root: Any) -> Any:
     stream, buffers = memfile.read(source)
     unpickler = _RootedUnpickler(io.BytesIO(stream), root, buffers)
     obj = unpickler.load()
-    # What the parent's __main__ calls by these names is now called so here too, so that the
-    # worker can pickle instances of them by name, and the parent knows them again.
+    # Define the classes of the parent's __main__ in this __main__, too: then the worker can pickle
+    # their instances by name, and the parent finds the classes.
     main = vars(sys.modules["__main__"])
     for name, kind in unpickler.load().items():
         main.setdefault(name, kind)
@@ -342,7 +341,7 @@ def _is_attribute(obj: Any, key: str) -> bool:
 
 
 def _set(obj: Any, key: str, value: Any) -> None:
-    # Past __setattr__, as unpickling does: a frozen dataclass would refuse.
+    # Without __setattr__, as in unpickling: a frozen dataclass would raise an error.
     attributes = getattr(obj, "__dict__", None)
     slot = isinstance(getattr(type(obj), key, None), types.MemberDescriptorType)
     if attributes is not None and not slot:

@@ -1,13 +1,13 @@
-"""The pickler of what goes to worker processes. Used in the parent only.
+"""The pickler for data sent to worker processes. Used in the parent only.
 
-It is cloudpickle's, so that what a script or a notebook defines travels by value, and more:
+It derives from cloudpickle's, which sends definitions of a script or a notebook by value. Also:
 
-- arrays of files (`numpy.memmap`) travel as the file's name and not as its contents;
-- torch's tensors in CPU memory and non-contiguous arrays travel out of band, like other arrays;
-- memory, locks and pipes that processes share arrive as the same ones (`shared`);
-- locks of `threading` arrive as new ones, which nobody holds (`fresh`);
-- what comes from a module that a fresh interpreter could not import travels by value;
-- an open text file is refused (cloudpickle would read it all and send a copy).
+- memory-mapped arrays (`numpy.memmap`) are sent as the file's name and not as its contents;
+- torch's tensors in CPU memory and non-contiguous arrays are sent out of band, like other arrays;
+- memory, locks and pipes that processes share stay shared (`shared`);
+- locks of `threading` become new, unlocked ones (`fresh`);
+- definitions of a module that a fresh interpreter could not import are sent by value;
+- an open text file is an error (cloudpickle would read it all and send a copy).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     Attributes
     ----------
     main_classes : dict
-        The classes of ``__main__`` that were met, by name.
+        The classes of ``__main__`` that were pickled, by name.
     kept : list
-        Owners of descriptors that the pickle names. Keep them until workers have read it.
+        Owners of descriptors that the pickle names. Keep them until workers have read the pickle.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def _reduce_stream(stream: io.TextIOBase) -> Any:
 
 
 class RootedPickler(Pickler):
-    """Pickles parts of `root`: where they refer to it, the reader puts its own root."""
+    """Pickles parts of `root`; the reader replaces references to it by its own root."""
 
     def __init__(
         self, sink: Sink, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None, root: Any
@@ -142,7 +142,7 @@ class RootedPickler(Pickler):
 
 
 def is_importable(name: str) -> bool:
-    """Whether an interpreter that has only our ``sys.path`` would find a module of this name."""
+    """Whether a fresh interpreter with this ``sys.path`` would find a module of this name."""
     if name in _found or name in sys.builtin_module_names:
         return True
     parent, _, _ = name.rpartition(".")
@@ -159,5 +159,5 @@ def is_importable(name: str) -> bool:
                 return True
         except Exception:
             continue
-    # Some extension modules make their submodules themselves, so no finder knows them.
+    # Some extension modules create their submodules themselves, so no finder finds them.
     return bool(parent) and not hasattr(sys.modules.get(parent), "__path__")

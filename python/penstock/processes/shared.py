@@ -1,9 +1,9 @@
-"""How memory, locks and pipes that processes share reach workers: as the same ones, not as copies.
+"""Pickles memory, locks and pipes that processes share, so that workers open the same ones.
 
-That is torch's tensors in shared memory, and what `multiprocessing` makes: values and arrays,
+That is torch's tensors in shared memory, and objects of `multiprocessing`: values and arrays,
 locks, queues, pipes and managers' proxies. `multiprocessing` pickles its objects only for a
-process that is being started, and asks that process' `Popen` object to pass descriptors on:
-`Spawning` stands in for it. A worker opens a descriptor by ``/proc/<pid>/fd``.
+process that is being started, and asks that process's `Popen` object to pass descriptors on:
+`Spawning` replaces it. A worker opens a descriptor by ``/proc/<pid>/fd``.
 
 Workers import this module to rebuild these objects, so it imports little.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 
-# A forked worker has the same one as its parent, a spawned worker another one.
+# A forked worker has the same value as its parent, a spawned worker another one.
 _FAMILY = os.urandom(8)
 
 _MODULES = ("multiprocessing.heap", "multiprocessing.sharedctypes", "multiprocessing.connection")
@@ -52,14 +52,14 @@ class Opener:
         except FileNotFoundError:
             raise InvalidArgument(gone, "unpack") from None
         status = os.fstat(fd)
-        if (status.st_dev, status.st_ino) != identity:  # the number is another file's by now
+        if (status.st_dev, status.st_ino) != identity:  # the number now belongs to another file
             os.close(fd)
             raise InvalidArgument(gone, "unpack")
         return fd
 
 
 class Spawning:
-    """Stands in for the `Popen` object of a process that `multiprocessing` starts."""
+    """Replaces the `Popen` object of a process that `multiprocessing` starts."""
 
     DupFd = Descriptor
 
@@ -69,7 +69,7 @@ class Spawning:
 
 @contextlib.contextmanager
 def spawning() -> Iterator[None]:
-    """Let this thread pickle objects of `multiprocessing`."""
+    """Allow this thread to pickle objects of `multiprocessing`."""
     context: Any = sys.modules.get("multiprocessing.context")
     if context is None:
         yield
@@ -83,7 +83,7 @@ def spawning() -> Iterator[None]:
 
 
 def reducers() -> dict[type, Any]:
-    """Return `multiprocessing`'s own reducers of what it shares, by class."""
+    """Return `multiprocessing`'s own reducers of shared objects, by class."""
     reduction: Any = sys.modules.get("multiprocessing.reduction")
     if reduction is None:
         return {}
@@ -95,7 +95,7 @@ def reducers() -> dict[type, Any]:
 
 
 def reduce_forked_lock(lock: Any) -> Any:
-    """Reduce a lock of the "fork" context: it has no name, only an address."""
+    """Reduce a lock of the "fork" context, which has an address and no name."""
     semaphore = lock._semlock
     state = (semaphore.handle, semaphore.kind, semaphore.maxvalue, None)
     return _forked_lock, (_FAMILY, type(lock), state)
@@ -118,7 +118,7 @@ def _forked_lock(family: bytes, kind: Any, state: tuple[Any, ...]) -> Any:
 
 
 def is_shared(storage: Any) -> bool:
-    """Whether a torch storage is shared memory that workers can open: no file of the user's."""
+    """Whether a torch storage is shared memory that workers can open, and not a user's file."""
     return bool(storage.is_shared() and storage._get_filename() is None)
 
 

@@ -12,7 +12,7 @@ from .bootstrap import restore_stderr
 
 
 class WorkerPayload:
-    """What travels to a worker process: the dataset and what is done around it."""
+    """The data sent to a worker process: the dataset and the functions called with it."""
 
     def __init__(self, source: Any, collate: Any, initialise: Any, hooked: Any) -> None:
         self.source = source

@@ -1,13 +1,13 @@
-"""The fork server: a process that has imported what every worker needs, and forks on request.
+"""The fork server: a process that has imported every worker's modules, and forks on request.
 
 It holds no dataset, and its one other thread only waits for the parent's end, so forking it is
 safe and cheap. It ends when its parent does or closes the socket.
 
 Messages are one packet each, marshalled. Request ``("start",)`` carries descriptors: the worker's
-configuration, then those in its ``order``; the answer is ``(serial, pid)`` with the pidfd.
-Request ``("status", serial)``: the answer is ``(status,)`` as `os.waitpid` gives it, or
-``(None,)``. Request ``("kill", serial)`` is for a parent that had no room for the pidfd; the answer
-is ``()``. An answer ``("error", text)`` goes to a request that failed.
+configuration, then those in its ``order``; the answer is ``(serial, pid)`` with the pidfd. Request
+``("status", serial)``: the answer is ``(status,)`` as `os.waitpid` gives it, or ``(None,)``.
+Request ``("kill", serial)`` is for a parent that could not receive the pidfd; the answer is ``()``.
+The answer to a failed request is ``("error", text)``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(_index: int, fds: dict[str, int], _settings: dict[str, Any]) -> None:
 
     bootstrap.restore_stderr()
     gc.collect()
-    gc.freeze()  # a collection in a worker would copy the pages it marks
+    gc.freeze()  # a collection in a worker would copy the marked pages
     with socket.socket(fileno=fds["socket"]) as link:
         _Server(link).serve()
 
@@ -60,7 +60,7 @@ class _Server:
                         if not self._answer():
                             return
                     except (BrokenPipeError, ConnectionResetError):
-                        return  # whoever asked did not wait for the answer
+                        return  # the parent did not wait for the answer
 
     def _reap(self, pidfd: int) -> None:
         serial, pid = self._children.pop(pidfd)
@@ -100,7 +100,7 @@ class _Server:
 
     def _status(self, serial: int) -> int | None:
         pidfd = self._pidfd(serial)
-        # Asked as soon as the process ended, perhaps before the poll told us.
+        # The request may arrive before the poll has reported the end of the process.
         if pidfd is not None and select.select([pidfd], [], [], 0)[0]:
             self._reap(pidfd)
         return self._statuses.pop(serial, None)
@@ -111,7 +111,8 @@ class _Server:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         numbers = dict(zip(config["order"][1:], fds[1:], strict=True))
         with warnings.catch_warnings():
-            # The other threads are that watch and a linear algebra library's, which expects this.
+            # The other threads are the one that waits for the parent, and threads of a linear
+            # algebra library, which supports forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Aliased", "DataLoader", "TensorLoader", "alias", "feed"]
 
-# Worker processes import `worker` from here: the rest is imported when it is used.
+# Worker processes import only `worker`: other modules are imported when they are first used.
 _HOMES = {
     "Aliased": "penstock.train.torch_module",
     "DataLoader": "penstock.torch.data_loader",

@@ -1,7 +1,6 @@
-"""A DataLoader that accelerate prepares stays one.
-
-accelerate makes a plain DataLoader of the attributes of the one that it is given, and iterates over
-that. Here the functions that do so put one of ours in its place, if they were given one of ours.
+"""Makes accelerate return a penstock DataLoader when it prepares one. accelerate makes a plain
+DataLoader from the attributes of the given one, and iterates over that. This module wraps the
+functions that do so: for a penstock loader they return a penstock loader.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ _MODULES = ("accelerate", "accelerate.accelerator", "accelerate.data_loader")
 
 
 def keep_loaders(is_ours: Callable[[Any], bool]) -> None:
-    """Let accelerate's functions keep loaders for which `is_ours`, from now on.
+    """Wrap accelerate's functions, for loaders for which `is_ours` is true.
 
-    Does nothing where accelerate was not imported, or was told before.
+    Does nothing if accelerate was not imported, or its functions are wrapped already.
     """
     home: Any = sys.modules.get("accelerate.data_loader")
     for name in _REBUILDING:

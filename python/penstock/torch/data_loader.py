@@ -5,8 +5,8 @@
 >>> for x, y in loader: ...
 
 It is a `torch.utils.data.DataLoader`: the same arguments, checks, attributes, order and types of
-batches. What differs is that workers are spawned once and live on, that samples are written into
-their batch in place, and that tensors are views of memory that workers wrote.
+batches. Differences: workers are spawned once and stay alive, samples are written into their batch
+in place, and tensors are views of memory that workers wrote.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
     drop_last, worker_init_fn, generator, prefetch_factor, pin_memory_device, in_order
         As in torch.
     timeout : float
-        Seconds that one batch may take to be made. The worker is then killed and replaced.
+        Maximum seconds to make one batch. A worker that takes longer is killed and replaced.
     multiprocessing_context : str or context, optional
         How workers start; None is ``"spawn"``.
     persistent_workers : bool
-        Workers live on either way. False: what was changed in the dataset since the last epoch is
-        sent to them when an epoch begins. True: their copy stays as it is.
+        Workers always stay alive. False: changes of the dataset since the last epoch are sent to
+        them when an epoch begins. True: their copy is never updated.
     seed : int, optional
-        The order of ``shuffle=True`` is then penstock's (no memory, the same everywhere), and so is
-        all that is drawn in workers. By default both come from torch's generators.
+        The seed of penstock's order for ``shuffle=True`` (it takes no memory, and is the same on
+        every machine), and of the random numbers in workers. By default both depend on torch's
+        generators.
     use_multiprocessing : bool
-        False: workers are threads. Ignored where ``num_workers=0``.
+        False: workers are threads. Ignored with ``num_workers=0``.
     on_error, retries, max_bytes
         As for `penstock.Loader`.
 
@@ -83,7 +84,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
     _order: Order
     _resumed: dict[str, Any] | None
     _epoch: int  # of the next iteration
-    _key: int | None  # the seed of all that is drawn in workers
+    _key: int | None  # the seed of all random numbers in workers
     _closed: bool
 
     @old_names({True: False, False: True}, use_threads="use_multiprocessing")
@@ -148,7 +149,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         self.on_error = on_error
         self.retries = retries
         self.max_bytes = max_bytes
-        # None: the order is the engine's own, and nobody needs to make lists of indices.
+        # None: the engine computes the order, and no lists of indices are needed.
         self._lists_of: Iterable[Any] | None = self._index_sampler if self._is_map else None
         self._engine_shuffles = False
         if self._is_map and batch_sampler is None:
@@ -167,7 +168,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         return not isinstance(self.dataset, torch.utils.data.IterableDataset)
 
     def _sampler_covers(self) -> bool:
-        """Whether every index of the dataset is known to be one of each epoch's."""
+        """Whether each epoch is known to have every index of the dataset."""
         sampler = self.sampler
         if type(sampler) is RandomSampler:
             whole = not sampler.replacement and sampler.num_samples >= len(sampler.data_source)
@@ -176,7 +177,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         return whole and sampler.data_source is self.dataset
 
     def _is_default_collate(self) -> bool:
-        """Whether rows may be written in place: nobody changed what default_collate does."""
+        """Whether rows may be written in place: default_collate is unchanged."""
         if not self._auto_collation:
             return bool(self.collate_fn is torch_collate.default_convert)
         known = torch_collate.default_collate_fn_map
@@ -192,7 +193,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             "workers": self.num_workers,
             "use_multiprocessing": self.use_multiprocessing and self.num_workers > 0,
             "start_method": method or "spawn",
-            # In line, the sampler is asked for no more than what is needed now, as in torch.
+            # In line, only the indices that are needed now are requested, as in torch.
             "max_queue_size": min(
                 max((self.prefetch_factor or 0) * self.num_workers, 1), MOST_QUEUED
             ),
@@ -207,7 +208,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         resumed, self._resumed = self._resumed, None
         again = None if resumed is None else resumed["order"]
         draws = self._draws_base_seed(again)
-        # In torch's order of draws: the sampler's own, the base seed, the shuffle's.
+        # In torch's order of draws: the sampler's, the base seed, the shuffle's.
         lists = None if self._lists_of is None else self._order.begin(self, again, draws)
         if draws:
             drawn = base_seed(self.generator)
@@ -226,9 +227,9 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         return Iteration(self, line, epoch, lists)
 
     def _draws_base_seed(self, again: Any) -> bool:
-        """Whether the next iteration does, as torch's: with persistent workers, the first one.
+        """Whether the next iteration draws one, as in torch: with persistent workers, the first.
 
-        One that goes on where a state was taken does what the one there did.
+        An iteration that continues from a state does the same as the iteration of that state.
         """
         if isinstance(again, dict):
             return bool(again["base_seed"])
@@ -246,7 +247,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         return line
 
     def _gone(self, line: Line) -> None:
-        """Keep one set of workers for the next epoch; more are for iterations side by side."""
+        """Keep one set of workers for the next epoch; close others, of concurrent iterations."""
         if line in self._lines and len(self._lines) > 1 and line is not self._latest:
             self._lines.remove(line)
             line.loader.close()
@@ -254,13 +255,14 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
     # ---- place
 
     def state(self) -> dict[str, Any]:
-        """Return the position in the latest iteration: a small JSON-able dict.
+        """Return the position in the latest iteration: a small dict for JSON.
 
-        Exact for any order that is the engine's (``seed=``, or no shuffle), a `RandomSampler`'s,
-        also in a `BatchSampler`, or that of a sampler which draws from its ``generator`` of torch's
-        (or its ``sampler``'s); between epochs, the next order of a `RandomSampler` without one is
-        torch's global generator's to draw. Another sampler is run again up to the place, so its
-        order must not depend on anything but ``set_epoch``.
+        The state is exact if the order is the engine's (``seed=``, or no shuffle), that of a
+        `RandomSampler`, also in a `BatchSampler`, or that of a sampler that draws from a torch
+        ``generator`` (its own or its ``sampler``'s). Between epochs, the next order of a
+        `RandomSampler` without a generator is not part of the state: torch's global generator will
+        draw it. Any other sampler runs again up to the position, so its order must depend on
+        ``set_epoch`` only.
         """
         if self._resumed is not None:
             return dict(self._resumed)
@@ -268,7 +270,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         if line is None:
             line = self._latest = self._idle_line()
         place = line.loader.state()
-        begun = place["epoch"] == self._epoch - 1  # else it is over, and the next one not drawn
+        begun = place["epoch"] == self._epoch - 1  # else it has ended; no next order yet
         if begun and self._was_last(place["batches"], line):
             place = {**place, "epoch": self._epoch, "batches": 0}
             begun = False
@@ -276,23 +278,23 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             "version": _STATE_VERSION,
             "loader": place,
             "order": self._order.drawn if begun else None,
-            # Set by `restore`, and not when the epoch begins: until then it may be seeded anew.
+            # `restore` sets them, not the start of the epoch: the user may seed them in between.
             "generators": None if begun else generator_states(self._index_sampler),
         }
 
     def _was_last(self, taken: int, line: Line) -> bool:
-        """Whether a sampler's epoch is over: in line, the engine has not asked for more yet."""
+        """Whether a sampler's epoch has ended; in line, the engine did not request its end yet."""
         if self._lists_of is None:
             return False
         try:
             length = len(self._index_sampler)
-        except (TypeError, NotImplementedError):  # only running it tells
+        except (TypeError, NotImplementedError):  # the length is unknown
             return False
-        # Asking is for its generator's sake, too: the epoch's last draw may be at its very end.
+        # This also advances the generator: the epoch's last draw may be at its very end.
         return taken == length and line.lists.ends_after(taken)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Let the next iteration go on where `state` was taken.
+        """Make the next iteration continue where `state` was taken.
 
         Raises
         ------
@@ -336,7 +338,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         place = state["loader"]
         amid = place.get("batches") or place.get("ahead")
         if self._lists_of is not None and amid and order is None and is_drawn(sampler):
-            return False  # in the midst of an epoch it would have said what was drawn
+            return False  # a state in the middle of an epoch has the draws
         return is_of(sampler, order) and (generators is None or are_of(sampler, generators))
 
     # ---- looking, ending
@@ -353,15 +355,15 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
     def _length_if_known(self) -> object:
         try:
             return len(self)
-        except Exception:  # the sampler's, or the dataset's
+        except Exception:  # of the sampler or the dataset
             return "unknown"
 
     def stats(self) -> dict[str, Any]:
-        """Return what was counted so far, as `penstock.Loader.stats` does."""
+        """Return the counters, as `penstock.Loader.stats` does."""
         return self._any_line().stats()
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows what each worker did and what the bottleneck is."""
+        """Write a page with the activity of each worker and the bottleneck."""
         self._any_line().loader.report(path)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
@@ -369,7 +371,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         self._any_line().loader.trace(path)
 
     def analysis(self) -> dict[str, Any]:
-        """Say what the bottleneck is and what to change."""
+        """Return the bottleneck and what to change."""
         return self._any_line().loader.analysis()
 
     def _any_line(self) -> Line:
@@ -379,7 +381,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         return line
 
     def close(self) -> None:
-        """End the workers. Batches that are held stay valid."""
+        """End the workers. Held batches stay valid."""
         self._closed = True
         for line in self._lines:
             line.loader.close()
@@ -388,7 +390,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """What accelerate asks of a loader, first of all."""
+        """The first attribute that accelerate reads of a loader."""
         keep_loaders(_is_ours)
         return bool(self.__dict__.get("_prepared", False))
 
@@ -397,7 +399,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         self.__dict__["_prepared"] = prepared
 
     def _like(self, other: torch.utils.data.DataLoader[Any]) -> DataLoader:
-        """Return a loader of the data set, batches and sampler of `other`, else like this one."""
+        """Return a loader like this one, with data set, batches and sampler of `other`."""
         if other.dataset is self.dataset and other.batch_sampler is self.batch_sampler:
             return self
         batches: dict[str, Any] = {"batch_sampler": other.batch_sampler}

@@ -1,4 +1,4 @@
-"""One epoch of the torch DataLoader: what ``for batch in loader`` goes through."""
+"""One epoch of the torch DataLoader: the iterator of ``for batch in loader``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .types import converted, tensors_of
 if TYPE_CHECKING:
     from .data_loader import DataLoader
 
-# How the engine begins to say that the samples of a batch cannot be rows of the same arrays.
+# The engine's error text begins so if the samples of a batch cannot be rows of the same arrays.
 _UNLIKE = "samples of one batch must be alike"
 
 
@@ -67,12 +67,12 @@ class Iteration(Closing):
         return shown(self, self._owner, epoch=self._epoch)
 
     def close(self) -> None:
-        """Take nothing more of this epoch, as after a ``break``. The workers stay."""
+        """End this iteration, as a ``break`` does. The workers stay alive."""
         self._batches = iter(())
         self._end()
 
     def gave_all(self) -> bool:
-        """Whether its last batch was taken: who knows the length does not ask for one more."""
+        """Whether its last batch was taken; callers that know the length do not request more."""
         return self._line.loader.epoch > self._epoch
 
     def __len__(self) -> int:
@@ -92,7 +92,8 @@ class Iteration(Closing):
 
     def _end(self) -> None:
         line = self._line
-        # In __del__ the reference to self is dead already. A later iteration's is not ours to end.
+        # In __del__ the weak reference to self is dead already. A later iteration must not be ended
+        # here.
         if line.iteration is not None and line.iteration() in (None, self):
             line.iteration = None
             self._owner._gone(line)

@@ -1,4 +1,4 @@
-"""One set of workers of a DataLoader: a Loader, made of what torch's arguments say."""
+"""One set of workers of a DataLoader: a Loader made from torch's arguments."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Line:
 
     def __init__(self, owner: DataLoader) -> None:
         self.lists = Lists(((owner.prefetch_factor or 0) + 2) * (owner.num_workers + 1) + 8)
-        self.iteration: weakref.ref[Any] | None = None  # who iterates
+        self.iteration: weakref.ref[Any] | None = None  # the current iteration
         self._made_for = _attributes_of(owner)
         collates = not owner._is_default_collate()
         self.tensors = None if collates else _columns_of(owner)
         self._make = _maker(owner, self.lists, self.tensors)
-        # Whether workers collate, the Loader, and stats of the one before it, which did not: at
-        # once, for other threads that ask.
+        # Whether workers collate, the Loader, and the stats of the Loader before it, whose workers
+        # did not. One tuple, so other threads read it atomically.
         self._now: tuple[bool, Loader, dict[str, Any] | None]
         self._now = collates, self._make(collates), None
 
@@ -50,9 +50,9 @@ class Line:
         return self._now[1]
 
     def is_for(self, owner: DataLoader) -> bool:
-        """Whether a new one would be like it: what the user assigned is seen by the next epoch.
+        """Whether it fits the owner's current attributes, which apply from the next epoch on.
 
-        Persistent workers stay as they are, as in torch.
+        Persistent workers do not change, as in torch.
         """
         if not owner.persistent_workers and self._made_for != _attributes_of(owner):
             return False
@@ -71,19 +71,19 @@ class Line:
             self.loader.restore({**state, "epoch": epoch, "batches": 0, "ahead": []})
 
     def stats(self) -> dict[str, Any]:
-        """What was counted, with what was until workers collated."""
+        """The counters, including those of the time before workers collated."""
         _, loader, before = self._now
         now = loader.stats()
         return now if before is None else _in_all(before, now)
 
     def collate_from_now_on(self) -> Iterator[Any]:
-        """Make batches with default_collate, from the one on that could not be made of rows.
+        """Make batches with default_collate, from the failed batch on.
 
-        It stacks what rows cannot be (numbers and arrays of several types, dicts in another order),
-        and says in torch's words what cannot be stacked.
+        default_collate accepts samples that cannot be rows (numbers and arrays of several types,
+        dicts in another order), and raises torch's errors for samples that it cannot stack.
         """
         place, stats = self.loader.state(), self.stats()
-        # Not one that anybody saw: that samples cannot be rows.
+        # Without the error that started this, which was not raised to the user.
         before = {**stats, "errors": stats["errors"] - 1}
         self.loader.close()
         loader = self._make(True)
@@ -93,14 +93,14 @@ class Line:
 
 
 def _attributes_of(owner: DataLoader) -> tuple[Any, ...]:
-    """What may be changed between epochs, of all that a line is made of.
+    """The attributes that determine a line and may change between epochs.
 
-    Of a collate function with attributes of its own, which may have changed, the pickle.
+    For a collate function with attributes of its own, which may change, the pickle is included.
     """
     collate_fn = owner.collate_fn
     state: bytes | None = None
     if owner.num_workers and owner.use_multiprocessing and not isinstance(collate_fn, FunctionType):
-        with contextlib.suppress(Exception):  # sending it will say what is wrong
+        with contextlib.suppress(Exception):  # sending it will raise the error
             state = cloudpickle.dumps(collate_fn, 5)
     return (
         collate_fn,
@@ -119,7 +119,7 @@ _LATEST = {"last_ns", "active_workers", "queue_size", "queue", "pid", "stage"}
 
 
 def _in_all(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Sum up the stats of two Loaders, the second of which took the first one's place."""
+    """Add up the stats of two Loaders, the second of which replaced the first."""
     total: dict[str, Any] = {}
     for key, later in now.items():
         earlier = before[key]
@@ -163,13 +163,13 @@ def _columns_of(owner: DataLoader) -> tuple[Any, ...] | None:
 def _maker(
     owner: DataLoader, lists: Lists, tensors: tuple[Any, ...] | None
 ) -> Callable[[bool], Loader]:
-    """How to make a line's Loader; holds on to nothing that leads back to the DataLoader."""
+    """Return a function that makes a line's Loader, without references to the DataLoader."""
     dataset = owner.dataset
     collate_fn = owner.collate_fn
     samples = owner._auto_collation
     rows = owner.batch_size or getattr(owner.batch_sampler, "batch_size", None) or 64
     if owner._key is None:
-        owner._key = base_seed_to_come(owner.generator)  # a state is asked for before an iteration
+        owner._key = base_seed_to_come(owner.generator)  # for a state before the first iteration
     known = torch_collate.default_collate_fn_map
     added = {kind: f for kind, f in known.items() if STANDARD_COLLATE.get(kind) is not f}
     start = Start(dataset, owner.num_workers, owner._key, owner.worker_init_fn, added)
@@ -196,7 +196,7 @@ def _maker(
         if not is_map:
             info.kind = "stream"
             info.source = Streams(dataset, one_by_one, options["use_multiprocessing"])
-            # Threads share one copy of the dataset, which cannot know whose share it is to yield.
+            # Threads share one copy of the dataset, which cannot tell the threads' shares apart.
             info.streams = max(options["workers"], 1) if processes else 1
         else:
             info.length = len(dataset) if hasattr(dataset, "__len__") else 0

@@ -1,4 +1,4 @@
-"""The indices of an epoch: drawn as torch draws them, and again where that is needed."""
+"""The indices of an epoch: drawn as torch draws them, and drawn again after a restore."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _END = object()
 
 
 def _each(iterator: Iterator[Any]) -> Iterator[Any]:
-    """What an iterator gives, without asking for its iterator: that may begin it anew."""
+    """Iterate over an iterator without calling its ``__iter__``, which may restart it."""
     while (item := next(iterator, _END)) is not _END:
         yield item
 
 
 class Lists:
-    """A sampler's lists of an epoch, as the engine asks for them; it may ask again for recent ones.
+    """A sampler's lists of an epoch, for the engine, which may request recent lists again.
 
     Parameters
     ----------
     window : int
-        Lists that may have been asked for and not been delivered as batches.
+        The largest number of requested lists whose batches are not delivered.
     """
 
     def __init__(self, window: int) -> None:
         self._recent: deque[Any] = deque(maxlen=window)
         self._taken = 0
         self._source: Iterator[Any] = iter(())
-        self._ahead: list[Any] = []  # asked for, and not taken yet: one at most
-        self._lock = threading.Lock()  # of the sampler: a state asks it as well as the engine
-        self.rows: int | None = None  # indices must be of so many rows
+        self._ahead: list[Any] = []  # read from the sampler, not taken yet: at most one
+        self._lock = threading.Lock()  # of the sampler: the engine and a state read it
+        self.rows: int | None = None  # number of rows that indices are checked against
 
     def open(self, epoch: int, lists: Iterator[Any] | None) -> None:
         self._recent.clear()
@@ -49,7 +49,7 @@ class Lists:
         self._source = iter(()) if lists is None else lists
 
     def __call__(self, epoch: int) -> Iterator[Any]:
-        # Only the engine counts steps: what was delivered long ago just takes its place.
+        # The engine skips lists by counting, so old lists are replaced by empty ones.
         for _ in range(self._taken - len(self._recent)):
             yield ()
         yield from list(self._recent)
@@ -62,7 +62,7 @@ class Lists:
             yield item
 
     def ends_after(self, steps: int) -> bool:
-        """Whether the sampler has so many lists and no more."""
+        """Whether the sampler has exactly this many lists."""
         return self._ended() and self._taken == steps
 
     def _ended(self) -> bool:
@@ -73,7 +73,7 @@ class Lists:
 
 
 def _checked(indices: Any, rows: int) -> Any:
-    """Say of indices what indexing a tensor with them would say."""
+    """Check indices, with the errors of indexing a tensor."""
     array = np.asarray(indices)
     if array.size == 0 or array.ndim != 1 or array.dtype.kind not in "iu":
         raise TypeError(f"rows of tensors are taken by integers, not by {indices!r:.100}")
@@ -84,18 +84,18 @@ def _checked(indices: Any, rows: int) -> Any:
 
 
 class Order:
-    """Begins a sampler's epoch so that its order can be had again; `drawn` is what that takes.
+    """Begins a sampler's epoch so that its order can be repeated from `drawn`.
 
-    Of a RandomSampler without a generator it is the seed that it draws, else what generators were
-    like before the epoch. They are put back before all that is drawn from them, in torch's order:
-    by ``__iter__``, for the base seed (which may be drawn from the same one), at the first index.
+    For a RandomSampler without a generator, `drawn` is the seed that it draws; otherwise the states
+    of the generators before the epoch. The states are set before any draw of the epoch. torch draws
+    in ``__iter__``, then the base seed (perhaps from the same generator), then at the first index.
     """
 
     def __init__(self) -> None:
         self.drawn: int | dict[str, Any] | None = None
 
     def begin(self, owner: DataLoader, again: Any, base_seed: bool) -> Iterator[Any]:
-        """Begin an epoch, or the one that `again` was drawn for; `base_seed`: one is drawn next."""
+        """Begin an epoch, or repeat the epoch of `again`; `base_seed`: one is drawn next."""
         sampler = owner._index_sampler
         self.drawn = again
         if _draws_its_seed(sampler):
@@ -109,7 +109,7 @@ class Order:
         return iter(sampler)
 
     def draw(self, owner: DataLoader, lists: Iterator[Any]) -> Iterator[Any]:
-        """Make what `RandomSampler` would draw at its first index; or take what it drew then."""
+        """Make the draws of `RandomSampler` at its first index, or repeat recorded ones."""
         if _draws_its_seed(owner._index_sampler):
             if self.drawn is None:
                 self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
@@ -125,12 +125,12 @@ class Order:
 
 
 def is_drawn(sampler: Any) -> bool:
-    """Whether `Order.drawn` says of each of a sampler's epochs what was drawn for it."""
+    """Whether `Order.drawn` records the draws of each epoch of this sampler."""
     return _draws_its_seed(sampler) or bool(_generators_of(sampler))
 
 
 def is_of(sampler: Any, drawn: Any) -> bool:
-    """Whether a sampler's epoch can begin with what was drawn for one."""
+    """Whether `drawn` is valid for an epoch of this sampler."""
     if drawn is None:
         return True
     if _draws_its_seed(sampler):
@@ -145,7 +145,7 @@ def are_of(sampler: Any, states: Any) -> bool:
 
 
 def generator_states(sampler: Any) -> list[str] | None:
-    """What the orders to come depend on, where that is generators of the sampler's own."""
+    """The states of the sampler's own generators, which determine later orders; or None."""
     states = [generator.get_state() for generator in _generators_of(sampler)]
     return [base64.b64encode(state.numpy().tobytes()).decode() for state in states] or None
 
@@ -157,7 +157,7 @@ def set_generators(sampler: Any, coded: list[str] | None) -> None:
 
 
 def base_seed(generator: torch.Generator | None) -> int:
-    """Draw what an iteration of torch's draws before all else."""
+    """Draw the base seed, as the start of an iteration of torch does."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
@@ -168,7 +168,7 @@ def base_seed_to_come(generator: torch.Generator | None) -> int:
 
 
 def _slices(sampler: Any, batch_size: int, drop_last: bool) -> Iterator[Any]:
-    """Batches of a RandomSampler without replacement: its numbers, in arrays instead of lists."""
+    """Batches of a RandomSampler without replacement: the same indices, as arrays."""
     rows, wanted = len(sampler.data_source), sampler.num_samples
     passes = [torch.randperm(rows, generator=sampler.generator) for _ in range(-(-wanted // rows))]
     order = (passes[0] if len(passes) == 1 else torch.cat(passes))[:wanted].numpy()
@@ -184,7 +184,7 @@ def _draws_its_seed(sampler: Any) -> bool:
 
 
 def _seeded(sampler: Any, generator: torch.Generator) -> Any:
-    """Return a RandomSampler with a generator, and BatchSamplers around it, like these."""
+    """Return a copy of a RandomSampler with a generator, and of BatchSamplers around it."""
     if type(sampler) is BatchSampler:
         inner = _seeded(sampler.sampler, generator)
         return BatchSampler(inner, sampler.batch_size, sampler.drop_last)
@@ -192,9 +192,9 @@ def _seeded(sampler: Any, generator: torch.Generator) -> Any:
 
 
 def _generators_of(sampler: Any) -> list[torch.Generator]:
-    """Those of a sampler and of the ones that it makes batches of, each once."""
+    """The generators of a sampler and of its inner samplers, each once."""
     found: list[torch.Generator] = []
-    for _ in range(8):  # one within another
+    for _ in range(8):  # nested samplers
         generator = _attribute(sampler, "generator")
         if isinstance(generator, torch.Generator) and not any(generator is g for g in found):
             found.append(generator)
@@ -205,5 +205,5 @@ def _generators_of(sampler: Any) -> list[torch.Generator]:
 def _attribute(sampler: Any, name: str) -> Any:
     try:
         return getattr(sampler, name, None)
-    except Exception:  # of a property; what it would say is not for a state to raise
+    except Exception:  # of a property; a state must not raise it
         return None

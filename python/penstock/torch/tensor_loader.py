@@ -27,15 +27,15 @@ __all__ = ["TensorLoader", "feed"]
 
 
 def feed(source: Any, *, device: None = None, **options: Unpack[LoaderOptions]) -> TensorLoader:
-    """Feed torch from a `penstock.Dataset`, or from anything else that `penstock.Loader` feeds.
+    """Feed torch from a `penstock.Dataset`, or from any other source of `penstock.Loader`.
 
     Parameters
     ----------
     source : object
         As for `penstock.Loader`. For a torch data set with torch's own arguments, samplers and
-        collating see `DataLoader`.
+        collating use `DataLoader`.
     device : None
-        Batches stay in memory, where ``tensor.to(device)`` takes them from.
+        Batches stay in CPU memory; call ``tensor.to(device)``.
     **options
         As for `penstock.Loader`.
 
@@ -46,13 +46,13 @@ def feed(source: Any, *, device: None = None, **options: Unpack[LoaderOptions]) 
     Raises
     ------
     InvalidArgument
-        A device, or what the Loader refuses.
+        A device is given, or an option of the Loader is invalid.
 
     Notes
     -----
-    Arrays become tensors over the same memory, which nothing overwrites while one of them lives.
-    Arrays that must not be written to are copied. Nests stay what they are; so does what torch has
-    no type for: strings, `penstock.Ragged`.
+    Arrays become tensors over the same memory, which is not overwritten while one of them exists.
+    Read-only arrays are copied. Nests do not change, and values that torch has no type for are not
+    converted: strings, `penstock.Ragged`.
     """
     if device is not None:
         raise InvalidArgument(
@@ -76,7 +76,7 @@ class TensorLoader(Loader):
 
     @property
     def element_spec(self) -> Any:
-        """As of `penstock.Loader`, with torch's types."""
+        """As for `penstock.Loader`, with torch's types."""
         return with_types(super().element_spec, _type_of)
 
 
@@ -85,7 +85,7 @@ def _tensors(batch: Any) -> Any:
 
 
 def _tensor(leaf: Any) -> Any:
-    """A tensor over an array's memory, where torch has its type; else the leaf itself."""
+    """A tensor over an array's memory if torch has its type; otherwise the leaf itself."""
     if isinstance(leaf, np.generic):
         leaf = np.asarray(leaf)
     if not isinstance(leaf, np.ndarray):
@@ -102,7 +102,7 @@ def _tensor(leaf: Any) -> Any:
         array = array.copy()
     try:
         return torch.from_numpy(array)
-    except TypeError:  # longdouble, and what else a platform has
+    except TypeError:  # longdouble, and other types of the platform
         return leaf
 
 

@@ -1,4 +1,4 @@
-"""Batches in the types that torch's default_collate and default_convert give them."""
+"""Converts batches to the types of torch's default_collate and default_convert."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.utils.data._utils import collate as torch_collate
 
 from ..base import interop
 
-# What default_collate knows before anybody registers types of their own.
+# The types of default_collate, before the user registers others.
 STANDARD_COLLATE = dict(torch_collate.default_collate_fn_map)
 
 
 def tensors_of(nest: Any, in_sequence: bool = False) -> Any:
-    """Turn a batch of the engine's (arrays, lists of what is no array) into default_collate's."""
+    """Convert a batch of the engine (arrays, lists of other values) to default_collate's form."""
     kind = type(nest)
     if kind is np.ndarray:
         return torch.from_numpy(nest)
@@ -28,15 +28,15 @@ def tensors_of(nest: Any, in_sequence: bool = False) -> Any:
             values = tuple(nest) if in_sequence else nest
             return values if isinstance(nest[0], (str, bytes)) else _collated(values)
         return [tensors_of(value, True) for value in nest]
-    if isinstance(nest, tuple):  # a named one
+    if isinstance(nest, tuple):  # a named tuple
         return kind(*(tensors_of(value, True) for value in nest))
     return nest
 
 
 def _is_column(value: Any) -> bool:
-    """Whether a list that begins so has an object of each sample, and is no sample that was a list.
+    """Whether a list with this first item has one object for each sample, and is not a sample.
 
-    The engine makes no object of what can be a row or be taken apart.
+    The engine collects objects only for values that are neither rows nor nests.
     """
     kind = type(value)
     if kind is np.ndarray:

@@ -1,7 +1,5 @@
-"""What penstock.torch sends to worker processes.
-
-Does not import torch: a dataset of plain NumPy starts its workers without it, in a tenth of the
-time.
+"""The objects that penstock.torch sends to worker processes. Does not import torch: the workers of
+a plain NumPy dataset start without it, in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 
 
 class Start:
-    """Makes a worker process what torch's own workers are, before it serves its first ticket."""
+    """Sets a worker process up like torch's own workers, before it serves its first ticket."""
 
     def __init__(
         self,
@@ -28,10 +26,10 @@ class Start:
         self.workers = workers
         self.base_seed = base_seed
         self.worker_init_fn = worker_init_fn
-        self.collate_fn_map = collate_fn_map  # what the user registered for default_collate
+        self.collate_fn_map = collate_fn_map  # the user's functions for default_collate
 
     def __call__(self, worker: int) -> None:
-        # Unpickling has imported it if the dataset, the collate or the init function know of it.
+        # Unpickling has imported it if the dataset, the collate or the init function uses it.
         if "torch" in sys.modules:
             self._prepare_torch(worker)
         if self.worker_init_fn is not None:
@@ -47,7 +45,7 @@ class Start:
 
         torch.set_num_threads(1)
         seed = self.base_seed + worker
-        # What worker_init_fn sees; samples are keyed by their index later.
+        # The state for worker_init_fn; later, samples are keyed by their index.
         random.seed(seed)
         torch.manual_seed(seed)
         np.random.seed(torch_worker._generate_state(self.base_seed, worker))
@@ -62,7 +60,7 @@ class Start:
 
 
 def _stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Stack as default_collate does, but not into shared memory of torch's: ours comes next."""
+    """Stack as default_collate does, but not into torch's shared memory: penstock's is used."""
     import torch
     import torch.utils.data._utils.collate as torch_collate
 
@@ -73,7 +71,7 @@ def _stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 class Collated:
-    """A dataset whose items go through ``collate_fn`` one by one (``batch_size=None``)."""
+    """A dataset that applies ``collate_fn`` to each item (``batch_size=None``)."""
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any]) -> None:
         self.dataset = dataset
@@ -84,18 +82,18 @@ class Collated:
 
 
 class Streams:
-    """An iterable dataset: every stream is a copy of it, as every worker of torch's has one.
+    """An iterable dataset: every stream is a copy of it, as in every worker of torch.
 
-    Torch's workers begin each epoch with a dataset that nobody has gone through. One that is its
-    own iterator would give nothing in the second: in worker processes each epoch goes through a
-    copy of it, whose arrays are shared.
+    torch's workers start each epoch with an unused dataset. A dataset that is its own iterator
+    would be empty in the second epoch, so in worker processes each epoch uses a new copy, whose
+    arrays are shared.
     """
 
     def __init__(
         self, dataset: Iterable[Any], collate_fn: Callable[[Any], Any] | None, processes: bool
     ) -> None:
         self.dataset = dataset
-        self.collate_fn = collate_fn  # of items one by one
+        self.collate_fn = collate_fn  # applied to each item
         self.copies = processes and hasattr(type(dataset), "__next__")
 
     def __call__(self, stream: int, epoch: int) -> Iterable[Any]:

@@ -377,7 +377,7 @@ class Loop:
             raise
 
     def _run_steps(self, batches: SuperBatch) -> None:
-        """Runner steps, and check in if it is time to."""
+        """Run steps, and check in if it is time to."""
         result = self._runner(batches)
         self._pending.append(result)
         self._steps_run += result.steps

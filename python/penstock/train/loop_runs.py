@@ -37,7 +37,7 @@ class Runner:
         """Begin a pass over the feed."""
 
     def __call__(self, batches: SuperBatch) -> RunResult:
-        """Runner a step for each batch."""
+        """Run a step for each batch."""
         raise NotImplementedError
 
     def sync_model(self) -> None:

@@ -93,9 +93,9 @@ def unpublish(name: str) -> None:
 class Model(Closing):
     """Weights that another process publishes. `attach` makes one.
 
-    A read waits for nobody, and the learner never waits for a reader. After the learner has ended,
-    reads return its last version (`alive` is False), and the next learner's as soon as it has
-    published. While a learner with other blocks has the name, reads raise `InvalidArgument`.
+    A read never waits, and the learner never waits for a reader. After the learner has ended, reads
+    return its last version (`alive` is False), and the next learner's as soon as it has published.
+    While a learner with other blocks has the name, reads raise `InvalidArgument`.
 
     Threads: any. A forked child attaches anew in its first call. A context manager that closes the
     model.
