@@ -8,6 +8,7 @@
 
 #include "dataset.h"
 #include "gil.h"
+#include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"

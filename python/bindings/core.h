@@ -164,6 +164,4 @@ class Core {
   std::vector<std::byte*> columns_;
 };
 
-void bind_core(nanobind::module_& m);
-
 }  // namespace penstock::python

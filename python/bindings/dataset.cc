@@ -17,6 +17,7 @@
 #include "elements.h"
 #include "gil.h"
 #include "held.h"
+#include "module.h"
 #include "on_error.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"

@@ -20,8 +20,4 @@ struct BuiltPlan {
   std::vector<std::byte> sample;
 };
 
-// The plan of a Loader over arrays.
-void bind_columns(nanobind::module_& m);
-void bind_dataset(nanobind::module_& m);
-
 }  // namespace penstock::python

@@ -12,11 +12,11 @@
 
 #include "dataset.h"
 #include "elements.h"
-#include "generator_source.h"
+#include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/sources/sources.h"
-#include "python_source.h"
+#include "python_sources.h"
 #include "references.h"
 #include "sample.h"
 #include "sample_spec.h"

@@ -1,5 +1,3 @@
-#include "digest.h"
-
 #include <Python.h>
 #include <nanobind/nanobind.h>
 
@@ -9,6 +7,7 @@
 #include <cstring>
 
 #include "gil.h"
+#include "module.h"
 
 namespace nb = nanobind;
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/column_block.h"
 #include "penstock/pipeline/stages/collate.h"

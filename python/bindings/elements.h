@@ -64,6 +64,4 @@ nanobind::object spec_object(const SpecRef& spec, nanobind::object leaf);
 // The block in bytes objects of pack_elements, which it shares. Error kDataLoss: invalid bytes.
 Block block_in(nanobind::bytes spec, uint64_t rows, nanobind::bytes block);
 
-void bind_elements(nanobind::module_& m);
-
 }  // namespace penstock::python

@@ -1,5 +1,7 @@
 #include "epoch_iterator.h"
 
+#include "module.h"
+
 namespace nb = nanobind;
 
 namespace penstock::python {

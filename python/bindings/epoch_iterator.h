@@ -35,6 +35,4 @@ class EpochIterator {
   bool over_ = false;
 };
 
-void bind_epoch_iterator(nanobind::module_& m);
-
 }  // namespace penstock::python

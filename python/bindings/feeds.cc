@@ -1,6 +1,4 @@
 // Several consumers of one Loader of a Dataset.
-#include "feeds.h"
-
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -10,6 +8,7 @@
 #include "core.h"
 #include "epoch_iterator.h"
 #include "gil.h"
+#include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/engine/feeds_hub.h"
 #include "references.h"

@@ -1,5 +1,3 @@
-#include "generator_source.h"
-
 #include <nanobind/nanobind.h>
 
 #include <nlohmann/json.hpp>
@@ -10,8 +8,9 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/stage_clock.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 #include "python_op.h"
+#include "python_sources.h"
 #include "random.h"
 #include "references.h"
 

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "module.h"
 #include "penstock/base/error.h"
 #include "references.h"
 

@@ -1,23 +1,18 @@
 #define PENSTOCK_IMPORTS_NUMPY
+#include "module.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
 #include "core.h"
 #include "dataset.h"
-#include "digest.h"
 #include "elements.h"
 #include "epoch_iterator.h"
-#include "feeds.h"
 #include "numpy_api.h"
-#include "os.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "permutation.h"
 #include "python_op.h"
 #include "random.h"
-#include "serve.h"
-#include "survey.h"
-#include "tfrecord.h"
 #include "train.h"
 
 namespace nb = nanobind;

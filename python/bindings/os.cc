@@ -1,8 +1,8 @@
-#include "os.h"
+#include "penstock/base/os.h"
 
 #include <nanobind/nanobind.h>
 
-#include "penstock/base/os.h"
+#include "module.h"
 
 namespace nb = nanobind;
 

@@ -1,8 +1,7 @@
-#include "permutation.h"
-
 #include <nanobind/nanobind.h>
 
 #include "gil.h"
+#include "module.h"
 #include "numpy_api.h"
 #include "penstock/base/bijection.h"
 #include "penstock/pipeline/scheduler/order.h"

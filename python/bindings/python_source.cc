@@ -1,10 +1,9 @@
-#include "python_source.h"
-
 #include <utility>
 
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "python_op.h"
+#include "python_sources.h"
 
 namespace penstock::python {
 namespace {

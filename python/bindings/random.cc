@@ -11,6 +11,7 @@
 #include <span>
 
 #include "global_random.h"
+#include "module.h"
 
 namespace nb = nanobind;
 

@@ -28,6 +28,4 @@ void clear_ticket_key();
 // changes state of the whole process. REQUIRED: the GIL. Throws nanobind::python_error.
 void rekey_globals(uint64_t seed, uint64_t epoch, uint64_t index);
 
-void bind_random(nanobind::module_& m);
-
 }  // namespace penstock

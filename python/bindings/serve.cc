@@ -1,10 +1,9 @@
-#include "serve.h"
-
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
 #include "dataset.h"
 #include "gil.h"
+#include "module.h"
 #include "numpy_memory.h"
 #include "packet_outlet.h"
 #include "penstock/base/error.h"

@@ -1,5 +1,3 @@
-#include "survey.h"
-
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "gil.h"
+#include "module.h"
 #include "penstock/io/example_survey.h"
 #include "penstock/io/glob.h"
 #include "penstock/io/tfrecord_survey.h"

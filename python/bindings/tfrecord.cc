@@ -1,5 +1,3 @@
-#include "tfrecord.h"
-
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
@@ -12,6 +10,7 @@
 
 #include "buffer.h"
 #include "gil.h"
+#include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/io/example_features.h"
 #include "penstock/io/example_writer.h"

@@ -9,6 +9,7 @@
 
 #include "codec.h"
 #include "gil.h"
+#include "module.h"
 #include "penstock/base/error.h"
 #include "train.h"
 

@@ -8,6 +8,7 @@
 
 #include "elements.h"
 #include "gil.h"
+#include "module.h"
 #include "numpy_api.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "gil.h"
+#include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/train/weight_files.h"
 #include "train.h"

@@ -12,6 +12,7 @@
 
 #include "gil.h"
 #include "gradient_parts.h"
+#include "module.h"
 #include "penstock/base/os.h"
 #include "penstock/train/hogwild.h"
 #include "penstock/train/thread_group.h"

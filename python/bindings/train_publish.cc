@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gil.h"
+#include "module.h"
 #include "numpy_api.h"
 #include "penstock/train/model.h"
 #include "penstock/train/publisher.h"

@@ -11,6 +11,7 @@
 
 #include "gil.h"
 #include "gradient_parts.h"
+#include "module.h"
 #include "penstock/train/server/parameter_client.h"
 #include "penstock/train/server/parameter_server.h"
 #include "penstock/train/server/shard_link.h"

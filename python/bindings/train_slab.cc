@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "gil.h"
+#include "module.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/train/slab.h"

@@ -9,6 +9,7 @@
 
 #include "gil.h"
 #include "gradient_parts.h"
+#include "module.h"
 #include "penstock/train/towers.h"
 #include "train.h"
 

@@ -8,6 +8,7 @@
 
 #include "buffer.h"
 #include "gil.h"
+#include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/train/updater.h"
 #include "train.h"

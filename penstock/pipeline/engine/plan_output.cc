@@ -8,7 +8,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/restore_error.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 

@@ -4,10 +4,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
-#include "penstock/pipeline/streams/parallel_map_stream.h"
-#include "penstock/pipeline/streams/policy_stream.h"
-#include "penstock/pipeline/streams/tailed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 #include "penstock/workers/ticket.h"
 
 namespace penstock {

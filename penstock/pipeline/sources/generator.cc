@@ -9,7 +9,7 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/stages/stage_clock.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 namespace {

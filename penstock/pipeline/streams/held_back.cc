@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "penstock/pipeline/stages/restore_error.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 

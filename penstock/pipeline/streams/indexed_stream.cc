@@ -1,5 +1,3 @@
-#include "penstock/pipeline/streams/indexed_stream.h"
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -12,6 +10,7 @@
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 namespace {

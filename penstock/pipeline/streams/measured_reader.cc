@@ -4,7 +4,7 @@
 
 #include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/stages/stage_clock.h"
-#include "penstock/pipeline/streams/noting_reader.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 namespace {

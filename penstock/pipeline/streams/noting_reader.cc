@@ -1,5 +1,3 @@
-#include "penstock/pipeline/streams/noting_reader.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -7,7 +5,7 @@
 #include <vector>
 
 #include "penstock/pipeline/stages/losses.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 namespace {

@@ -8,8 +8,8 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 

@@ -1,8 +1,7 @@
-#include "penstock/pipeline/streams/parallel_map_stream.h"
-
 #include <utility>
 
 #include "penstock/pipeline/streams/parallel_map_reader.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 namespace {

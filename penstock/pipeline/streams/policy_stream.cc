@@ -1,7 +1,7 @@
-#include "penstock/pipeline/streams/policy_stream.h"
-
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 namespace {

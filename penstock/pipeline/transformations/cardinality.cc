@@ -5,7 +5,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/plan/builder.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

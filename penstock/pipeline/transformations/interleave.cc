@@ -10,8 +10,8 @@
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/schema_checker.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

@@ -9,8 +9,8 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/held_row.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
 #include "penstock/pipeline/streams/stream_input.h"
+#include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

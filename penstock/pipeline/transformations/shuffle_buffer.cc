@@ -8,7 +8,7 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/held_back.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

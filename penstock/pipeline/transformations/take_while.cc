@@ -4,7 +4,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/predicate_stage.h"
 #include "penstock/pipeline/transformations/transformations.h"
 

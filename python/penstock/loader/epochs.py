@@ -14,7 +14,7 @@ class Epochs:
         closed ──begin──> open ──end──> closed
 
     Only a dataset that may change between epochs (`SourceInfo.edited`) has open epochs. REQUIRED:
-    the caller holds the Loader's lock. Depends on the engine's core and the pool, not on the Loader.
+    the caller holds the Loader's lock. Depends on the engine's core and the pool, not the Loader.
     """
 
     def __init__(self, core: Any, pool: WorkerPool, info: SourceInfo, mode: str) -> None:

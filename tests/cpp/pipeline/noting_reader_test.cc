@@ -1,5 +1,3 @@
-#include "penstock/pipeline/streams/noting_reader.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +12,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
-#include "penstock/pipeline/streams/indexed_stream.h"
+#include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {
 namespace {

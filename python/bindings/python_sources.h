@@ -12,4 +12,9 @@ namespace penstock::python {
 // which takes the GIL once per chunk.
 Node::Ref python_source(UserObjectRef object, uint64_t length, std::string title);
 
+// The values of a generator function, or of any callable whose result is iterable. It is called
+// again for each epoch, and to restore a place. It runs on a Python thread of the consumer's
+// process, some elements ahead.
+Node::Ref generator_source(UserObjectRef function, std::string title);
+
 }  // namespace penstock::python

@@ -1,0 +1,71 @@
+#pragma once
+
+namespace nanobind {
+class module_;
+}
+
+// The parts of the extension: each adds its classes and functions to the module.
+namespace penstock {
+
+// A fast hash of large buffers, to detect changes.
+void bind_digest(nanobind::module_& m);
+
+// System calls that Python's os module lacks, at least if it was built against an old C library.
+void bind_os(nanobind::module_& m);
+
+// Keyed random numbers.
+void bind_random(nanobind::module_& m);
+
+}  // namespace penstock
+
+namespace penstock::python {
+
+// Loaders, Datasets, their elements, and several consumers of one Loader.
+void bind_core(nanobind::module_& m);
+void bind_epoch_iterator(nanobind::module_& m);
+void bind_dataset(nanobind::module_& m);
+// The plan of a Loader over arrays.
+void bind_columns(nanobind::module_& m);
+void bind_elements(nanobind::module_& m);
+void bind_feeds(nanobind::module_& m);
+
+// What worker processes call: serving tickets, and the link to the consumer's process.
+void bind_serve(nanobind::module_& m);
+
+// The order of a shuffled epoch, for use without a Loader.
+void bind_permutation(nanobind::module_& m);
+
+// Passes over whole files, for the command line.
+void bind_survey(nanobind::module_& m);
+
+// Writing TFRecord files, and the bytes of tf.Examples.
+void bind_tfrecord(nanobind::module_& m);
+
+// Slabs of weights, which penstock.train wraps.
+void bind_train_slab(nanobind::module_& m);
+
+// Schedules, optimizers and updaters.
+void bind_train_updater(nanobind::module_& m);
+
+// A Hogwild with steps that are Python; the board and a worker, for worker processes.
+void bind_train_hogwild(nanobind::module_& m);
+
+// Towers with steps that are Python.
+void bind_train_towers(nanobind::module_& m);
+
+// Batches in memory that a worker process of a Hogwild reads.
+void bind_train_batch(nanobind::module_& m);
+
+// Parameters and updaters in files.
+void bind_train_files(nanobind::module_& m);
+
+// The two ends of publish and attach.
+void bind_train_publish(nanobind::module_& m);
+
+// The two ends of a parameter server.
+void bind_train_server(nanobind::module_& m);
+
+// The two ends of a channel.
+void bind_train_channel(nanobind::module_& m);
+
+}  // namespace penstock::python
