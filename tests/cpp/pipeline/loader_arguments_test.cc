@@ -158,9 +158,9 @@ TEST(LoaderArguments, lists_of_different_lengths_are_better_arrays) {
   };
   const ElementSpec one = spec(1, "{1:x[.]}"), three = spec(3, "{1:x[...]}"),
                     pair = spec(2, "{1:x(..)}");
-  EXPECT_TRUE(says(schema_differs(one, three).what(), "give np.asarray(list)"));
-  EXPECT_FALSE(says(schema_differs(one, pair).what(), "asarray"));
-  EXPECT_FALSE(says(schema_differs(one, one).what(), "asarray"));
+  EXPECT_TRUE(says(schema_error(one, three).what(), "give np.asarray(list)"));
+  EXPECT_FALSE(says(schema_error(one, pair).what(), "asarray"));
+  EXPECT_FALSE(says(schema_error(one, one).what(), "asarray"));
 }
 
 using LoaderLimits = testing::SnapshotFolder;

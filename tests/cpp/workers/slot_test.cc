@@ -308,7 +308,7 @@ TEST(Slot, a_place_in_use_by_another_batch_is_not_touched) {
     world.post();
   }
   EXPECT_EQ(world.ring->entry_at(4).seq, 4u);
-  EXPECT_EQ(code_of([&] { zombie.rows(layout_of("old"), kRowsBytes); }), Code::kClosed);
+  EXPECT_EQ(code_of([&] { zombie.memory(layout_of("old"), kRowsBytes); }), Code::kClosed);
   EXPECT_EQ(BatchEntry::layout_state_of(world.ring->entry_at(4).layout_state.load()),
             LayoutState::kNone);
   EXPECT_FALSE(zombie.finish_inline(ResultKind::kRows, 0, {}));
