@@ -302,7 +302,7 @@ TEST(Allocator, random_use_never_overwrites_a_live_or_leased_block) {
 TEST(Allocator, large_temporaries_beside_leases_commit_at_most_a_quarter_more_than_is_live) {
   auto region = region_of(1024 * kMiB);
   Allocator allocator(region);
-  constexpr size_t kSingle = 15414067;  // a tenth of the article's batches
+  constexpr size_t kSingle = 15414067;  // a tenth of a batch of bench/cases/large_items.py
   std::deque<Lease> held;
   for (int step = 0; step < 300; ++step) {
     void* wide = allocator.allocate(2 * kSingle);
