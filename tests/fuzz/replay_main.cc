@@ -1,7 +1,7 @@
-// usage: <name>_fuzz SECONDS FOLDER [SEED] Runs a fuzz target on each file of the folder, then on
-// changed files until the time is over. The same seed gives the same inputs. For compilers without
-// libFuzzer. An input that ends the process is left in crash-<name>_fuzz; to run it again, give a
-// folder with only that file.
+// usage: <name>_fuzz SECONDS FOLDER [SEED]
+// Runs a fuzz target on each file of the folder, then on changed files until the time is over. The
+// same seed gives the same inputs. For compilers without libFuzzer. An input that ends the process
+// is left in crash-<name>_fuzz; to run it again, give a folder with only that file.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
