@@ -1,8 +1,9 @@
-"""The parts of a benchmark case: entries, figures, targets, and the meters. A case measures one
-thing with several entries: penstock's, its peers, and the limits (the machine without any
-hand-over). Each entry is a function of a `Size` that sets itself up, measures, checks the batches,
-and returns figures. run.py calls every entry in a process of its own, in turns, so other load on
-the machine affects all of them equally.
+"""The parts of a benchmark case: entries, figures, targets, and the meters.
+
+A case measures one thing with several entries: penstock's, its peers, and the limits (the machine
+without any hand-over). Each entry is a function of a `Size` that sets itself up, measures, checks
+the batches, and returns figures. run.py calls every entry in a process of its own, in turns, so
+other load on the machine affects all of them equally.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """The cost of counters and traces: the time of their calls per batch, over the time of a batch.
+
 There is no engine without counters to compare with. counters_cost.cc makes the calls of a worker
 per ticket and of the consumer per batch, including clock readings. Their time is divided by the
 time of as many tickets in a run. Worker and consumer run at the same time, so the larger share of

@@ -1,4 +1,5 @@
 """The rate of large messages of penstock/net over loopback, compared with plain send() and recv().
+
 connection_rate.cc sends the same bytes in both ways in turns, between two threads, so other load
 affects both; the share is the ratio to the plain rate.
 """

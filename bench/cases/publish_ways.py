@@ -1,7 +1,8 @@
-"""Ways to give the newest weights to processes that only have a name; and a reader process. A way
-has ``weights``, which the learner fills, ``publish(version)``, and for readers ``next(seen)``: a
-context of (version, array) newer than `seen`, or of None if there is none yet. ``close()`` removes
-objects that would outlive the learner.
+"""Ways to give the newest weights to processes that only have a name; and a reader process.
+
+A way has ``weights``, which the learner fills, ``publish(version)``, and for readers
+``next(seen)``: a context of (version, array) newer than `seen`, or of None if there is none yet.
+``close()`` removes objects that would outlive the learner.
 """
 
 from __future__ import annotations

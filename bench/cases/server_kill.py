@@ -1,4 +1,5 @@
 """A parameter server with a process that is killed by SIGKILL while two workers push continuously.
+
 `again` is the time from the kill until each worker has an acknowledgement for a push that it began
 after the kill, over several kills at any moment of a push. `lost` counts acknowledged pushes that
 are not in the final weights, `doubled` those that are in them more than once: each push leaves its

@@ -1,6 +1,7 @@
-"""Parameter servers that lose a process, their worker processes, and counts of applied pushes. A
-server has ``address``, ``victim(turn)``, the process to kill now, ``weights()`` and ``close()``. A
-worker has ``gradient`` and ``push()``, which returns only when the push is acknowledged. The
+"""Parameter servers that lose a process, their worker processes, and counts of applied pushes.
+
+A server has ``address``, ``victim(turn)``, the process to kill now, ``weights()`` and ``close()``.
+A worker has ``gradient`` and ``push()``, which returns only when the push is acknowledged. The
 learning rate is 1 and gradients are whole numbers, so no sum is rounded. A worker's push i adds 1
 at place i of its own row, in the part of the weights of each shard. So the weights show how often
 each push was applied.

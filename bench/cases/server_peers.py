@@ -1,5 +1,7 @@
-"""Parameter servers built with messaging libraries; the interface is that of server_ways. This code
-never copies the content of a message: it is sent from its array, and used in the library's memory.
+"""Parameter servers built with messaging libraries; the interface is that of server_ways.
+
+This code never copies the content of a message: it is sent from its array, and used in the
+library's memory.
 """
 
 from __future__ import annotations

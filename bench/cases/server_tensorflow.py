@@ -1,5 +1,6 @@
-"""TensorFlow's ParameterServerStrategy: this process schedules steps, its servers are processes. In
-a step, a worker takes a gradient from its data, the parameter server applies it, and the worker
+"""TensorFlow's ParameterServerStrategy: this process schedules steps, its servers are processes.
+
+In a step, a worker takes a gradient from its data, the parameter server applies it, and the worker
 reads the weights. Each step is a separate closure: within one, TensorFlow would send a gradient
 once.
 """

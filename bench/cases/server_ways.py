@@ -1,5 +1,6 @@
-"""Ways to push gradients to one set of weights and pull them: penstock's, and hand-written ones. A
-server has ``address``, arguments for its workers, ``weights()`` and ``close()``. A worker has
+"""Ways to push gradients to one set of weights and pull them: penstock's, and hand-written ones.
+
+A server has ``address``, arguments for its workers, ``weights()`` and ``close()``. A worker has
 ``round()``: push a gradient, pull the weights; and ``pulled``, the last pulled weights. All numbers
 of a gradient are equal, so the weights show how many were applied.
 """

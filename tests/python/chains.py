@@ -1,4 +1,5 @@
 """Chains of stages, and a reference implementation from the documentation of tf.data (or penstock).
+
 Each stage is a few lines over lists, without code of the engine.
 """
 

@@ -117,7 +117,7 @@ def test_a_sample_is_let_go_of_once_its_row_is_written(mode):
         def __getitem__(self, index: int) -> Any:
             if self.last is not None:
                 self.kept.append(self.last() is not None)
-            self.buffer.resize(10 + index % 2)  # refused while anybody else refers to it
+            self.buffer.resize(10 + index % 2)  # an error while other code refers to it
             self.buffer.resize(10)
             made = np.zeros(10)
             self.last = weakref.ref(made)

@@ -1,5 +1,6 @@
-"""Libraries that take a DataLoader keep penstock's: accelerate, Lightning and others. CI installs
-the small libraries; for the others, `pip install` them to run these tests.
+"""Libraries that take a DataLoader keep penstock's: accelerate, Lightning and others.
+
+CI installs the small libraries; for the others, `pip install` them to run these tests.
 """
 
 from __future__ import annotations

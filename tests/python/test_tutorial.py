@@ -1,5 +1,6 @@
-"""The tutorial, executed by Jupyter's kernel, prints its stored output. ``python
-tests/python/test_tutorial.py`` executes it and stores the output.
+"""The tutorial, executed by Jupyter's kernel, prints its stored output.
+
+``python tests/python/test_tutorial.py`` executes it and stores the output.
 """
 
 from __future__ import annotations
